@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Chase: walk many linked lists at once, in lockstep.
+
+Step *k* looks at the *k*-th node of every list that is that long, so the number of steps is the
+length of the longest list, and each step is one bulk operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from drgn_scripts.engine.gather import gather
+from drgn_scripts.engine.layout import Layout
+from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
+
+Lanes: TypeAlias = npt.NDArray[np.int64]
+"""Which list a node belongs to: indexes into ``heads``."""
+
+Step: TypeAlias = Callable[[Words, Lanes], tuple[Words, Mask]]
+"""Given nodes and their lanes: the next nodes, and which of them could be read."""
+
+
+@dataclass
+class Damage:
+    """Lists that did not end as a list should; each array holds lanes."""
+
+    unreadable: list[Lanes] = field(default_factory=list)
+    cyclic: list[Lanes] = field(default_factory=list)
+    too_long: list[Lanes] = field(default_factory=list)
+
+    @property
+    def lists(self) -> int:
+        """How many lists were cut short."""
+        return sum(len(lanes) for kind in self._kinds() for lanes in kind)
+
+    def lanes(self) -> Lanes:
+        """The lanes that were cut short, ascending."""
+        parts = [lanes for kind in self._kinds() for lanes in kind]
+        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    def _kinds(self) -> tuple[list[Lanes], list[Lanes], list[Lanes]]:
+        return self.unreadable, self.cyclic, self.too_long
+
+
+def chase(
+    heads: Words,
+    step: Step,
+    *,
+    limit: int,
+    damage: Damage,
+    ends: Words | None = None,
+) -> Iterator[tuple[Lanes, Words]]:
+    """Walk all lists together.
+
+    :param heads: address of the first node of each list, 0 for an empty one
+    :param limit: longest list to follow; lists beyond are cut and noted in ``damage``
+    :param damage: takes note of lists with unreadable nodes, cycles, or too many nodes
+    :param ends: per list, the address that ends it besides 0 (a ``list_head`` ends at itself)
+    :return: an iterator of (lanes, nodes), one pair per step; lanes are ascending
+    """
+    lanes: Lanes = np.flatnonzero(heads if ends is None else (heads != 0) & (heads != ends))
+    nodes = heads[lanes]
+    # Brent: the hare is compared with where it stood at the last power of two of steps. All
+    # lanes have taken the same number of steps, so one counter does for all of them.
+    marks, lap, steps = nodes, 1, 0
+    for _ in range(limit):
+        if not len(lanes):
+            return
+        yield lanes, nodes
+        following, readable = step(nodes, lanes)
+        if not readable.all():
+            damage.unreadable.append(lanes[~readable])
+        alive = readable & (following != 0)
+        if ends is not None:
+            alive &= following != ends[lanes]
+        lanes, nodes, marks = lanes[alive], following[alive], marks[alive]
+        back = nodes == marks
+        if back.any():
+            damage.cyclic.append(lanes[back])
+            lanes, nodes, marks = lanes[~back], nodes[~back], marks[~back]
+        steps += 1
+        if steps == lap:
+            marks, lap, steps = nodes, lap * 2, 0
+    if len(lanes):
+        damage.too_long.append(lanes)
+
+
+def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Step:
+    """A step that reads the next pointer as member ``name`` of a layout at each node."""
+
+    def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+        read = gather(memory, nodes, link, faults)
+        return read[name], read.readable
+
+    return step

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Any slab cache, any members, as a DataFrame."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import drgn
+import pandas as pd
+from drgn.helpers.linux.slab import get_slab_cache_aliases, slab_cache_is_merged
+
+from drgn_scripts.engine.layout import layout
+from drgn_scripts.engine.memory import CHUNK_BYTES, Memory
+from drgn_scripts.engine.scan import allocated
+from drgn_scripts.engine.slabs import ScanReport, SlabCache, SlabMap
+from drgn_scripts.progress import Progress
+
+
+class IncompleteWarning(UserWarning):
+    """Some objects could not be read; the DataFrame lacks them."""
+
+
+class MergedCacheWarning(UserWarning):
+    """The slab cache also holds objects of other types."""
+
+
+def objects(
+    prog: drgn.Program,
+    type_name: str,
+    members: Sequence[str],
+    *,
+    cache: str | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """All allocated objects of a slab cache, free ones left out exactly.
+
+    >>> objects(prog, "struct dentry", ["d_inode", "d_flags", "d_lockref.count"])
+
+    :param type_name: type of the objects, such as ``struct dentry``
+    :param members: member paths, such as ``d_lockref.count``, ``shared[0]`` or ``d_iname``;
+        pointers become ``uint64``, character arrays ``bytes``
+    :param cache: name of the slab cache; by default the one named after the type, with or without
+        ``_cache`` (a merged cache is found by any of its names)
+    :param chunk_bytes: bytes per bulk read
+    :param jobs: worker processes; more than one only pays on compressed dumps, and only works on
+        dumps that are files
+    :param progress: is told how far the scan is
+    :return: one row per object, indexed by its address; ``attrs["report"]`` is the
+        :class:`ScanReport` of what could not be read
+    :raises LookupError: no such type, member or cache
+    :raises ValueError: the type is larger than the objects of the cache
+    """
+    columns = layout(prog, type_name, members)
+    slab_map = SlabMap(Memory(prog, chunk_bytes))
+    caches = find_caches(slab_map, type_name, cache)
+    if columns.size > caches[0].slot_size:
+        raise ValueError(
+            f"{type_name} has {columns.size} bytes, "
+            f"but the objects of {caches[0].name} only {caches[0].slot_size}"
+        )
+    if any(slab_cache_is_merged(found.object) for found in caches):
+        warnings.warn(
+            f"slab cache {caches[0].name} is merged: it also holds objects of other types",
+            MergedCacheWarning,
+            stacklevel=2,
+        )
+    report = ScanReport()
+    address, values = allocated(slab_map, caches, columns, report, jobs=jobs, progress=progress)
+    if not report.complete:
+        warnings.warn(
+            f"{report.objects_unreadable} slots could not be read, "
+            f"{report.slabs_torn + report.lists_lost} free lists are torn, "
+            f"{report.memmap.total()} pages of struct pages could not be read",
+            IncompleteWarning,
+            stacklevel=2,
+        )
+    frame = pd.DataFrame(values, index=pd.Index(address, name="address", copy=False), copy=False)
+    frame.attrs["report"] = report
+    return frame
+
+
+def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> list[SlabCache]:
+    """The slab cache of a type, with its per-cgroup children where the kernel has such.
+
+    :raises LookupError: there is none of that name
+    """
+    tag = type_name.split()[-1]
+    names = [name] if name is not None else [tag, f"{tag}_cache"]
+    by_name = {cache.name: cache for cache in slab_map.caches}
+    for candidate in names:
+        found = by_name.get(candidate)
+        if found is None:
+            found = by_name.get(_aliases(slab_map.prog).get(candidate, ""))
+        if found is not None:
+            return [found, *children(slab_map, found)]
+    raise LookupError(
+        f"no slab cache {' or '.join(names)}: name one of prog's caches with cache=…"
+    )
+
+
+def _aliases(prog: drgn.Program) -> dict[str, str]:
+    try:
+        return get_slab_cache_aliases(prog)
+    except LookupError:
+        return {}
+
+
+def children(slab_map: SlabMap, root: SlabCache) -> list[SlabCache]:
+    """Per-cgroup copies of a cache.
+
+    Up to 5.8 each memory cgroup had its own child caches, whose ``memcg_params.root_cache`` is
+    the cache they copy; 9855609bde03 (5.9) ended that.
+    """
+    found = []
+    for cache in slab_map.caches:
+        try:
+            parent = cache.object.memcg_params.root_cache
+        except (AttributeError, drgn.FaultError):
+            continue
+        if parent.value_() == root.address and cache.address != root.address:
+            found.append(cache)
+    return found

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Layout: a struct type and member paths become a NumPy dtype.
+
+Which of several historical members to use is decided by their *presence* in the debug
+information, never by a version.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn import TypeKind
+
+Path: TypeAlias = str | Sequence[str]
+"""A member path such as ``d_lockref.count`` or ``shared[0]``, or alternatives, of which the first
+that exists is used."""
+
+_STEP = re.compile(r"([A-Za-z_]\w*)|\[(\d+)\]|(\.)")
+
+
+class LayoutError(LookupError):
+    """A type has no such member, or the member does not fit in a column."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of a :class:`Layout`."""
+
+    path: str
+    offset: int
+    """Bytes from the start of the struct."""
+    dtype: np.dtype[Any]
+    shift: int = 0
+    """Bits to drop at the right, for a bit field."""
+    bits: int = 0
+    """Width of a bit field, 0 for a whole member."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the members of a struct lie."""
+
+    type_name: str
+    size: int
+    """Size of the struct, bytes."""
+    fields: Mapping[str, Field]
+
+    def dtype(self, itemsize: int | None = None) -> np.dtype[Any]:
+        """A structured dtype of all fields; ``itemsize`` is the stride, the struct's by default."""
+        return np.dtype(
+            {
+                "names": list(self.fields),
+                "formats": [field.dtype for field in self.fields.values()],
+                "offsets": [field.offset for field in self.fields.values()],
+                "itemsize": self.size if itemsize is None else itemsize,
+            }
+        )
+
+    def column(self, records: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
+        """The column ``name`` of an array of :meth:`dtype`; a view, unless it is a bit field."""
+        return self.decode(name, records[name])
+
+    def decode(self, name: str, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Turn the raw storage of field ``name`` into its value."""
+        field = self.fields[name]
+        if not field.bits:
+            return raw
+        mask = field.dtype.type((1 << field.bits) - 1)
+        value: npt.NDArray[Any] = (raw >> field.dtype.type(field.shift)) & mask
+        return value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.fields
+
+
+def layout(
+    prog: drgn.Program,
+    type_name: str | drgn.Type,
+    members: Sequence[str] | Mapping[str, Path],
+    optional: Mapping[str, Path] | None = None,
+) -> Layout:
+    """Find members of a struct.
+
+    :param type_name: ``struct dentry``, or the type itself
+    :param members: member paths, or names mapped to a path or to alternatives
+    :param optional: the same for members that this kernel may not have; they are then not in the
+        layout
+    :raises LayoutError: a member does not exist, or is no scalar, pointer, or array of ``char``
+    :raises LookupError: the type does not exist
+    """
+    type_ = prog.type(type_name) if isinstance(type_name, str) else type_name
+    while type_.kind == TypeKind.TYPEDEF:
+        type_ = type_.type
+    little = _little_endian(prog)
+    if not isinstance(members, Mapping):
+        members = {path: path for path in members}
+    fields: dict[str, Field] = {}
+    for name, path in members.items():
+        field = _first(type_, path, little)
+        if field is None:
+            wanted = path if isinstance(path, str) else " or ".join(path)
+            raise LayoutError(f"{type_.type_name()} has no member {wanted}")
+        fields[name] = field
+    for name, path in (optional or {}).items():
+        field = _first(type_, path, little)
+        if field is not None:
+            fields[name] = field
+    return Layout(type_.type_name(), drgn.sizeof(type_), fields)
+
+
+def _little_endian(prog: drgn.Program) -> bool:
+    platform = prog.platform
+    return platform is None or bool(platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN)
+
+
+def _first(type_: drgn.Type, path: Path, little: bool) -> Field | None:
+    for alternative in (path,) if isinstance(path, str) else path:
+        member = _resolve(type_, alternative)
+        if member is not None:
+            return _field(alternative, *member, little)
+    return None
+
+
+def _resolve(type_: drgn.Type, path: str) -> tuple[drgn.Type, int, int | None] | None:
+    """The type, the bit offset and the bit-field width of a member; None if it does not exist."""
+    bit_offset = 0
+    bit_size: int | None = None
+    position = 0
+    while position < len(path):
+        match = _STEP.match(path, position)
+        if match is None:
+            raise LayoutError(f"{path!r} is not a member path")
+        position = match.end()
+        name, index, dot = match.groups()
+        if dot:
+            continue
+        type_ = _unaliased(type_)
+        if index is not None:
+            if type_.kind != TypeKind.ARRAY:
+                return None
+            type_ = type_.type
+            bit_offset += int(index) * drgn.sizeof(type_) * 8
+            continue
+        if type_.kind not in (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS):
+            return None
+        if not type_.is_complete() or not type_.has_member(name):
+            return None
+        member = type_.member(name)
+        type_, bit_size = member.type, member.bit_field_size
+        bit_offset += member.bit_offset
+    return type_, bit_offset, bit_size
+
+
+def _unaliased(type_: drgn.Type) -> drgn.Type:
+    while type_.kind == TypeKind.TYPEDEF:
+        type_ = type_.type
+    return type_
+
+
+def _field(path: str, type_: drgn.Type, bit_offset: int, bits: int | None, little: bool) -> Field:
+    if bits is not None:
+        within = bit_offset % 8
+        width = next(width for width in (1, 2, 4, 8) if within + bits <= 8 * width)
+        shift = within if little else 8 * width - within - bits
+        return Field(path, bit_offset // 8, _dtype(f"u{width}", little), shift, bits)
+    return Field(path, bit_offset // 8, _scalar(path, _unaliased(type_), little))
+
+
+def _scalar(path: str, type_: drgn.Type, little: bool) -> np.dtype[Any]:
+    kind = type_.kind
+    if kind == TypeKind.POINTER:
+        return _dtype(f"u{drgn.sizeof(type_)}", little)
+    if kind == TypeKind.INT:
+        return _dtype(f"{'i' if type_.is_signed else 'u'}{type_.size}", little)
+    if kind == TypeKind.BOOL:
+        return _dtype(f"u{type_.size}", little)
+    if kind == TypeKind.FLOAT:
+        return _dtype(f"f{type_.size}", little)
+    if kind == TypeKind.ENUM and type_.type is not None:
+        return _scalar(path, _unaliased(type_.type), little)
+    if kind == TypeKind.ARRAY:
+        element = _unaliased(type_.type)
+        if element.kind == TypeKind.INT and element.size == 1 and type_.length:
+            return np.dtype(f"S{type_.length}")
+        raise LayoutError(f"{path} is an array: name one element, as in {path}[0]")
+    if kind in (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS) and type_.members:
+        names = [member.name for member in type_.members if member.name]
+        inside = f": name a member of it, as in {path}.{names[0]}" if names else ""
+        raise LayoutError(f"{path} is a {type_.type_name()}{inside}")
+    raise LayoutError(f"{path} is a {type_.type_name()}, which is no column")
+
+
+def _dtype(code: str, little: bool) -> np.dtype[Any]:
+    return np.dtype(code).newbyteorder("<" if little else ">")

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Free objects that CPUs and nodes keep for themselves, beside the free lists of the slabs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.nodemask import nr_node_ids
+from drgn.helpers.linux.percpu import per_cpu_ptr
+
+from drgn_scripts.engine.chase import Damage, Lanes, chase, pointer_step
+from drgn_scripts.engine.gather import gather, gather_arrays
+from drgn_scripts.engine.layout import layout
+from drgn_scripts.engine.memory import Faults, Mask, Words
+from drgn_scripts.engine.slabs import SlabCache, SlabMap
+
+Ids: TypeAlias = npt.NDArray[np.int32]
+"""Indexes in :attr:`SlabMap.caches`."""
+
+_LIMIT = 1 << 16
+"""No sheaf is that large and no barn holds that many of them: a larger number is damage."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """Free objects that their slab counts as in use.
+
+    They stand in a CPU's free list (up to 6.19), or in a sheaf of a CPU or of a node's barn
+    (since 6.18). A CPU's *partial* slabs need no mention: their own free lists are complete.
+    """
+
+    address: Words
+    """Ascending, unique."""
+    cache: Ids
+    lost: int
+    """Lists or sheaves that could not be followed to their end."""
+
+
+def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
+    """Find the parked objects of some caches."""
+    search = _Search(slab_map, caches)
+    search.cpu_freelists()
+    search.sheaves()
+    if not search.found:
+        return Parked(np.empty(0, np.uint64), np.empty(0, np.int32), search.lost)
+    address, first = np.unique(
+        np.concatenate([address for address, _ in search.found]), return_index=True
+    )
+    cache = np.concatenate([cache for _, cache in search.found])[first]
+    return Parked(address, cache, search.lost)
+
+
+class _Search:
+    def __init__(self, slab_map: SlabMap, caches: Sequence[SlabCache]) -> None:
+        self.slab_map = slab_map
+        self.memory = slab_map.memory
+        self.prog = slab_map.prog
+        self.caches = caches
+        self.cache_type = self.prog.type("struct kmem_cache")
+        self.faults = Faults()
+        self.found: list[tuple[Words, Ids]] = []
+        self.lost = 0
+
+    def per_cpu(self, member: str) -> tuple[Words, Ids]:
+        """Addresses of a per-CPU structure of every cache on every possible CPU, and the caches.
+
+        Possible rather than online CPUs: one that went offline was flushed, but a dump may catch
+        it half way.
+        """
+        pointers = np.array([int(cache.object.member_(member)) for cache in self.caches], np.uint64)
+        ids = np.array([cache.id for cache in self.caches], np.int32)[pointers != 0]
+        cpus = list(for_each_possible_cpu(self.prog))
+        null = drgn.NULL(self.prog, "void *")
+        shift = np.array([per_cpu_ptr(null, cpu).value_() for cpu in cpus], np.uint64)
+        addresses = pointers[pointers != 0][:, None] + shift[None, :]
+        return addresses.ravel(), np.repeat(ids, len(cpus))
+
+    def cpu_freelists(self) -> None:
+        # 32c894c7274b (7.0) removed struct kmem_cache_cpu; SLUB_TINY has none either.
+        if not self.cache_type.has_member("cpu_slab"):
+            return
+        addresses, ids = self.per_cpu("cpu_slab")
+        # bb192ed9aa71 (5.17) renamed the member.
+        active = layout(
+            self.prog, "struct kmem_cache_cpu", {"freelist": "freelist", "slab": ("slab", "page")}
+        )
+        cpu = gather(self.memory, addresses, active, self.faults)
+        owner = gather(self.memory, cpu["slab"], self.slab_map.layout, self.faults)
+        # A list without an active slab of this cache is left over from an earlier one.
+        valid = owner.readable & (self.slab_map.cache_ids(owner["cache"]) == ids)
+        heads = np.where(valid, cpu["freelist"], np.uint64(0))
+        code = self.slab_map.freelist_code
+        damage = Damage()
+
+        def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+            return self.slab_map.next_free(code, nodes, ids[lanes])
+
+        longest = int(owner["objects"].max(initial=0))
+        for lanes, nodes in chase(heads, step, limit=longest + 1, damage=damage):
+            self.found.append((nodes, ids[lanes]))
+        self.lost += damage.lists + int((~cpu.readable).sum())
+
+    def sheaves(self) -> None:
+        # 2d517aa09bbc (6.18) added sheaves.
+        if not self.cache_type.has_member("cpu_sheaves"):
+            return
+        addresses, ids = self.per_cpu("cpu_sheaves")
+        # A third one collects objects for RCU; they are not free yet.
+        slots = layout(self.prog, "struct slub_percpu_sheaves", ["main", "spare"])
+        cpu = gather(self.memory, addresses, slots, self.faults)
+        barn, barn_ids = self.full_sheaves()
+        sheaf = np.concatenate([cpu["main"], cpu["spare"], barn])
+        cache = np.concatenate([ids, ids, barn_ids])[sheaf != 0]
+        sheaf = sheaf[sheaf != 0]
+        header = layout(self.prog, "struct slab_sheaf", ["size"])
+        sizes = gather(self.memory, sheaf, header, self.faults)
+        wild = ~sizes.readable | (sizes["size"] > _LIMIT)
+        self.lost += int((~cpu.readable).sum() + wild.sum())
+        offset = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "objects"))
+        word = self.slab_map.word.fields["word"].dtype
+        for size in np.unique(sizes["size"][~wild]).tolist():
+            rows = np.flatnonzero(~wild & (sizes["size"] == size))
+            objects, ok = gather_arrays(
+                self.memory, sheaf[rows] + offset, size, word, self.faults
+            )
+            self.lost += int((~ok).sum())
+            self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
+
+    def full_sheaves(self) -> tuple[Words, Ids]:
+        """Full sheaves in the barns of all nodes, and their caches."""
+        heads, ids = [], []
+        for cache in self.caches:
+            for node in range(nr_node_ids(self.prog)):
+                # 5ba6bc27b1f9 (7.1) moved the barn's pointer out of kmem_cache_node.
+                if self.cache_type.has_member("per_node"):
+                    barn = cache.object.per_node[node].barn
+                else:
+                    per_node = cache.object.node[node]
+                    barn = per_node.barn if per_node else None
+                if barn:
+                    heads.append(barn.sheaves_full.address_of_().value_())
+                    ids.append(cache.id)
+        ends, cache_ids = np.array(heads, np.uint64), np.array(ids, np.int32)
+        link = self.slab_map.word
+        first = gather(self.memory, ends, link, self.faults)["word"]
+        step = pointer_step(self.memory, link, "word", self.faults)
+        damage = Damage()
+        walk = list(chase(first, step, limit=_LIMIT, damage=damage, ends=ends))
+        self.lost += damage.lists
+        if not walk:
+            return np.empty(0, np.uint64), np.empty(0, np.int32)
+        back = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "barn_list"))
+        lanes = np.concatenate([lanes for lanes, _ in walk])
+        return np.concatenate([nodes for _, nodes in walk]) - back, cache_ids[lanes]

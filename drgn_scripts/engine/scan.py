@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Scan: the allocated objects of a slab cache as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from drgn_scripts.engine.chase import Damage, Lanes, chase
+from drgn_scripts.engine.layout import Layout
+from drgn_scripts.engine.memory import Bytes, Mask, Words
+from drgn_scripts.engine.parked import Parked, parked
+from drgn_scripts.engine.slabs import ScanReport, SlabCache, SlabMap, Slabs
+from drgn_scripts.engine.workers import Columns, each
+from drgn_scripts.progress import Progress, SilentProgress
+
+_ADDRESS = ""
+"""The column of addresses; no member can be called that."""
+
+
+def allocated(
+    slab_map: SlabMap,
+    wanted: Sequence[SlabCache],
+    columns: Layout,
+    report: ScanReport,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
+    """All allocated objects of some caches.
+
+    Every page is read once: the slab's free list is decoded, for all slabs of a chunk together,
+    while the chunk is in the processor's cache, and the columns are cut from it right after.
+
+    :param columns: members to read, offsets counting from the start of an object
+    :param report: takes note of what could not be read
+    :return: addresses of the objects, and the columns
+    """
+    progress = progress or SilentProgress()
+    slabs = slab_map.index(wanted, report, jobs=jobs, progress=progress)
+    slabs = slabs[slabs.inuse > 0]
+    batches = list(_batches(slab_map, slabs))
+    room = np.concatenate(
+        [[0], np.cumsum([int(slabs.objects[rows].sum()) for rows in batches])]
+    ).astype(np.int64)
+    out = Columns(
+        {_ADDRESS: np.dtype(np.uint64)} | {name: f.dtype for name, f in columns.fields.items()},
+        int(room[-1]),
+        shared=jobs > 1,
+    )
+    extractor = _Extractor(slab_map, columns, out, parked(slab_map, wanted))
+    report.lists_lost += extractor.parked.lost
+
+    def work(task: int) -> tuple[int, ScanReport]:
+        part = ScanReport()
+        return extractor.extract(slabs[batches[task]], int(room[task]), part), part
+
+    counts = np.zeros(len(batches), np.int64)
+    with progress.step("slab objects", len(batches)) as step:
+        for task, (count, part) in enumerate(each(work, len(batches), jobs)):
+            counts[task] = count
+            report.add(part)
+            step.advance()
+    out.compact(room[:-1], counts)
+    return out[_ADDRESS], {name: columns.decode(name, out[name]) for name in columns.fields}
+
+
+def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[npt.NDArray[np.int64]]:
+    """Rows of slabs to read together: of one cache and one size, a chunk at a time."""
+    kinds = slabs.cache.astype(np.int64) << 32 | slab_map.slab_pages(slabs)
+    for kind in np.unique(kinds).tolist():
+        rows = np.flatnonzero(kinds == kind)
+        count = max(slab_map.memory.chunk_pages // (kind & 0xFFFFFFFF), 1)
+        for start in range(0, len(rows), count):
+            yield rows[start : start + count]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Slabs of one cache and one size, and their bytes."""
+
+    slabs: Slabs
+    cache: SlabCache
+    buffer: Bytes
+    slab_bytes: int
+    readable: Mask | None
+    """Per page; None: all."""
+
+    @property
+    def width(self) -> int:
+        """Slots of a slab."""
+        return int(self.slabs.objects.max())
+
+
+class _Extractor:
+    """Turns slabs into rows of columns."""
+
+    def __init__(
+        self, slab_map: SlabMap, columns: Layout, out: Columns, parked_objects: Parked
+    ) -> None:
+        self.memory = slab_map.memory
+        self.slab_map = slab_map
+        self.columns = columns
+        self.out = out
+        self.parked = parked_objects
+        self.code = slab_map.freelist_code
+        self.word = slab_map.word.fields["word"].dtype
+
+    def extract(self, slabs: Slabs, position: int, report: ScanReport) -> int:
+        """Write the columns of slabs of one cache and one size.
+
+        :return: how many rows were written from ``position`` on
+        """
+        block = self._read(slabs, report)
+        cache, width = block.cache, block.width
+        keep = self._keep(block, report)
+        count = len(slabs) * width if keep is None else int(np.count_nonzero(keep))
+        shape, strides = (len(slabs), width), (block.slab_bytes, cache.slot_size)
+        slots = np.arange(width, dtype=np.uint64) * np.uint64(cache.slot_size)
+        first = slabs.address + np.uint64(cache.left_pad)
+        views = {_ADDRESS: first[:, None] + slots[None, :]}
+        for name, f in self.columns.fields.items():
+            views[name] = np.ndarray(
+                shape, f.dtype, block.buffer, offset=cache.left_pad + f.offset, strides=strides
+            )
+        for name, view in views.items():
+            target = self.out[name][position : position + count]
+            if keep is None:
+                target.reshape(shape)[...] = view
+            else:
+                target[...] = view[keep]
+        return count
+
+    def _read(self, slabs: Slabs, report: ScanReport) -> _Block:
+        pages = int(self.slab_map.slab_pages(slabs[:1])[0])
+        step = np.arange(pages, dtype=np.uint64) << np.uint64(self.memory.page_shift)
+        addresses = (slabs.address[:, None] + step[None, :]).ravel()
+        buffer, readable = self.memory.pages(addresses, report.slabs)
+        cache = self.slab_map.caches[slabs.cache[0]]
+        return _Block(slabs, cache, buffer, pages << self.memory.page_shift, readable)
+
+    def _keep(self, block: _Block, report: ScanReport) -> Mask | None:
+        """Which slots hold an allocated object that could be read; None for all of them."""
+        free = self._free(block, report)
+        width = block.width
+        if free is None and block.readable is None:
+            return None
+        shape = len(block.slabs), width
+        keep = np.ones(shape, np.bool_) if free is None else ~free
+        if block.readable is not None:
+            slots = np.arange(width) * block.cache.slot_size + block.cache.left_pad
+            first = slots >> self.memory.page_shift
+            last = (slots + block.cache.object_size - 1) >> self.memory.page_shift
+            missing = np.cumsum(~block.readable.reshape(len(block.slabs), -1), axis=1)
+            missing = np.pad(missing, ((0, 0), (1, 0)))
+            bad = missing[:, last + 1] != missing[:, first]
+            report.objects_unreadable += int((keep & bad).sum())
+            keep &= ~bad
+        return keep
+
+    def _free(self, block: _Block, report: ScanReport) -> Mask | None:
+        """Which slots are free: on the slab's list, or parked; None for none."""
+        rows = np.flatnonzero(block.slabs.freelist != 0)
+        parked_slots = self._parked_slots(block)
+        if not len(rows) and parked_slots is None:
+            return None
+        free = np.zeros((len(block.slabs), block.width), np.bool_)
+        if len(rows):
+            self._listed(block, rows, free, report)
+        if parked_slots is not None:
+            free[parked_slots] = True
+        return free
+
+    def _listed(
+        self, block: _Block, rows: npt.NDArray[np.int64], free: Mask, report: ScanReport
+    ) -> None:
+        """Mark in ``free`` what stands on the free lists of the slabs ``rows``."""
+        cache, slabs, shift = block.cache, block.slabs, self.memory.page_shift
+        words = block.buffer.view(self.word)
+        base = slabs.address[rows] + np.uint64(cache.left_pad)
+        starts = rows * block.slab_bytes + cache.left_pad + cache.free_offset
+        size, offset = np.uint64(cache.slot_size), np.uint64(cache.free_offset)
+        secret = np.uint64(cache.secret)
+
+        def slot(nodes: Words, lanes: Lanes) -> tuple[npt.NDArray[np.int64], Mask]:
+            distance = nodes - base[lanes]
+            number = distance // size
+            fits = (number < slabs.objects[rows[lanes]]) & (number * size == distance)
+            return np.where(fits, number, np.uint64(0)).astype(np.int64), fits
+
+        def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+            number, ok = slot(nodes, lanes)
+            at = starts[lanes] + number * cache.slot_size
+            if block.readable is not None:
+                ok &= block.readable[at >> shift]
+            return self.code.decode(words[at >> 3], nodes + offset, secret), ok
+
+        damage = Damage()
+        heads = slabs.freelist[rows]
+        for lanes, nodes in chase(heads, step, limit=block.width + 1, damage=damage):
+            number, fits = slot(nodes, lanes)
+            free[rows[lanes[fits]], number[fits]] = True
+        expected = slabs.objects[rows].astype(np.int64) - slabs.inuse[rows]
+        found = free[rows].sum(axis=1)
+        torn = found != expected
+        torn[damage.lanes()] = True
+        report.slabs_torn += int(torn.sum())
+        report.objects_uncertain += int(np.maximum(expected - found, 0).sum())
+
+    def _parked_slots(
+        self, block: _Block
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+        """Slots of the block whose objects are parked, as rows and numbers; None for none."""
+        address = self.parked.address[self.parked.cache == block.cache.id]
+        row = np.searchsorted(block.slabs.address, address, side="right") - 1
+        address, row = address[row >= 0], row[row >= 0]
+        distance = address - block.slabs.address[row] - np.uint64(block.cache.left_pad)
+        number = (distance // np.uint64(block.cache.slot_size)).astype(np.int64)
+        inside = (number >= 0) & (number < block.width)
+        return (row[inside], number[inside]) if inside.any() else None

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The slab caches of a kernel, and an index of their slabs made from the ``struct page`` array.
+
+Only SLUB is understood: SLAB went in 6.8, and no supported distribution built it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.slab import for_each_slab_cache
+
+from drgn_scripts.engine.freelist import FreelistCode
+from drgn_scripts.engine.gather import gather
+from drgn_scripts.engine.layout import Layout, Path, layout
+from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
+from drgn_scripts.engine.pages import PageMap
+from drgn_scripts.engine.workers import each
+from drgn_scripts.progress import Progress, SilentProgress
+
+_SLAB_MEMBERS = {
+    "cache": ("slab_cache",),
+    "freelist": ("freelist",),
+    "inuse": ("inuse",),
+    "objects": ("objects",),
+}
+
+
+class UnsupportedAllocator(LookupError):
+    """The kernel's slab allocator is not SLUB."""
+
+
+@dataclass(frozen=True)
+class SlabCache:
+    """What the scan needs to know of one ``struct kmem_cache``."""
+
+    id: int
+    """Index in :attr:`SlabMap.caches`."""
+    object: drgn.Object
+    """``struct kmem_cache *``"""
+    name: str
+    """As the kernel has it; not safe to print."""
+    object_size: int
+    """Bytes the user of the cache asked for."""
+    slot_size: int
+    """Distance of two objects, bytes."""
+    objects_per_slab: int
+    order: int
+    """Of a slab as normally allocated; under pressure SLUB falls back to a smaller one."""
+    free_offset: int
+    """Where in a free object the pointer to the next one stands."""
+    secret: int
+    """``kmem_cache.random``, 0 where free list pointers are not obfuscated."""
+    left_pad: int
+    """Bytes before the first object of a slab (``red_left_pad``)."""
+
+    @property
+    def address(self) -> int:
+        """Address of the ``struct kmem_cache``."""
+        return int(self.object.value_())
+
+
+def _slab_cache(id_: int, cache: drgn.Object) -> SlabCache:
+    try:
+        oo = cache.oo.x.value_()
+    except AttributeError:
+        raise UnsupportedAllocator(
+            "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
+        ) from None
+
+    def optional(member: str) -> int:
+        try:
+            return int(cache.member_(member).value_())
+        except LookupError:
+            return 0
+
+    return SlabCache(
+        id=id_,
+        object=cache,
+        name=cache.name.string_().decode(errors="backslashreplace"),
+        object_size=int(cache.object_size),
+        slot_size=int(cache.size),
+        objects_per_slab=oo & 0xFFFF,
+        order=oo >> 16,
+        free_offset=int(cache.offset),
+        secret=optional("random"),
+        left_pad=optional("red_left_pad"),
+    )
+
+
+@dataclass(frozen=True)
+class Slabs:
+    """Slabs as columns, one row each, in ascending order of address."""
+
+    address: Words
+    """Of the first byte, in the direct map."""
+    cache: npt.NDArray[np.int32]
+    """Index in :attr:`SlabMap.caches`; -1 for a cache that is not on the kernel's list."""
+    objects: npt.NDArray[np.uint16]
+    inuse: npt.NDArray[np.uint16]
+    """As the kernel counts: objects in a CPU's free list or in a sheaf are in use."""
+    freelist: Words
+    node: npt.NDArray[np.uint16]
+    extra: Mapping[str, npt.NDArray[Any]]
+    """Further members of the slab that were asked for."""
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Slabs:
+        return Slabs(
+            self.address[rows],
+            self.cache[rows],
+            self.objects[rows],
+            self.inuse[rows],
+            self.freelist[rows],
+            self.node[rows],
+            {name: column[rows] for name, column in self.extra.items()},
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Slabs]) -> Slabs:
+        """All rows of ``parts``, of which there is at least one."""
+        return Slabs(
+            np.concatenate([part.address for part in parts]),
+            np.concatenate([part.cache for part in parts]),
+            np.concatenate([part.objects for part in parts]),
+            np.concatenate([part.inuse for part in parts]),
+            np.concatenate([part.freelist for part in parts]),
+            np.concatenate([part.node for part in parts]),
+            {
+                name: np.concatenate([part.extra[name] for part in parts])
+                for name in parts[0].extra
+            },
+        )
+
+
+@dataclass
+class ScanReport:
+    """What a scan could not read or make sense of."""
+
+    memmap: Faults = field(default_factory=Faults)
+    """Pages of the ``struct page`` array."""
+    slabs: Faults = field(default_factory=Faults)
+    """Pages of slabs."""
+    objects_unreadable: int = 0
+    """Slots on pages that could not be read."""
+    objects_uncertain: int = 0
+    """Free objects that could not be told from allocated ones, since their slab's free list is
+    torn; they are taken for allocated."""
+    slabs_torn: int = 0
+    """Slabs whose free list does not end, or does not match the slab's count."""
+    lists_lost: int = 0
+    """Free lists of CPUs, sheaves or barns that could not be followed to their end; what they
+    hold is taken for allocated."""
+
+    def add(self, other: ScanReport) -> None:
+        """Add what another report counted."""
+        self.memmap.update(other.memmap)
+        self.slabs.update(other.slabs)
+        self.objects_unreadable += other.objects_unreadable
+        self.objects_uncertain += other.objects_uncertain
+        self.slabs_torn += other.slabs_torn
+        self.lists_lost += other.lists_lost
+
+    @property
+    def complete(self) -> bool:
+        """Nothing was missed."""
+        lost = self.objects_uncertain + self.slabs_torn + self.lists_lost
+        return not (self.memmap or self.slabs or lost)
+
+
+class SlabMap:
+    """The slab allocator of one kernel.
+
+    :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
+    """
+
+    def __init__(self, memory: Memory, extra: Mapping[str, Path] | None = None) -> None:
+        """
+        :param extra: further members of ``struct slab`` that slabs shall have as columns; those
+            that this kernel lacks are left out
+        """
+        self.memory = memory
+        self.prog = memory.prog
+        self.pages = PageMap(memory)
+        # d122019bf061 (5.17) split struct slab from struct page, which it still overlays.
+        try:
+            slab_type = self.prog.type("struct slab")
+        except LookupError:
+            slab_type = self.prog.type("struct page")
+        self.layout = layout(self.prog, slab_type, _SLAB_MEMBERS, extra)
+        self._extra = [name for name in extra or {} if name in self.layout]
+        self.caches = [
+            _slab_cache(id_, cache) for id_, cache in enumerate(for_each_slab_cache(self.prog))
+        ]
+        addresses = np.array([cache.address for cache in self.caches], np.uint64)
+        self._columns: dict[str, Words] = {}
+        self._cache_order = np.argsort(addresses)
+        self._cache_sorted = addresses[self._cache_order]
+
+    def cache_ids(self, pointers: Words) -> npt.NDArray[np.int32]:
+        """Indexes in :attr:`caches` of ``struct kmem_cache`` pointers, -1 for unknown ones."""
+        at = np.searchsorted(self._cache_sorted, pointers)
+        at[at == len(self._cache_sorted)] = 0
+        known = self._cache_sorted[at] == pointers
+        return np.where(known, self._cache_order[at], -1).astype(np.int32)
+
+    def chunk(self, span: tuple[int, int], report: ScanReport) -> Slabs:
+        """The slabs of one stretch of the page array; ``span`` is from ``chunk_spans()``."""
+        chunk = self.pages.read(*span, report.memmap)
+        pages = chunk.records(self.pages.layout, self.pages.struct_size)
+        found = self.pages.is_slab(pages)
+        if chunk.readable is not None:
+            found &= chunk.readable
+        at = np.flatnonzero(found)
+        records = chunk.records(self.layout, self.pages.struct_size)[at]
+        return Slabs(
+            address=self.pages.virt(at + chunk.start_pfn),
+            cache=self.cache_ids(records["cache"]),
+            objects=self.layout.column(records, "objects").astype(np.uint16),
+            inuse=self.layout.column(records, "inuse").astype(np.uint16),
+            freelist=records["freelist"],
+            node=self.pages.node(self.pages.layout.column(pages, "flags")[at]),
+            extra={name: self.layout.column(records, name) for name in self._extra},
+        )
+
+    def index(
+        self,
+        wanted: Sequence[SlabCache],
+        report: ScanReport,
+        *,
+        jobs: int = 1,
+        progress: Progress | None = None,
+    ) -> Slabs:
+        """All slabs of some caches."""
+        ids = np.array([cache.id for cache in wanted], np.int32)
+        spans = self.pages.chunk_spans()
+
+        def scan(task: int) -> tuple[Slabs, ScanReport]:
+            part = ScanReport()
+            slabs = self.chunk(spans[task], part)
+            return slabs[np.isin(slabs.cache, ids)], part
+
+        parts: list[Slabs] = []
+        with (progress or SilentProgress()).step("struct page array", len(spans)) as step:
+            for slabs, part in each(scan, len(spans), jobs):
+                parts.append(slabs)
+                report.add(part)
+                step.advance()
+        return Slabs.concatenate(parts)
+
+    def slab_pages(self, slabs: Slabs) -> npt.NDArray[np.int64]:
+        """Pages of each slab.
+
+        The order follows from the number of objects alone: a slab of the next smaller order would
+        hold at most half of them. So no tail page needs to be read, whose order field moved often.
+        """
+        slot = self.column("slot_size").astype(np.int64)[slabs.cache]
+        need = -(-(slabs.objects * slot) >> self.memory.page_shift)
+        need = np.maximum(need, 1)
+        pages: npt.NDArray[np.int64] = 1 << np.ceil(np.log2(need)).astype(np.int64)
+        return pages
+
+    @cached_property
+    def freelist_code(self) -> FreelistCode:
+        """Whether hardened free list pointers swap bytes: what makes sense of the lists here.
+
+        A right guess leads to a free object of the same slab or to the end of the list, a wrong
+        one practically never does.
+        """
+        hardened = self.column("secret") != 0
+        if not hardened.any():
+            return FreelistCode()
+        sample: list[Slabs] = []
+        for span in self.pages.chunk_spans():
+            slabs = self.chunk(span, ScanReport())
+            slabs = slabs[(slabs.freelist != 0) & (slabs.cache >= 0)]
+            sample.append(slabs[hardened[slabs.cache]])
+            if sum(map(len, sample)) >= _SAMPLE:
+                break
+        slabs = Slabs.concatenate(sample)[:_SAMPLE]
+        end = slabs.address + (
+            self.slab_pages(slabs).astype(np.uint64) << np.uint64(self.memory.page_shift)
+        )
+        votes = {}
+        for code in (FreelistCode(swab=True), FreelistCode(swab=False)):
+            following, readable = self.next_free(code, slabs.freelist, slabs.cache)
+            inside = (following >= slabs.address) & (following < end)
+            votes[code] = int((readable & ((following == 0) | inside)).sum())
+        return max(votes, key=lambda code: votes[code])
+
+    def next_free(
+        self, code: FreelistCode, objects: Words, cache: npt.NDArray[np.int32]
+    ) -> tuple[Words, Mask]:
+        """The next free objects after free ``objects``, and which of them could be read."""
+        place = objects + self.column("free_offset")[cache]
+        read = gather(self.memory, place, self.word, Faults())
+        return code.decode(read["word"], place, self.column("secret")[cache]), read.readable
+
+    @cached_property
+    def word(self) -> Layout:
+        """An ``unsigned long`` by itself."""
+        return layout(self.prog, "struct list_head", {"word": "next"})
+
+    def column(self, name: str) -> Words:
+        """A number of every cache, such as ``slot_size``, as an array over cache ids."""
+        if name not in self._columns:
+            self._columns[name] = np.array(
+                [getattr(cache, name) for cache in self.caches], np.uint64
+            )
+        return self._columns[name]
+
+    def containing(self, addresses: Words, faults: Faults) -> npt.NDArray[np.int32]:
+        """Indexes in :attr:`caches` of the caches that addresses were allocated from.
+
+        :return: -1 where an address is in no slab
+        """
+        pfn = self.pages.pfn(addresses)
+        at = np.flatnonzero(self.pages.valid(pfn))
+        found = np.full(len(addresses), -1, np.int32)
+        own = gather(self.memory, self.pages.struct_page(pfn[at]), self.pages.layout, faults)
+        heads = self.pages.head(pfn[at], own.columns)
+        page = gather(self.memory, heads, self.pages.layout, faults)
+        slab = gather(self.memory, heads, self.layout, faults)
+        slabs = page.readable & slab.readable & self.pages.is_slab(page.columns)
+        found[at[slabs]] = self.cache_ids(slab["cache"][slabs])
+        return found
+
+
+_SAMPLE = 64
+"""Free lists to look at for :attr:`SlabMap.freelist_code`."""

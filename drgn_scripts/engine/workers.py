@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Worker processes for bulk reads, and the columns that they fill together."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import signal
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+T = TypeVar("T")
+
+_work: Callable[[int], Any] | None = None
+
+
+def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
+    """Results of ``work(0)`` … ``work(tasks - 1)``, in order.
+
+    With more than one job, forked processes share the program and its debug information, which
+    would take seconds to open again; ``work`` may be a closure, its result must be picklable.
+    Only for programs whose memory can be read from several processes at once.
+    """
+    jobs = min(jobs, tasks)
+    if jobs <= 1:
+        yield from map(work, range(tasks))
+        return
+    global _work
+    _work = work
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=multiprocessing.get_context("fork"), initializer=_start_worker
+    )
+    try:
+        with warnings.catch_warnings():
+            # The threads that Python warns of belong to drgn's debug information loader, which
+            # is idle by now and which no worker calls.
+            warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+            futures = [pool.submit(_call, task) for task in range(tasks)]
+        for future in futures:
+            yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        _work = None
+
+
+def _start_worker() -> None:
+    # Ctrl-C is the parent's to handle; it ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _call(task: int) -> Any:
+    assert _work is not None
+    return _work(task)
+
+
+class Columns:
+    """Columns of a fixed room that are filled piece by piece, by one process or by several.
+
+    :param shared: forked processes write to the same memory
+    """
+
+    def __init__(
+        self, dtypes: Mapping[str, np.dtype[Any]], room: int, *, shared: bool = False
+    ) -> None:
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+        for name, dtype in dtypes.items():
+            size = room * dtype.itemsize
+            if shared and size:
+                self._columns[name] = np.frombuffer(mmap.mmap(-1, size), dtype)
+            else:
+                self._columns[name] = np.empty(room, dtype)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._columns[name]
+
+    def compact(self, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
+        """Close the gaps between pieces that begin at ``starts`` and have ``counts`` rows."""
+        total = int(counts.sum())
+        for name, column in self._columns.items():
+            position = 0
+            for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+                if position != start:
+                    # NumPy handles the overlap of the two.
+                    column[position : position + count] = column[start : start + count]
+                position += count
+            self._columns[name] = column[:total]
