@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 
@@ -93,8 +94,25 @@ def chase(
 def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Step:
     """A step that reads the next pointer as member ``name`` of a layout at each node."""
 
+    offset = link.fields[name].offset
+
     def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
-        read = gather(memory, nodes, link, faults)
-        return read[name], read.readable
+        if len(nodes) > _FEW:
+            read = gather(memory, nodes, link, faults)
+            return read[name], read.readable
+        following = np.zeros(len(nodes), np.uint64)
+        readable = np.ones(len(nodes), np.bool_)
+        for lane, node in enumerate(nodes.tolist()):
+            try:
+                following[lane] = memory.word(node + offset)
+            except drgn.FaultError as error:
+                faults.note(error)
+                readable[lane] = False
+        return following, readable
 
     return step
+
+
+_FEW = 8
+"""With so few lists left, one read each is faster than a bulk read: long lists among short ones
+would otherwise cost 60 µs a node."""

@@ -87,6 +87,17 @@ class Memory:
         data = self.prog.read(address, size)
         return data
 
+    def word(self, address: int) -> int:
+        """Read one ``unsigned long``.
+
+        :raises drgn.FaultError: it cannot be read, or the address cannot be the kernel's
+        """
+        if not 1 << 63 <= address < (1 << 64) - 8:
+            raise drgn.FaultError("not a kernel address", address)
+        if address in self._direct_map:
+            return int(self.prog.read_word(address - self._direct_map.start, physical=True))
+        return int(self.prog.read_word(address))
+
     def span(self, address: int, pages: int, faults: Faults) -> tuple[Bytes, Mask | None]:
         """Read ``pages`` pages from the page-aligned virtual ``address``.
 

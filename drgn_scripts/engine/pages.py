@@ -184,6 +184,29 @@ class PageMap:
         return slab
 
     @cached_property
+    def marks_large_kmalloc(self) -> bool:
+        """Whether pages of a kmalloc() beyond the largest slab cache can be recognised (6.15)."""
+        return self._large_kmalloc is not None
+
+    @cached_property
+    def _large_kmalloc(self) -> np.uint32 | None:
+        try:
+            return np.uint32(self._enum("PGTY_large_kmalloc"))
+        except LookupError:
+            return None
+
+    def large_kmalloc_pages(self, records: npt.NDArray[Any]) -> int:
+        """Pages of large kmalloc() allocations whose heads are among consecutive struct pages."""
+        if self._large_kmalloc is None:
+            return 0
+        page_type = records["mapcount"].view(np.uint32) >> np.uint32(24)
+        heads = np.flatnonzero(page_type == self._large_kmalloc)
+        heads = heads[heads + 1 < len(records)]
+        # The order of a compound page is the low byte of the flags of its first tail (6.6).
+        orders = records["flags"][heads + 1] & np.uint64(0xFF)
+        return int((1 << orders.astype(np.int64)).sum())
+
+    @cached_property
     def nodes(self) -> list[int]:
         """NUMA nodes that are online."""
         return [int(pgdat.node_id) for pgdat in for_each_online_pgdat(self.memory.prog)]

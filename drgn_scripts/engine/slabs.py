@@ -20,7 +20,7 @@ from drgn_scripts.engine.freelist import FreelistCode
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import Layout, Path, layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
-from drgn_scripts.engine.pages import PageMap
+from drgn_scripts.engine.pages import PageChunk, PageMap
 from drgn_scripts.engine.workers import each
 from drgn_scripts.progress import Progress, SilentProgress
 
@@ -214,7 +214,10 @@ class SlabMap:
 
     def chunk(self, span: tuple[int, int], report: ScanReport) -> Slabs:
         """The slabs of one stretch of the page array; ``span`` is from ``chunk_spans()``."""
-        chunk = self.pages.read(*span, report.memmap)
+        return self.slabs(self.pages.read(*span, report.memmap))
+
+    def slabs(self, chunk: PageChunk) -> Slabs:
+        """The slabs whose struct pages are in a chunk."""
         pages = chunk.records(self.pages.layout, self.pages.struct_size)
         found = self.pages.is_slab(pages)
         if chunk.readable is not None:
@@ -227,7 +230,7 @@ class SlabMap:
             objects=self.layout.column(records, "objects").astype(np.uint16),
             inuse=self.layout.column(records, "inuse").astype(np.uint16),
             freelist=records["freelist"],
-            node=self.pages.node(self.pages.layout.column(pages, "flags")[at]),
+            node=self.pages.node(pages["flags"][at]),
             extra={name: self.layout.column(records, name) for name in self._extra},
         )
 

@@ -1,0 +1,497 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How full are the slab caches, and whose objects are in them?
+
+Symptom: ``Slab`` in meminfo is large, or grows with the number of cgroups, and nobody knows
+whether the memory is in use. ``/proc/slabinfo`` counts objects in per-CPU stores as in use, and
+says nothing of cgroups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from drgn.helpers.linux.mm import totalram_pages
+from drgn.helpers.linux.slab import get_slab_cache_aliases
+
+from drgn_scripts.analyses import Analysis, AnalysisError, Context
+from drgn_scripts.engine.memory import Faults, Memory
+from drgn_scripts.engine.slabs import SlabCache, UnsupportedAllocator
+from drgn_scripts.kernel.memcg import Memcgs, memcgs
+from drgn_scripts.kernel.slab_census import FILL, Census, Counts, SlabCensus
+from drgn_scripts.kernel.slab_counters import node_counters, reclaimable
+from drgn_scripts.kernel.vmstat import node_page_state
+from drgn_scripts.results import Check, Column, Figure, Finding, Gap, Result, Severity, Table, Unit
+
+NO_MEMCG = "(no memory cgroup)"
+UNKNOWN_MEMCG = "(unknown memory cgroup)"
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Per cache, children counted with their root; indexed by cache id, roots only are non-zero."""
+
+    slabs: Counts
+    pages: Counts
+    objects: Counts
+    active: Counts
+
+
+def run(context: Context) -> Result:
+    """Take the census and say what it means."""
+    result = context.result("slab")
+    memory = Memory(context.prog, context.chunk_bytes)
+    try:
+        slab_census = SlabCensus(memory)
+    except UnsupportedAllocator as error:
+        raise AnalysisError(str(error)) from None
+    census = slab_census.take(context.jobs, context.progress)
+    groups = memcgs(memory)
+    _Report(result, slab_census, census, groups, memory).write()
+    return result
+
+
+class _Report:
+    """Turns a census into a result."""
+
+    def __init__(
+        self,
+        result: Result,
+        slab_census: SlabCensus,
+        census: Census,
+        groups: Memcgs,
+        memory: Memory,
+    ) -> None:
+        self.result = result
+        self.slab_census = slab_census
+        self.slab_map = slab_census.slab_map
+        self.caches = self.slab_map.caches
+        self.census = census
+        self.groups = groups
+        self.memory = memory
+        self.prog = memory.prog
+        self.totals = _Totals(
+            *(
+                self._by_root(table.sum(axis=0))
+                for table in (census.slabs, census.pages, census.objects, census.active)
+            )
+        )
+        self.object_size = self.slab_map.column("object_size").astype(np.int64)
+        self.slot_size = self.slab_map.column("slot_size").astype(np.int64)
+        self.bytes = self.totals.pages << memory.page_shift
+        self.active_bytes = self.totals.active * self.object_size
+        self.owners = self._owners()
+
+    def _by_root(self, values: Counts) -> Counts:
+        sums: Counts = np.bincount(self.slab_census.roots, values, len(self.caches))
+        return sums.astype(np.int64)
+
+    def _owners(self) -> pd.DataFrame:
+        """Charged objects by root cache and memory cgroup: ``cache``, ``row``, ``objects``."""
+        owners = self.census.owners
+        frame = pd.DataFrame(
+            {
+                "cache": self.slab_census.roots[owners["cache"].to_numpy(np.int64)],
+                "row": self.groups.rows(owners["memcg"].to_numpy(np.uint64)),
+                "objects": owners["objects"].to_numpy(np.int64),
+            }
+        )
+        return frame.groupby(["cache", "row"], as_index=False, sort=True)["objects"].sum()
+
+    def write(self) -> None:
+        """Fill the result."""
+        self._summary()
+        self.result.tables["caches"] = self._caches()
+        self.result.tables["memcgs"] = self._memcgs()
+        self.result.tables["memcg_caches"] = self._memcg_caches()
+        self.result.tables["nodes"] = self._nodes()
+        self.result.tables["fill"] = self._fill()
+        self._checks()
+        self._gaps()
+        self._findings()
+
+    # Old controller against new
+
+    def _packed(self, cache: npt.NDArray[np.int64], objects: Counts) -> int:
+        """Bytes of slabs that hold ``objects`` of ``cache`` without sharing between rows."""
+        per_slab = self.slab_map.column("objects_per_slab").astype(np.int64)[cache]
+        order = self.slab_map.column("order").astype(np.int64)[cache]
+        slabs = -(-objects // per_slab)
+        return int((slabs << (order + self.memory.page_shift)).sum())
+
+    def _uncharged(self) -> Counts:
+        charged = np.bincount(self.owners["cache"], self.owners["objects"], len(self.caches))
+        return self.totals.active - charged.astype(np.int64)
+
+    def _old_controller_bytes(self) -> int:
+        if self.slab_census.controller == "per cache":
+            return int(self.bytes.sum())
+        everything = np.arange(len(self.caches))
+        charged = self._packed(
+            self.owners["cache"].to_numpy(np.int64), self.owners["objects"].to_numpy(np.int64)
+        )
+        return charged + self._packed(everything, self._uncharged())
+
+    # Summary
+
+    def _summary(self) -> None:
+        total = int(self.bytes.sum())
+        active = int(self.active_bytes.sum())
+        old = self._old_controller_bytes()
+        packed = self._packed(np.arange(len(self.caches)), self.totals.active)
+        is_reclaimable = self._by_root_flag()
+        ram = totalram_pages(self.prog) << self.memory.page_shift
+        alive = int(self.groups.alive.sum())
+        vectors = int(self.census.vector_bytes.sum() + self.census.vector_bytes_inside.sum())
+        size, count, ratio = Unit.BYTES, Unit.COUNT, Unit.RATIO
+        self.result.summary |= {
+            "slab_bytes": Figure(total, size, "slab pages"),
+            "active_bytes": Figure(active, size, "in allocated objects"),
+            "utilization": Figure(_ratio(active, total), ratio, "utilization"),
+            "share_of_ram": Figure(_ratio(total, ram), ratio, "share of RAM"),
+            "reclaimable_bytes": Figure(int(self.bytes[is_reclaimable].sum()), size, "reclaimable"),
+            "unreclaimable_bytes": Figure(
+                int(self.bytes[~is_reclaimable].sum()), size, "unreclaimable"
+            ),
+            "free_slot_bytes": Figure(int(self._free_bytes().sum()), size, "waste: free slots"),
+            "padding_bytes": Figure(int(self._padding_bytes().sum()), size, "waste: slot padding"),
+            "tail_bytes": Figure(int(self._tail_bytes().sum()), size, "waste: slab tails"),
+            "objects_active": Figure(int(self.totals.active.sum()), count, "objects allocated"),
+            "objects_total": Figure(int(self.totals.objects.sum()), count, "slots"),
+            "slabs": Figure(int(self.totals.slabs.sum()), count, "slabs"),
+            "caches": Figure(self._cache_count(), count, "caches"),
+            "memcgs_alive": Figure(alive, count, "memory cgroups alive"),
+            "memcgs_dying": Figure(len(self.groups) - alive, count, "memory cgroups dying"),
+            "controller": Figure(
+                self.slab_census.controller, Unit.TEXT, "slab objects are charged"
+            ),
+            "objects_charged": Figure(
+                int(self.owners["objects"].sum()), count, "objects charged to a memory cgroup"
+            ),
+            "obj_cgroup_vector_bytes": Figure(vectors, size, "obj_cgroup vectors"),
+            "old_controller_bytes": Figure(
+                old, size, "slab pages if every memory cgroup had its own (at least)"
+            ),
+            "old_controller_utilization": Figure(
+                _ratio(active, old), ratio, "utilization then (at most)"
+            ),
+            "packed_bytes": Figure(packed, size, "slab pages if shared and packed full"),
+            "packed_utilization": Figure(_ratio(active, packed), ratio, "utilization then"),
+        }
+
+    def _cache_count(self) -> int:
+        return len(np.unique(self.slab_census.roots))
+
+    def _by_root_flag(self) -> npt.NDArray[np.bool_]:
+        return reclaimable(self.slab_map)
+
+    def _free_bytes(self) -> Counts:
+        return (self.totals.objects - self.totals.active) * self.slot_size
+
+    def _padding_bytes(self) -> Counts:
+        return self.totals.active * (self.slot_size - self.object_size)
+
+    def _tail_bytes(self) -> Counts:
+        return self.bytes - self.totals.objects * self.slot_size
+
+    # Tables
+
+    def _caches(self) -> Table:
+        roots = np.unique(self.slab_census.roots)
+        aliases = self._aliases()
+        is_reclaimable = self._by_root_flag()
+        chosen: list[SlabCache] = [self.caches[root] for root in roots]
+        frame = pd.DataFrame(
+            {
+                "cache": [cache.name for cache in chosen],
+                "aliases": [", ".join(sorted(aliases.get(cache.name, []))) for cache in chosen],
+                "object_size": self.object_size[roots],
+                "slot_size": self.slot_size[roots],
+                "objects_per_slab": [cache.objects_per_slab for cache in chosen],
+                "order": [cache.order for cache in chosen],
+                "slabs": self.totals.slabs[roots],
+                "objects_total": self.totals.objects[roots],
+                "objects_active": self.totals.active[roots],
+                "bytes": self.bytes[roots],
+                "active_bytes": self.active_bytes[roots],
+                "utilization": _ratios(self.active_bytes[roots], self.bytes[roots]),
+                "free_bytes": self._free_bytes()[roots],
+                "padding_bytes": self._padding_bytes()[roots],
+                "tail_bytes": self._tail_bytes()[roots],
+                "vector_bytes": (self.census.vector_bytes + self.census.vector_bytes_inside)[
+                    roots
+                ],
+                "reclaimable": is_reclaimable[roots],
+            }
+            | {
+                f"fill_{number}": self._by_root(self.census.fill[:, number])[roots]
+                for number in range(len(FILL))
+            }
+        )
+        frame = frame.sort_values(["bytes", "cache"], ascending=[False, True], ignore_index=True)
+        columns = {
+            "cache": Column(Unit.TEXT, "cache", 0),
+            "aliases": Column(Unit.TEXT, "also", 2),
+            "object_size": Column(Unit.BYTES, "object", 1),
+            "slot_size": Column(Unit.BYTES, "slot", 2),
+            "objects_per_slab": Column(Unit.COUNT, "per slab", 2),
+            "order": Column(Unit.NONE, "order", 2),
+            "slabs": Column(Unit.COUNT, "slabs", 1),
+            "objects_total": Column(Unit.COUNT, "slots", 1),
+            "objects_active": Column(Unit.COUNT, "active", 0),
+            "bytes": Column(Unit.BYTES, "bytes", 0),
+            "active_bytes": Column(Unit.BYTES, "in use", 1),
+            "utilization": Column(Unit.RATIO, "util", 0),
+            "free_bytes": Column(Unit.BYTES, "free slots", 1),
+            "padding_bytes": Column(Unit.BYTES, "padding", 1),
+            "tail_bytes": Column(Unit.BYTES, "tails", 1),
+            "vector_bytes": Column(Unit.BYTES, "vectors", 2),
+            "reclaimable": Column(Unit.NONE, "reclaimable", 2),
+        } | {
+            f"fill_{number}": Column(Unit.COUNT, f"slabs {name}", 2)
+            for number, name in enumerate(FILL)
+        }
+        return Table(frame, columns, "Slab caches")
+
+    def _aliases(self) -> dict[str, list[str]]:
+        """Other names of merged caches, by the name that survived."""
+        names: dict[str, list[str]] = {}
+        try:
+            aliases = get_slab_cache_aliases(self.prog)
+        except LookupError:
+            return names
+        for alias, name in aliases.items():
+            # The kernel's own link for a merged cache (":0000192") is no name that anyone gave.
+            if not alias.startswith(":"):
+                names.setdefault(name, []).append(alias)
+        return names
+
+    def _memcgs(self) -> Table:
+        paths = self.groups.path
+        objects = np.bincount(self.owners["row"] + 1, self.owners["objects"], len(paths) + 1)
+        charged_bytes = self.owners["objects"] * self.slot_size[self.owners["cache"]]
+        bytes_ = np.bincount(self.owners["row"] + 1, charged_bytes, len(paths) + 1)
+        uncharged = self._uncharged()
+        names, states = [*paths], [_state(alive) for alive in self.groups.alive]
+        counts, sizes = [*objects[1:]], [*bytes_[1:]]
+        if objects[0]:
+            names.append(UNKNOWN_MEMCG)
+            states.append("unknown")
+            counts.append(objects[0])
+            sizes.append(bytes_[0])
+        names.append(NO_MEMCG)
+        states.append("none")
+        counts.append(uncharged.sum())
+        sizes.append((uncharged * self.slot_size).sum())
+        frame = pd.DataFrame(
+            {
+                "memcg": names,
+                "state": states,
+                "objects": np.array(counts, np.int64),
+                "bytes": np.array(sizes, np.int64),
+            }
+        ).sort_values(["bytes", "memcg"], ascending=[False, True], ignore_index=True)
+        columns = {
+            "memcg": Column(Unit.TEXT, "memory cgroup", 0),
+            "state": Column(Unit.TEXT, "state", 0),
+            "objects": Column(Unit.COUNT, "objects", 0),
+            "bytes": Column(Unit.BYTES, "bytes", 0),
+        }
+        return Table(frame, columns, "Slab objects by memory cgroup")
+
+    def _memcg_caches(self) -> Table:
+        names = [*self.groups.path, UNKNOWN_MEMCG]
+        cache = self.owners["cache"].to_numpy(np.int64)
+        row = self.owners["row"].to_numpy(np.int64)
+        frame = pd.DataFrame(
+            {
+                "memcg": [names[at] for at in row],
+                "cache": [self.caches[at].name for at in cache],
+                "objects": self.owners["objects"],
+                "bytes": self.owners["objects"] * self.slot_size[cache],
+            }
+        ).sort_values(["bytes", "memcg", "cache"], ascending=[False, True, True], ignore_index=True)
+        columns = {
+            "memcg": Column(Unit.TEXT, "memory cgroup", 0),
+            "cache": Column(Unit.TEXT, "cache", 0),
+            "objects": Column(Unit.COUNT, "objects", 0),
+            "bytes": Column(Unit.BYTES, "bytes", 0),
+        }
+        return Table(frame, columns, "Slab objects by memory cgroup and cache")
+
+    def _nodes(self) -> Table:
+        nodes = self.slab_map.pages.nodes
+        census = self.census
+        active = (census.active * self.object_size[None, :]).sum(axis=1)
+        bytes_ = census.pages.sum(axis=1) << self.memory.page_shift
+        frame = pd.DataFrame(
+            {
+                "node": nodes,
+                "slabs": census.slabs.sum(axis=1)[nodes],
+                "objects_total": census.objects.sum(axis=1)[nodes],
+                "objects_active": census.active.sum(axis=1)[nodes],
+                "bytes": bytes_[nodes],
+                "active_bytes": active[nodes],
+                "utilization": _ratios(active[nodes], bytes_[nodes]),
+            }
+        )
+        columns = {
+            "node": Column(Unit.NONE, "node", 0),
+            "slabs": Column(Unit.COUNT, "slabs", 1),
+            "objects_total": Column(Unit.COUNT, "slots", 1),
+            "objects_active": Column(Unit.COUNT, "active", 0),
+            "bytes": Column(Unit.BYTES, "bytes", 0),
+            "active_bytes": Column(Unit.BYTES, "in use", 0),
+            "utilization": Column(Unit.RATIO, "util", 0),
+        }
+        return Table(frame, columns, "NUMA nodes")
+
+    def _fill(self) -> Table:
+        slabs = self.census.fill.sum(axis=0)
+        frame = pd.DataFrame(
+            {"fill": FILL, "slabs": slabs, "share": _ratios(slabs, np.full(len(FILL), slabs.sum()))}
+        )
+        columns = {
+            "fill": Column(Unit.TEXT, "slots in use", 0),
+            "slabs": Column(Unit.COUNT, "slabs", 0),
+            "share": Column(Unit.RATIO, "share", 0),
+        }
+        return Table(frame, columns, "How full slabs are")
+
+    # Checks, gaps, findings
+
+    def _checks(self) -> None:
+        faults = Faults()
+        counters = node_counters(self.slab_map, faults)
+        slabs, objects = self.census.slabs.sum(axis=0), self.census.objects.sum(axis=0)
+        for ours, name in ((slabs, "nr_slabs"), (objects, "total_objects")):
+            theirs = None if counters is None else getattr(counters, name)
+            source = f"kmem_cache_node.{name}"
+            self.result.checks.append(
+                Check(
+                    f"{name}, all caches",
+                    int(ours.sum()),
+                    None if theirs is None else int(theirs.sum()),
+                    source=source,
+                )
+            )
+            if theirs is None:
+                continue
+            self.result.checks += [
+                Check(f"{name}, {self.caches[at].name}", int(ours[at]), int(theirs[at]), source=source)
+                for at in np.flatnonzero(ours != theirs)
+            ]
+        pages = self.census.pages.sum(axis=0)
+        is_reclaimable = self._by_root_flag()[self.slab_census.roots]
+        self._page_check("SReclaimable", int(pages[is_reclaimable].sum()), "NR_SLAB_RECLAIMABLE")
+        self._page_check("SUnreclaim", int(pages[~is_reclaimable].sum()), "NR_SLAB_UNRECLAIMABLE")
+
+    def _page_check(self, meminfo: str, pages: int, item: str) -> None:
+        # d42f3245c7e2 (5.9) renamed the items to …_B.
+        counter = node_page_state(self.prog, f"{item}_B", item)
+        note, large = "", 0
+        if meminfo == "SUnreclaim":
+            if self.slab_map.pages.marks_large_kmalloc:
+                large = self.census.large_kmalloc_pages
+                note = f"the counter includes {large} pages of kmalloc() beyond the slab caches"
+            else:
+                note = (
+                    "the counter includes kmalloc() beyond the slab caches, "
+                    "whose pages this kernel does not mark"
+                )
+        self.result.checks.append(
+            Check(
+                f"{meminfo} (meminfo, vmstat)",
+                pages,
+                counter,
+                Unit.PAGES,
+                f"vm_node_stat[{item}]",
+                note if counter != pages else "",
+                large,
+            )
+        )
+
+    def _gaps(self) -> None:
+        report, census = self.census.report, self.census
+        self.result.gaps += [
+            Gap("pages of the struct page array", reason, count, "slabs they describe are missing")
+            for reason, count in sorted(report.memmap.items())
+        ]
+        if report.lists_lost:
+            self.result.gaps.append(
+                Gap(
+                    "free lists of CPUs or sheaves",
+                    "torn or unreadable",
+                    report.lists_lost,
+                    "objects on them are counted as allocated",
+                )
+            )
+        if census.unknown_slabs:
+            self.result.gaps.append(
+                Gap(
+                    "slabs",
+                    "their kmem_cache is not on slab_caches",
+                    census.unknown_slabs,
+                    "they are in no figure",
+                )
+            )
+        missing = len(self.slab_census.parked.address) - census.parked_found
+        if missing:
+            self.result.gaps.append(
+                Gap(
+                    "free objects of CPUs or sheaves",
+                    "their slab was not found",
+                    missing,
+                    "none, unless the dump is torn",
+                )
+            )
+        if census.vectors_unreadable:
+            why = ", ".join(sorted(census.vectors)) or "unreadable"
+            self.result.gaps.append(
+                Gap(
+                    "obj_cgroup vectors",
+                    why,
+                    census.vectors_unreadable,
+                    f"objects of these slabs are in the row {NO_MEMCG}",
+                )
+            )
+        lost_groups = self.groups.damaged + self.groups.faults.total()
+        if lost_groups:
+            self.result.gaps.append(
+                Gap(
+                    "lists or pages of memory cgroups",
+                    "torn or unreadable",
+                    lost_groups,
+                    f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
+                )
+            )
+
+    def _findings(self) -> None:
+        _ = Finding, Severity
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _ratios(part: Counts, whole: Counts) -> npt.NDArray[np.float64]:
+    return np.divide(part, whole, out=np.zeros(len(part)), where=whole != 0)
+
+
+def _state(alive: bool) -> str:
+    return "alive" if alive else "dying"
+
+
+ANALYSIS = Analysis(
+    name="slab",
+    question="how full are the slab caches, and whose objects are in them?",
+    run=run,
+    description=__doc__ or "",
+    examples=(
+        ("kcensus slab vmcore -s vmlinux", "the census of a dump"),
+        ("kcensus slab vmcore --json | jq .summary", "its totals for a script"),
+        ("sudo kcensus slab --top 40", "the running kernel, forty rows per table"),
+    ),
+)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Memory cgroups: all that exist, dying ones included, with their paths."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from drgn_scripts.engine.chase import Damage, chase, pointer_step
+from drgn_scripts.engine.gather import gather
+from drgn_scripts.engine.layout import layout
+from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
+from drgn_scripts.engine.strings import c_strings
+
+_MAX = 1 << 22
+"""No machine has that many memory cgroups: a longer list is damage."""
+
+
+@dataclass(frozen=True)
+class Memcgs:
+    """Memory cgroups as columns, parents before children; the root is the first."""
+
+    address: Words
+    """Of the ``struct mem_cgroup``."""
+    parent: npt.NDArray[np.int64]
+    """Row of the parent, -1 for the root."""
+    path: list[str]
+    """Within the cgroup hierarchy; not safe to print."""
+    alive: Mask
+    """Online and not being removed; the others are dying, or dead and pinned."""
+    damaged: int = 0
+    """Lists of children that could not be followed to their end."""
+    faults: Faults = field(default_factory=Faults)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
+        """Rows of ``struct mem_cgroup`` pointers, -1 for unknown ones."""
+        if not len(self):
+            return np.full(len(addresses), -1)
+        order = np.argsort(self.address)
+        at = np.searchsorted(self.address[order], addresses)
+        at[at == len(order)] = 0
+        found = order[at]
+        rows: npt.NDArray[np.int64] = np.where(self.address[found] == addresses, found, -1)
+        return rows
+
+
+def memcgs(memory: Memory) -> Memcgs:
+    """All memory cgroups of the kernel; none without CONFIG_MEMCG or with it disabled at boot.
+
+    A ``cgroup_subsys_state`` stays on its parent's list of children until it is *released*, so
+    this walk finds those that were removed long ago and are kept by what is charged to them. The
+    registries of ids forget them when they go offline. (4.4 and later; the kernels of RHEL 7 take
+    it off the list at rmdir.)
+    """
+    prog = memory.prog
+    try:
+        root = prog["root_mem_cgroup"]
+    except KeyError:
+        root = None
+    if root is None or not root:
+        return Memcgs(np.empty(0, np.uint64), np.empty(0, np.int64), [], np.empty(0, np.bool_))
+    return _Walk(memory, root).all()
+
+
+class _Walk:
+    def __init__(self, memory: Memory, root: drgn.Object) -> None:
+        self.memory = memory
+        self.root = root
+        prog = memory.prog
+        memcg, css = prog.type("struct mem_cgroup"), prog.type("struct cgroup_subsys_state")
+        self.css = np.uint64(drgn.offsetof(memcg, "css"))
+        self.children = np.uint64(drgn.offsetof(css, "children"))
+        self.sibling = np.uint64(drgn.offsetof(css, "sibling"))
+        self.state = layout(prog, css, ["flags", "cgroup", "children.next"])
+        self.link = layout(prog, "struct list_head", ["next"])
+        self.kn = layout(prog, "struct cgroup", ["kn"])
+        self.name = layout(prog, "struct kernfs_node", ["name"])
+        self.online = np.uint32(prog.constant("CSS_ONLINE").value_())
+        try:
+            self.dying = np.uint32(prog.constant("CSS_DYING").value_())
+        except LookupError:  # since 4.12
+            self.dying = np.uint32(0)
+        self.faults = Faults()
+        self.damage = Damage()
+
+    def all(self) -> Memcgs:
+        """Walk the tree level by level: the children of one level are read together."""
+        level = np.array([self.root.css.address_of_().value_()], np.uint64)
+        parent = np.array([-1])
+        addresses, parents, alive, paths = [], [], [], list[str]()
+        first = 0
+        while len(level):
+            states = gather(self.memory, level, self.state, self.faults)
+            names = self._names(states["cgroup"])
+            for row, name in zip(parent.tolist(), names, strict=True):
+                above = "" if row <= 0 else paths[row]
+                paths.append("/" if row < 0 else f"{above}/{name}")
+            addresses.append(level - self.css)
+            parents.append(parent)
+            flags = states["flags"]
+            alive.append(((flags & self.online) != 0) & ((flags & self.dying) == 0))
+            heads = level + self.children
+            walk = list(
+                chase(
+                    np.where(states.readable, states["children.next"], np.uint64(0)),
+                    pointer_step(self.memory, self.link, "next", self.faults),
+                    limit=_MAX,
+                    damage=self.damage,
+                    ends=heads,
+                )
+            )
+            if not walk:
+                break
+            lanes = np.concatenate([lanes for lanes, _ in walk])
+            level_next = np.concatenate([nodes for _, nodes in walk]) - self.sibling
+            order = np.argsort(lanes, kind="stable")
+            parent, level = lanes[order] + first, level_next[order]
+            first += len(states.readable)
+        return Memcgs(
+            np.concatenate(addresses),
+            np.concatenate(parents),
+            paths,
+            np.concatenate(alive),
+            self.damage.lists,
+            self.faults,
+        )
+
+    def _names(self, cgroups: Words) -> list[str]:
+        nodes = gather(self.memory, cgroups, self.kn, self.faults)
+        names = gather(self.memory, nodes["kn"], self.name, self.faults)
+        return [
+            "?" if raw is None else raw.decode(errors="surrogateescape")
+            for raw in c_strings(self.memory, names["name"], self.faults)
+        ]

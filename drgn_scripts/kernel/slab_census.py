@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A census of the slab allocator: every slab counted, every charged object attributed.
+
+One pass over the ``struct page`` array in chunks; what a chunk yields is added up right away, so
+memory does not grow with the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from drgn_scripts.engine.memory import Faults, Memory
+from drgn_scripts.engine.parked import Parked, parked
+from drgn_scripts.engine.slabs import ScanReport, SlabMap, Slabs
+from drgn_scripts.engine.workers import each
+from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors, Vectors, cache_memcg
+from drgn_scripts.progress import Progress
+
+FILL = ("empty", "1–24 %", "25–49 %", "50–74 %", "75–99 %", "full")
+"""Bins of the histogram of slab fill."""
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass
+class Census:
+    """What was counted. Arrays over caches are indexed by :attr:`SlabCache.id`."""
+
+    slabs: Counts
+    """Shape (nodes, caches)."""
+    pages: Counts
+    """Shape (nodes, caches)."""
+    objects: Counts
+    """All slots; shape (nodes, caches)."""
+    active: Counts
+    """Allocated objects; shape (nodes, caches)."""
+    fill: Counts
+    """Slabs by fill; shape (caches, len(FILL))."""
+    vector_bytes: Counts
+    """Bytes that obj_cgroup vectors occupy in kmalloc slots, by the cache they serve."""
+    vector_bytes_inside: Counts
+    """Bytes of vectors that lie in slack of the slabs they serve (7.0 and later)."""
+    owners: pd.DataFrame
+    """Charged objects: ``cache`` (id), ``objcg`` (pointer) or ``memcg`` (pointer), ``objects``."""
+    large_kmalloc_pages: int = 0
+    unknown_slabs: int = 0
+    """Slabs whose cache is not on the kernel's list."""
+    parked_found: int = 0
+    """Parked objects that were found in a slab."""
+    vectors_unreadable: int = 0
+    report: ScanReport = field(default_factory=ScanReport)
+    vectors: Faults = field(default_factory=Faults)
+
+    def add(self, other: Census) -> None:
+        """Add what another stretch of the page array yielded."""
+        for name in ("slabs", "pages", "objects", "active", "fill"):
+            getattr(self, name)[...] += getattr(other, name)
+        self.vector_bytes += other.vector_bytes
+        self.vector_bytes_inside += other.vector_bytes_inside
+        self.large_kmalloc_pages += other.large_kmalloc_pages
+        self.unknown_slabs += other.unknown_slabs
+        self.parked_found += other.parked_found
+        self.vectors_unreadable += other.vectors_unreadable
+        self.report.add(other.report)
+        self.vectors.update(other.vectors)
+
+
+class SlabCensus:
+    """Takes the census of one kernel.
+
+    :raises UnsupportedAllocator: the kernel does not use SLUB
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.slab_map = SlabMap(memory, VECTOR_MEMBERS)
+        self.nodes = max(self.slab_map.pages.nodes, default=0) + 1
+        try:
+            self.vectors: OwnerVectors | None = OwnerVectors(self.slab_map)
+        except LookupError:
+            self.vectors = None
+        self.roots, self.cache_owner = cache_memcg(memory, self.slab_map)
+        self.parked: Parked = parked(self.slab_map, self.slab_map.caches)
+
+    @property
+    def controller(self) -> str:
+        """How this kernel charges slab objects to memory cgroups."""
+        if self.vectors is not None:
+            return "per object"
+        return "per cache" if (self.cache_owner != 0).any() else "none"
+
+    def take(self, jobs: int, progress: Progress) -> Census:
+        """Count everything."""
+        spans = self.slab_map.pages.chunk_spans()
+        census = self._empty()
+        census.report.lists_lost += self.parked.lost
+        owners: list[pd.DataFrame] = []
+        with progress.step("struct page array", len(spans)) as step:
+            for part in each(lambda task: self._chunk(spans[task]), len(spans), jobs):
+                census.add(part)
+                owners.append(part.owners)
+                if sum(map(len, owners)) > _COMPACT_ROWS:
+                    owners = [_sum(owners)]
+                step.advance()
+        census.owners = _sum(owners)
+        if self.vectors is None:
+            census.owners = self._child_caches(census)
+        else:
+            objcg, code = np.unique(census.owners["objcg"].to_numpy(), return_inverse=True)
+            census.owners["memcg"] = self.vectors.memcg(objcg, census.vectors)[code]
+        return census
+
+    def _empty(self) -> Census:
+        caches = len(self.slab_map.caches)
+        shape = (self.nodes, caches)
+        return Census(
+            slabs=np.zeros(shape, np.int64),
+            pages=np.zeros(shape, np.int64),
+            objects=np.zeros(shape, np.int64),
+            active=np.zeros(shape, np.int64),
+            fill=np.zeros((caches, len(FILL)), np.int64),
+            vector_bytes=np.zeros(caches, np.int64),
+            vector_bytes_inside=np.zeros(caches, np.int64),
+            owners=_no_owners(),
+        )
+
+    def _chunk(self, span: tuple[int, int]) -> Census:
+        part = self._empty()
+        pages = self.slab_map.pages
+        chunk = pages.read(*span, part.report.memmap)
+        part.large_kmalloc_pages = pages.large_kmalloc_pages(
+            chunk.records(pages.layout, pages.struct_size)
+        )
+        slabs = self.slab_map.slabs(chunk)
+        part.unknown_slabs = int((slabs.cache < 0).sum())
+        slabs = slabs[slabs.cache >= 0]
+        if not len(slabs):
+            return part
+        slab_pages = self.slab_map.slab_pages(slabs)
+        used = slabs.inuse - self._parked_in(slabs, slab_pages)
+        part.parked_found = int((slabs.inuse - used).sum())
+        key = slabs.node.astype(np.int64) * len(self.slab_map.caches) + slabs.cache
+        for name, weights in (
+            ("slabs", None),
+            ("pages", slab_pages),
+            ("objects", slabs.objects),
+            ("active", used),
+        ):
+            table = getattr(part, name)
+            # Sums of integers below 2^53 are exact in the doubles of bincount().
+            table[...] = np.bincount(key, weights, table.size).astype(np.int64).reshape(table.shape)
+        bins = _fill_bin(used, slabs.objects)
+        part.fill = np.bincount(
+            slabs.cache * np.int64(len(FILL)) + bins, minlength=part.fill.size
+        ).reshape(part.fill.shape)
+        if self.vectors is not None:
+            self._owners(self.vectors, slabs, slab_pages, part)
+        return part
+
+    def _parked_in(self, slabs: Slabs, slab_pages: Counts) -> Counts:
+        """How many parked objects each slab holds."""
+        shift = np.uint64(self.slab_map.memory.page_shift)
+        end = slabs.address + (slab_pages.astype(np.uint64) << shift)
+        parked_at = self.parked.address
+        return np.searchsorted(parked_at, end) - np.searchsorted(parked_at, slabs.address)
+
+    def _owners(
+        self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Census
+    ) -> None:
+        vectors = reader.find(slabs)
+        owners, part.vectors_unreadable = reader.read(slabs, vectors, part.vectors)
+        code, objcg = pd.factorize(owners.objcg)
+        caches = len(self.slab_map.caches)
+        counts = np.bincount(code * caches + slabs.cache[owners.slab])
+        keys = np.flatnonzero(counts)
+        part.owners = pd.DataFrame(
+            {"cache": keys % caches, "objcg": objcg[keys // caches], "objects": counts[keys]}
+        )
+        self._vector_bytes(slabs, slab_pages, vectors, part)
+
+    def _vector_bytes(
+        self, slabs: Slabs, slab_pages: Counts, vectors: Vectors, part: Census
+    ) -> None:
+        start = slabs.address[vectors.slab]
+        size = slab_pages[vectors.slab].astype(np.uint64)
+        end = start + (size << np.uint64(self.slab_map.memory.page_shift))
+        inside = (vectors.address >= start) & (vectors.address < end)
+        cache = slabs.cache[vectors.slab]
+        caches = len(self.slab_map.caches)
+        # An element takes one word, however far apart the elements lie.
+        own = slabs.objects[vectors.slab[inside]].astype(np.int64) * 8
+        part.vector_bytes_inside += np.bincount(cache[inside], own, caches).astype(np.int64)
+        held_by = self.slab_map.containing(vectors.address[~inside], part.vectors)
+        slot = self.slab_map.column("slot_size").astype(np.int64)[held_by]
+        asked = slabs.objects[vectors.slab[~inside]].astype(np.int64) * vectors.stride[~inside]
+        bytes_ = np.where(held_by >= 0, slot, asked)
+        part.vector_bytes += np.bincount(cache[~inside], bytes_, caches).astype(np.int64)
+
+    def _child_caches(self, census: Census) -> pd.DataFrame:
+        """Owners where each memory cgroup has caches of its own."""
+        active = census.active.sum(axis=0)
+        ids = np.flatnonzero((self.cache_owner != 0) & (active > 0))
+        return pd.DataFrame(
+            {"cache": ids, "memcg": self.cache_owner[ids], "objects": active[ids]}
+        )
+
+
+_COMPACT_ROWS = 1 << 20
+
+
+def _no_owners() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "cache": np.empty(0, np.int64),
+            "objcg": np.empty(0, np.uint64),
+            "objects": np.empty(0, np.int64),
+        }
+    )
+
+
+def _sum(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    filled = [part for part in parts if len(part)]
+    if not filled:
+        return _no_owners()
+    together = pd.concat(filled, ignore_index=True)
+    return together.groupby(["cache", "objcg"], as_index=False, sort=True)["objects"].sum()
+
+
+def _fill_bin(used: Counts, objects: npt.NDArray[np.uint16]) -> Counts:
+    """Index in :data:`FILL` of each slab."""
+    quarter = used * 4 // np.maximum(objects, 1)
+    return np.where(used == objects, 5, np.where(used == 0, 0, quarter + 1))
