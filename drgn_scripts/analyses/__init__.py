@@ -20,6 +20,10 @@ from drgn_scripts.progress import Progress, SilentProgress
 from drgn_scripts.results import Result
 
 
+class AnalysisError(Exception):
+    """The question cannot be answered on this target; the message is one sentence saying why."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What an analysis works on."""

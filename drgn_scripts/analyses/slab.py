@@ -23,6 +23,7 @@ from drgn_scripts.kernel.memcg import Memcgs, memcgs
 from drgn_scripts.kernel.slab_census import FILL, Census, Counts, SlabCensus
 from drgn_scripts.kernel.slab_counters import node_counters, reclaimable
 from drgn_scripts.kernel.vmstat import node_page_state
+from drgn_scripts.render.human import human_bytes, human_ratio
 from drgn_scripts.results import Check, Column, Figure, Finding, Gap, Result, Severity, Table, Unit
 
 NO_MEMCG = "(no memory cgroup)"
@@ -98,7 +99,7 @@ class _Report:
                 "objects": owners["objects"].to_numpy(np.int64),
             }
         )
-        return frame.groupby(["cache", "row"], as_index=False, sort=True)["objects"].sum()
+        return frame.groupby(["cache", "row"], as_index=False, sort=True).agg({"objects": "sum"})
 
     def write(self) -> None:
         """Fill the result."""
@@ -142,7 +143,6 @@ class _Report:
         old = self._old_controller_bytes()
         packed = self._packed(np.arange(len(self.caches)), self.totals.active)
         is_reclaimable = self._by_root_flag()
-        ram = totalram_pages(self.prog) << self.memory.page_shift
         alive = int(self.groups.alive.sum())
         vectors = int(self.census.vector_bytes.sum() + self.census.vector_bytes_inside.sum())
         size, count, ratio = Unit.BYTES, Unit.COUNT, Unit.RATIO
@@ -150,7 +150,7 @@ class _Report:
             "slab_bytes": Figure(total, size, "slab pages"),
             "active_bytes": Figure(active, size, "in allocated objects"),
             "utilization": Figure(_ratio(active, total), ratio, "utilization"),
-            "share_of_ram": Figure(_ratio(total, ram), ratio, "share of RAM"),
+            "share_of_ram": Figure(_ratio(total, self._ram()), ratio, "share of RAM"),
             "reclaimable_bytes": Figure(int(self.bytes[is_reclaimable].sum()), size, "reclaimable"),
             "unreclaimable_bytes": Figure(
                 int(self.bytes[~is_reclaimable].sum()), size, "unreclaimable"
@@ -177,9 +177,15 @@ class _Report:
             "old_controller_utilization": Figure(
                 _ratio(active, old), ratio, "utilization then (at most)"
             ),
+            "old_controller_extra_bytes": Figure(
+                old - packed, size, "of which sharing saves, if both are packed full"
+            ),
             "packed_bytes": Figure(packed, size, "slab pages if shared and packed full"),
             "packed_utilization": Figure(_ratio(active, packed), ratio, "utilization then"),
         }
+
+    def _ram(self) -> int:
+        return int(totalram_pages(self.prog)) << self.memory.page_shift
 
     def _cache_count(self) -> int:
         return len(np.unique(self.slab_census.roots))
@@ -220,9 +226,7 @@ class _Report:
                 "free_bytes": self._free_bytes()[roots],
                 "padding_bytes": self._padding_bytes()[roots],
                 "tail_bytes": self._tail_bytes()[roots],
-                "vector_bytes": (self.census.vector_bytes + self.census.vector_bytes_inside)[
-                    roots
-                ],
+                "vector_bytes": (self.census.vector_bytes + self.census.vector_bytes_inside)[roots],
                 "reclaimable": is_reclaimable[roots],
             }
             | {
@@ -380,7 +384,12 @@ class _Report:
             if theirs is None:
                 continue
             self.result.checks += [
-                Check(f"{name}, {self.caches[at].name}", int(ours[at]), int(theirs[at]), source=source)
+                Check(
+                    f"{name}, {self.caches[at].name}",
+                    int(ours[at]),
+                    int(theirs[at]),
+                    source=source,
+                )
                 for at in np.flatnonzero(ours != theirs)
             ]
         pages = self.census.pages.sum(axis=0)
@@ -469,7 +478,103 @@ class _Report:
             )
 
     def _findings(self) -> None:
-        _ = Finding, Severity
+        self._size_finding()
+        self._waste_findings()
+        self._controller_finding()
+        self._dying_finding()
+
+    def _size_finding(self) -> None:
+        total = int(self.bytes.sum())
+        share = _ratio(total, self._ram())
+        if share < _LARGE_SHARE:
+            return
+        largest = np.argsort(self.bytes)[::-1][:3]
+        self.result.findings.append(
+            Finding(
+                Severity.WARNING,
+                f"slab caches hold {human_bytes(total)}, {human_ratio(share)} of RAM",
+                "largest: "
+                + ", ".join(
+                    f"{self.caches[at].name} {human_bytes(self.bytes[at])}" for at in largest
+                ),
+                "the table of memory cgroups tells whose objects they are",
+                cost_bytes=total,
+            )
+        )
+
+    def _waste_findings(self) -> None:
+        waste = self.bytes - self.active_bytes
+        least = max(_NOTABLE_SHARE * int(self.bytes.sum()), _NOTABLE_BYTES)
+        for at in np.argsort(waste)[::-1][:_FINDINGS]:
+            utilization = _ratio(int(self.active_bytes[at]), int(self.bytes[at]))
+            if waste[at] < least or utilization > _GOOD_UTILIZATION:
+                continue
+            fill = self.census.fill[at]
+            sparse, slabs = int(fill[:3].sum()), int(fill.sum())
+            self.result.findings.append(
+                Finding(
+                    Severity.NOTICE,
+                    f"{self.caches[at].name} is {human_ratio(utilization)} utilized: "
+                    f"{human_bytes(int(waste[at]))} of {human_bytes(int(self.bytes[at]))} "
+                    "hold no object",
+                    f"{sparse} of its {slabs} slabs are less than half full, "
+                    f"{int(fill[0])} are empty",
+                    "a slab goes back only with its last object; writing 1 to "
+                    f"/sys/kernel/slab/{self.caches[at].name}/shrink returns the empty ones",
+                    cost_bytes=int(waste[at]),
+                )
+            )
+
+    def _controller_finding(self) -> None:
+        packed = self._packed(np.arange(len(self.caches)), self.totals.active)
+        old = self._old_controller_bytes()
+        if self.slab_census.controller == "per cache":
+            self.result.findings.append(
+                Finding(
+                    Severity.WARNING,
+                    f"each memory cgroup has slab pages of its own: {human_bytes(old)}, "
+                    f"where shared ones, packed full, would be {human_bytes(packed)}",
+                    f"{len(self.caches) - self._cache_count()} child caches",
+                    "kernels from 5.9 on share slab pages between memory cgroups",
+                    cost_bytes=old - packed,
+                )
+            )
+        elif self.slab_census.controller == "per object" and old > packed:
+            self.result.findings.append(
+                Finding(
+                    Severity.INFO,
+                    "sharing slab pages between memory cgroups, as this kernel does, saves at "
+                    f"least {human_bytes(old - packed)}",
+                    f"the objects of this dump need {human_bytes(packed)} packed together, and "
+                    f"{human_bytes(old)} packed by memory cgroup",
+                )
+            )
+
+    def _dying_finding(self) -> None:
+        alive = int(self.groups.alive.sum())
+        dying = len(self.groups) - alive
+        if dying < max(_NOTABLE_DYING, alive // 2):
+            return
+        self.result.findings.append(
+            Finding(
+                Severity.NOTICE,
+                f"{dying} of {len(self.groups)} memory cgroups are dying: "
+                "removed, but kept by what is charged to them",
+                "each keeps its mem_cgroup structure and per-CPU counters",
+                "page cache charged to them keeps them; reclaim releases it",
+            )
+        )
+
+
+_LARGE_SHARE = 0.25
+"""Of RAM: more than that in slab caches is worth a warning on any machine."""
+_NOTABLE_SHARE = 0.05
+"""Of all slab bytes: a smaller waste is not worth a sentence."""
+_NOTABLE_BYTES = 1 << 20
+_GOOD_UTILIZATION = 0.85
+"""The best that was measured with memory cgroups before they shared slab pages."""
+_FINDINGS = 5
+_NOTABLE_DYING = 10
 
 
 def _ratio(part: int, whole: int) -> float:

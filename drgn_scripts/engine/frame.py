@@ -96,9 +96,7 @@ def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> l
             found = by_name.get(_aliases(slab_map.prog).get(candidate, ""))
         if found is not None:
             return [found, *children(slab_map, found)]
-    raise LookupError(
-        f"no slab cache {' or '.join(names)}: name one of prog's caches with cache=…"
-    )
+    raise LookupError(f"no slab cache {' or '.join(names)}: name one of prog's caches with cache=…")
 
 
 def _aliases(prog: drgn.Program) -> dict[str, str]:

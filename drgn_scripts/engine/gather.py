@@ -31,13 +31,9 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
     :param addresses: virtual addresses, in any order, repeated or not
     :param faults: takes count of unreadable pages
     """
-    columns = {
-        name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()
-    }
+    columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
     readable = np.zeros(len(addresses), np.bool_)
-    span = max(
-        (field.offset + field.dtype.itemsize for field in layout.fields.values()), default=1
-    )
+    span = max((field.offset + field.dtype.itemsize for field in layout.fields.values()), default=1)
     for rows, offsets, buffer, ok in _blocks(memory, addresses, span, faults):
         readable[rows] = ok
         for name, field in layout.fields.items():

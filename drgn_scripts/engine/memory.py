@@ -80,9 +80,7 @@ class Memory:
 
     def _read(self, address: int, size: int) -> bytes:
         if address in self._direct_map:
-            data: bytes = self.prog.read(
-                address - self._direct_map.start, size, physical=True
-            )
+            data: bytes = self.prog.read(address - self._direct_map.start, size, physical=True)
             return data
         data = self.prog.read(address, size)
         return data

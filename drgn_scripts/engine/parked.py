@@ -126,9 +126,7 @@ class _Search:
         word = self.slab_map.word.fields["word"].dtype
         for size in np.unique(sizes["size"][~wild]).tolist():
             rows = np.flatnonzero(~wild & (sizes["size"] == size))
-            objects, ok = gather_arrays(
-                self.memory, sheaf[rows] + offset, size, word, self.faults
-            )
+            objects, ok = gather_arrays(self.memory, sheaf[rows] + offset, size, word, self.faults)
             self.lost += int((~ok).sum())
             self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
 

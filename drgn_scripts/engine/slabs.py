@@ -134,10 +134,7 @@ class Slabs:
             np.concatenate([part.inuse for part in parts]),
             np.concatenate([part.freelist for part in parts]),
             np.concatenate([part.node for part in parts]),
-            {
-                name: np.concatenate([part.extra[name] for part in parts])
-                for name in parts[0].extra
-            },
+            {name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra},
         )
 
 

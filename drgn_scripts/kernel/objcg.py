@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from drgn_scripts.engine.gather import gather, gather_arrays
 from drgn_scripts.engine.layout import LayoutError, layout
-from drgn_scripts.engine.memory import Faults, Memory, Words
+from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 from drgn_scripts.engine.slabs import SlabMap, Slabs
 
 VECTOR_MEMBERS = {
@@ -82,14 +82,14 @@ class OwnerVectors:
         """Where the vectors of slabs lie."""
         word = slabs.extra["vector"]
         pointer = word & ~self.mask
-        found = pointer != 0
+        found: Mask = pointer != 0
         if self.tagged:
             # The word can also be a mem_cgroup's address; bit 0 tells the two apart.
-            found &= (word & np.uint64(1)) != 0
+            found = found & ((word & np.uint64(1)) != 0)
         stride = np.full(len(slabs), self.element)
         if "needs_objcg" in slabs.extra:
             needs = slabs.extra["needs_objcg"] != 0
-            found &= needs
+            found = found & needs
             slot = self.slab_map.column("slot_size").astype(np.int64)[slabs.cache]
             own = self.element * (1 + self.codetag)
             stride = np.where(slabs.extra["in_object"] != 0, slot, own)

@@ -20,7 +20,7 @@ from drgn_scripts.engine.workers import each
 from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors, Vectors, cache_memcg
 from drgn_scripts.progress import Progress
 
-FILL = ("empty", "1–24 %", "25–49 %", "50–74 %", "75–99 %", "full")
+FILL = ("empty", "1-24%", "25-49%", "50-74%", "75-99%", "full")
 """Bins of the histogram of slab fill."""
 
 Counts = npt.NDArray[np.int64]
@@ -167,9 +167,7 @@ class SlabCensus:
         parked_at = self.parked.address
         return np.searchsorted(parked_at, end) - np.searchsorted(parked_at, slabs.address)
 
-    def _owners(
-        self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Census
-    ) -> None:
+    def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Census) -> None:
         vectors = reader.find(slabs)
         owners, part.vectors_unreadable = reader.read(slabs, vectors, part.vectors)
         code, objcg = pd.factorize(owners.objcg)
@@ -203,9 +201,7 @@ class SlabCensus:
         """Owners where each memory cgroup has caches of its own."""
         active = census.active.sum(axis=0)
         ids = np.flatnonzero((self.cache_owner != 0) & (active > 0))
-        return pd.DataFrame(
-            {"cache": ids, "memcg": self.cache_owner[ids], "objects": active[ids]}
-        )
+        return pd.DataFrame({"cache": ids, "memcg": self.cache_owner[ids], "objects": active[ids]})
 
 
 _COMPACT_ROWS = 1 << 20
@@ -226,7 +222,7 @@ def _sum(parts: list[pd.DataFrame]) -> pd.DataFrame:
     if not filled:
         return _no_owners()
     together = pd.concat(filled, ignore_index=True)
-    return together.groupby(["cache", "objcg"], as_index=False, sort=True)["objects"].sum()
+    return together.groupby(["cache", "objcg"], as_index=False, sort=True).agg({"objects": "sum"})
 
 
 def _fill_bin(used: Counts, objects: npt.NDArray[np.uint16]) -> Counts:
