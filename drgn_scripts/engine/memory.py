@@ -79,10 +79,9 @@ class Memory:
         return self.chunk_bytes >> self.page_shift
 
     def _read(self, address: int, size: int) -> bytes:
-        if address in self._direct_map:
-            data: bytes = self.prog.read(address - self._direct_map.start, size, physical=True)
-            return data
-        data = self.prog.read(address, size)
+        direct = address in self._direct_map
+        place = address - self._direct_map.start if direct else address
+        data: bytes = self.prog.read(place, size, physical=direct)
         return data
 
     def word(self, address: int) -> int:

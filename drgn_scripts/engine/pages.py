@@ -137,9 +137,10 @@ class PageMap:
     def is_tail(self, records: PageRecords) -> Mask:
         """Which struct pages are tails of a compound page."""
         if "compound" in self.layout:
-            tail: Mask = (records["compound"] & np.uint64(1)).astype(np.bool_)
-            return tail
-        tail = (records["flags"] & np.uint64(1 << self._enum("PG_tail"))).astype(np.bool_)
+            bit = records["compound"] & np.uint64(1)
+        else:
+            bit = records["flags"] & np.uint64(1 << self._enum("PG_tail"))
+        tail: Mask = bit.astype(np.bool_)
         return tail
 
     def head(self, pfn: npt.NDArray[np.int64], records: PageRecords) -> Words:

@@ -82,7 +82,7 @@ class OwnerVectors:
         """Where the vectors of slabs lie."""
         word = slabs.extra["vector"]
         pointer = word & ~self.mask
-        found: Mask = pointer != 0
+        found: Mask = np.asarray(pointer != 0)
         if self.tagged:
             # The word can also be a mem_cgroup's address; bit 0 tells the two apart.
             found = found & ((word & np.uint64(1)) != 0)
@@ -122,7 +122,7 @@ class OwnerVectors:
                 places = (start[:, None] + steps[None, :]).ravel()
                 read = gather(self.memory, places, self.slab_map.word, faults)
                 values = read["word"].reshape(len(at), count)
-                ok = read.readable.reshape(len(at), count).all(axis=1)
+                ok = np.logical_and.reduce(read.readable.reshape(len(at), count), axis=1)
             unreadable += int((~ok).sum())
             row, column = np.nonzero(values)
             rows.append(vectors.slab[at[row]])
