@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Names out of kernel memory as text that any terminal or file can take."""
+
+from __future__ import annotations
+
+
+def _escape(char: str) -> str:
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:
+        # A byte that was not UTF-8, as surrogateescape keeps it.
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def printable(raw: bytes | str) -> str:
+    """``raw`` with everything escaped that is not a visible character or a plain space.
+
+    Bytes are read as UTF-8; what is not UTF-8, control characters, line breaks, bidirectional
+    overrides and lone surrogates come out as ``\\xNN`` or ``\\uNNNN``. Applying it twice changes
+    nothing more.
+    """
+    text = raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
+    return text if text.isprintable() else "".join(map(_escape, text))
