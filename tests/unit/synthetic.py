@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A Result, an analysis and a target that are made up: for tests of the faces, never of figures.
+
+``python -m tests.unit.synthetic ARGS`` is ``kcensus ARGS`` with nothing but this analysis.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+
+from drgn_scripts import cli
+from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
+from drgn_scripts.results import (
+    Check,
+    Column,
+    Figure,
+    Finding,
+    Gap,
+    Result,
+    Severity,
+    Table,
+    Unit,
+)
+from drgn_scripts.target import TargetError
+
+LONG_NAME = "a_cache_of_an_out_of_tree_module_with_a_name_without_end(4711:system.slice/x.service)"
+NOT_UTF8 = b"caf\xe9".decode("utf-8", "surrogateescape")
+HOSTILE = {
+    # What the kernel has: what a reader gets.
+    "plain-name": "plain-name",
+    "\x1b[31mred\x1b[0m": "\\x1b[31mred\\x1b[0m",
+    "[bold]markup[/]": "[bold]markup[/]",
+    "two\nlines": "two\\x0alines",
+    "=cmd|' /C calc'!A0": "=cmd|' /C calc'!A0",
+    "\u202egnp.exe": "\\u202egnp.exe",
+    NOT_UTF8: "caf\\xe9",
+    "日本語": "日本語",
+    LONG_NAME: LONG_NAME,
+}
+HIGHEST = 2**64 - 1
+
+
+def synthetic_result(name: str = "synthetic vmcore") -> Result:
+    """A result that has some of everything, hostile names among it."""
+    rows = len(HOSTILE)
+    frame = pd.DataFrame(
+        {
+            # pandas' own strings take no lone surrogates.
+            "cache": pd.Series(list(HOSTILE), dtype=object),
+            "objects": np.arange(rows) * 1234567,
+            "used": [0.0, 0.99996, 1.0, 0.5, 0.25, float("nan"), float("inf"), 0.00001, 0.75],
+            "bytes": np.arange(rows, dtype=np.uint64) << np.uint64(29),
+            "change": np.arange(rows) - 3,
+            "pages": range(rows),
+            "address": np.full(rows, HIGHEST, dtype=np.uint64),
+        }
+    )
+    columns = {
+        "cache": Column(Unit.TEXT, "cache", 0),
+        "objects": Column(Unit.COUNT, "allocated objects"),
+        "used": Column(Unit.RATIO, "utilization"),
+        "bytes": Column(Unit.BYTES, "slab memory", 0),
+        "change": Column(Unit.COUNT, "change"),
+        "pages": Column(Unit.PAGES, "slab pages"),
+        "address": Column(Unit.ADDRESS, "kmem_cache", 2),
+    }
+    return Result(
+        analysis="synthetic",
+        target=name,
+        kernel="6.1.0-synthetic",
+        summary={
+            "slab_bytes": Figure(123456789012, Unit.BYTES, "memory in slab pages"),
+            "utilization": Figure(0.99996, Unit.RATIO, "utilization"),
+            "oldest": Figure(3725.0, Unit.SECONDS, "oldest object"),
+            "unknown": Figure(float("nan"), Unit.RATIO, "not to be had"),
+            "allocator": Figure("SL\x1bUB", Unit.TEXT, "allocator"),
+        },
+        tables={
+            "caches": Table(frame, columns, "Caches by memory", "The note of the table."),
+            "empty": Table(
+                frame.head(0)[["cache", "objects"]],
+                {key: columns[key] for key in ("cache", "objects")},
+                "Nothing at all",
+            ),
+        },
+        checks=[
+            *(Check(f"agreeing {number}", 5, 5) for number in range(9)),
+            Check("sheaves", 7, 10, source="total_objects", note="3 are parked.", explained=3),
+            Check("jobs", 10, HIGHEST, source="nr_jobs"),
+            Check("uncounted", 10, None),
+        ],
+        findings=[
+            Finding(Severity.NOTICE, "A notice with \x1b[2J in it."),
+            Finding(
+                Severity.CRITICAL,
+                "61.2% of the dentry slabs is free.",
+                evidence="-1 is not a formula.",
+                remedy="Boot a kernel with the patch.",
+                patch="synthetic-patch",
+                cost_bytes=1536,
+            ),
+        ],
+        gaps=[Gap("slab pages", "not in the dump", 1024, "objects are a lower bound")],
+    )
+
+
+def _run(context: Context, seconds: float, fail: str | None, quiet_reader: bool) -> Result:
+    errors: dict[str, Exception] = {
+        "analysis": AnalysisError("this kernel keeps no synthetic objects"),
+        "bug": ZeroDivisionError("a bug with \x1b in it"),
+        "pipe": BrokenPipeError("not ours"),
+        "memory": MemoryError(),
+    }
+    with context.progress.step("counting synthetic objects", 20) as step:
+        for _ in range(20):
+            time.sleep(seconds / 20)
+            step.advance()
+    if fail:
+        raise errors[fail]
+    result = synthetic_result(context.name)
+    result.summary["jobs"] = Figure(context.jobs)
+    result.summary["chunk_bytes"] = Figure(context.chunk_bytes, Unit.BYTES)
+    result.summary["quiet_reader"] = Figure(quiet_reader)
+    return result
+
+
+ANALYSIS = Analysis(
+    name="synthetic",
+    question="How is a made-up result shown?",
+    run=_run,
+    description="""
+    The first paragraph of the description.
+
+    The second one.
+    """,
+    examples=(("kcensus synthetic vmcore", "count what is not there"),),
+    params=(
+        Param("seconds", float, 0.0, "How long it takes."),
+        Param("fail", str, None, "How it fails."),
+        Param("quiet_reader", bool, False, "A flag."),
+    ),
+)
+
+
+def open_synthetic(
+    spec: str | None, symbols: Sequence[Path] = (), *, allow_truncated: bool = False
+) -> SimpleNamespace:
+    """What ``open_target`` is to the tests: words in the spec say what the target is like."""
+    spec = spec or "running kernel"
+    if spec == "unusable":
+        raise TargetError("no debug info for 6.1.0-synthetic: install linux-image-dbg")
+    if spec == "truncated" and not allow_truncated:
+        raise TargetError("its end is missing")
+    return SimpleNamespace(
+        prog=None,
+        name=spec,
+        kernel="6.1.0-synthetic",
+        live=spec == "running kernel",
+        shareable="alone" not in spec,
+        compressed="compressed" in spec,
+    )
+
+
+@contextmanager
+def only_synthetic() -> Iterator[None]:
+    """A context in which this analysis and this target are all there is."""
+    with (
+        mock.patch("drgn_scripts.analyses.analyses", return_value={ANALYSIS.name: ANALYSIS}),
+        mock.patch("drgn_scripts.target.open_target", open_synthetic),
+    ):
+        yield
+
+
+if __name__ == "__main__":
+    with only_synthetic():
+        sys.exit(cli.main())
