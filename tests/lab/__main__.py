@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command line of the lab."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import dumps, host, qemu, scenario, store
+from .host import LabError, say
+
+
+def _cases(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    every = store.kernels()
+    if unknown := set(arguments.kernel or []) - set(every):
+        raise LabError(f"There is no kernel {', '.join(unknown)}; there are {', '.join(every)}.")
+    return [
+        (kernel, name)
+        for name in arguments.scenario or scenario.scenarios()
+        for kernel in scenario.kernels_of(name, every)
+        if not arguments.kernel or kernel in arguments.kernel
+    ]
+
+
+def _build(arguments: argparse.Namespace) -> None:
+    cases = _cases(arguments)
+    host.install_packages()
+    # The longest first, so that no CPU idles at the end.
+    cases.sort(key=lambda case: -scenario.load(case[1], case[0]).time_limit)
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        try:
+            fetched = {
+                kernel: pool.submit(dumps.prepare, kernel, refresh=arguments.refresh)
+                for kernel, _ in cases
+            }
+            for job in fetched.values():
+                job.result()
+            made = [
+                pool.submit(dumps.build, kernel, name)
+                for kernel, name in cases
+                if not scenario.load(name, kernel).live
+            ]
+            done = [job.result() for job in made]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            qemu.kill_all()
+            raise
+    _summary(done)
+
+
+def _size(path: Path) -> str:
+    # Sparse files: what they take on disk, not how far they reach.
+    return f"{path.stat().st_blocks * 512 / (1 << 20):.0f} MiB"
+
+
+def _summary(done: list[dumps.Dump]) -> None:
+    rows = [("kernel", "scenario", "format", "on disk", "seconds")]
+    rows += [
+        (dump.release, dump.scenario, name, _size(path), f"{dump.seconds:.0f}")
+        for dump in sorted(done, key=lambda dump: (dump.scenario, dump.path))
+        for name, path in dump.formats.items()
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+    print(f"\nThe cache is {host.cache()}.")
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    for kernel, name in _cases(arguments):
+        if scenario.load(name, kernel).live:
+            state = "live"
+        else:
+            state = "cached" if dumps.cached(kernel, name) else "to be built"
+        print(f"{name:12} {kernel:6} {state}")
+
+
+def _clean(_arguments: argparse.Namespace) -> None:
+    used = dumps.in_use()
+    for kind in ("kernels", "dumps"):
+        for path in sorted((host.cache() / kind).glob("*")):
+            if path.is_dir() and path not in used:
+                say(f"removing {path.name}")
+                shutil.rmtree(path)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python3 -m tests.lab", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, function: Callable[[argparse.Namespace], None], text: str) -> None:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(function=function)
+        if name == "clean":
+            return
+        sub.add_argument("--kernel", metavar="K", action="append", help="only this kernel")
+        sub.add_argument("--scenario", metavar="S", action="append", help="only this scenario")
+        if name == "build":
+            sub.add_argument("--jobs", type=int, default=2, help="guests at once (%(default)s)")
+            sub.add_argument("--refresh", action="store_true", help="look for newer kernels")
+
+    command("build", _build, "Make the dumps that are not in the cache yet.")
+    command("list", _list, "Show which dumps there are to be had.")
+    command("clean", _clean, "Remove from the cache what no scenario uses any more.")
+    arguments = parser.parse_args()
+    arguments.function(arguments)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        _main()
+    except LabError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

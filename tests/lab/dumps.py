@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Dumps, from the cache or freshly made, and guests that keep running."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import host, image, store, truth
+from .host import LabError, say
+from .qemu import Machine
+from .scenario import Scenario, load, scenarios
+from .store import Kernel
+
+# To be raised when the lab itself changes what ends up in a dump.
+_EDITION = 1
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One kernel's memory after one scenario, with what the kernel counted then."""
+
+    kernel: str
+    scenario: str
+    release: str
+    path: Path
+    vmlinux: Path
+    debug: list[Path]
+    """The kernel's and its modules' debug information, for ``load_debug_info()``."""
+    formats: dict[str, Path]
+    """The same memory in every format asked for: ``elf``, ``kdump-elf``, ``kdump-lzo``, …"""
+    seconds: float
+    """How long it took to make."""
+
+    @functools.cached_property
+    def truth(self) -> dict[str, str]:
+        """What the guest reported, by name; bytes that are no UTF-8 are surrogates."""
+        truth_: dict[str, str] = json.loads((self.path / "truth.json").read_text())
+        return truth_
+
+
+@dataclass(frozen=True)
+class Live:
+    """A guest that is running, and changes while one looks at it."""
+
+    kernel: str
+    scenario: str
+    release: str
+    qmp: Path
+    """QEMU's socket, for ``drgn.Program.set_qemu_qmp()``."""
+    vmlinux: Path
+    debug: list[Path]
+    truth: dict[str, str]
+    """What the guest reported before its work went on."""
+    machine: Machine
+
+    def stop(self) -> None:
+        """Halt the guest: until :meth:`resume`, nothing in its memory changes."""
+        self.machine.command("stop")
+
+    def resume(self) -> None:
+        """Let a halted guest run on."""
+        self.machine.command("cont")
+
+
+def _kernel(name: str, *, refresh: bool = False) -> Kernel:
+    # All scenarios share the unpacked kernel.
+    modules = {module for each in scenarios() for module in load(each, name).modules}
+    return store.kernel(name, modules, refresh=refresh)
+
+
+def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
+    """QEMU's arguments, but for those that name files."""
+    command_line = image.COMMAND_LINE
+    if image.crashes(case):
+        command_line += f" crashkernel={image.CRASH_MEMORY}M"
+    arguments = [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        # Some versions emulate cmpxchg16b wrongly, and five-level page tables slowly.
+        *("-cpu", "max,la57=off,cx16=off", "-accel", "tcg,thread=multi"),
+        *("-smp", str(case.cpus), "-m", f"{case.memory}M"),
+        # Through it the kernel says where its VMCOREINFO is, which the dump needs.
+        *("-device", "vmcoreinfo"),
+        *("-append", command_line),
+    ]
+    if kernel.nodes > 1:
+        for node in range(kernel.nodes):
+            cpus = f"cpus={node * case.cpus // kernel.nodes}"
+            last = (node + 1) * case.cpus // kernel.nodes - 1
+            size = case.memory // kernel.nodes
+            arguments += [
+                *("-object", f"memory-backend-ram,id=memory{node},size={size}M"),
+                *("-numa", f"node,nodeid={node},{cpus}-{last},memdev=memory{node}"),
+            ]
+    return arguments
+
+
+def _key(kernel: Kernel, case: Scenario) -> str:
+    digest = hashlib.sha256()
+    for part in (_EDITION, kernel.release, kernel.version, case.formats, _arguments(kernel, case)):
+        digest.update(repr(part).encode())
+    for step in image.guest_steps(kernel, case):
+        digest.update(step.line().encode())
+    for path in image.guest_sources():
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _path(kernel: Kernel, case: Scenario) -> Path:
+    return host.cache() / "dumps" / f"{case.name}-{kernel.name}-{_key(kernel, case)}"
+
+
+def _debug(kernel: Kernel, case: Scenario) -> list[Path]:
+    modules = kernel.closure(image.modules(case))
+    return [kernel.vmlinux, *(path for name in modules if (path := kernel.debug(name)).exists())]
+
+
+def _open(kernel: Kernel, case: Scenario, path: Path) -> Dump:
+    return Dump(
+        kernel=kernel.name,
+        scenario=case.name,
+        release=kernel.release,
+        path=path,
+        vmlinux=kernel.vmlinux,
+        debug=_debug(kernel, case),
+        formats={name: path / f"vmcore.{name}" for name in case.formats},
+        seconds=float((path / "seconds").read_text()),
+    )
+
+
+def cached(kernel_name: str, scenario_name: str) -> bool:
+    """Whether this dump exists already."""
+    if not store.stored(kernel_name):
+        return False
+    return _path(_kernel(kernel_name), load(scenario_name, kernel_name)).is_dir()
+
+
+def build(kernel: str, scenario: str) -> Dump:
+    """The dump of ``kernel`` after ``scenario``; made now unless the cache has it."""
+    found, case = _kernel(kernel), load(scenario, kernel)
+    path = _path(found, case)
+    if not path.is_dir():
+        host.install_packages()
+        with host.locked(path.name):
+            # Another build may just have made it.
+            if not path.is_dir():
+                with host.new_directory(path) as directory:
+                    start = time.monotonic()
+                    say(f"{case.name} on {found.release}: booting")
+                    _make(found, case, directory)
+                    (directory / "seconds").write_text(f"{time.monotonic() - start:.1f}\n")
+                    say(f"{case.name} on {found.release}: done")
+    return _open(found, case, path)
+
+
+@contextmanager
+def _boot(
+    kernel: Kernel, case: Scenario, directory: Path, more: list[str], seconds: float
+) -> Iterator[Machine]:
+    """Boot a guest; if it fails, keep its console and say where."""
+    initrd = image.build_image(kernel, case, directory)
+    console = directory / "console.log"
+    files = ["-kernel", str(kernel.image), "-initrd", str(initrd)]
+    try:
+        with Machine([*_arguments(kernel, case), *files, *more], console, seconds) as machine:
+            yield machine
+    except LabError as error:
+        kept = host.cache() / "failed" / f"{case.name}-{kernel.name}.log"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if console.exists():
+            shutil.copy(console, kept)
+        raise LabError(
+            f"{case.name} on {kernel.release}: the guest {error}; its console is in {kept}."
+        ) from None
+
+
+def _make(kernel: Kernel, case: Scenario, directory: Path) -> None:
+    disks: list[str] = []
+    if image.crashes(case):
+        for number, name in enumerate(image.CRASH_DISKS):
+            disk = directory / f"vmcore.{name}"
+            with disk.open("wb") as file:
+                file.truncate((case.memory + 64) * _MIB)
+            disks += [
+                *("-drive", f"file={disk},format=raw,if=none,id=disk{number},cache=unsafe"),
+                *("-device", f"virtio-blk-pci,drive=disk{number}"),
+            ]
+    with _boot(kernel, case, directory, disks, case.time_limit) as machine:
+        reports = machine.phase("before")
+        machine.command("stop")
+        if "elf" in case.formats:
+            machine.dump(directory / "vmcore.elf")
+        machine.command("cont")
+        machine.resume()
+        if image.crashes(case):
+            dumped = machine.phase("dumped")["notes"]
+        else:
+            reports |= machine.phase("after")
+    if image.crashes(case):
+        _trim(case, directory, dumped)
+    (directory / "initrd").unlink()
+    (directory / "init").unlink()
+    reports["created.json"] = truth.created(reports.pop("notes"))
+    (directory / "truth.json").write_text(json.dumps(reports, indent=1))
+
+
+def _trim(case: Scenario, directory: Path, notes: str) -> None:
+    """Cut the crash kernel's disks down to the dumps on them."""
+    copied = {note["device"]: note["bytes"] for note in json.loads(f"[{notes}]") if "bytes" in note}
+    for name, device in image.CRASH_DISKS.items():
+        disk = directory / f"vmcore.{name}"
+        if name not in case.formats:
+            disk.unlink()
+            continue
+        with disk.open("r+b") as file:
+            file.truncate(copied.get(device) or _last_byte(disk))
+
+
+def _last_byte(path: Path) -> int:
+    """Where the last byte that is not zero ends."""
+    with path.open("rb") as file:
+        end = path.stat().st_size
+        while end > 0:
+            start = max(end - _MIB, 0)
+            file.seek(start)
+            if data := file.read(end - start).rstrip(b"\0"):
+                return start + len(data)
+            end = start
+    raise LabError(f"{path.name} is empty.")
+
+
+@contextmanager
+def live(kernel: str, scenario: str) -> Iterator[Live]:
+    """A guest in which ``scenario`` runs on, until the context ends."""
+    found, case = _kernel(kernel), load(scenario, kernel)
+    host.install_packages()
+    # Not in the cache: the path of a socket may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="lab-") as name:
+        directory = Path(name)
+        qmp = directory / "qmp"
+        more = ["-qmp", f"unix:{qmp},server=on,wait=off"]
+        with _boot(found, case, directory, more, case.time_limit) as machine:
+            reports = machine.phase("before")
+            reports["created.json"] = truth.created(reports.pop("notes"))
+            yield Live(
+                kernel=found.name,
+                scenario=case.name,
+                release=found.release,
+                qmp=qmp,
+                vmlinux=found.vmlinux,
+                debug=_debug(found, case),
+                truth=reports,
+                machine=machine,
+            )
+
+
+def prepare(kernel: str, *, refresh: bool = False) -> None:
+    """Fetch a kernel, for the scenarios to come."""
+    _kernel(kernel, refresh=refresh)
+
+
+def in_use() -> set[Path]:
+    """The directories of the cache that the kernels and scenarios of today refer to."""
+    used: set[Path] = set()
+    for name in store.kernels():
+        if store.stored(name):
+            kernel = _kernel(name)
+            used.add(kernel.path)
+            used |= {_path(kernel, load(each, name)) for each in scenarios()}
+    return used

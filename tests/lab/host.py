@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The machine the lab runs on: its cache, its packages, its commands."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+# What has to be there, and the package that brings it.
+_COMMANDS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "makedumpfile": "makedumpfile",
+    "dmsetup": "dmsetup",
+    "mkfs.xfs": "xfsprogs",
+    "gcc": "gcc",
+    "xz": "xz-utils",
+}
+_FILES = {"/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev"}
+
+_START = time.monotonic()
+_apt = threading.Lock()
+
+
+class LabError(Exception):
+    """Why the lab cannot go on, in one sentence."""
+
+
+def say(text: str) -> None:
+    """Tell a person what is going on."""
+    print(f"[{time.monotonic() - _START:5.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def cache() -> Path:
+    """Where everything that is fetched or built is kept."""
+    if chosen := os.environ.get("KCENSUS_LAB_CACHE"):
+        return Path(chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base).absolute() / "kcensus-lab"
+
+
+def which(command: str) -> str | None:
+    """The path of ``command``; the sbin directories are often not in PATH."""
+    return shutil.which(command, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+def find(command: str) -> str:
+    """The path of ``command``, which has to be installed."""
+    if path := which(command):
+        return path
+    raise LabError(f"The lab needs the command {command}, which is not installed here.")
+
+
+def run(
+    command: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Run a command to its end and return what it wrote to stdout."""
+    done = subprocess.run(
+        [find(command[0]), *command[1:]],
+        cwd=cwd,
+        env={**os.environ, "LC_ALL": "C", **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
+    if done.returncode:
+        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        reason = next((line for line in lines if line.startswith("E:")), lines[-1] if lines else "")
+        raise LabError(f"{command[0]} failed with status {done.returncode}: {reason}")
+    return done.stdout
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold the lock ``name``: two builds at once do each piece of work only once."""
+    path = cache() / "locks" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def new_directory(final: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes ``final`` only if nothing goes wrong.
+
+    The caller holds a lock that covers ``final``.
+    """
+    partial = final.with_name(f".{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        partial.rename(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def install_packages() -> None:
+    """Install what the lab needs and the machine does not have."""
+    missing = [package for command, package in _COMMANDS.items() if not which(command)]
+    missing += [package for path, package in _FILES.items() if not Path(path).exists()]
+    if not missing:
+        return
+    if platform.machine() != "x86_64" or not which("apt-get"):
+        raise LabError("The lab runs on Debian for x86-64; this machine is something else.")
+    if os.geteuid() != 0:
+        raise LabError(
+            f"The lab needs these packages; run it as root, or install them: {' '.join(missing)}."
+        )
+    with _apt:
+        say(f"installing {' '.join(missing)}")
+        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+        run(["apt-get", "update"], env=quiet)
+        run(["apt-get", "install", "-y", "--no-install-recommends", *missing], env=quiet)

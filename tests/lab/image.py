@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a guest boots into: a root file system in memory, with one program of our own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from . import host, scenario
+from .scenario import Scenario, Step
+from .store import Kernel
+
+GUEST = Path(__file__).parent / "guest"
+
+CONSOLE = "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off"
+"""Boot parameters of every kernel; the last two only save time under emulation."""
+
+COMMAND_LINE = f"{CONSOLE} nowatchdog audit=0"
+_CRASH_COMMAND_LINE = f"{CONSOLE} nr_cpus=1 reset_devices irqpoll"
+
+CRASH_MEMORY = 256
+"""MiB set apart for the kernel that writes the dump."""
+
+CRASH_DISKS = {"kdump-elf": "/dev/vda", "kdump-lzo": "/dev/vdb", "kdump-zlib": "/dev/vdc"}
+"""The disks on which the crash kernel leaves its dumps."""
+
+_MAKEDUMPFILE = ("run", "/bin/makedumpfile", "--force", "--message-level", "0", "-d", "31")
+
+_NEW_XFS_FEATURES = {
+    "metadata": ("bigtime", "inobtcount", "metadir"),
+    "inode": ("nrext64", "exchange"),
+    "naming": ("parent",),
+}
+
+# Read once, before anything happens.
+_BOOT = ("meminfo", "vmstat", "slabinfo")
+
+# Read when the workload has settled, in this order: the later, the more exact.
+_RECORDS = {
+    "mounts": "/proc/mounts",
+    "modules": "/proc/modules",
+    "cgroups": "/proc/cgroups",
+    "cgroup.stat": "/sys/fs/cgroup/cgroup.stat",
+    "memory.stat": "/sys/fs/cgroup/memory.stat",
+    "buddyinfo": "/proc/buddyinfo",
+    "pagetypeinfo": "/proc/pagetypeinfo",
+    "zoneinfo": "/proc/zoneinfo",
+    "vmstat": "/proc/vmstat",
+    "meminfo": "/proc/meminfo",
+}
+_SLABINFO_READS, _SLABINFO_READS_AFTER = 5, 3
+_LAST = {
+    "file-nr": "/proc/sys/fs/file-nr",
+    "inode-nr": "/proc/sys/fs/inode-nr",
+    "dentry-state": "/proc/sys/fs/dentry-state",
+}
+
+
+class _Image:
+    """A cpio archive in the format that the kernel unpacks."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._names: set[str] = set()
+
+    def add(self, name: str, content: bytes, mode: int = 0o100755) -> None:
+        name = name.lstrip("/")
+        parent = name.rpartition("/")[0]
+        if parent and parent not in self._names:
+            self.add(parent, b"", 0o040755)
+        if name in self._names:
+            return
+        self._names.add(name)
+        fields = [len(self._parts) + 1, mode, 0, 0, 1, 0, len(content)]
+        fields += [0, 0, 0, 0, len(name) + 1, 0]
+        header = b"070701" + b"".join(b"%08x" % value for value in fields)
+        self._parts.append(_padded(header + name.encode() + b"\0") + _padded(content))
+
+    def add_program(self, command: str) -> None:
+        """A command of this machine with its libraries."""
+        path = host.find(command)
+        self.add(f"bin/{command}", Path(path).read_bytes())
+        for library in re.findall(r"(/\S+) \(0x", host.run(["ldd", path])):
+            self.add(library, Path(library).read_bytes())
+
+    def content(self) -> bytes:
+        self.add("TRAILER!!!", b"", 0)
+        return b"".join(self._parts)
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % 4)
+
+
+def guest_sources() -> list[Path]:
+    """The files that the guest's program is made of."""
+    return sorted([*GUEST.glob("*.c"), *GUEST.glob("*.h")])
+
+
+def compile_guest(directory: Path) -> Path:
+    """Compile the guest's program."""
+    program = directory / "init"
+    sources = [str(path) for path in guest_sources() if path.suffix == ".c"]
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-format-truncation", "-static"]
+    host.run(["gcc", *flags, "-o", str(program), *sources])
+    return program
+
+
+def _mounts() -> list[Step]:
+    return [
+        Step("mount", ("proc", "proc", "/proc", "")),
+        Step("mount", ("sysfs", "sysfs", "/sys", "")),
+        Step("mount", ("devtmpfs", "devtmpfs", "/dev", "")),
+    ]
+
+
+def _loads(kernel: Kernel, modules: Iterable[str], already: Iterable[str] = ()) -> list[Step]:
+    return [
+        Step("module", (f"/modules/{name}.ko", ""))
+        for name in kernel.closure(modules)
+        if name not in already
+    ]
+
+
+def modules(case: Scenario) -> list[str]:
+    """The modules that a guest loads itself."""
+    # Without it QEMU cannot tell what the dump says about the kernel.
+    return ["qemu_fw_cfg", *case.modules]
+
+
+def crashes(case: Scenario) -> bool:
+    """Whether the guest dumps itself by way of a crash."""
+    return any(name in CRASH_DISKS for name in case.formats)
+
+
+def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
+    """All that a guest does, from boot to end."""
+    boot = [Step("record-now", (f"{name}.boot", f"/proc/{name}")) for name in _BOOT]
+    parameterized = {Path(s.arguments[0]).stem for s in case.steps if s.verb == "module"}
+    records = {**_RECORDS, **{f"vmstat.node{n}": _node_vmstat(n) for n in range(kernel.nodes)}}
+    records |= dict(case.records)
+    steps = [
+        *_mounts(),
+        Step("mount", ("cgroup2", "cgroup2", "/sys/fs/cgroup", "")),
+        Step("write", ("/sys/fs/cgroup/cgroup.subtree_control", "+memory")),
+        *boot,
+        *_loads(kernel, modules(case), parameterized),
+    ]
+    if crashes(case):
+        crash = ("/crash/vmlinuz", "/crash/initrd", _CRASH_COMMAND_LINE)
+        steps += [Step("crash-load", crash), Step("crash-prepare")]
+    steps += [
+        *case.steps,
+        # Folds the counters that the CPUs keep for themselves into those of /proc/vmstat.
+        Step("write", ("/proc/sys/vm/stat_refresh", "1")),
+        *(Step("record", (name, path, "1", "0")) for name, path in records.items()),
+        Step(
+            "record",
+            ("slabinfo", "/proc/slabinfo", str(_SLABINFO_READS), str(_SLABINFO_READS_AFTER)),
+        ),
+        *(Step("record", (name, path, "1", "1")) for name, path in _LAST.items()),
+        Step("truth", ("before", str(case.settle * 1000))),
+        Step("wait", ("idle" if case.live else "busy",)),
+        Step("crash") if crashes(case) else Step("truth-again", ("after",)),
+    ]
+    return steps
+
+
+def _node_vmstat(node: int) -> str:
+    return f"/sys/devices/system/node/node{node}/vmstat"
+
+
+def _crash_steps(kernel: Kernel, case: Scenario) -> list[Step]:
+    dumps = {
+        "kdump-elf": Step("copy", ("/proc/vmcore", CRASH_DISKS["kdump-elf"])),
+        "kdump-lzo": _makedumpfile("-l", CRASH_DISKS["kdump-lzo"]),
+        "kdump-zlib": _makedumpfile("-c", CRASH_DISKS["kdump-zlib"]),
+    }
+    return [
+        *_mounts(),
+        *_loads(kernel, ["virtio_pci", "virtio_blk"]),
+        *(dumps[name] for name in case.formats if name in dumps),
+        Step("truth", ("dumped", "0")),
+    ]
+
+
+def _makedumpfile(compression: str, device: str) -> Step:
+    verb, *command = _MAKEDUMPFILE
+    return Step(verb, (*command, compression, "/proc/vmcore", device))
+
+
+def _image(kernel: Kernel, program: Path, steps: list[Step]) -> _Image:
+    image = _Image()
+    image.add("init", program.read_bytes())
+    image.add("steps", "".join(step.line() for step in steps).encode(), 0o100644)
+    for step in steps:
+        if step.verb == "module":
+            name = Path(step.arguments[0]).stem
+            for module in kernel.closure([name]):
+                path = kernel.module(module)
+                if path:
+                    image.add(f"modules/{module}.ko", path.read_bytes(), 0o100644)
+        elif step.verb in ("run", "record-output"):
+            command = step.arguments[0 if step.verb == "run" else 1]
+            image.add_program(Path(command).name)
+    return image
+
+
+def _mkfs_options() -> bytes:
+    """Without the features that this mkfs.xfs has and the oldest kernel has not."""
+    usage = subprocess.run([host.find("mkfs.xfs")], capture_output=True, text=True, check=False)
+    lines: list[str] = []
+    for section, features in _NEW_XFS_FEATURES.items():
+        lines.append(f"[{section}]")
+        lines += [f"{name}=0" for name in features if f"{name}=" in usage.stdout + usage.stderr]
+    return "\n".join([*lines, ""]).encode()
+
+
+def build_image(kernel: Kernel, case: Scenario, directory: Path) -> Path:
+    """Make the initial RAM disk for a guest."""
+    program = compile_guest(directory)
+    image = _image(kernel, program, guest_steps(kernel, case))
+    image.add(scenario.MKFS_OPTIONS, _mkfs_options(), 0o100644)
+    if crashes(case):
+        crash = _image(kernel, program, _crash_steps(kernel, case))
+        image.add("crash/vmlinuz", kernel.image.read_bytes(), 0o100644)
+        image.add("crash/initrd", crash.content(), 0o100644)
+    path = directory / "initrd"
+    path.write_bytes(image.content())
+    return path

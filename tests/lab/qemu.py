@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A guest under QEMU, and the two lines to it.
+
+QMP stops it and takes its dump. The guest's program reports over the second serial port;
+its reports ("phases") look like this::
+
+    BEGIN before
+    FILE dentry-state 26
+    ...26 bytes...
+    END before
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import host
+from .host import LabError
+
+_BLOCK = 4096
+_CHUNK = 256 * _BLOCK
+_ZEROES = bytes(_CHUNK)
+
+_running: set[int] = set()
+
+
+def kill_all() -> None:
+    """End every guest of this process, whichever thread waits for it."""
+    for pid in list(_running):
+        os.kill(pid, signal.SIGKILL)
+
+
+def copy_sparse(source: int, path: Path) -> None:
+    """Copy from a pipe to a file that has holes where there are only zeroes."""
+    with open(source, "rb") as stream, path.open("wb") as out:
+        while chunk := stream.read(_CHUNK):
+            start = None
+            if chunk != _ZEROES:
+                for at in range(0, len(chunk), _BLOCK):
+                    empty = chunk.startswith(_ZEROES[:_BLOCK], at)
+                    if empty and start is not None:
+                        out.write(chunk[start:at])
+                        start = None
+                    if empty:
+                        out.seek(min(_BLOCK, len(chunk) - at), os.SEEK_CUR)
+                    elif start is None:
+                        start = at
+                if start is not None:
+                    out.write(chunk[start:])
+            else:
+                out.seek(len(chunk), os.SEEK_CUR)
+        out.truncate(out.tell())
+
+
+class Machine:
+    """A running guest; it ends with the context."""
+
+    def __init__(self, arguments: list[str], console: Path, seconds: float) -> None:
+        self._console = console
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._serial, serial = socket.socketpair()
+        self._qmp, qmp = socket.socketpair()
+        self._received = bytearray()
+        self._answers = bytearray()
+        command = [
+            # Whatever becomes of this process, no guest outlives it.
+            *(host.find("setpriv"), "--pdeathsig", "KILL", "--"),
+            host.find("qemu-system-x86_64"),
+            *("-serial", f"file:{console}"),
+            *("-chardev", f"socket,id=serial,fd={serial.fileno()}", "-serial", "chardev:serial"),
+            *("-chardev", f"socket,id=qmp,fd={qmp.fileno()}", "-mon", "chardev=qmp,mode=control"),
+            *arguments,
+        ]
+        with serial, qmp, console.with_suffix(".qemu").open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                pass_fds=[serial.fileno(), qmp.fileno()],
+            )
+        _running.add(self._process.pid)
+
+    def __enter__(self) -> Machine:
+        try:
+            self._answer()  # the greeting
+            self.command("qmp_capabilities")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        _running.discard(self._process.pid)
+        self._process.kill()
+        self._process.wait()
+        self._serial.close()
+        self._qmp.close()
+
+    def _receive(self, line: socket.socket, into: bytearray) -> None:
+        line.settimeout(max(self._deadline - time.monotonic(), 0.01))
+        try:
+            data = line.recv(1 << 16)
+        except TimeoutError:
+            raise LabError(f"took longer than {self._seconds:.0f} s") from None
+        except ConnectionError:
+            data = b""
+        if not data:
+            errors = self._console.with_suffix(".qemu").read_text(errors="replace").strip()
+            reason = f": {errors.splitlines()[-1]}" if errors else ""
+            raise LabError(f"ended unexpectedly{reason}")
+        into += data
+
+    def _answer(self) -> dict[str, Any]:
+        while (end := self._answers.find(b"\n")) < 0:
+            self._receive(self._qmp, self._answers)
+        answer: dict[str, Any] = json.loads(self._answers[:end])
+        del self._answers[: end + 1]
+        return answer
+
+    def command(self, name: str, **arguments: object) -> object:
+        """Execute a QMP command."""
+        self._qmp.sendall(json.dumps({"execute": name, "arguments": arguments}).encode() + b"\n")
+        while True:
+            answer = self._answer()
+            if "return" in answer:
+                return answer["return"]
+            if "error" in answer:
+                raise LabError(f"QEMU refused {name}: {answer['error']['desc']}")
+
+    def dump(self, path: Path) -> None:
+        """Write the memory of the guest, which stands still, as an ELF vmcore."""
+        source, sink = os.pipe()
+        copy = threading.Thread(target=copy_sparse, args=(source, path))
+        copy.start()
+        try:
+            request = json.dumps({"execute": "getfd", "arguments": {"fdname": "dump"}})
+            socket.send_fds(self._qmp, [request.encode() + b"\n"], [sink])
+        finally:
+            os.close(sink)
+        while "return" not in (answer := self._answer()):
+            if "error" in answer:
+                raise LabError(f"QEMU refused the dump file: {answer['error']['desc']}")
+        self.command("dump-guest-memory", paging=False, protocol="fd:dump")
+        copy.join()
+
+    def resume(self) -> None:
+        """Let the guest's program go on."""
+        self._serial.sendall(b"\n")
+
+    def _line(self) -> str:
+        while (end := self._received.find(b"\n")) < 0:
+            self._receive(self._serial, self._received)
+        line = self._received[:end].decode(errors="surrogateescape")
+        del self._received[: end + 1]
+        if line.startswith("FAIL "):
+            raise LabError(f"gave up: {line[5:]}")
+        return line
+
+    def phase(self, name: str) -> dict[str, str]:
+        """Wait for a report of the guest's program, and return its files."""
+        # The kernel probes the port; what that leaves in the line is no report.
+        while self._line() != f"BEGIN {name}":
+            pass
+        files: dict[str, str] = {}
+        while (line := self._line()) != f"END {name}":
+            file, _, size = line.removeprefix("FILE ").rpartition(" ")
+            length = int(size)
+            while len(self._received) < length:
+                self._receive(self._serial, self._received)
+            files[file] = self._received[:length].decode(errors="surrogateescape")
+            del self._received[:length]
+        return files

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Scenarios: small TOML files, compiled to the list of steps that a guest executes.
+
+A scenario says what to create; README.md has the vocabulary. Every ``do`` of a scenario is
+one function here, marked with ``@_verb``, that turns its table into steps of the guest.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .host import LabError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_DIRECTORY = Path(__file__).parent / "scenarios"
+
+FORMATS = ("elf", "kdump-elf", "kdump-lzo", "kdump-zlib")
+
+MKFS_OPTIONS = "/mkfs.conf"
+"""Where a guest finds the XFS features that its kernel knows."""
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the guest's list."""
+
+    verb: str
+    arguments: tuple[str, ...] = ()
+    cpu: int = -1
+
+    def line(self) -> str:
+        """The step as the guest reads it."""
+        quoted = (re.sub(r"[\t\n]", lambda c: f"%{ord(c[0]):02x}", a) for a in self.arguments)
+        return "\t".join([self.verb, str(self.cpu), *quoted]) + "\n"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario as one kernel runs it."""
+
+    name: str
+    memory: int
+    """MiB."""
+    cpus: int
+    formats: tuple[str, ...]
+    time_limit: int
+    """Seconds that a guest may take, until it is dumped."""
+    settle: int
+    """Seconds without work before the counters are read."""
+    live: bool
+    """Meant for :func:`live`, not for a dump."""
+    modules: tuple[str, ...]
+    steps: tuple[Step, ...]
+    records: tuple[tuple[str, str], ...] = field(default=())
+    """More files for the ground truth: names and paths."""
+
+
+class _Table:
+    """The entries of one TOML table, each read once; unread ones are mistakes."""
+
+    def __init__(self, entries: dict[str, Any], where: str) -> None:
+        self._entries = dict(entries)
+        self.where = where
+
+    def get(self, key: str, kind: type[_T], default: _T | None = None) -> _T:
+        value = self._entries.pop(key, default)
+        if value is None:
+            raise LabError(f"{self.where}: {key} is missing.")
+        if not isinstance(value, kind):
+            raise LabError(f"{self.where}: {key} is no {kind.__name__}.")
+        return value
+
+    def tables(self, key: str) -> list[_Table]:
+        entries = self.get(key, list, [])
+        return [_Table(each, f"{self.where}, {key} {i}") for i, each in enumerate(entries, 1)]
+
+    def end(self) -> None:
+        if self._entries:
+            raise LabError(f"{self.where}: unknown {', '.join(sorted(self._entries))}.")
+
+
+@dataclass
+class _Context:
+    """What the verbs of a scenario have in common while it is compiled."""
+
+    cpus: int
+    modules: dict[str, None] = field(default_factory=dict)
+    records: dict[str, str] = field(default_factory=dict)
+    index: int = 0
+    """What ``{i}`` stands for: the number of the enclosing repetition."""
+    on_cpu: int = -1
+
+    def text(self, text: str) -> str:
+        """``text`` with ``{i}`` and ``{i%N}`` filled in."""
+
+        def value(match: re.Match[str]) -> str:
+            return str(self.index % int(match[1]) if match[1] else self.index)
+
+        return re.sub(r"\{i(?:%(\d+))?\}", value, text)
+
+
+_Verb = Callable[[_Table, _Context], Iterable[Step]]
+_verbs: dict[str, _Verb] = {}
+
+
+def _verb(function: _Verb) -> _Verb:
+    name = getattr(function, "__name__", "").strip("_").replace("_", "-")
+    _verbs[name] = function
+    return function
+
+
+@_verb
+def _ramdisks(table: _Table, context: _Context) -> Iterator[Step]:
+    count, size = table.get("count", int), table.get("size", int)
+    context.modules["brd"] = None
+    yield Step("module", ("/modules/brd.ko", f"rd_nr={count} rd_size={size << 10}"))
+
+
+@_verb
+def _xfs(table: _Table, context: _Context) -> Iterator[Step]:
+    device, path = table.get("device", str), context.text(table.get("path", str))
+    context.modules["xfs"] = None
+    # The smallest log, because a RAM disk keeps every block that mkfs writes.
+    yield Step(
+        "run",
+        ("/bin/mkfs.xfs", "-q", "-f", "-l", "size=10m", "-c", f"options={MKFS_OPTIONS}", device),
+    )
+    yield Step("mount", ("xfs", device, path, ""))
+
+
+@_verb
+def _tmpfs(table: _Table, context: _Context) -> Iterator[Step]:
+    path, count = table.get("path", str), table.get("count", int, 1)
+    for context.index in range(count):
+        yield Step("mount", ("tmpfs", "tmpfs", context.text(path), ""))
+
+
+@_verb
+def _directory(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("mkdir", (context.text(table.get("path", str)),), context.on_cpu)
+
+
+def _names(table: _Table, context: _Context) -> tuple[str, str, str, str]:
+    return (
+        context.text(table.get("in", str)),
+        context.text(table.get("name", str)),
+        str(table.get("first", int, 0)),
+        str(table.get("count", int, 1)),
+    )
+
+
+@_verb
+def _files(table: _Table, context: _Context) -> Iterator[Step]:
+    names = _names(table, context)
+    yield Step("files", (*names, str(table.get("size", int, 8))), context.on_cpu)
+    if table.get("open", bool, False):
+        yield Step("hold", names, context.on_cpu)
+
+
+@_verb
+def _missing(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("missing", _names(table, context), context.on_cpu)
+
+
+@_verb
+def _remove(table: _Table, context: _Context) -> Iterator[Step]:
+    keep = str(table.get("keep-one-in", int, 0))
+    yield Step("remove", (*_names(table, context), keep), context.on_cpu)
+
+
+@_verb
+def _pipes(table: _Table, context: _Context) -> Iterator[Step]:
+    sizes = str(table.get("count", int)), str(table.get("size", int, 1))
+    yield Step("pipes", sizes, context.on_cpu)
+
+
+@_verb
+def _sockets(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("sockets", (str(table.get("pairs", int)),), context.on_cpu)
+
+
+@_verb
+def _anonymous(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("anon", (str(table.get("size", int) << 20),), context.on_cpu)
+
+
+@_verb
+def _watch(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("watch", (context.text(table.get("path", str)),))
+
+
+@_verb
+def _sync(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("syncfs", (context.text(table.get("path", str)),))
+
+
+@_verb
+def _sleep(table: _Table, _context: _Context) -> Iterator[Step]:
+    yield Step("sleep", (str(table.get("ms", int)),))
+
+
+@_verb
+def _write(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("write", (table.get("path", str), context.text(table.get("text", str))))
+
+
+@_verb
+def _churn(table: _Table, context: _Context) -> Iterator[Step]:
+    yield Step("churn", (context.text(table.get("in", str)),))
+
+
+@_verb
+def _memcgs(table: _Table, context: _Context) -> Iterator[Step]:
+    names = table.get("names", list, [])
+    if not names:
+        names = [table.get("name", str)] * table.get("count", int)
+    dying = table.get("dying", bool, False)
+    recorded = table.get("record", int, 0)
+    inside = table.get("inside", list)
+    for context.index, name in enumerate(names):
+        context.on_cpu = context.index % context.cpus
+        path = context.text(name)
+        yield Step("enter", (path,), context.on_cpu)
+        yield from _compile(
+            [_Table(each, f"{table.where}, inside {i}") for i, each in enumerate(inside, 1)],
+            context,
+        )
+        yield Step("leave", ("exit" if dying else "stay",))
+        if dying:
+            yield Step("rmcgroup", (path,))
+        if context.index < recorded:
+            for file in ("memory.stat", "memory.numa_stat", "cgroup.stat"):
+                context.records[f"{file}:/{path}"] = f"/sys/fs/cgroup/{path}/{file}"
+    context.on_cpu = -1
+
+
+@_verb
+def _dm(table: _Table, context: _Context) -> Iterator[Step]:
+    lines = table.get("table", str)
+    context.modules["dm_mod"] = None
+    for target in re.findall(r"^\s*\d+\s+\d+\s+(\w+)", lines, re.MULTILINE):
+        context.modules[f"dm_{target}"] = None
+    yield Step(
+        "run",
+        ("/bin/dmsetup", "create", table.get("name", str), "--noudevsync", "--table", lines),
+    )
+
+
+@_verb
+def _device_write(table: _Table, _context: _Context) -> Iterator[Step]:
+    numbers = table.get("count", int), table.get("stride", int)
+    yield Step("device-write", (table.get("device", str), *map(str, numbers)))
+
+
+@_verb
+def _record_output(table: _Table, _context: _Context) -> Iterator[Step]:
+    command = table.get("command", str).split()
+    yield Step("record-output", (table.get("name", str), f"/bin/{command[0]}", *command[1:]))
+
+
+def _compile(tables: list[_Table], context: _Context) -> Iterator[Step]:
+    for table in tables:
+        do = table.get("do", str)
+        if do not in _verbs:
+            raise LabError(f"{table.where}: no such step as {do}.")
+        yield from _verbs[do](table, context)
+        table.end()
+
+
+def scenarios() -> list[str]:
+    """The names of the scenarios."""
+    return sorted(path.stem for path in _DIRECTORY.glob("*.toml"))
+
+
+def _read(name: str) -> dict[str, Any]:
+    path = _DIRECTORY / f"{name}.toml"
+    if not path.exists():
+        raise LabError(f"There is no scenario {name}; there are {', '.join(scenarios())}.")
+    try:
+        return tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise LabError(f"{path}: {error}.") from None
+
+
+def kernels_of(name: str, every: list[str]) -> list[str]:
+    """The kernels that a scenario asks for, out of ``every``."""
+    return [kernel for kernel in every if kernel in _read(name).get("kernels", every)]
+
+
+def load(name: str, kernel: str) -> Scenario:
+    """The scenario ``name`` as ``kernel`` runs it."""
+    data = _read(name)
+    data.pop("kernels", None)
+    # What a table [kernel."X"] says holds for that kernel alone.
+    data |= data.pop("kernel", {}).get(kernel, {})
+    table = _Table(data, name)
+    formats = tuple(table.get("formats", list, ["elf"]))
+    if unknown := set(formats) - set(FORMATS):
+        raise LabError(f"{name}: there is no format {', '.join(sorted(unknown))}.")
+    context = _Context(cpus=table.get("cpus", int, 2))
+    for module in table.get("modules", list, []):
+        context.modules[module] = None
+    for path in table.get("record", list, []):
+        context.records[Path(path).name] = path
+    scenario = Scenario(
+        name=name,
+        memory=table.get("memory", int),
+        cpus=context.cpus,
+        formats=formats,
+        time_limit=table.get("time-limit", int, 240),
+        settle=table.get("settle", int, 2),
+        live=table.get("live", bool, False),
+        steps=tuple(_compile(table.tables("step"), context)),
+        modules=tuple(context.modules),
+        records=tuple(context.records.items()),
+    )
+    table.end()
+    return scenario
