@@ -7,13 +7,11 @@ Every analysis that :func:`drgn_scripts.analyses.analyses` finds is a command; n
 from __future__ import annotations
 
 import enum
-import errno
 import importlib
 import inspect
 import io
 import os
 import re
-import select
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -229,7 +227,7 @@ def _run(analysis: Analysis, params: Mapping[str, Any], options: _Options) -> Ex
 def _analyse(analysis: Analysis, params: Mapping[str, Any], options: _Options) -> Result:
     from drgn_scripts.analyses import Context
     from drgn_scripts.progress import Progress, SilentProgress
-    from drgn_scripts.target import open_target
+    from drgn_scripts.target import TargetError, open_target
 
     with ExitStack() as stack:
         progress: Progress = SilentProgress()
@@ -237,21 +235,25 @@ def _analyse(analysis: Analysis, params: Mapping[str, Any], options: _Options) -
             from drgn_scripts.render.progress import TerminalProgress
 
             progress = stack.enter_context(TerminalProgress(sys.stderr))
-        with progress.step("opening the target", 0):
-            target = open_target(
-                options.target, options.symbols, allow_truncated=options.allow_truncated
+        try:
+            with progress.step("opening the target", 0):
+                target = open_target(
+                    options.target, options.symbols, allow_truncated=options.allow_truncated
+                )
+            extra = {} if options.chunk_size is None else {"chunk_bytes": options.chunk_size}
+            context = Context(
+                prog=target.prog,
+                name=target.name,
+                kernel=target.kernel,
+                live=target.live,
+                progress=progress,
+                jobs=_jobs(target, options.jobs),
+                **extra,
             )
-        extra = {} if options.chunk_size is None else {"chunk_bytes": options.chunk_size}
-        context = Context(
-            prog=target.prog,
-            name=target.name,
-            kernel=target.kernel,
-            live=target.live,
-            progress=progress,
-            jobs=_jobs(target, options.jobs),
-            **extra,
-        )
-        return analysis.run(context, **params)
+            return analysis.run(context, **params)
+        except OSError as error:
+            # All other errors of the operating system are about our output.
+            raise TargetError(f"the target cannot be read: {error}") from error
 
 
 def _jobs(target: Target, wanted: int | None) -> int:
@@ -282,7 +284,6 @@ def _show(result: Result, options: _Options) -> None:
 
         _reconfigure_stdout(errors="backslashreplace")
         write_terminal(result, console_for(sys.stdout), options.top)
-    sys.stdout.flush()
 
 
 def _reconfigure_stdout(encoding: str | None = None, errors: str | None = None) -> None:
@@ -396,7 +397,7 @@ def _report(error: Exception, args: Sequence[str]) -> Exit:
             click.echo(printable(line), err=True)
     elif not expected:
         sentence += " (--debug shows where)"
-    click.echo(f"kcensus: {printable(sentence)}", err=True)
+    click.echo(f"kcensus: {printable('; '.join(sentence.splitlines()))}", err=True)
     if isinstance(error, click.UsageError) and error.ctx:
         click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
     return status
@@ -421,8 +422,8 @@ def _verdict(error: Exception) -> tuple[Exit, str, bool]:
         return Exit.TARGET, f"needed memory of the target cannot be read: {error}", False
     if isinstance(error, OutputError):
         return Exit.FAILED, str(error), True
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
-        return Exit.FAILED, f"cannot write the output: {error.strerror}", True
+    if isinstance(error, OSError):
+        return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
     if isinstance(error, MemoryError):
         return Exit.FAILED, "this machine has not enough free memory for the result", False
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False
@@ -438,17 +439,6 @@ def _invoke(args: Sequence[str]) -> int:
     return status
 
 
-def _reader_is_gone() -> bool:
-    """Whether nobody reads stdout any more, as after ``| head``; then be quiet about it."""
-    poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # errors are reported in any case
-    gone = bool(poll.poll(0))
-    if gone:
-        # Python flushes stdout once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return gone
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run ``kcensus`` with ``args``; its exit status."""
     args = sys.argv[1:] if args is None else args
@@ -458,7 +448,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         click.echo("kcensus: interrupted", err=True)
         return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough, as after `| head`. Python flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.PIPE
     except Exception as error:
-        if isinstance(error, BrokenPipeError) and _reader_is_gone():
-            return Exit.PIPE
         return _report(error, args)
