@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# For fingers that type make; everything is in ./run.
+
+TARGETS = demo test lint bench lab lock ci
+
+.PHONY: help $(TARGETS)
+help:
+	@./run help
+$(TARGETS):
+	@./run $@

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Dumps of real kernels for the tests that ask for them.
+
+A dump that cannot be made is an error of the test that needs it, never a skip. To leave the lab
+out, name the other tests: ``pytest tests/unit``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from drgn_scripts.target import Target
+    from tests.lab import Dump
+
+_TESTS = Path(__file__).parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--bench-smoke", action="store_true", help="measure briefly, on small inputs only"
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kernel" in metafunc.fixturenames:
+        from tests.lab import kernels
+
+        metafunc.parametrize("kernel", kernels(), scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for name in ("vm", "bench"):
+            if item.path.is_relative_to(_TESTS / name):
+                item.add_marker(name)
+
+
+@pytest.fixture(scope="session")
+def bench_smoke(request: pytest.FixtureRequest) -> bool:
+    """Whether a benchmark is to show that it works rather than to measure well."""
+    return bool(request.config.getoption("--bench-smoke"))
+
+
+@pytest.fixture(scope="session")
+def mixed_dump(kernel: str) -> Dump:
+    """A dump of every kernel of the lab, with a bit of everything in it."""
+    from tests.lab import build
+
+    return build(kernel, "mixed")
+
+
+@pytest.fixture(scope="session")
+def mixed_target(mixed_dump: Dump) -> Target:
+    """The same, opened as the command opens it."""
+    from drgn_scripts.target import open_target
+
+    return open_target(str(mixed_dump.formats["elf"]), mixed_dump.debug)
