@@ -7,6 +7,7 @@ helps nobody who passed a directory, a vmlinux or half a dump.
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,9 +76,18 @@ def _what_else(start: bytes) -> str:
             return what
     if not start.strip(b"\0"):
         return "starts with zeros only, so it is no memory dump or was never written out"
-    if all(byte >= 0x20 or byte in b"\t\n\r\x1b" for byte in start):
+    if _is_text(start):
         return "is a text file, not a memory dump"
     return "is not a memory dump that drgn can read (neither ELF nor kdump-compressed)"
+
+
+def _is_text(start: bytes) -> bool:
+    try:
+        # Incremental: the last character may be cut.
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return all(char >= " " or char in "\t\n\r\x1b" for char in text)
 
 
 def _elf(reader: FileReader) -> Sniffed:
