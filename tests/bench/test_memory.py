@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Peak memory above the debug information, on every dump of the lab."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.timing import peak_memory, report
+from tests.lab import build, kernels_of, scenarios
+
+LIMIT = 300 << 20
+
+BODIES = {
+    "slab": (
+        "from drgn_scripts.analyses.slab import run\nrun(Context(prog, target.name, target.kernel))"
+    ),
+    "objects": "frame = objects(prog, 'struct dentry', ['d_inode', 'd_flags', 'd_parent'])",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize(
+    ("kernel", "scenario"),
+    [(kernel, scenario) for scenario in scenarios() for kernel in kernels_of(scenario)],
+)
+def test_peak(kernel: str, scenario: str, body: str) -> None:
+    dump = build(kernel, scenario)
+    for format_, path in dump.formats.items():
+        peak = peak_memory(BODIES[body], path, dump.debug)
+        report(f"peak memory, {body}, {kernel} {scenario} {format_}", MiB=peak / 2**20)
+        assert peak < LIMIT

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""objects() against what there was before, on a dump with 1.4 million dentries."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import drgn
+import numpy as np
+import pytest
+from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
+
+from drgn_scripts.engine.frame import find_caches, objects
+from drgn_scripts.engine.memory import CHUNK_BYTES, Memory
+from drgn_scripts.engine.slabs import ScanReport, SlabMap
+from drgn_scripts.target import open_target
+from tests.bench.timing import best, peak_memory, report
+from tests.lab import build
+
+MEMBERS = ["d_inode", "d_flags", "d_parent"]
+
+
+def slab_runs(prog: drgn.Program) -> list[tuple[int, int]]:
+    """The dentry cache's slabs as (address, size) of what lies together, at most 4 MB each."""
+    slab_map = SlabMap(Memory(prog))
+    slabs = slab_map.index(find_caches(slab_map, "struct dentry"), ScanReport())
+    size = slab_map.slab_pages(slabs) << slab_map.memory.page_shift
+    ends = slabs.address + size.astype(np.uint64)
+    breaks = np.flatnonzero(slabs.address[1:] != ends[:-1]) + 1
+    runs = []
+    for rows in np.split(np.arange(len(slabs)), breaks):
+        start, end = int(slabs.address[rows[0]]), int(ends[rows[-1]])
+        while start < end:
+            runs.append((start, min(CHUNK_BYTES, end - start)))
+            start += CHUNK_BYTES
+    return runs
+
+
+def bare_read(prog: drgn.Program, runs: list[tuple[int, int]]) -> None:
+    for address, size in runs:
+        prog.read(address, size)
+
+
+def opened(path: Path, debug: list[Path]) -> drgn.Program:
+    return open_target(str(path), debug).prog
+
+
+@pytest.mark.parametrize(
+    ("kernel", "format_"), [("6.1", "kdump-elf"), ("6.12", "elf")], ids=["6.1", "6.12"]
+)
+def test_elf(kernel: str, format_: str) -> None:
+    dump = build(kernel, "negatives")
+    prog = opened(dump.formats[format_], dump.debug)
+    runs = slab_runs(prog)
+    bare_read(prog, runs)  # into the page cache
+    frame = objects(prog, "struct dentry", MEMBERS)
+    ours = best(lambda: objects(prog, "struct dentry", MEMBERS))
+    bare = best(lambda: bare_read(prog, runs))
+    start = time.perf_counter()
+    total = negative = 0
+    for dentry in slab_cache_for_each_allocated_object(
+        find_slab_cache(prog, "dentry"), "struct dentry"
+    ):
+        total += 1
+        negative += not dentry.d_inode
+    loop = time.perf_counter() - start
+    assert (total, negative) == (len(frame), int((frame["d_inode"] == 0).sum()))
+    assert negative >= 1_400_000
+    report(
+        f"objects, {kernel} ELF",
+        dentries=total,
+        faster_than_drgn_loop=loop / ours,
+        times_bare_read=ours / bare,
+        bare_read_MB=sum(size for _, size in runs) / 1e6,
+        million_objects_a_second=total / ours / 1e6,
+    )
+    assert loop / ours >= 80
+    assert ours / bare <= 5
+
+
+@pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])
+def test_compressed(format_: str) -> None:
+    dump = build("6.1", "negatives")
+    prog = opened(dump.formats[format_], dump.debug)
+    runs = slab_runs(prog)
+    bare = best(lambda: bare_read(prog, runs), 3)
+    one = best(lambda: objects(prog, "struct dentry", MEMBERS), 3)
+    two = best(lambda: objects(prog, "struct dentry", MEMBERS, jobs=2), 3)
+    report(
+        f"objects, 6.1 {format_}",
+        times_bare_read=one / bare,
+        two_processes_times_bare_read=two / bare,
+        two_processes_faster=one / two,
+    )
+    assert one / bare <= 1.5
+    assert two < one

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Make a damaged copy of a real ELF vmcore."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+_PHDR = struct.Struct("<IIQQQQQQ")
+_PT_LOAD = 1
+PAGE = 4096
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a dump, keeping its holes."""
+    subprocess.run(["cp", "--sparse=always", "--reflink=auto", source, target], check=True)
+    target.chmod(0o600)
+
+
+def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
+    """A copy of an ELF vmcore that lacks some pages, as if they had been filtered out."""
+    copy(source, target)
+    missing = sorted(set(pfns))
+    with target.open("r+b") as dump:
+        header = list(_EHDR.unpack(dump.read(_EHDR.size)))
+        dump.seek(header[5])
+        old = [_PHDR.unpack(dump.read(_PHDR.size)) for _ in range(header[10])]
+        new = []
+        for phdr in old:
+            new += _split(phdr, missing) if phdr[0] == _PT_LOAD else [phdr]
+        assert len(new) < 0xFFFF
+        dump.seek(0, 2)
+        header[5], header[10] = dump.tell(), len(new)
+        for phdr in new:
+            dump.write(_PHDR.pack(*phdr))
+        dump.seek(0)
+        dump.write(_EHDR.pack(*header))
+
+
+def _split(phdr: tuple[int, ...], missing: list[int]) -> list[tuple[int, ...]]:
+    """A PT_LOAD cut into those around the missing pages."""
+    type_, flags, offset, vaddr, paddr, filesz, _, align = phdr
+    parts = []
+    start = paddr
+    for page in [pfn * PAGE for pfn in missing] + [paddr + filesz]:
+        if not paddr <= page <= paddr + filesz:
+            continue
+        if page > start:
+            skip, size = start - paddr, page - start
+            at = vaddr + skip if vaddr else 0
+            parts.append((type_, flags, offset + skip, at, start, size, size, align))
+        start = page + PAGE
+    return parts
+
+
+def truncated(source: Path, target: Path, size: int) -> None:
+    """A copy of a dump that ends after ``size`` bytes."""
+    copy(source, target)
+    with target.open("r+b") as dump:
+        dump.truncate(size)

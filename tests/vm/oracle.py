@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The slow, obvious way: one drgn object at a time.
+
+Nothing here shares code with the engine. It walks pages, slabs, free lists and vectors one by one
+with drgn objects, as a person at a drgn prompt would, and takes seconds where the engine takes
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import drgn
+from drgn import FaultError, Object, Program, cast
+from drgn.helpers.linux.cgroup import cgroup_path, css_for_each_descendant_pre
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.list import list_for_each_entry
+from drgn.helpers.linux.mm import PageSlab, PageTail, compound_nr, for_each_page, page_to_virt
+from drgn.helpers.linux.mmzone import for_each_online_pgdat
+from drgn.helpers.linux.nodemask import nr_node_ids
+from drgn.helpers.linux.percpu import per_cpu_ptr
+from drgn.helpers.linux.slab import find_containing_slab_cache, for_each_slab_cache
+
+
+@dataclass
+class CacheTruth:
+    """What one slab cache holds."""
+
+    slabs: int = 0
+    pages: int = 0
+    total: int = 0
+    active: set[int] = field(default_factory=set)
+    """Addresses of allocated objects."""
+    kept: int = 0
+    """Free objects that /proc/slabinfo calls active: in sheaves, on CPUs, in slabs of CPUs."""
+    slabs_by_used: Counter[int] = field(default_factory=Counter)
+    nodes: Counter[int] = field(default_factory=Counter)
+    """Pages by NUMA node."""
+    charged: Counter[int] = field(default_factory=Counter)
+    """Charged objects by address of the ``struct mem_cgroup``."""
+
+
+class Oracle:
+    """Walks a kernel's slab allocator once."""
+
+    def __init__(self, prog: Program) -> None:
+        self.prog = prog
+        self.caches = {cache.value_(): cache for cache in for_each_slab_cache(prog)}
+        self.names = {
+            address: cache.name.string_().decode() for address, cache in self.caches.items()
+        }
+        self.truth: dict[str, CacheTruth] = {name: CacheTruth() for name in self.names.values()}
+        self.swab = True
+        self._vector_bytes = 0
+        self._walk()
+
+    # Free objects
+
+    def next_free(self, cache: Object, free: int) -> int:
+        """The object after ``free`` on its list."""
+        place = free + int(cache.offset)
+        word = int(self.prog.read_word(place))
+        try:
+            secret = int(cache.random)
+        except AttributeError:
+            return word
+        swapped = int.from_bytes(place.to_bytes(8, "little"), "big")
+        return word ^ secret ^ (swapped if self.swab else place)
+
+    def free_list(self, cache: Object, first: int) -> set[int]:
+        """All objects of a list; a cycle or a fault is an error."""
+        found: set[int] = set()
+        while first:
+            assert first not in found, "cycle"
+            found.add(first)
+            first = self.next_free(cache, first)
+        return found
+
+    def parked(self, cache: Object) -> set[int]:
+        """Free objects on CPU free lists and in sheaves, which slabs count as in use."""
+        found: set[int] = set()
+        type_ = self.prog.type("struct kmem_cache")
+        if type_.has_member("cpu_slab"):
+            for cpu in for_each_possible_cpu(self.prog):
+                cpu_slab = per_cpu_ptr(cache.cpu_slab, cpu)
+                slab = cpu_slab.slab if hasattr(cpu_slab, "slab") else cpu_slab.page
+                if slab and slab.slab_cache == cache:
+                    found |= self.free_list(cache, int(cpu_slab.freelist))
+        if type_.has_member("cpu_sheaves") and cache.cpu_sheaves:
+            sheaves = []
+            for cpu in for_each_possible_cpu(self.prog):
+                per_cpu = per_cpu_ptr(cache.cpu_sheaves, cpu)
+                sheaves += [per_cpu.main, per_cpu.spare]
+            for node in range(nr_node_ids(self.prog)):
+                barn = self._barn(cache, node)
+                if barn:
+                    sheaves += list_for_each_entry(
+                        "struct slab_sheaf", barn.sheaves_full.address_of_(), "barn_list"
+                    )
+            for sheaf in sheaves:
+                if sheaf:
+                    found |= {int(sheaf.objects[i]) for i in range(int(sheaf.size))}
+        return found
+
+    def _barn(self, cache: Object, node: int) -> Object | None:
+        if hasattr(cache, "per_node"):
+            return cache.per_node[node].barn
+        return cache.node[node].barn if cache.node[node] else None
+
+    def cpu_slabs(self) -> set[int]:
+        """Addresses of slabs that a CPU owns: the one it allocates from, and its partial ones."""
+        found: set[int] = set()
+        if not self.prog.type("struct kmem_cache").has_member("cpu_slab"):
+            return found
+        for cache in self.caches.values():
+            for cpu in for_each_possible_cpu(self.prog):
+                cpu_slab = per_cpu_ptr(cache.cpu_slab, cpu)
+                found.add(int(cpu_slab.slab if hasattr(cpu_slab, "slab") else cpu_slab.page))
+                slab = cpu_slab.partial
+                while slab:
+                    found.add(int(slab))
+                    slab = slab.next
+        return found
+
+    # The walk
+
+    def _walk(self) -> None:
+        parked = {address: self.parked(cache) for address, cache in self.caches.items()}
+        on_cpus = self.cpu_slabs()
+        node_of = _node_finder(self.prog)
+        try:
+            slab_type = self.prog.type("struct slab *")
+        except LookupError:
+            slab_type = self.prog.type("struct page *")
+        for page in for_each_page(self.prog):
+            try:
+                if not PageSlab(page) or PageTail(page):
+                    continue
+            except FaultError:
+                continue
+            slab = cast(slab_type, page)
+            address = slab.slab_cache.value_()
+            cache = self.caches[address]
+            truth = self.truth[self.names[address]]
+            total, inuse = int(slab.objects), int(slab.inuse)
+            first = int(page_to_virt(page)) + _left_pad(cache)
+            free = self.free_list(cache, int(slab.freelist))
+            assert len(free) == total - inuse
+            slots = [first + i * int(cache.size) for i in range(total)]
+            assert free <= set(slots)
+            used = [slot for slot in slots if slot not in free and slot not in parked[address]]
+            pages = int(compound_nr(page))
+            truth.slabs += 1
+            truth.pages += pages
+            truth.total += total
+            truth.active.update(used)
+            truth.kept += inuse - len(used)
+            if int(slab) in on_cpus:
+                truth.kept += total - inuse
+            truth.slabs_by_used[len(used)] += 1
+            truth.nodes[node_of(page)] += pages
+            truth.charged.update(self._charged(cache, slab, slots))
+            self._vector_bytes += self._vector_size(cache, slab, pages, int(page_to_virt(page)))
+
+    def _charged(self, cache: Object, slab: Object, slots: list[int]) -> Counter[int]:
+        """Charged objects of a slab by memory cgroup, read element by element."""
+        found: Counter[int] = Counter()
+        for index in range(len(slots)):
+            objcg = self._objcg(cache, slab, index)
+            if objcg:
+                found[int(objcg.memcg)] += 1
+        return found
+
+    def _objcg(self, cache: Object, slab: Object, index: int) -> Object | None:
+        prog = self.prog
+        pointer = prog.type("struct obj_cgroup *")
+        if hasattr(slab, "obj_exts"):
+            vector = int(slab.obj_exts) & ~(int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1)
+            if not vector:
+                return None
+            size = drgn.sizeof(prog.type("struct slabobj_ext"))
+            if hasattr(slab, "obj_exts_needs_objcg"):
+                if not slab.obj_exts_needs_objcg:
+                    return None
+                if slab.obj_exts_in_object:
+                    size = int(cache.size)
+            element = Object(prog, "struct slabobj_ext", address=vector + index * size)
+            member = "_objcg" if hasattr(element, "_objcg") else "objcg"
+            objcg: Object = element.member_(member).read_()
+            return objcg
+        word = int(slab.memcg_data if hasattr(slab, "memcg_data") else slab.obj_cgroups)
+        if not word & 1:
+            return None
+        return Object(prog, pointer, address=(word & ~3) + 8 * index).read_()
+
+    def vector_bytes(self) -> int:
+        """Bytes that the vectors of obj_cgroups occupy: their slots, or a word per object."""
+        return self._vector_bytes
+
+    def _vector_size(self, cache: Object, slab: Object, pages: int, start: int) -> int:
+        if hasattr(slab, "obj_exts"):
+            mask = int(self.prog.constant("__NR_OBJEXTS_FLAGS")) - 1
+            vector = int(slab.obj_exts) & ~mask
+            if hasattr(slab, "obj_exts_needs_objcg") and not slab.obj_exts_needs_objcg:
+                return 0
+        else:
+            word = int(slab.memcg_data if hasattr(slab, "memcg_data") else slab.obj_cgroups)
+            vector = word & ~3 if word & 1 else 0
+        if not vector:
+            return 0
+        if start <= vector < start + pages * int(self.prog["PAGE_SIZE"]):
+            return 8 * int(slab.objects)
+        return int(find_containing_slab_cache(self.prog, vector).size)
+
+    # Memory cgroups
+
+    def memcg_paths(self) -> dict[int, str]:
+        """All memory cgroups by address, dying ones included."""
+        offset = drgn.offsetof(self.prog.type("struct mem_cgroup"), "css")
+        root = self.prog["root_mem_cgroup"].css.address_of_()
+        return {
+            css.value_() - offset: cgroup_path(css.cgroup).decode(errors="backslashreplace")
+            for css in css_for_each_descendant_pre(root)
+        }
+
+    def charged_by_path(self) -> dict[str, int]:
+        """Charged objects by path of the memory cgroup."""
+        paths = self.memcg_paths()
+        found: dict[str, int] = defaultdict(int)
+        for truth in self.truth.values():
+            for memcg, count in truth.charged.items():
+                found[paths[memcg]] += count
+        return dict(found)
+
+
+def _left_pad(cache: Object) -> int:
+    try:
+        return int(cache.red_left_pad)
+    except AttributeError:
+        return 0
+
+
+def _node_finder(prog: Program):  # type: ignore[no-untyped-def]
+    """A function from a page to its NUMA node, by the spans of the nodes."""
+    spans = []
+    for pgdat in for_each_online_pgdat(prog):
+        start = int(pgdat.node_start_pfn)
+        spans.append((start, start + int(pgdat.node_spanned_pages), int(pgdat.node_id)))
+    base = int(prog["vmemmap"])
+    size = drgn.sizeof(prog.type("struct page"))
+
+    def node_of(page: Object) -> int:
+        pfn = (int(page) - base) // size
+        return next(node for start, end, node in spans if start <= pfn < end)
+
+    return node_of
