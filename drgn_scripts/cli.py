@@ -448,9 +448,11 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         click.echo("kcensus: interrupted", err=True)
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        # The reader has seen enough, as after `| head`. Python flushes stdout once more at its end.
+    except OSError as error:
+        # What could not be written is not to be tried again when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.PIPE
+        if isinstance(error, BrokenPipeError):
+            return Exit.PIPE  # the reader has seen enough, as after `| head`
+        return _report(error, args)
     except Exception as error:
         return _report(error, args)
