@@ -33,6 +33,8 @@ REGISTRIES = re.compile(
     + r")\b"
 )
 
+LICENCE = re.compile(r"^\W*SPDX-License-Identifier: ([\w.-]+)", re.MULTILINE)
+
 
 def tracked() -> list[Path]:
     """The files under version control, or all files where there is none, as in an sdist."""
@@ -61,34 +63,31 @@ def lines_matching(pattern: re.Pattern[str]) -> list[str]:
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:
-    assert MACHINE_PATHS.search("see /work/notes")
+    assert MACHINE_PATHS.search("/".join(("see ", "root", "notes")))
     assert lines_matching(MACHINE_PATHS) == []
 
 
 def test_nothing_names_the_host_of_a_registry() -> None:
-    assert REGISTRIES.search("from files.pythonhosted.org")
+    assert REGISTRIES.search(".".join(("from files", "pythonhosted", "org")))
     assert lines_matching(REGISTRIES) == []
 
 
 def test_every_source_file_names_its_licence() -> None:
-    sources = [path for path in tracked() if path.suffix in (".py", ".c", ".h", ".toml", ".sh")]
-    assert len(sources) > 20
+    heads = {
+        path.relative_to(ROOT): text_of(path).splitlines()[:3]
+        for path in tracked()
+        if path.suffix in (".py", ".c", ".h", ".toml", ".sh")
+    }
+    assert len(heads) > 20
+    # An empty file has nothing to license.
     unmarked = [
-        str(path.relative_to(ROOT))
-        for path in sources
-        if not re.search(
-            "SPDX-License-Identifier: \\S", "".join(text_of(path).splitlines(True)[:3])
-        )
+        path for path, head in heads.items() if head and not LICENCE.search("\n".join(head))
     ]
     assert unmarked == []
 
 
 def test_licence_texts_are_there_in_full() -> None:
-    identifiers = {
-        found
-        for path in tracked()
-        for found in re.findall("^[^\\w]*SPDX-License-Identifier: (\\S+)", text_of(path), re.M)
-    }
+    identifiers = {found for path in tracked() for found in LICENCE.findall(text_of(path))}
     assert "LGPL-2.1-or-later" in identifiers
     assert (
         sorted(
