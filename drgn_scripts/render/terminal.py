@@ -160,12 +160,20 @@ def _findings(findings: Sequence[Finding], width: int) -> RenderableType:
 
 
 def _summary(summary: dict[str, Figure], width: int) -> RenderableType:
+    rows = [
+        (
+            Text(printable(figure.label or key.replace("_", " "))),
+            Text(human(plain(figure.value), figure.unit)),
+        )
+        for key, figure in summary.items()
+    ]
+    widest = max(value.cell_len for _, value in rows)
+    room = width - 2 * _INDENT - _GUTTER - min(widest, width // 2)
     grid = Grid.grid(padding=(0, _GUTTER, 0, 0))
-    grid.add_column(overflow="fold", max_width=max(width * 2 // 3, 1))
+    grid.add_column(overflow="fold", max_width=max(room, 1))
     grid.add_column(justify="right", overflow="fold")
-    for key, figure in summary.items():
-        label = figure.label or key.replace("_", " ")
-        grid.add_row(Text(printable(label)), Text(human(plain(figure.value), figure.unit)))
+    for row in rows:
+        grid.add_row(*row)
     return Group(_heading("Summary"), Padding(grid, (0, 0, 0, _INDENT), expand=False))
 
 
@@ -317,7 +325,7 @@ def _checks(checks: Sequence[Check], width: int) -> RenderableType:
     agree, absent = by_status[CheckStatus.AGREE], by_status[CheckStatus.ABSENT]
     rows = []
     if agree:
-        which = "" if len(agree) > 4 else f": {', '.join(check.name for check in agree)}"
+        which = "" if len(agree) > 4 else f": {'; '.join(check.name for check in agree)}"
         rows.append(
             (
                 Text("AGREE", style="green"),
