@@ -59,6 +59,8 @@ class Table:
     columns: Mapping[str, Column]
     title: str = ""
     note: str = ""
+    detail: bool = False
+    """Too long for a screen: in data only."""
 
     def __post_init__(self) -> None:
         missing = [name for name in self.columns if name not in self.frame.columns]

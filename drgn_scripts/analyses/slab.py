@@ -2,8 +2,8 @@
 """How full are the slab caches, and whose objects are in them?
 
 Symptom: ``Slab`` in meminfo is large, or grows with the number of cgroups, and nobody knows
-whether the memory is in use. ``/proc/slabinfo`` counts objects in per-CPU stores as in use, and
-says nothing of cgroups.
+whether the memory is in use. ``/proc/slabinfo`` calls objects active that are free in per-CPU
+stores, and says nothing of cgroups.
 """
 
 from __future__ import annotations
@@ -104,11 +104,16 @@ class _Report:
     def write(self) -> None:
         """Fill the result."""
         self._summary()
-        self.result.tables["caches"] = self._caches()
-        self.result.tables["memcgs"] = self._memcgs()
-        self.result.tables["memcg_caches"] = self._memcg_caches()
-        self.result.tables["nodes"] = self._nodes()
-        self.result.tables["fill"] = self._fill()
+        caches = self._caches()
+        self.result.tables |= {
+            "caches": caches,
+            "waste": _waste(caches.frame),
+            "fill": self._fill(),
+            "nodes": self._nodes(),
+            "memcgs": self._memcgs(),
+            "memcg_caches": self._memcg_caches(),
+            "cache_nodes": self._cache_nodes(),
+        }
         self._checks()
         self._gaps()
         self._findings()
@@ -172,16 +177,18 @@ class _Report:
             ),
             "obj_cgroup_vector_bytes": Figure(vectors, size, "obj_cgroup vectors"),
             "old_controller_bytes": Figure(
-                old, size, "slab pages if every memory cgroup had its own (at least)"
+                old, size, "slab pages with the controller before 5.9 (at least)"
             ),
             "old_controller_utilization": Figure(
-                _ratio(active, old), ratio, "utilization then (at most)"
+                _ratio(active, old), ratio, "utilization with it (at most)"
             ),
             "old_controller_extra_bytes": Figure(
-                old - packed, size, "of which sharing saves, if both are packed full"
+                old - packed, size, "saved by sharing slab pages (at least)"
             ),
-            "packed_bytes": Figure(packed, size, "slab pages if shared and packed full"),
-            "packed_utilization": Figure(_ratio(active, packed), ratio, "utilization then"),
+            "packed_bytes": Figure(packed, size, "slab pages if packed full"),
+            "packed_utilization": Figure(
+                _ratio(active, packed), ratio, "utilization if packed full"
+            ),
         }
 
     def _ram(self) -> int:
@@ -248,9 +255,9 @@ class _Report:
             "bytes": Column(Unit.BYTES, "bytes", 0),
             "active_bytes": Column(Unit.BYTES, "in use", 1),
             "utilization": Column(Unit.RATIO, "util", 0),
-            "free_bytes": Column(Unit.BYTES, "free slots", 1),
-            "padding_bytes": Column(Unit.BYTES, "padding", 1),
-            "tail_bytes": Column(Unit.BYTES, "tails", 1),
+            "free_bytes": Column(Unit.BYTES, "free slots", 2),
+            "padding_bytes": Column(Unit.BYTES, "padding", 2),
+            "tail_bytes": Column(Unit.BYTES, "tails", 2),
             "vector_bytes": Column(Unit.BYTES, "vectors", 2),
             "reclaimable": Column(Unit.NONE, "reclaimable", 2),
         } | {
@@ -323,7 +330,7 @@ class _Report:
             "objects": Column(Unit.COUNT, "objects", 0),
             "bytes": Column(Unit.BYTES, "bytes", 0),
         }
-        return Table(frame, columns, "Slab objects by memory cgroup and cache")
+        return Table(frame, columns, "Slab objects by memory cgroup and cache", detail=True)
 
     def _nodes(self) -> Table:
         nodes = self.slab_map.pages.nodes
@@ -351,6 +358,31 @@ class _Report:
             "utilization": Column(Unit.RATIO, "util", 0),
         }
         return Table(frame, columns, "NUMA nodes")
+
+    def _cache_nodes(self) -> Table:
+        census, roots = self.census, self.slab_census.roots
+        node, cache = np.nonzero(census.slabs)
+        pages = census.pages[node, cache]
+        frame = pd.DataFrame(
+            {
+                "cache": [self.caches[root].name for root in roots[cache]],
+                "node": node,
+                "slabs": census.slabs[node, cache],
+                "objects_total": census.objects[node, cache],
+                "objects_active": census.active[node, cache],
+                "bytes": pages << self.memory.page_shift,
+            }
+        )
+        frame = frame.groupby(["cache", "node"], as_index=False, sort=True).sum()
+        columns = {
+            "cache": Column(Unit.TEXT, "cache", 0),
+            "node": Column(Unit.NONE, "node", 0),
+            "slabs": Column(Unit.COUNT, "slabs", 1),
+            "objects_total": Column(Unit.COUNT, "slots", 1),
+            "objects_active": Column(Unit.COUNT, "active", 0),
+            "bytes": Column(Unit.BYTES, "bytes", 0),
+        }
+        return Table(frame, columns, "Slab caches by NUMA node", detail=True)
 
     def _fill(self) -> Table:
         slabs = self.census.fill.sum(axis=0)
@@ -577,6 +609,25 @@ _FINDINGS = 5
 _NOTABLE_DYING = 10
 
 
+def _waste(caches: pd.DataFrame) -> Table:
+    """Where the bytes are that hold no object, largest first."""
+    frame = caches[["cache", "utilization", "free_bytes", "padding_bytes", "tail_bytes"]].copy()
+    waste = (caches["bytes"] - caches["active_bytes"]).to_numpy()
+    frame.insert(1, "waste_bytes", waste)
+    frame.insert(2, "share", _ratios(waste, np.full(len(waste), waste.sum())))
+    frame = frame.sort_values(["waste_bytes", "cache"], ascending=[False, True], ignore_index=True)
+    columns = {
+        "cache": Column(Unit.TEXT, "cache", 0),
+        "waste_bytes": Column(Unit.BYTES, "waste", 0),
+        "share": Column(Unit.RATIO, "of all waste", 0),
+        "utilization": Column(Unit.RATIO, "util", 1),
+        "free_bytes": Column(Unit.BYTES, "free slots", 1),
+        "padding_bytes": Column(Unit.BYTES, "padding", 1),
+        "tail_bytes": Column(Unit.BYTES, "tails", 1),
+    }
+    return Table(frame, columns, "Top waste")
+
+
 def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
@@ -593,7 +644,18 @@ ANALYSIS = Analysis(
     name="slab",
     question="how full are the slab caches, and whose objects are in them?",
     run=run,
-    description=__doc__ or "",
+    description="""\
+Every slab is counted, and every object in it: allocated, or free on the slab's own list, on a
+CPU's, or in a sheaf. So `active` is what the kernel's users hold, less than /proc/slabinfo says.
+
+The bytes of a cache are its objects, free slots, padding (slots are larger than objects) and tails
+(what is left at the end of a slab). Utilization is the share of the objects.
+
+Objects are attributed to the memory cgroups that they are charged to. From that follows what the
+controller before 5.9 would need, which gave each memory cgroup slab pages of its own: at least,
+since whole slabs are assumed full but for the last of each cgroup, and so are shared ones in the
+figure it is compared with.
+""",
     examples=(
         ("kcensus slab vmcore -s vmlinux", "the census of a dump"),
         ("kcensus slab vmcore --json | jq .summary", "its totals for a script"),

@@ -136,11 +136,18 @@ class PageMap:
 
     def is_tail(self, records: PageRecords) -> Mask:
         """Which struct pages are tails of a compound page."""
-        if "compound" in self.layout:
-            bit = records["compound"] & np.uint64(1)
-        else:
-            bit = records["flags"] & np.uint64(1 << self._enum("PG_tail"))
-        tail: Mask = bit.astype(np.bool_)
+        return self._tail(records[self._tail_word])
+
+    @cached_property
+    def _tail_word(self) -> str:
+        return "compound" if "compound" in self.layout else "flags"
+
+    @cached_property
+    def _tail_bit(self) -> np.uint64:
+        return np.uint64(1 if self._tail_word == "compound" else 1 << self._enum("PG_tail"))
+
+    def _tail(self, word: Words) -> Mask:
+        tail: Mask = (word & self._tail_bit).astype(np.bool_)
         return tail
 
     def head(self, pfn: npt.NDArray[np.int64], records: PageRecords) -> Words:
@@ -181,7 +188,8 @@ class PageMap:
             slab: Mask = records["mapcount"] == np.int32(self._slab_value)
         else:
             slab = (records["flags"] & self._slab_flag).astype(np.bool_)
-        slab &= ~self.is_tail(records)
+        at = np.flatnonzero(slab)
+        slab[at] = ~self._tail(records[self._tail_word][at])
         return slab
 
     @cached_property

@@ -18,9 +18,10 @@ from drgn.helpers.linux.slab import for_each_slab_cache
 
 from drgn_scripts.engine.freelist import FreelistCode
 from drgn_scripts.engine.gather import gather
-from drgn_scripts.engine.layout import Layout, Path, layout
+from drgn_scripts.engine.layout import Layout, LayoutError, Path, layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 from drgn_scripts.engine.pages import PageChunk, PageMap
+from drgn_scripts.engine.strings import c_strings
 from drgn_scripts.engine.workers import each
 from drgn_scripts.progress import Progress, SilentProgress
 
@@ -66,32 +67,50 @@ class SlabCache:
         return int(self.object.value_())
 
 
-def _slab_cache(id_: int, cache: drgn.Object) -> SlabCache:
+_CACHE_MEMBERS = {
+    "object_size": "object_size",
+    "slot_size": "size",
+    "oo": "oo.x",
+    "free_offset": "offset",
+    "name": "name",
+}
+_CACHE_OPTIONAL = {
+    "secret": "random",  # CONFIG_SLAB_FREELIST_HARDENED (4.14)
+    "left_pad": "red_left_pad",  # 4.6
+}
+
+
+def _slab_caches(memory: Memory) -> list[SlabCache]:
+    """All caches. Their members are gathered: one by one they would take longer than a scan."""
+    objects = list(for_each_slab_cache(memory.prog))
     try:
-        oo = cache.oo.x.value_()
-    except AttributeError:
+        members = layout(memory.prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
+    except LayoutError:
         raise UnsupportedAllocator(
             "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
         ) from None
-
-    def optional(member: str) -> int:
-        try:
-            return int(cache.member_(member).value_())
-        except LookupError:
-            return 0
-
-    return SlabCache(
-        id=id_,
-        object=cache,
-        name=cache.name.string_().decode(errors="backslashreplace"),
-        object_size=int(cache.object_size),
-        slot_size=int(cache.size),
-        objects_per_slab=oo & 0xFFFF,
-        order=oo >> 16,
-        free_offset=int(cache.offset),
-        secret=optional("random"),
-        left_pad=optional("red_left_pad"),
-    )
+    faults = Faults()
+    addresses = np.array([cache.value_() for cache in objects], np.uint64)
+    read = gather(memory, addresses, members, faults)
+    names = c_strings(memory, read["name"], faults)
+    nothing = np.zeros(len(objects), np.uint64)
+    secrets = read.columns.get("secret", nothing).tolist()
+    pads = read.columns.get("left_pad", nothing).tolist()
+    return [
+        SlabCache(
+            id=id_,
+            object=cache,
+            name=(names[id_] or b"?").decode(errors="backslashreplace"),
+            object_size=int(read["object_size"][id_]),
+            slot_size=int(read["slot_size"][id_]),
+            objects_per_slab=int(read["oo"][id_]) & 0xFFFF,
+            order=int(read["oo"][id_]) >> 16,
+            free_offset=int(read["free_offset"][id_]),
+            secret=secrets[id_],
+            left_pad=pads[id_],
+        )
+        for id_, cache in enumerate(objects)
+    ]
 
 
 @dataclass(frozen=True)
@@ -159,8 +178,10 @@ class ScanReport:
 
     def add(self, other: ScanReport) -> None:
         """Add what another report counted."""
-        self.memmap.update(other.memmap)
-        self.slabs.update(other.slabs)
+        # Nearly always empty, and updating a Counter with nothing is slow.
+        if other.memmap or other.slabs:
+            self.memmap.update(other.memmap)
+            self.slabs.update(other.slabs)
         self.objects_unreadable += other.objects_unreadable
         self.objects_uncertain += other.objects_uncertain
         self.slabs_torn += other.slabs_torn
@@ -194,9 +215,7 @@ class SlabMap:
             slab_type = self.prog.type("struct page")
         self.layout = layout(self.prog, slab_type, _SLAB_MEMBERS, extra)
         self._extra = [name for name in extra or {} if name in self.layout]
-        self.caches = [
-            _slab_cache(id_, cache) for id_, cache in enumerate(for_each_slab_cache(self.prog))
-        ]
+        self.caches = _slab_caches(memory)
         addresses = np.array([cache.address for cache in self.caches], np.uint64)
         self._columns: dict[str, Words] = {}
         self._cache_order = np.argsort(addresses)
@@ -262,10 +281,13 @@ class SlabMap:
         The order follows from the number of objects alone: a slab of the next smaller order would
         hold at most half of them. So no tail page needs to be read, whose order field moved often.
         """
-        slot = self.column("slot_size").astype(np.int64)[slabs.cache]
-        need = -(-(slabs.objects * slot) >> self.memory.page_shift)
-        need = np.maximum(need, 1)
-        pages: npt.NDArray[np.int64] = 1 << np.ceil(np.log2(need)).astype(np.int64)
+        pages = np.left_shift(1, self.column("order").astype(np.int64))[slabs.cache]
+        usual = self.column("objects_per_slab").astype(np.uint16)[slabs.cache]
+        smaller = np.flatnonzero(slabs.objects != usual)
+        if len(smaller):
+            slot = self.column("slot_size").astype(np.int64)[slabs.cache[smaller]]
+            need = -(-(slabs.objects[smaller] * slot) >> self.memory.page_shift)
+            pages[smaller] = 1 << np.ceil(np.log2(np.maximum(need, 1))).astype(np.int64)
         return pages
 
     @cached_property
