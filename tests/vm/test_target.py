@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Real dumps and guests: what opens, in which format, and what is said of each bad input."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import hashlib
+import multiprocessing
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import drgn
+import pytest
+
+from drgn_scripts.target import Target, TargetError, open_target
+from tests.lab import Dump, Live, build, live
+from tests.lab.host import which
+
+KERNEL, OTHER = "6.1", "6.12"
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def dump() -> Dump:
+    """One memory, written by the crash kernel in three formats."""
+    return build(KERNEL, "negatives")
+
+
+def makedumpfile(*arguments: str | Path, **more: Any) -> None:
+    command = which("makedumpfile")
+    assert command
+    subprocess.run([command, *arguments], stderr=subprocess.DEVNULL, check=True, **more)
+
+
+@pytest.fixture(scope="module")
+def lzo(dump: Dump, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same memory as makedumpfile writes it into a file, to the last byte."""
+    path = tmp_path_factory.mktemp("lzo") / "vmcore"
+    makedumpfile("-l", "-d", "31", dump.formats["kdump-elf"], path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def guest() -> Iterator[Live]:
+    with live(KERNEL, "churn") as guest:
+        yield guest
+
+
+def refusal(spec: Path | str, *symbols: Path, allow_truncated: bool = False) -> str:
+    """What is said of a target; checks that it is one printable line."""
+    with pytest.raises(TargetError) as caught:
+        open_target(str(spec), symbols, allow_truncated=allow_truncated)
+    sentence = str(caught.value)
+    assert sentence.isprintable()
+    assert not sentence.endswith(".")
+    assert ". " not in sentence
+    return sentence
+
+
+def copy(source: Path, path: Path, size: int | None = None) -> Path:
+    """A sparse copy, cut or extended to ``size``."""
+    subprocess.run(["cp", "--sparse=always", source, path], check=True)
+    path.chmod(0o600)
+    if size is not None:
+        os.truncate(path, size)
+    return path
+
+
+# What opens
+
+
+def test_every_kernel_opens_with_its_modules(mixed_dump: Dump, mixed_target: Target) -> None:
+    assert (mixed_target.kind, mixed_target.format) == ("vmcore", "ELF")
+    assert (mixed_target.live, mixed_target.shareable, mixed_target.compressed) == (
+        False,
+        True,
+        False,
+    )
+    assert mixed_target.kernel == mixed_dump.release
+    assert mixed_target.name == str(mixed_dump.formats["elf"])
+    assert mixed_target.need_modules("xfs", "dm-snapshot", "dm_mod") == []
+    for name in ("struct xfs_inode", "struct dm_snapshot"):
+        assert mixed_target.prog.type(name).size > 0
+
+
+def test_debug_info_is_found_below_a_directory(mixed_dump: Dump) -> None:
+    target = open_target(str(mixed_dump.formats["elf"]), [mixed_dump.vmlinux.parent])
+    assert target.need_modules("xfs") == []
+    assert target.prog.type("struct xfs_inode").size > 0
+
+
+def test_only_the_modules_asked_for_are_loaded(mixed_dump: Dump) -> None:
+    target = open_target(str(mixed_dump.formats["elf"]), [mixed_dump.vmlinux.parent])
+    assert target.need_modules("xfs", "no_such_module") == []
+    with pytest.raises(LookupError):
+        target.prog.type("struct dm_snapshot")
+
+
+def test_a_missing_module_names_its_package(mixed_dump: Dump) -> None:
+    target = open_target(str(mixed_dump.formats["elf"]), [mixed_dump.vmlinux])
+    (sentence,) = target.need_modules("xfs", "no_such_module")
+    assert sentence.isprintable()
+    assert sentence.startswith(
+        f"debug info of module xfs of kernel {mixed_dump.release} is missing"
+    )
+    assert f"`apt install linux-image-{mixed_dump.release}-dbg`" in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "compressed"),
+    [
+        ("kdump-elf", "ELF", False),
+        ("kdump-zlib", "kdump-compressed (zlib, dump level ", True),
+    ],
+)
+def test_formats_of_the_crash_kernel(dump: Dump, name: str, form: str, compressed: bool) -> None:
+    target = open_target(str(dump.formats[name]), dump.debug)
+    assert target.format.startswith(form)
+    assert (target.compressed, target.shareable, target.live) == (compressed, True, False)
+    assert target.prog["init_uts_ns"].name.release.string_().decode() == dump.release
+
+
+def test_a_filtered_dump_says_so(dump: Dump, lzo: Path) -> None:
+    target = open_target(str(lzo), dump.debug)
+    assert target.format == "kdump-compressed (lzo, dump level 31)"
+    assert target.compressed
+    assert target.need_modules("xfs") == []
+    assert target.prog.type("struct xfs_inode").size > 0
+
+
+def _digest(prog: drgn.Program, start: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for address in range(start, start + size, PAGE):
+        digest.update(prog.read(address, PAGE))
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("name", ["kdump-elf", "lzo"])
+def test_forked_workers_read_the_same_bytes(dump: Dump, lzo: Path, name: str) -> None:
+    prog = open_target(str(dump.formats.get(name, lzo)), dump.debug).prog
+    start, size = prog.symbol("_stext").address, 4 << 20
+    chunks = [(prog, start + i * size // 4, size // 4) for i in range(4)] * 2
+    expected = [_digest(*chunk) for chunk in chunks[:4]]
+    children = []
+    for prog_, at, length in chunks:
+        receive, send = multiprocessing.Pipe(duplex=False)
+        child = os.fork()
+        if child == 0:
+            send.send(_digest(prog_, at, length))
+            os._exit(0)
+        children.append((child, receive))
+    found = []
+    for child, receive in children:
+        assert receive.poll(60)
+        found.append(receive.recv())
+        os.waitpid(child, 0)
+    assert found == expected * 2
+
+
+def test_a_flattened_dump_opens(dump: Dump, lzo: Path, tmp_path: Path) -> None:
+    flat = tmp_path / "flat"
+    with flat.open("wb") as file:
+        makedumpfile("-F", "-l", "-d", "31", dump.formats["kdump-elf"], stdout=file)
+    target = open_target(str(flat), dump.debug)
+    assert target.format == "kdump-compressed (lzo, dump level 31), flattened"
+    os.truncate(flat, flat.stat().st_size - PAGE)
+    assert "lacks the end mark" in refusal(flat, *dump.debug, allow_truncated=True)
+
+
+# What does not
+
+
+def test_an_elf_dump_cut_short(mixed_dump: Dump, tmp_path: Path) -> None:
+    whole = mixed_dump.formats["elf"]
+    size = whole.stat().st_size
+    short = copy(whole, tmp_path / "vmcore", size // 2)
+    said = re.search(r"is truncated: (\d+) of (\d+) bytes", refusal(short, *mixed_dump.debug))
+    assert said
+    missing, memory_end = map(int, said.groups())
+    assert missing == memory_end - size // 2
+    # QEMU writes a few bytes behind the memory, which nobody needs.
+    assert size - 64 < memory_end <= size
+    target = open_target(str(short), mixed_dump.debug, allow_truncated=True)
+    assert target.format == "ELF, truncated"
+    assert target.kernel == mixed_dump.release
+    # Whether its module list is in the part that is there or not: no exception.
+    for sentence in target.need_modules("xfs"):
+        assert sentence.isprintable()
+
+
+@pytest.mark.parametrize("keep", [100, 5000, 100_000])
+def test_an_elf_dump_cut_inside_its_headers_or_before_any_memory(
+    dump: Dump, tmp_path: Path, keep: int
+) -> None:
+    short = copy(dump.formats["kdump-elf"], tmp_path / "vmcore", keep)
+    assert "is truncated" in refusal(short, *dump.debug)
+
+
+@pytest.mark.parametrize("share", [0.0001, 0.001, 0.01, 0.5, 0.999])
+def test_a_kdump_cut_short(dump: Dump, lzo: Path, tmp_path: Path, share: float) -> None:
+    """What is missing kills the process when libkdumpfile touches it; so it must not get there."""
+    whole = lzo
+    short = copy(whole, tmp_path / "vmcore", int(whole.stat().st_size * share))
+    assert "is truncated" in refusal(short, *dump.debug)
+    assert "is truncated" in refusal(short, *dump.debug, allow_truncated=True)
+
+
+def test_a_kdump_cut_short_opens_when_extended_as_advised(
+    dump: Dump, lzo: Path, tmp_path: Path
+) -> None:
+    whole = lzo
+    short = copy(whole, tmp_path / "vmcore", whole.stat().st_size * 9 // 10)
+    advice = refusal(short, *dump.debug)
+    length = int(advice.split("`truncate -s ")[1].split("`")[0])
+    assert length <= whole.stat().st_size
+    os.truncate(short, length)
+    assert "last pages were never written" in refusal(short, *dump.debug)
+    # In a process of its own, so that a SIGBUS would be seen as what it is.
+    script = (
+        "import sys; from pathlib import Path; from drgn_scripts.target import open_target; "
+        "t = open_target(sys.argv[1], [Path(sys.argv[2])], allow_truncated=True); print(t.format)"
+    )
+    command = [sys.executable, "-c", script, str(short), str(dump.vmlinux)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode >= 0, signal.Signals(-done.returncode).name
+    assert done.stdout.rstrip().endswith(", truncated"), done.stderr
+
+
+def test_a_kdump_that_makedumpfile_marked_incomplete(dump: Dump, lzo: Path, tmp_path: Path) -> None:
+    marked = copy(lzo, tmp_path / "vmcore")
+    with marked.open("r+b") as file:
+        file.seek(424)
+        status = int.from_bytes(file.read(4), "little") | 0x8
+        file.seek(424)
+        file.write(status.to_bytes(4, "little"))
+    assert "makedumpfile ran out of space" in refusal(marked, *dump.debug)
+    assert open_target(str(marked), dump.debug, allow_truncated=True).format.endswith("truncated")
+
+
+def test_a_vmlinux_of_another_build(dump: Dump, lzo: Path) -> None:
+    other = build(OTHER, "mixed")
+    sentence = refusal(lzo, other.vmlinux)
+    assert sentence.startswith(f"{other.vmlinux} ({other.release}, build ID ")
+    assert f"does not belong to this kernel, {dump.release} (build ID " in sentence
+
+
+def test_no_debug_info(dump: Dump, lzo: Path) -> None:
+    assert refusal(lzo).startswith(
+        f"debug info of kernel {dump.release} is missing: install it with "
+        f"`apt install linux-image-{dump.release}-dbg` (Debian; "
+    )
+
+
+def test_a_vmlinux_without_debug_info(dump: Dump, tmp_path: Path) -> None:
+    stripped = tmp_path / "vmlinux"
+    subprocess.run(["strip", "--strip-debug", "-o", stripped, dump.vmlinux], check=True)
+    assert "was stripped of its debug info" in refusal(dump.formats["kdump-elf"], stripped)
+
+
+def test_a_vmlinux_in_place_of_the_vmcore(dump: Dump) -> None:
+    assert "is an ELF program, library or vmlinux" in refusal(dump.vmlinux)
+
+
+def test_a_vmcore_in_place_of_the_vmlinux(dump: Dump) -> None:
+    path = dump.formats["kdump-elf"]
+    assert refusal(path, path) == f"-s {path}: is a dump, not a file with debug info"
+
+
+def test_a_compressed_vmcore(dump: Dump, lzo: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "vmcore.gz"
+    with lzo.open("rb") as file:
+        packed.write_bytes(gzip.compress(file.read(1 << 20)))
+    assert "decompress it first (gunzip)" in refusal(packed)
+
+
+def test_the_directory_of_the_dump(dump: Dump) -> None:
+    assert "is a directory" in refusal(dump.path)
+
+
+def test_a_core_dump_of_a_process(tmp_path: Path) -> None:
+    if Path("/proc/sys/kernel/core_pattern").read_text().startswith(("|", "/")):
+        pytest.skip("core dumps go elsewhere on this machine")
+
+    def unlimited() -> None:
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+
+    command = [shutil.which("sleep") or "sleep", "60"]
+    with subprocess.Popen(command, cwd=tmp_path, preexec_fn=unlimited) as process:
+        process.send_signal(signal.SIGABRT)
+    cores = list(tmp_path.iterdir())
+    if not cores:
+        pytest.skip("no core dumps on this machine")
+    assert "is a core dump of a process" in refusal(cores[0])
+
+
+# A guest that runs
+
+
+def test_a_guest_over_qmp(guest: Live) -> None:
+    target = open_target(f"qmp:{guest.qmp}", guest.debug)
+    assert (target.kind, target.format) == ("qmp", "live (QEMU guest over QMP)")
+    assert (target.live, target.shareable, target.compressed) == (True, False, False)
+    assert target.kernel == guest.release
+    assert target.prog["init_uts_ns"].name.release.string_().decode() == guest.release
+    assert target.need_modules("xfs") == []
+    # QEMU serves one client at a time: the second waits for a greeting that does not come.
+    assert "another client is connected" in refusal(f"qmp:{guest.qmp}")
+    # The error's traceback holds this frame, and that the target.
+    del target
+    gc.collect()
+
+
+def test_a_guest_without_debug_info_lets_go_of_the_socket(guest: Live) -> None:
+    for _ in range(2):
+        assert "debug info of kernel" in refusal(f"qmp:{guest.qmp}")
+        gc.collect()  # pytest keeps the error, and with it the connection
+
+
+def test_a_dump_in_the_format_of_qemu(guest: Live, tmp_path: Path) -> None:
+    path = tmp_path / "vmcore"
+    guest.stop()
+    try:
+        guest.machine.command(
+            "dump-guest-memory", paging=False, protocol=f"file:{path}", format="kdump-zlib"
+        )
+    finally:
+        guest.resume()
+    assert "dump the guest as ELF" in refusal(path, *guest.debug)
