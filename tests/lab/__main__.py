@@ -22,7 +22,7 @@ def _cases(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     return [
         (kernel, name)
         for name in arguments.scenario or scenario.scenarios()
-        for kernel in scenario.kernels_of(name, every)
+        for kernel in scenario.kernels_of(name)
         if not arguments.kernel or kernel in arguments.kernel
     ]
 
@@ -32,25 +32,29 @@ def _build(arguments: argparse.Namespace) -> None:
     host.install_packages()
     # The longest first, so that no CPU idles at the end.
     cases.sort(key=lambda case: -scenario.load(case[1], case[0]).time_limit)
+    wanted = [case for case in cases if not scenario.load(case[1], case[0]).live]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         try:
-            fetched = {
-                kernel: pool.submit(dumps.prepare, kernel, refresh=arguments.refresh)
-                for kernel, _ in cases
-            }
-            for job in fetched.values():
-                job.result()
-            made = [
-                pool.submit(dumps.build, kernel, name)
-                for kernel, name in cases
-                if not scenario.load(name, kernel).live
+            fetches = [
+                pool.submit(dumps.prepare, kernel, refresh=arguments.refresh)
+                for kernel in dict(cases)
             ]
-            done = [job.result() for job in made]
+            for fetch in fetches:
+                fetch.result()
+            builds = [pool.submit(dumps.build, kernel, name) for kernel, name in wanted]
+            failures = [error for build in builds if (error := build.exception())]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             qemu.kill_all()
             raise
-    _summary(done)
+    if done := [build.result() for build in builds if not build.exception()]:
+        _summary(done)
+    for failure in failures:
+        if not isinstance(failure, LabError):
+            raise failure
+        say(f"error: {failure}")
+    if failures:
+        raise LabError(f"{len(failures)} of {len(builds)} dumps could not be made.")
 
 
 def _size(path: Path) -> str:
@@ -116,7 +120,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         _main()
-    except LabError as error:
+    except (LabError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

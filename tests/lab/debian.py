@@ -177,4 +177,3 @@ def contents(package: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
             for member in tar
             if member.isfile() and (stream := tar.extractfile(member))
         )
-        unpack.kill()

@@ -223,7 +223,11 @@ def _trim(case: Scenario, directory: Path, notes: str) -> None:
             disk.unlink()
             continue
         with disk.open("r+b") as file:
-            file.truncate(copied.get(device) or _last_byte(disk))
+            # A compressed page may itself end in zeros: an lzo stream always does.
+            file.truncate(copied.get(device) or _last_byte(disk) + _ZEROS)
+
+
+_ZEROS = 4096
 
 
 def _last_byte(path: Path) -> int:
@@ -262,6 +266,7 @@ def live(kernel: str, scenario: str) -> Iterator[Live]:
                 truth=reports,
                 machine=machine,
             )
+            machine.check()
 
 
 def prepare(kernel: str, *, refresh: bool = False) -> None:

@@ -9,7 +9,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +26,6 @@ _COMMANDS = {
 _FILES = {"/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev"}
 
 _START = time.monotonic()
-_apt = threading.Lock()
 
 
 class LabError(Exception):
@@ -36,7 +34,8 @@ class LabError(Exception):
 
 def say(text: str) -> None:
     """Tell a person what is going on."""
-    print(f"[{time.monotonic() - _START:5.0f} s] {text}", file=sys.stderr, flush=True)
+    # One write: several threads talk at once.
+    sys.stderr.write(f"[{time.monotonic() - _START:5.0f} s] {text}\n")
 
 
 def cache() -> Path:
@@ -109,10 +108,14 @@ def new_directory(final: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _missing_packages() -> list[str]:
+    missing = [package for command, package in _COMMANDS.items() if not which(command)]
+    return missing + [package for path, package in _FILES.items() if not Path(path).exists()]
+
+
 def install_packages() -> None:
     """Install what the lab needs and the machine does not have."""
-    missing = [package for command, package in _COMMANDS.items() if not which(command)]
-    missing += [package for path, package in _FILES.items() if not Path(path).exists()]
+    missing = _missing_packages()
     if not missing:
         return
     if platform.machine() != "x86_64" or not which("apt-get"):
@@ -121,8 +124,10 @@ def install_packages() -> None:
         raise LabError(
             f"The lab needs these packages; run it as root, or install them: {' '.join(missing)}."
         )
-    with _apt:
-        say(f"installing {' '.join(missing)}")
-        quiet = {"DEBIAN_FRONTEND": "noninteractive"}
-        run(["apt-get", "update"], env=quiet)
-        run(["apt-get", "install", "-y", "--no-install-recommends", *missing], env=quiet)
+    with locked("packages"):
+        # Another build may just have done it.
+        if missing := _missing_packages():
+            say(f"installing {' '.join(missing)}")
+            quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+            run(["apt-get", "update"], env=quiet)
+            run(["apt-get", "install", "-y", "--no-install-recommends", *missing], env=quiet)

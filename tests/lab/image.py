@@ -26,7 +26,7 @@ CRASH_MEMORY = 256
 CRASH_DISKS = {"kdump-elf": "/dev/vda", "kdump-lzo": "/dev/vdb", "kdump-zlib": "/dev/vdc"}
 """The disks on which the crash kernel leaves its dumps."""
 
-_MAKEDUMPFILE = ("run", "/bin/makedumpfile", "--force", "--message-level", "0", "-d", "31")
+_MAKEDUMPFILE = ("run", "/bin/makedumpfile", "-f", "--message-level", "4", "-d", "31")
 
 _NEW_XFS_FEATURES = {
     "metadata": ("bigtime", "inobtcount", "metadir"),
@@ -181,6 +181,7 @@ def _crash_steps(kernel: Kernel, case: Scenario) -> list[Step]:
     return [
         *_mounts(),
         *_loads(kernel, ["virtio_pci", "virtio_blk"]),
+        Step("mkdir", ("/tmp",)),  # makedumpfile's scratch space
         *(dumps[name] for name in case.formats if name in dumps),
         Step("truth", ("dumped", "0")),
     ]

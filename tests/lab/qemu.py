@@ -12,9 +12,10 @@ its reports ("phases") look like this::
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import signal
+import re
 import socket
 import subprocess
 import threading
@@ -30,13 +31,15 @@ _BLOCK = 4096
 _CHUNK = 256 * _BLOCK
 _ZEROES = bytes(_CHUNK)
 
-_running: set[int] = set()
+_running: set[subprocess.Popen[bytes]] = set()
+_stopping = threading.Event()
 
 
 def kill_all() -> None:
-    """End every guest of this process, whichever thread waits for it."""
-    for pid in list(_running):
-        os.kill(pid, signal.SIGKILL)
+    """End every guest of this process, whichever thread waits for it, and start no more."""
+    _stopping.set()
+    for process in list(_running):
+        process.kill()
 
 
 def copy_sparse(source: int, path: Path) -> None:
@@ -65,7 +68,7 @@ class Machine:
     """A running guest; it ends with the context."""
 
     def __init__(self, arguments: list[str], console: Path, seconds: float) -> None:
-        self._console = console
+        self._log = console.with_name("qemu.log")
         self._seconds = seconds
         self._deadline = time.monotonic() + seconds
         self._serial, serial = socket.socketpair()
@@ -81,7 +84,7 @@ class Machine:
             *("-chardev", f"socket,id=qmp,fd={qmp.fileno()}", "-mon", "chardev=qmp,mode=control"),
             *arguments,
         ]
-        with serial, qmp, console.with_suffix(".qemu").open("wb") as errors:
+        with serial, qmp, self._log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -89,7 +92,9 @@ class Machine:
                 stderr=errors,
                 pass_fds=[serial.fileno(), qmp.fileno()],
             )
-        _running.add(self._process.pid)
+        _running.add(self._process)
+        if _stopping.is_set():
+            self._process.kill()
 
     def __enter__(self) -> Machine:
         try:
@@ -106,7 +111,7 @@ class Machine:
         _error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        _running.discard(self._process.pid)
+        _running.discard(self._process)
         self._process.kill()
         self._process.wait()
         self._serial.close()
@@ -121,7 +126,7 @@ class Machine:
         except ConnectionError:
             data = b""
         if not data:
-            errors = self._console.with_suffix(".qemu").read_text(errors="replace").strip()
+            errors = self._log.read_text(errors="replace").strip()
             reason = f": {errors.splitlines()[-1]}" if errors else ""
             raise LabError(f"ended unexpectedly{reason}")
         into += data
@@ -158,6 +163,17 @@ class Machine:
                 raise LabError(f"QEMU refused the dump file: {answer['error']['desc']}")
         self.command("dump-guest-memory", paging=False, protocol="fd:dump")
         copy.join()
+
+    def check(self) -> None:
+        """Complain if the guest's program has given up by now."""
+        self._serial.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while data := self._serial.recv(1 << 16):
+                self._received += data
+        if failed := re.search(rb"^FAIL (.*)", self._received, re.MULTILINE):
+            raise LabError(f"gave up: {failed[1].decode(errors='replace')}")
+        if self._process.poll() is not None:
+            raise LabError("ended unexpectedly")
 
     def resume(self) -> None:
         """Let the guest's program go on."""

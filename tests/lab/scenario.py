@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .host import LabError
+from .store import kernels
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -136,6 +137,8 @@ def _xfs(table: _Table, context: _Context) -> Iterator[Step]:
         "run",
         ("/bin/mkfs.xfs", "-q", "-f", "-l", "size=10m", "-c", f"options={MKFS_OPTIONS}", device),
     )
+    # Its background work, such as forgetting deleted inodes, is done within a second.
+    yield Step("write", ("/proc/sys/fs/xfs/xfssyncd_centisecs", "100"))
     yield Step("mount", ("xfs", device, path, ""))
 
 
@@ -293,9 +296,12 @@ def _read(name: str) -> dict[str, Any]:
         raise LabError(f"{path}: {error}.") from None
 
 
-def kernels_of(name: str, every: list[str]) -> list[str]:
-    """The kernels that a scenario asks for, out of ``every``."""
-    return [kernel for kernel in every if kernel in _read(name).get("kernels", every)]
+def kernels_of(name: str) -> list[str]:
+    """The kernels that a scenario is for."""
+    wanted: list[str] = _read(name).get("kernels", kernels())
+    if unknown := set(wanted) - set(kernels()):
+        raise LabError(f"{name}: there is no kernel {', '.join(sorted(unknown))}.")
+    return wanted
 
 
 def load(name: str, kernel: str) -> Scenario:
