@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,10 @@ def _sources() -> tuple[Source, ...]:
 
 
 def open_target(
-    spec: str | None, symbols: Sequence[Path] = (), *, allow_truncated: bool = False
+    spec: str | os.PathLike[str] | None,
+    symbols: Sequence[str | os.PathLike[str]] = (),
+    *,
+    allow_truncated: bool = False,
 ) -> Target:
     """Open a kernel for reading and load the debug info of the kernel itself.
 
@@ -48,6 +52,7 @@ def open_target(
     :param allow_truncated: open a dump that lacks its end; what is missing reads as a gap
     :raises TargetError: if the target or its debug info is unusable
     """
+    spec = os.fspath(spec) if spec is not None else None
     if spec == "":
         raise TargetError("the target's name is empty; leave it out to read the running kernel")
     for source in _sources():

@@ -29,6 +29,7 @@ _PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # How deep below a directory of the user's a vmlinux may lie. In a whole unpacked package it is
 # six down: usr/lib/debug/lib/modules/RELEASE/vmlinux.
 _DEPTH = 8
+_ENDLESS = ("/proc", "/sys", "/dev")
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _sort(paths: tuple[Path, ...]) -> _Symbols:
     """Sort files and directories by what they are; raises TargetError for what is neither."""
     symbols = _Symbols()
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):  # unlike Path.is_dir(), never raises
             symbols.directories.append(path.absolute())
             continue
         with FileReader(path, "-s ") as reader:
@@ -97,7 +98,7 @@ def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
     """Files below a directory that are called like a vmlinux and can be read."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
-        if len(Path(folder).parts) - base >= _DEPTH:
+        if len(Path(folder).parts) - base >= _DEPTH or folder in _ENDLESS:
             folders.clear()
         for name in sorted(files):
             if name == "vmlinux" or name.startswith(("vmlinux-", "vmlinux.")):
@@ -194,7 +195,7 @@ class DebugInfo:
             return
         try:
             name = self._prog["init_uts_ns"].name.release.string_()
-        except drgn.FaultError:
+        except (drgn.FaultError, LookupError):
             return  # Not in the dump; nothing to compare with.
         if name.decode("utf-8", "replace") != self._release:
             path = printable(self._prog.main_module().debug_file_path or "vmlinux")

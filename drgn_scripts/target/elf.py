@@ -58,6 +58,8 @@ class Header:
 
 @dataclass(frozen=True)
 class Segment:
+    """What a program header says of the file (``Elf64_Phdr``)."""
+
     type: int
     offset: int
     filesz: int
@@ -65,6 +67,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class Section:
+    """What a section header says of the file (``Elf64_Shdr``)."""
+
     name: int
     """Offset in the section header string table."""
     type: int

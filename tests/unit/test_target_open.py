@@ -198,6 +198,20 @@ def test_what_is_no_debug_info(tmp_path: Path, content: bytes, said: str) -> Non
     assert refusal(str(path), symbols).startswith(f"-s {symbols}: {said}")
 
 
+def test_directories_that_cannot_be_searched_are_passed_over(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/loop").symlink_to(tmp_path / "a")
+    assert refusal(str(path), tmp_path / "a", Path("/proc")).startswith("debug info of kernel")
+    assert "no such file" in refusal(str(path), tmp_path / "a" / ("x" * 200))
+
+
+def test_paths_need_not_be_strings(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    with pytest.raises(TargetError, match="debug info of kernel"):
+        open_target(path, [str(tmp_path)])
+
+
 def test_debug_info_that_does_not_exist(tmp_path: Path) -> None:
     path = dump(tmp_path / "vmcore")
     assert refusal(str(path), tmp_path / "none") == f"-s {tmp_path}/none: no such file"

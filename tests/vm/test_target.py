@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import gzip
 import hashlib
+import mmap
 import multiprocessing
 import os
 import re
@@ -251,6 +252,25 @@ def test_a_vmlinux_of_another_build(dump: Dump, lzo: Path) -> None:
     sentence = refusal(lzo, other.vmlinux)
     assert sentence.startswith(f"{other.vmlinux} ({other.release}, build ID ")
     assert f"does not belong to this kernel, {dump.release} (build ID " in sentence
+
+
+def test_kernels_that_do_not_note_their_build_id(tmp_path: Path) -> None:
+    """As before 5.9: the release is compared, and then what lies in memory."""
+    dump = build(KERNEL, "mixed")
+    path = copy(dump.formats["elf"], tmp_path / "vmcore")
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        at = memory.find(b"\nBUILD-ID=")
+        memory[at : at + 9] = b"\nBUILD-XX"
+        assert open_target(path, [dump.vmlinux]).kernel == dump.release
+
+        # Symbols of another build point anywhere; here the memory is what differs.
+        utsname = rb"Linux\0{60}[^\0]{1,64}\0{1,64}(?=" + re.escape(dump.release.encode()) + rb"\0)"
+        found = [match.end() for match in re.finditer(utsname, memory)]
+        assert found
+        for at in found:
+            memory[at : at + 1] = b"X"
+    sentence = refusal(path, dump.vmlinux)
+    assert sentence.startswith(f"{dump.vmlinux}: is of release {dump.release} but of another build")
 
 
 def test_no_debug_info(dump: Dump, lzo: Path) -> None:
