@@ -261,8 +261,8 @@ def server(path: Path, *answers: bytes) -> Iterator[str]:
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                for answer in answers:
-                    connection.sendall(answer)
+                # All at once: drgn waits for answers without letting other threads run.
+                connection.sendall(b"".join(answers))
                 done.wait(60)
 
         thread = threading.Thread(target=serve, daemon=True)
@@ -317,14 +317,11 @@ def test_a_qemu_that_answers_with_an_error(tmp_path: Path, impatient: None) -> N
 
 
 def test_no_permission_for_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with server(tmp_path / "qmp") as spec:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
 
-        def denied(*_: object) -> None:
-            raise PermissionError(13, "Permission denied")
-
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "qmp"))
         # Root may connect to anything, and tests often run as root.
-        with monkeypatch.context() as patched:
-            patched.setattr(socket.socket, "connect", denied)
-            assert "permission denied" in refusal(spec)
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(tmp_path / "qmp"))
+        monkeypatch.setattr(socket.socket, "connect", denied)
+        assert "permission denied" in refusal(f"qmp:{tmp_path}/qmp")

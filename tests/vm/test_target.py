@@ -120,6 +120,7 @@ def test_a_missing_module_names_its_package(mixed_dump: Dump) -> None:
     ("name", "form", "compressed"),
     [
         ("kdump-elf", "ELF", False),
+        ("kdump-lzo", "kdump-compressed (lzo, dump level ", True),
         ("kdump-zlib", "kdump-compressed (zlib, dump level ", True),
     ],
 )
