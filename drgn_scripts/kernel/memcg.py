@@ -28,7 +28,8 @@ class Memcgs:
     parent: npt.NDArray[np.int64]
     """Row of the parent, -1 for the root."""
     path: list[str]
-    """Within the cgroup hierarchy; not safe to print."""
+    """Within the cgroup hierarchy, valid Unicode but not safe to print: bytes that are no UTF-8
+    stand as ``\\xff``."""
     alive: Mask
     """Online and not being removed; the others are dying, or dead and pinned."""
     damaged: int = 0
@@ -135,6 +136,6 @@ class _Walk:
         nodes = gather(self.memory, cgroups, self.kn, self.faults)
         names = gather(self.memory, nodes["kn"], self.name, self.faults)
         return [
-            "?" if raw is None else raw.decode(errors="surrogateescape")
+            "?" if raw is None else raw.decode(errors="backslashreplace")
             for raw in c_strings(self.memory, names["name"], self.faults)
         ]

@@ -80,7 +80,14 @@ def write_terminal(result: Result, console: Console, top: int = 10) -> None:
     if result.summary:
         _print(console, _summary(result.summary, width))
     for name, table in result.tables.items():
-        _print_table(name, table, console, top)
+        if not table.detail:
+            _print_table(name, table, console, top)
+    details = [name for name, table in result.tables.items() if table.detail]
+    if details:
+        _print(
+            console,
+            _prose(Text(f"Also with --json, --csv, --parquet: {', '.join(details)}"), width),
+        )
     _print(console, _checks(result.checks, width))
     _print(console, _gaps(result.gaps, width), last=True)
 

@@ -20,12 +20,12 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize(
-    ("kernel", "scenario"),
-    [(kernel, scenario) for scenario in scenarios() for kernel in kernels_of(scenario)],
+    ("release", "scenario"),
+    [(release, scenario) for scenario in scenarios() for release in kernels_of(scenario)],
 )
-def test_peak(kernel: str, scenario: str, body: str) -> None:
-    dump = build(kernel, scenario)
+def test_peak(release: str, scenario: str, body: str) -> None:
+    dump = build(release, scenario)
     for format_, path in dump.formats.items():
         peak = peak_memory(BODIES[body], path, dump.debug)
-        report(f"peak memory, {body}, {kernel} {scenario} {format_}", MiB=peak / 2**20)
+        report(f"peak memory, {body}, {release} {scenario} {format_}", MiB=peak / 2**20)
         assert peak < LIMIT

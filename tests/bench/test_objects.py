@@ -15,7 +15,7 @@ from drgn_scripts.engine.frame import find_caches, objects
 from drgn_scripts.engine.memory import CHUNK_BYTES, Memory
 from drgn_scripts.engine.slabs import ScanReport, SlabMap
 from drgn_scripts.target import open_target
-from tests.bench.timing import best, peak_memory, report
+from tests.bench.timing import best, report
 from tests.lab import build
 
 MEMBERS = ["d_inode", "d_flags", "d_parent"]
@@ -47,10 +47,10 @@ def opened(path: Path, debug: list[Path]) -> drgn.Program:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "format_"), [("6.1", "kdump-elf"), ("6.12", "elf")], ids=["6.1", "6.12"]
+    ("release", "format_"), [("6.1", "kdump-elf"), ("6.12", "elf")], ids=["6.1", "6.12"]
 )
-def test_elf(kernel: str, format_: str) -> None:
-    dump = build(kernel, "negatives")
+def test_elf(release: str, format_: str) -> None:
+    dump = build(release, "negatives")
     prog = opened(dump.formats[format_], dump.debug)
     runs = slab_runs(prog)
     bare_read(prog, runs)  # into the page cache
@@ -68,7 +68,7 @@ def test_elf(kernel: str, format_: str) -> None:
     assert (total, negative) == (len(frame), int((frame["d_inode"] == 0).sum()))
     assert negative >= 1_400_000
     report(
-        f"objects, {kernel} ELF",
+        f"objects, {release} ELF",
         dentries=total,
         faster_than_drgn_loop=loop / ours,
         times_bare_read=ours / bare,

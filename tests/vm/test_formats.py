@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The same figures from every format of a dump, and honest ones from a damaged dump."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import drgn
+import numpy as np
+import pandas as pd
+import pytest
+from drgn.helpers.linux.mm import follow_phys
+
+from drgn_scripts.analyses import Context
+from drgn_scripts.analyses.slab import run
+from drgn_scripts.engine.frame import IncompleteWarning, find_caches, objects
+from drgn_scripts.engine.memory import Memory
+from drgn_scripts.engine.slabs import ScanReport, SlabMap
+from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors
+from drgn_scripts.render.json import write_json
+from drgn_scripts.target import open_target
+from tests.lab import Dump, build
+from tests.vm.elf_edit import truncated, without_pages
+
+MEMBERS = ["d_inode", "d_flags", "d_parent", "d_lockref.count"]
+PAGE = 4096
+
+
+def document(dump: Dump, path: Path, *, jobs: int = 1, allow_truncated: bool = False) -> Any:
+    """The JSON document of ``kcensus slab``, but for the target's own name."""
+    target = open_target(str(path), dump.debug, allow_truncated=allow_truncated)
+    out = io.StringIO()
+    write_json(run(Context(target.prog, "dump", target.kernel, jobs=jobs)), out)
+    return json.loads(out.getvalue())
+
+
+@pytest.fixture(scope="module")
+def crashed() -> Dump:
+    """One crash of 6.1, dumped by its own crash kernel in three formats."""
+    return build("6.1", "negatives")
+
+
+@pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_formats_of_one_crash_agree(crashed: Dump, format_: str, jobs: int) -> None:
+    expected = document(crashed, crashed.formats["kdump-elf"])
+    assert expected["gaps"] == []
+    assert document(crashed, crashed.formats[format_], jobs=jobs) == expected
+
+
+@pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])
+def test_objects_of_one_crash_agree(crashed: Dump, format_: str) -> None:
+    frames = [
+        objects(
+            open_target(str(crashed.formats[name]), crashed.debug).prog, "struct dentry", MEMBERS
+        )
+        for name in ("kdump-elf", format_)
+    ]
+    pd.testing.assert_frame_equal(*frames)
+    created = json.loads(crashed.truth["created.json"])
+    assert created
+    negative = int((frames[0]["d_inode"] == 0).sum())
+    assert negative >= 1_400_000
+
+
+class Edited:
+    """A real dump, and what of it is going to be missing in a copy."""
+
+    def __init__(self, dump: Dump) -> None:
+        self.dump = dump
+        self.prog = open_target(str(dump.formats["elf"]), dump.debug).prog
+        self.slab_map = SlabMap(Memory(self.prog), VECTOR_MEMBERS)
+        dentry = find_caches(self.slab_map, "struct dentry")
+        self.slabs = self.slab_map.index(dentry, ScanReport())
+        self.pfns = self.slab_map.pages.pfn(self.slabs.address)
+
+    def write(self, path: Path, missing: list[int]) -> drgn.Program:
+        without_pages(self.dump.formats["elf"], path, missing)
+        return open_target(str(path), self.dump.debug).prog
+
+
+@pytest.fixture(scope="module")
+def edited(mixed_dump: Dump) -> Edited:
+    return Edited(mixed_dump)
+
+
+def test_missing_slab_pages_mask_their_objects(edited: Edited, tmp_path: Path) -> None:
+    missing = edited.pfns[::37].tolist()
+    prog = edited.write(tmp_path / "vmcore", missing)
+    whole = objects(edited.prog, "struct dentry", MEMBERS)
+    with pytest.warns(IncompleteWarning):
+        rest = objects(prog, "struct dentry", MEMBERS)
+    page = edited.slab_map.pages.pfn(whole.index.to_numpy())
+    pd.testing.assert_frame_equal(rest, whole[~np.isin(page, missing)])
+    report = rest.attrs["report"]
+    assert report.slabs == {"not in the dump": len(missing)}
+    slots = edited.slabs.objects[::37].sum()
+    assert report.objects_unreadable == slots
+
+
+def test_missing_slab_pages_leave_the_census_alone(edited: Edited, tmp_path: Path) -> None:
+    """The census reads no object: struct pages, vectors and CPU stores tell it all."""
+    path = tmp_path / "vmcore"
+    parked = document(edited.dump, edited.dump.formats["elf"])
+    full = edited.pfns[edited.slabs.freelist == 0][::37].tolist()
+    without_pages(edited.dump.formats["elf"], path, full)
+    assert document(edited.dump, path) == parked
+
+
+def test_missing_vectors_are_a_gap(edited: Edited, tmp_path: Path) -> None:
+    reader = OwnerVectors(edited.slab_map)
+    vectors = reader.find(edited.slabs)
+    pages = edited.slab_map.pages
+    holders = np.unique(pages.pfn(vectors.address))
+    # Vectors inside their own slab (7.0 and later) are as good as those of their own.
+    missing = holders[:3].tolist()
+    before = document(edited.dump, edited.dump.formats["elf"])
+    without_pages(edited.dump.formats["elf"], tmp_path / "vmcore", missing)
+    after = document(edited.dump, tmp_path / "vmcore")
+    gap = next(gap for gap in after["gaps"] if gap["what"] == "obj_cgroup vectors")
+    assert gap["reason"] == "not in the dump"
+    lost = before["summary"]["objects_charged"] - after["summary"]["objects_charged"]
+    assert lost > 0
+    for name in ("slab_bytes", "objects_active", "objects_total", "utilization", "caches"):
+        assert after["summary"][name] == before["summary"][name]
+    rows = {row["memcg"]: row["objects"] for row in after["tables"]["memcgs"]}
+    assert sum(rows.values()) == after["summary"]["objects_active"]
+
+
+def test_missing_struct_pages_are_a_gap(edited: Edited, tmp_path: Path) -> None:
+    pages = edited.slab_map.pages
+    at = int(pages.struct_page(edited.pfns[len(edited.pfns) // 2 :][:1])[0]) & ~(PAGE - 1)
+    physical = int(follow_phys(edited.prog["init_mm"].address_of_(), at))
+    first = (at - pages.base) // pages.struct_size
+    per_page = PAGE // pages.struct_size
+    path = tmp_path / "vmcore"
+    without_pages(edited.dump.formats["elf"], path, [physical // PAGE])
+    after = document(edited.dump, path)
+    gap = next(gap for gap in after["gaps"] if "struct page" in gap["what"])
+    assert gap["count"] == 1
+    inside = (edited.pfns >= first) & (edited.pfns < first + per_page)
+    assert inside.any()
+    before = document(edited.dump, edited.dump.formats["elf"])
+    slabs = {
+        name: next(row["slabs"] for row in doc["tables"]["caches"] if row["cache"] == "dentry")
+        for name, doc in (("before", before), ("after", after))
+    }
+    assert slabs["before"] - slabs["after"] == inside.sum()
+    check = next(check for check in after["checks"] if check["name"] == "nr_slabs, dentry")
+    assert (check["status"], check["difference"]) == ("differ", int(inside.sum()))
+
+
+def test_truncated_dump_gives_what_is_there(edited: Edited, tmp_path: Path) -> None:
+    path = tmp_path / "vmcore"
+    size = edited.dump.formats["elf"].stat().st_size
+    truncated(edited.dump.formats["elf"], path, size - (8 << 20))
+    after = document(edited.dump, path, allow_truncated=True)
+    assert after["summary"]["slab_bytes"] > 0
+    # Only struct pages, vectors or structures of CPUs can have been there; whatever was, is named.
+    before = document(edited.dump, edited.dump.formats["elf"])
+    if after["summary"] != before["summary"]:
+        assert after["gaps"]
