@@ -18,7 +18,7 @@ CONSOLE = "console=ttyS0 quiet panic=-1 tsc=reliable mitigations=off"
 """Boot parameters of every kernel; the last two only save time under emulation."""
 
 COMMAND_LINE = f"{CONSOLE} nowatchdog audit=0"
-_CRASH_COMMAND_LINE = f"{CONSOLE} nr_cpus=1 reset_devices irqpoll"
+_CRASH_COMMAND_LINE = f"{CONSOLE} nr_cpus=1 reset_devices numa=off no_timer_check"
 
 CRASH_MEMORY = 256
 """MiB set apart for the kernel that writes the dump."""

@@ -85,42 +85,65 @@ void cgroup_remove(const char *name)
 	}
 }
 
+static void churn_files(const char *directory, int cpu, unsigned long round)
+{
+	char inner[PATH_MAX], path[PATH_MAX + 64];
+	struct stat st;
+
+	/* What is in here is gone for good at the end of the round, the missing names too. */
+	snprintf(inner, sizeof(inner), "%s/%d-%lu", directory, cpu, round % 50);
+	if (mkdir(inner, 0755) < 0)
+		fail("mkdir %s: %s", inner, strerror(errno));
+	for (unsigned long i = 0; i < 40; i++) {
+		bool stays = i % 8 == 0;
+		int file;
+
+		if (stays)
+			snprintf(path, sizeof(path), "%s/%d-file-%lu", directory, cpu,
+				 (round + i) % 200);
+		else
+			snprintf(path, sizeof(path), "%s/file-%lu", inner, i);
+		file = open(path, O_CREAT | O_RDWR, 0644);
+		if (file < 0 || write(file, path, sizeof(path)) < 0)
+			fail("create %s: %s", path, strerror(errno));
+		close(file);
+		if (!stays && unlink(path) < 0)
+			fail("unlink %s: %s", path, strerror(errno));
+	}
+	for (unsigned long i = 0; i < 50; i++) {
+		snprintf(path, sizeof(path), "%s/missing-%lu", i % 5 ? inner : directory,
+			 (round * 50 + i) % 50000);
+		stat(path, &st);
+	}
+	if (rmdir(inner) < 0)
+		fail("rmdir %s: %s", inner, strerror(errno));
+}
+
+static void churn_pipes(void)
+{
+	static char content[3000];
+	int ends[2];
+
+	for (int i = 0; i < 4; i++) {
+		if (pipe(ends) < 0 || write(ends[1], content, sizeof(content)) < 0)
+			fail("pipe: %s", strerror(errno));
+		close(ends[0]);
+		close(ends[1]);
+	}
+}
+
 static void churn_round(const char *directory, int cpu, unsigned long round)
 {
 	char path[PATH_MAX], name[64];
-	struct stat st;
-	int ends[2];
 
 	snprintf(name, sizeof(name), "churn-%d-%lu", cpu, round % 50);
 	path_of(path, name, "");
 	if (mkdir(path, 0755) < 0)
 		fail("mkdir %s: %s", path, strerror(errno));
 	cgroup_join(name);
-	for (unsigned long i = 0; i < 20; i++) {
-		unsigned long number = (round * 20 + i) % 4000;
-		int file;
-
-		snprintf(path, sizeof(path), "%s/%d-file-%lu", directory, cpu, number);
-		file = open(path, O_CREAT | O_RDWR, 0644);
-		if (file < 0 || write(file, path, sizeof(path)) < 0)
-			fail("create %s: %s", path, strerror(errno));
-		close(file);
-		if (number % 10)
-			unlink(path);
-	}
-	for (unsigned long i = 0; i < 50; i++) {
-		snprintf(path, sizeof(path), "%s/%d-missing-%lu", directory, cpu,
-			 (round * 50 + i) % 100000);
-		stat(path, &st);
-	}
-	for (int i = 0; i < 4; i++) {
-		if (pipe(ends) < 0 || write(ends[1], path, sizeof(path)) < 0)
-			fail("pipe: %s", strerror(errno));
-		close(ends[0]);
-		close(ends[1]);
-	}
+	churn_files(directory, cpu, round);
+	churn_pipes();
 	write_text(CGROUPS "/cgroup.procs", "0");
-	path_of(path, name, "");
 	if (rmdir(path) < 0)
 		fail("rmdir %s: %s", path, strerror(errno));
 }
