@@ -7,12 +7,15 @@ import argparse
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import dumps, host, qemu, scenario, store
 from .host import LabError, say
+
+_DAY = 24 * 60 * 60
 
 
 def _cases(arguments: argparse.Namespace) -> list[tuple[str, str]]:
@@ -89,7 +92,9 @@ def _clean(_arguments: argparse.Namespace) -> None:
     used = dumps.in_use()
     for kind in ("kernels", "dumps"):
         for path in sorted((host.cache() / kind).glob("*")):
-            if path.is_dir() and path not in used:
+            # Another build may be filling it at this moment.
+            busy = path.name.startswith(".") and path.stat().st_mtime > time.time() - _DAY
+            if path.is_dir() and path not in used and not busy:
                 say(f"removing {path.name}")
                 shutil.rmtree(path)
 
