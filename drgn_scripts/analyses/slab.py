@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -271,7 +272,7 @@ class _Report:
         names: dict[str, list[str]] = {}
         try:
             aliases = get_slab_cache_aliases(self.prog)
-        except LookupError:
+        except (LookupError, drgn.FaultError):
             return names
         for alias, name in aliases.items():
             # The kernel's own link for a merged cache (":0000192") is no name that anyone gave.
@@ -460,6 +461,15 @@ class _Report:
             Gap("pages of the struct page array", reason, count, "slabs they describe are missing")
             for reason, count in sorted(report.memmap.items())
         ]
+        if self.slab_map.caches_torn:
+            self.result.gaps.append(
+                Gap(
+                    "lists of slab caches",
+                    "torn or unreadable",
+                    self.slab_map.caches_torn,
+                    "slabs of the caches behind the tear are in no figure",
+                )
+            )
         if report.lists_lost:
             self.result.gaps.append(
                 Gap(

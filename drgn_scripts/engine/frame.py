@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import drgn
 import pandas as pd
-from drgn.helpers.linux.slab import get_slab_cache_aliases, slab_cache_is_merged
+from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import CHUNK_BYTES, Memory
@@ -61,7 +61,7 @@ def objects(
             f"{type_name} has {columns.size} bytes, "
             f"but the objects of {caches[0].name} only {caches[0].slot_size}"
         )
-    if any(slab_cache_is_merged(found.object) for found in caches):
+    if any(found.merged for found in caches):
         warnings.warn(
             f"slab cache {caches[0].name} is merged: it also holds objects of other types",
             MergedCacheWarning,
@@ -102,7 +102,7 @@ def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> l
 def _aliases(prog: drgn.Program) -> dict[str, str]:
     try:
         return get_slab_cache_aliases(prog)
-    except LookupError:
+    except (LookupError, drgn.FaultError):
         return {}
 
 

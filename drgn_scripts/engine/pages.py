@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
-from drgn.helpers.linux.mmzone import for_each_online_pgdat
+from drgn.helpers.linux.nodemask import for_each_online_node
 
 from drgn_scripts.engine.layout import Layout, layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
@@ -218,7 +218,7 @@ class PageMap:
     @cached_property
     def nodes(self) -> list[int]:
         """NUMA nodes that are online."""
-        return [int(pgdat.node_id) for pgdat in for_each_online_pgdat(self.memory.prog)]
+        return list(for_each_online_node(self.memory.prog))
 
     @cached_property
     def _node_bits(self) -> int:

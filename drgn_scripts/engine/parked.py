@@ -11,7 +11,6 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
-from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.percpu import per_cpu_ptr
 
 from drgn_scripts.engine.chase import Damage, Lanes, chase, pointer_step
@@ -73,7 +72,9 @@ class _Search:
         Possible rather than online CPUs: one that went offline was flushed, but a dump may catch
         it half way.
         """
-        pointers = np.array([int(cache.object.member_(member)) for cache in self.caches], np.uint64)
+        addresses = np.array([cache.address for cache in self.caches], np.uint64)
+        at = layout(self.prog, self.cache_type, [member])
+        pointers = gather(self.memory, addresses, at, self.faults)[member]
         ids = np.array([cache.id for cache in self.caches], np.int32)[pointers != 0]
         cpus = list(for_each_possible_cpu(self.prog))
         null = drgn.NULL(self.prog, "void *")
@@ -132,19 +133,9 @@ class _Search:
 
     def full_sheaves(self) -> tuple[Words, Ids]:
         """Full sheaves in the barns of all nodes, and their caches."""
-        heads, ids = [], []
-        for cache in self.caches:
-            for node in range(nr_node_ids(self.prog)):
-                # 5ba6bc27b1f9 (7.1) moved the barn's pointer out of kmem_cache_node.
-                if self.cache_type.has_member("per_node"):
-                    barn = cache.object.per_node[node].barn
-                else:
-                    per_node = cache.object.node[node]
-                    barn = per_node.barn if per_node else None
-                if barn:
-                    heads.append(barn.sheaves_full.address_of_().value_())
-                    ids.append(cache.id)
-        ends, cache_ids = np.array(heads, np.uint64), np.array(ids, np.int32)
+        barns, cache_ids = self.slab_map.per_node("barn", self.caches, self.faults)
+        full = drgn.offsetof(self.prog.type("struct node_barn"), "sheaves_full")
+        ends = barns + np.uint64(full)
         link = self.slab_map.word
         first = gather(self.memory, ends, link, self.faults)["word"]
         step = pointer_step(self.memory, link, "word", self.faults)

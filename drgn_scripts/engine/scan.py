@@ -208,6 +208,10 @@ class _Extractor:
         found = free[rows].sum(axis=1)
         torn = found != expected
         torn[damage.lanes()] = True
+        if block.readable is not None:
+            # Where nothing of a slab could be read, no object of it is taken for allocated.
+            torn &= block.readable.reshape(len(slabs), -1)[rows].any(axis=1)
+            expected = np.where(torn, expected, found)
         report.slabs_torn += int(torn.sum())
         report.objects_uncertain += int(np.maximum(expected - found, 0).sum())
 

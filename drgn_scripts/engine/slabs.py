@@ -14,8 +14,9 @@ from typing import Any
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.slab import for_each_slab_cache
+from drgn.helpers.linux.nodemask import nr_node_ids
 
+from drgn_scripts.engine.chase import Damage, chase, pointer_step
 from drgn_scripts.engine.freelist import FreelistCode
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import Layout, LayoutError, Path, layout
@@ -60,6 +61,9 @@ class SlabCache:
     """``kmem_cache.random``, 0 where free list pointers are not obfuscated."""
     left_pad: int
     """Bytes before the first object of a slab (``red_left_pad``)."""
+    flags: int
+    merged: bool
+    """The cache serves users of several names (``refcount`` above 1)."""
 
     @property
     def address(self) -> int:
@@ -73,6 +77,8 @@ _CACHE_MEMBERS = {
     "oo": "oo.x",
     "free_offset": "offset",
     "name": "name",
+    "flags": "flags",
+    "refcount": "refcount",
 }
 _CACHE_OPTIONAL = {
     "secret": "random",  # CONFIG_SLAB_FREELIST_HARDENED (4.14)
@@ -80,37 +86,74 @@ _CACHE_OPTIONAL = {
 }
 
 
-def _slab_caches(memory: Memory) -> list[SlabCache]:
-    """All caches. Their members are gathered: one by one they would take longer than a scan."""
-    objects = list(for_each_slab_cache(memory.prog))
+def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
+    """The ``struct kmem_cache`` on ``slab_caches``, and how many were beyond a tear in the list.
+
+    The list is followed both ways, so that one unreadable node costs only itself. drgn's
+    ``for_each_slab_cache()`` ends in an exception there, and on a cycle never.
+    """
+    prog = memory.prog
+    back = np.uint64(drgn.offsetof(prog.type("struct kmem_cache"), "list"))
+    links = layout(prog, "struct list_head", ["next", "prev"])
+    head = prog["slab_caches"].address_of_().value_()
+    found: list[Words] = []
+    damage = Damage()
+    for way in links.fields:
+        first = np.array([memory.word(head + links.fields[way].offset)], np.uint64)
+        step = pointer_step(memory, links, way, faults)
+        ends = np.array([head], np.uint64)
+        found += [
+            nodes for _, nodes in chase(first, step, limit=_MAX_CACHES, damage=damage, ends=ends)
+        ]
+        if not damage.lists:
+            break
+    nodes = np.concatenate(found) if found else np.empty(0, np.uint64)
+    _, order = np.unique(nodes, return_index=True)
+    return nodes[np.sort(order)] - back, damage.lists
+
+
+def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int]:
+    """All caches, and how many ends of their list were torn.
+
+    The members are gathered: one by one they would take longer than a scan.
+    """
+    prog = memory.prog
     try:
-        members = layout(memory.prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
+        members = layout(prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
     except LayoutError:
         raise UnsupportedAllocator(
             "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
         ) from None
-    faults = Faults()
-    addresses = np.array([cache.value_() for cache in objects], np.uint64)
+    addresses, torn = _cache_addresses(memory, faults)
     read = gather(memory, addresses, members, faults)
     names = c_strings(memory, read["name"], faults)
-    nothing = np.zeros(len(objects), np.uint64)
+    nothing = np.zeros(len(addresses), np.uint64)
     secrets = read.columns.get("secret", nothing).tolist()
     pads = read.columns.get("left_pad", nothing).tolist()
+    type_ = prog.pointer_type(prog.type("struct kmem_cache"))
+    # A cache of size 0 is what damage looks like, and nothing could be computed with it.
+    rows = np.flatnonzero(read.readable & (read["slot_size"] > 0)).tolist()
     return [
         SlabCache(
             id=id_,
-            object=cache,
-            name=(names[id_] or b"?").decode(errors="backslashreplace"),
-            object_size=int(read["object_size"][id_]),
-            slot_size=int(read["slot_size"][id_]),
-            objects_per_slab=int(read["oo"][id_]) & 0xFFFF,
-            order=int(read["oo"][id_]) >> 16,
-            free_offset=int(read["free_offset"][id_]),
-            secret=secrets[id_],
-            left_pad=pads[id_],
+            object=drgn.Object(prog, type_, value=int(addresses[row])),
+            name=(names[row] or b"?").decode(errors="backslashreplace"),
+            object_size=int(read["object_size"][row]),
+            slot_size=int(read["slot_size"][row]),
+            objects_per_slab=int(read["oo"][row]) & 0xFFFF,
+            order=int(read["oo"][row]) >> 16,
+            free_offset=int(read["free_offset"][row]),
+            secret=secrets[row],
+            left_pad=pads[row],
+            flags=int(read["flags"][row]),
+            merged=int(read["refcount"][row]) > 1,
         )
-        for id_, cache in enumerate(objects)
-    ]
+        for id_, row in enumerate(rows)
+    ], torn
+
+
+_MAX_CACHES = 1 << 20
+"""Child caches of memory cgroups make many; more than that is damage."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +258,9 @@ class SlabMap:
             slab_type = self.prog.type("struct page")
         self.layout = layout(self.prog, slab_type, _SLAB_MEMBERS, extra)
         self._extra = [name for name in extra or {} if name in self.layout]
-        self.caches = _slab_caches(memory)
+        self.faults = Faults()
+        """Unreadable pages of the caches' own structures."""
+        self.caches, self.caches_torn = _slab_caches(memory, self.faults)
         addresses = np.array([cache.address for cache in self.caches], np.uint64)
         self._columns: dict[str, Words] = {}
         self._cache_order = np.argsort(addresses)
@@ -338,6 +383,32 @@ class SlabMap:
                 [getattr(cache, name) for cache in self.caches], np.uint64
             )
         return self._columns[name]
+
+    def per_node(
+        self, name: str, caches: Sequence[SlabCache], faults: Faults
+    ) -> tuple[Words, npt.NDArray[np.int32]]:
+        """The caches' structures for each NUMA node.
+
+        :param name: ``node`` for the ``kmem_cache_node``, or ``barn`` (since 6.18)
+        :return: addresses of those that exist, and the ids of their caches
+        """
+        type_ = self.prog.type("struct kmem_cache")
+        nodes = nr_node_ids(self.prog)
+        cache = np.array([cache.address for cache in caches], np.uint64)
+        ids = np.array([cache.id for cache in caches], np.int32)
+        # 5ba6bc27b1f9 (7.1) put the pointers to node and barn side by side; before, the barn's
+        # was in the kmem_cache_node.
+        together = type_.has_member("per_node")
+        first = drgn.offsetof(type_, f"per_node[0].{name}" if together else "node[0]")
+        second = drgn.offsetof(type_, f"per_node[1].{name}" if together else "node[1]")
+        steps = np.arange(nodes) * (second - first) + first
+        places = (cache[:, None] + steps.astype(np.uint64)[None, :]).ravel()
+        pointers = gather(self.memory, places, self.word, faults)["word"]
+        owners = np.repeat(ids, nodes)
+        if name == "barn" and not together:
+            member = layout(self.prog, "struct kmem_cache_node", ["barn"])
+            pointers = gather(self.memory, pointers, member, faults)["barn"]
+        return pointers[pointers != 0], owners[pointers != 0]
 
     def containing(self, addresses: Words, faults: Faults) -> npt.NDArray[np.int32]:
         """Indexes in :attr:`caches` of the caches that addresses were allocated from.

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.nodemask import nr_node_ids
 
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import LayoutError, layout
-from drgn_scripts.engine.memory import Faults, Words
+from drgn_scripts.engine.memory import Faults
 from drgn_scripts.engine.slabs import SlabMap
 
 
@@ -34,28 +33,12 @@ def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
         )
     except LayoutError:
         return None
-    pointers, ids = _per_node(slab_map)
+    pointers, ids = slab_map.per_node("node", slab_map.caches, faults)
     read = gather(slab_map.memory, pointers, counters, faults)
     sums = {}
     for name in counters.fields:
         sums[name] = np.bincount(ids, read[name], len(slab_map.caches)).astype(np.int64)
     return NodeCounters(**sums)
-
-
-def _per_node(slab_map: SlabMap) -> tuple[Words, npt.NDArray[np.int64]]:
-    """Addresses of all ``kmem_cache_node``, and the ids of their caches."""
-    pointers, ids = [], []
-    for cache in slab_map.caches:
-        for node in range(nr_node_ids(slab_map.prog)):
-            # 5ba6bc27b1f9 (7.1) put the pointer beside that of the barn.
-            try:
-                per_node = cache.object.per_node[node].node
-            except AttributeError:
-                per_node = cache.object.node[node]
-            if per_node:
-                pointers.append(per_node.value_())
-                ids.append(cache.id)
-    return np.array(pointers, np.uint64), np.array(ids, np.int64)
 
 
 def reclaimable(slab_map: SlabMap) -> npt.NDArray[np.bool_]:
@@ -65,4 +48,4 @@ def reclaimable(slab_map: SlabMap) -> npt.NDArray[np.bool_]:
         flag = 1 << int(slab_map.prog.constant("_SLAB_RECLAIM_ACCOUNT"))
     except LookupError:
         flag = 0x20000  # include/linux/slab.h, 2.6.22 to 6.8
-    return np.array([bool(int(cache.object.flags) & flag) for cache in slab_map.caches], np.bool_)
+    return np.array([bool(cache.flags & flag) for cache in slab_map.caches], np.bool_)

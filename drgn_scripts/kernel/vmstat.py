@@ -17,6 +17,7 @@ def node_page_state(prog: drgn.Program, *names: str) -> int | None:
 
     :param names: enumerators by which the item is known; the first that exists is used
     :return: pages (byte counters, too, are kept in pages); None where the kernel has no such item
+        or the dump lacks it
     """
     for name in names:
         try:
@@ -27,10 +28,17 @@ def node_page_state(prog: drgn.Program, *names: str) -> int | None:
         if item.type_.type_name() != "enum node_stat_item":
             return None
         index = int(item)
-        total = 0
-        for pgdat in for_each_online_pgdat(prog):
-            total += int(pgdat.vm_stat[index].counter)
-            for cpu in for_each_possible_cpu(prog):
-                total += int(per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index])
-        return total
+        try:
+            return _sum(prog, index)
+        except drgn.FaultError:
+            return None
     return None
+
+
+def _sum(prog: drgn.Program, index: int) -> int:
+    total = 0
+    for pgdat in for_each_online_pgdat(prog):
+        total += int(pgdat.vm_stat[index].counter)
+        for cpu in for_each_possible_cpu(prog):
+            total += int(per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index])
+    return total

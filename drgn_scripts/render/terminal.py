@@ -140,7 +140,7 @@ def _header(result: Result, width: int) -> RenderableType:
     first = Text.assemble((printable(result.analysis), "bold"), f" on {printable(result.target)}")
     second = Text(f"Linux {printable(result.kernel)}")
     if result.live:
-        second.append(", running: its figures moved while they were read")
+        second.append(", live: its figures moved while they were read")
     return Group(_prose(first, width), _prose(second, width))
 
 

@@ -170,7 +170,7 @@ def test_a_running_kernel_is_called_one() -> None:
     result = synthetic_result()
     assert "running" not in on_terminal(result, 80)
     result.live = True
-    assert "Linux 6.1.0-synthetic, running" in on_terminal(result, 80)
+    assert "Linux 6.1.0-synthetic, live" in on_terminal(result, 80)
 
 
 @pytest.mark.parametrize(

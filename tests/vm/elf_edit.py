@@ -16,7 +16,7 @@ PAGE = 4096
 
 def copy(source: Path, target: Path) -> None:
     """Copy a dump, keeping its holes."""
-    subprocess.run(["cp", "--sparse=always", "--reflink=auto", source, target], check=True)
+    subprocess.run(["cp", "--sparse=auto", "--reflink=auto", source, target], check=True)
     target.chmod(0o600)
 
 
