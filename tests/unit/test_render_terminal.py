@@ -141,6 +141,14 @@ def test_an_empty_table_is_shown_as_empty() -> None:
     assert "Nothing at all\n  (no rows)" in on_terminal(synthetic_result(), 80)
 
 
+def test_a_table_of_details_is_named_but_not_shown() -> None:
+    result = synthetic_result()
+    result.tables["caches"].detail = True
+    screen = on_terminal(result, 80)
+    assert "Caches by memory" not in screen
+    assert "Also with --json, --csv, --parquet: caches\n" in re.sub(" +\n", "\n", screen)
+
+
 def test_checks_that_agree_are_counted_and_the_others_shown() -> None:
     screen = on_terminal(synthetic_result(), 100)
     checks = screen[screen.index("Checks against") : screen.index("Gaps")]
@@ -166,9 +174,9 @@ def test_what_is_not_there_is_said() -> None:
         assert section in screen
 
 
-def test_a_running_kernel_is_called_one() -> None:
+def test_a_live_kernel_is_called_one() -> None:
     result = synthetic_result()
-    assert "running" not in on_terminal(result, 80)
+    assert "live" not in on_terminal(result, 80)
     result.live = True
     assert "Linux 6.1.0-synthetic, live" in on_terminal(result, 80)
 
