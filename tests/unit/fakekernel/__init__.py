@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A *synthetic* kernel: a few megabytes of made-up memory that drgn takes for an x86-64 kernel.
+
+Nothing here was ever part of a real kernel. Names and meanings of structs, members and symbols are
+the kernel's, since that is what the code under test looks for; where the members lie is invented
+(and kept apart from where real kernels have them). What a test writes into this memory is the
+*truth* that the code under test has to find out again:
+
+>>> k = FakeKernel("6.10")
+>>> dentry = k.cache("dentry", 192)
+>>> slab = k.slab(dentry, free=[3, 1, 5])
+>>> dentry.allocated()  # addresses of the objects that are neither free nor parked
+
+``k.prog`` is the program. Its physical memory is ``k.ram``; virtual addresses go through real page
+tables, so drgn's own helpers work. ``k.drop(address)`` makes a page unreadable, ``k.set(member,
+value)`` overwrites any member of any struct, and ``k.settle()`` makes the kernel's own counters
+agree with everything made so far.
+
+:data:`ERAS` lists the layouts there have been; ``FakeKernel(replace(ERAS["7.0"], codetag=True))``
+makes another.
+"""
+
+from tests.unit.fakekernel.eras import ERAS, Era
+from tests.unit.fakekernel.machine import DIRECT_MAP, PAGE, RANGES, VMEMMAP, Machine
+from tests.unit.fakekernel.slub import Cache, FakeKernel, Memcg, Slab
+from tests.unit.fakekernel.types import add_types
+
+__all__ = [
+    "DIRECT_MAP",
+    "ERAS",
+    "PAGE",
+    "RANGES",
+    "VMEMMAP",
+    "Cache",
+    "Era",
+    "FakeKernel",
+    "Machine",
+    "Memcg",
+    "Slab",
+    "add_types",
+]

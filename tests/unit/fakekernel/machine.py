@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Memory, page tables and symbols of a *synthetic* x86-64 kernel."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Sequence
+
+import drgn
+from drgn import Object, Program, TypeEnumerator
+from drgn import PlatformFlags as Flags
+
+from tests.unit.fakekernel.types import Table, add_types
+
+PAGE = 4096
+DIRECT_MAP = 0xFFFF_8880_0000_0000
+VMEMMAP = 0xFFFF_EA00_0000_0000
+_KERNEL_MAP = 0xFFFF_FFFF_8000_0000
+RANGES = ((0, 1024), (2048, 4096))
+"""Page frames that exist: there is a hole in memory, and in the ``struct page`` array."""
+_PGD, _DIRECT_PUD, _VMEMMAP_PUD, _PMD, _PTE, _MEMMAP, _HEAP, _HEAP_END = 1, 2, 3, 4, 5, 16, 80, 512
+_TYPES: Table = {
+    "struct list_head": (16, "0 struct list_head * next\n8 struct list_head * prev"),
+    "struct page": (64, ""),
+    "struct mem_section": (16, "0 unsigned long section_mem_map\n8 struct usage * usage"),
+    "struct usage": (8, "0 unsigned long [1] subsection_map"),
+    "typedef phys_addr_t": (0, "unsigned long"),
+}
+
+
+class Machine:
+    """Physical memory, the page tables for it, and a program with little but the types given.
+
+    The first 2 MB hold page tables, the ``struct page`` array and :meth:`alloc`'s heap.
+    """
+
+    def __init__(self, types: Table, vmcoreinfo: str = "") -> None:
+        self.ram = mmap.mmap(-1, RANGES[-1][1] * PAGE, mmap.MAP_PRIVATE)
+        self.holes: set[int] = set()
+        """Page frames that cannot be read."""
+        self.symbols: dict[str, Object] = {}
+        flags = Flags.IS_64_BIT | Flags.IS_LITTLE_ENDIAN
+        self.prog = Program(drgn.Platform(drgn.Architecture.X86_64, flags))
+        self.prog.set_linux_kernel_custom(
+            "OSRELEASE=0.0.0-synthetic\nPAGESIZE=4096\nKERNELOFFSET=0\nNUMBER(phys_base)=0\n"
+            f"SYMBOL(swapper_pg_dir)={_KERNEL_MAP + _PGD * PAGE:x}\n{vmcoreinfo}",
+            False,
+        )
+        for start, end in RANGES:
+            self.prog.add_memory_segment(start * PAGE, (end - start) * PAGE, self._read, True)
+        add_types(self.prog, {**_TYPES, **types})
+        self.prog.register_object_finder("synthetic", self._find, enable_index=0)
+        self._heap = _HEAP * PAGE
+        self._map()
+        self._symbols()
+
+    def _read(self, address: int, size: int, offset: int, physical: bool) -> bytes:
+        for pfn in range(address // PAGE, (address + size - 1) // PAGE + 1):
+            if pfn in self.holes:
+                raise drgn.FaultError("page excluded from this synthetic dump", address)
+        return self.ram[address : address + size]
+
+    def _find(self, prog: Program, name: str, flags: object, file: str | None) -> Object | None:
+        return self.symbols.get(name)
+
+    def _map(self) -> None:
+        """One gigabyte page for the direct map, small pages for the ``struct page`` array."""
+
+        def entry(table: int, address: int, shift: int, value: int) -> None:
+            place = table * PAGE + (address >> shift & 511) * 8
+            self.ram[place : place + 8] = value.to_bytes(8, "little")
+
+        entry(_PGD, DIRECT_MAP, 39, _DIRECT_PUD * PAGE | 3)
+        entry(_DIRECT_PUD, DIRECT_MAP, 30, 0x83)
+        entry(_PGD, VMEMMAP, 39, _VMEMMAP_PUD * PAGE | 3)
+        entry(_VMEMMAP_PUD, VMEMMAP, 30, _PMD * PAGE | 3)
+        entry(_PMD, VMEMMAP, 21, _PTE * PAGE | 3)
+        for start, end in RANGES:
+            for page in range(start * 64 // PAGE, end * 64 // PAGE):
+                entry(_PTE, VMEMMAP + page * PAGE, 12, (_MEMMAP + page) * PAGE | 3)
+
+    def _symbols(self) -> None:
+        section = self.alloc("struct mem_section")
+        usage = self.alloc("struct usage")
+        # A subsection is 512 pages; 3 says present and mapped.
+        bits = sum((1 << end // 512) - (1 << start // 512) for start, end in RANGES)
+        self.set(section.section_mem_map, 3)
+        self.set(section.usage, usage)
+        self.set(usage.subsection_map[0], bits)
+        root = self.alloc("struct mem_section *")
+        self.set(root, section)
+        self.variable("mem_section", "struct mem_section **", root.address_)
+        for name, value in {
+            "SECTIONS_PER_ROOT": 256,
+            "SECTION_SIZE_BITS": 27,
+            "__highest_present_section_nr": 0,
+            "page_offset_base": DIRECT_MAP,
+            "min_low_pfn": 1,
+            "max_low_pfn": RANGES[-1][1],
+            "max_pfn": RANGES[-1][1],
+        }.items():
+            self.constant(name, value)
+        self.constant("vmemmap", VMEMMAP, "struct page *")
+
+    # What a test writes
+
+    def constant(self, name: str, value: int, type_: str | drgn.Type = "unsigned long") -> None:
+        """Give the program a constant, or a variable whose value is known without memory."""
+        self.symbols[name] = Object(self.prog, type_, value)
+
+    def variable(self, name: str, type_: str, value: int | None = None) -> Object:
+        """Give the program a variable that lies in memory."""
+        self.symbols[name] = self.alloc(type_)
+        if value is not None:
+            self.set(self.symbols[name], value)
+        return self.symbols[name]
+
+    def enum(self, tag: str, names: Sequence[str], first: int = 0) -> None:
+        """Give the program an enum, each name one more than the one before."""
+        numbers = {name: first + at for at, name in enumerate(names)}
+        enumerators = [TypeEnumerator(*item) for item in numbers.items()]
+        type_ = self.prog.enum_type(tag, self.prog.type("unsigned int"), enumerators)
+        for name, number in numbers.items():
+            self.constant(name, number, type_)
+
+    def alloc(self, type_: str, extra: int = 0, *, alone: bool = False) -> Object:
+        """A zeroed object of a type in the heap, with ``extra`` bytes after it.
+
+        :param alone: on pages of its own, so that :meth:`drop` hits nothing else
+        """
+        if alone:
+            self._heap = -(-self._heap // PAGE) * PAGE
+        place = Object(self.prog, type_, address=DIRECT_MAP + self._heap)
+        self._heap += -(-(drgn.sizeof(place) + extra) // 64) * 64
+        if alone:
+            self._heap = -(-self._heap // PAGE) * PAGE
+        assert self._heap <= _HEAP_END * PAGE, "the synthetic heap is full"
+        return place
+
+    def string(self, text: bytes) -> int:
+        """Address of a C string in the heap."""
+        place = int(self.alloc("char", len(text)).address_)
+        self.write(place, text + b"\0")
+        return place
+
+    def set(self, place: Object, value: int | Object) -> None:
+        """Store a number, or the address of an object, in the scalar or bit field at ``place``."""
+        number = int(value.address_ if isinstance(value, Object) else value)
+        bits = place.bit_field_size_
+        if bits is None:
+            size = drgn.sizeof(place)
+            self.write(place.address_, (number % (1 << 8 * size)).to_bytes(size, "little"))
+            return
+        mask = (1 << bits) - 1 << place.bit_offset_
+        word = self.word(place.address_) & ~mask | (number << place.bit_offset_ & mask)
+        self.write(place.address_, word.to_bytes(8, "little"))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Store bytes at a virtual address."""
+        at = self.physical(address)
+        self.ram[at : at + len(data)] = data
+
+    def write_words(self, address: int, *words: int) -> None:
+        """Store words of 64 bits."""
+        self.write(address, struct.pack(f"<{len(words)}Q", *words))
+
+    def word(self, address: int) -> int:
+        """The word that stands at a virtual address."""
+        at = self.physical(address)
+        return int.from_bytes(self.ram[at : at + 8], "little")
+
+    def list_add_tail(self, node: Object, head: Object) -> None:
+        """The kernel's function of that name; :meth:`list_init` comes first."""
+        last = self.word(head.address_ + 8)
+        self.write_words(node.address_, head.address_, last)
+        self.write_words(last, node.address_)
+        self.write_words(head.address_ + 8, node.address_)
+
+    def list_init(self, head: Object) -> None:
+        """INIT_LIST_HEAD()."""
+        self.write_words(head.address_, head.address_, head.address_)
+
+    @staticmethod
+    def physical(address: int) -> int:
+        """Where in :attr:`ram` a virtual address leads."""
+        if VMEMMAP <= address < VMEMMAP + (1 << 21):
+            return _MEMMAP * PAGE + address - VMEMMAP
+        return address - DIRECT_MAP
+
+    def drop(self, address: int, pages: int = 1) -> None:
+        """Make pages unreadable, from that of ``address`` on."""
+        first = self.physical(address) // PAGE
+        self.holes.update(range(first, first + pages))

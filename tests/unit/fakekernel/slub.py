@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A tiny model of SLUB and of memory cgroups that writes itself into a *synthetic* kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import drgn
+from drgn import Object
+
+from tests.unit.fakekernel.eras import ERAS, Era, table
+from tests.unit.fakekernel.machine import DIRECT_MAP, PAGE, VMEMMAP, Machine
+
+CPUS = NODES = 2
+_PG_SLAB, _PG_HEAD = 9, 6
+_PAGE_TYPE_SLAB, _PAGE_TYPE_LARGE = 0xF5, 0xF8
+_NODE_SHIFT = 61
+_MASK = (1 << 64) - 1
+
+
+@dataclass(eq=False)
+class Slab:
+    """One slab, and what is true of its slots."""
+
+    cache: Cache
+    pfn: int
+    order: int
+    objects: int
+    node: int
+    struct: Object
+    """``struct slab``, or ``struct page`` before 5.17."""
+    free: set[int]
+    """Slots on the slab's own free list."""
+    parked: set[int] = field(default_factory=set)
+    """Free slots that a CPU or a sheaf keeps; they count as in use."""
+
+    @property
+    def address(self) -> int:
+        return DIRECT_MAP + self.pfn * PAGE
+
+    def object(self, slot: int) -> int:
+        """Address of the object in a slot."""
+        return self.address + self.cache.left_pad + slot * self.cache.slot_size
+
+    def allocated(self) -> list[int]:
+        """Slots that hold an allocated object."""
+        return [at for at in range(self.objects) if at not in self.free and at not in self.parked]
+
+
+@dataclass(eq=False)
+class Cache:
+    """A slab cache."""
+
+    object: Object
+    """``struct kmem_cache``"""
+    name: str
+    object_size: int
+    slot_size: int
+    order: int
+    offset: int
+    left_pad: int
+    secret: int
+    reclaimable: bool
+    slabs: list[Slab] = field(default_factory=list)
+
+    @property
+    def address(self) -> int:
+        return int(self.object.address_)
+
+    def allocated(self) -> list[int]:
+        """Addresses of all allocated objects, ascending."""
+        return sorted(slab.object(at) for slab in self.slabs for at in slab.allocated())
+
+
+@dataclass(eq=False)
+class Memcg:
+    """A memory cgroup, and the one obj_cgroup that charges to it."""
+
+    object: Object
+    """``struct mem_cgroup``"""
+    objcg: Object
+    path: str
+
+
+class FakeKernel(Machine):
+    """A synthetic kernel with two CPUs and two NUMA nodes.
+
+    :param era: one of :data:`ERAS` by name, or any other :class:`Era`
+    """
+
+    def __init__(self, era: str | Era = "6.10") -> None:
+        self.era = ERAS[era] if isinstance(era, str) else era
+        mapcount = (_PAGE_TYPE_SLAB << 24) - (1 << 32)
+        text = f"NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)={mapcount}\n" if self.era.page_type else ""
+        super().__init__(table(self.era), text)
+        self.caches: list[Cache] = []
+        self._next_pfn = 512
+        self._percpu_used = 64
+        self.constant("PG_slab", _PG_SLAB)
+        self.constant("PG_head", _PG_HEAD)
+        if self.era.page_type:
+            self.constant("_SLAB_RECLAIM_ACCOUNT", 5)
+            self.constant("PGTY_large_kmalloc", _PAGE_TYPE_LARGE)
+        if self.era.vector == "obj_exts":
+            self.constant("__NR_OBJEXTS_FLAGS", 8)
+        if self.era.needs_objcg and self.era.codetag:
+            key = self.variable("slab_obj_ext_has_codetag_key", "struct static_key_false")
+            self.set(key.key.enabled.counter, 1)
+        self._make_cpus_and_nodes()
+        self._make_memcgs()
+        self.list_init(self.variable("slab_caches", "struct list_head"))
+
+    def _make_cpus_and_nodes(self) -> None:
+        self._percpu = [self.alloc("char", 2 * PAGE, alone=True).address_ for _ in range(CPUS)]
+        offsets = self.variable("__per_cpu_offset", f"unsigned long [{CPUS}]")
+        self.write_words(offsets.address_, *self._percpu)
+        self.constant("nr_cpu_ids", CPUS)
+        for name in ("__cpu_possible_mask", "__cpu_online_mask"):
+            self.set(self.variable(name, "struct cpumask").bits[0], (1 << CPUS) - 1)
+        self.constant("nr_node_ids", NODES)
+        self.enum("node_states", ["N_POSSIBLE", "N_ONLINE"])
+        for state in self.variable("node_states", "nodemask_t [2]"):
+            self.set(state.bits[0], (1 << NODES) - 1)
+        # 4.13 to 5.8 have no _B; the words mean pages all the same.
+        suffix = "" if self.era.children else "_B"
+        names = ["NR_OTHER", f"NR_SLAB_RECLAIMABLE{suffix}", f"NR_SLAB_UNRECLAIMABLE{suffix}"]
+        self.enum("node_stat_item", names)
+        data = self.variable("node_data", "struct pglist_data * [8]")
+        for node in range(NODES):
+            pgdat = self.alloc("struct pglist_data")
+            self.set(pgdat.node_id, node)
+            self.set(pgdat.per_cpu_nodestats, self.percpu(8))
+            self.set(data[node], pgdat)
+        self.set(self.variable("_totalram_pages", "atomic_long_t").counter, 3072)
+
+    def percpu(self, size: int) -> int:
+        """Allocate per-CPU memory: a pointer for per_cpu_ptr()."""
+        place, self._percpu_used = self._percpu_used, self._percpu_used + -(-size // 8) * 8
+        assert self._percpu_used <= 2 * PAGE, "the synthetic per-CPU area is full"
+        return place
+
+    def per_cpu(self, type_: str, pointer: int, cpu: int) -> Object:
+        """The copy of a per-CPU structure that belongs to a CPU."""
+        return Object(self.prog, type_, address=self._percpu[cpu] + pointer)
+
+    # Memory cgroups
+
+    def _make_memcgs(self) -> None:
+        self.enum("css_flags", ["CSS_ONLINE"], 2)
+        self.constant("CSS_DYING", 16)
+        self.memcgs: list[Memcg] = []
+        self.root = self.memcg("", None)
+        self.variable("root_mem_cgroup", "struct mem_cgroup *", self.root.object.address_)
+
+    def memcg(self, name: str, parent: Memcg | None, *, flags: int = 2) -> Memcg:
+        """A memory cgroup below another; ``flags`` are CSS_ONLINE (2) and CSS_DYING (16)."""
+        object_ = self.alloc("struct mem_cgroup", alone=True)
+        cgroup, kn = self.alloc("struct cgroup"), self.alloc("struct kernfs_node")
+        objcg = self.alloc("struct obj_cgroup")
+        self.set(object_.css.cgroup, cgroup)
+        self.set(object_.css.flags, flags)
+        self.set(cgroup.kn, kn)
+        self.set(kn.name, self.string(name.encode()))
+        self.set(objcg.memcg, object_)
+        self.list_init(object_.css.children)
+        path = "/"
+        if parent is not None:
+            self.list_add_tail(object_.css.sibling, parent.object.css.children)
+            path = f"{parent.path.rstrip('/')}/{name}"
+        self.memcgs.append(Memcg(object_, objcg, path))
+        return self.memcgs[-1]
+
+    # Slabs
+
+    def cache(
+        self,
+        name: str,
+        object_size: int,
+        slot_size: int = 0,
+        order: int = 0,
+        *,
+        offset: int = 0,
+        left_pad: int = 0,
+        reclaimable: bool = False,
+        refcount: int = 1,
+        root: Cache | None = None,
+        memcg: Memcg | None = None,
+    ) -> Cache:
+        """A slab cache.
+
+        :param slot_size: ``object_size`` by default
+        :param offset: where in a free object the pointer to the next one stands
+        :param root: the cache this one is a child of, for the memory cgroup ``memcg``
+        """
+        era, slot_size = self.era, slot_size or object_size
+        object_ = self.alloc("struct kmem_cache", alone=True)
+        secret = 0x9E37_79B9_7F4A_7C15 * (len(self.caches) + 1) & _MASK if era.hardened else 0
+        cache = Cache(
+            object_, name, object_size, slot_size, order, offset, left_pad, secret, reclaimable
+        )
+        flag = 1 << 5 if era.page_type else 0x20000
+        self.set(object_.flags, flag if reclaimable else 0)
+        self.set(object_.size, slot_size)
+        self.set(object_.object_size, object_size)
+        self.set(object_.offset, offset)
+        self.set(object_.oo.x, order << 16 | (PAGE << order) // slot_size)
+        self.set(object_.refcount, refcount)
+        self.set(object_.red_left_pad, left_pad)
+        self.set(object_.name, self.string(name.encode()))
+        self.list_add_tail(object_.list, self.symbols["slab_caches"])
+        if era.hardened:
+            self.set(object_.random, secret)
+        if era.cpu_slab:
+            self.set(object_.cpu_slab, self.percpu(24))
+        if era.sheaves:
+            self.set(object_.cpu_sheaves, self.percpu(32))
+        for node in range(NODES):
+            pointer = object_.per_node[node].node if era.per_node else object_.node[node]
+            self.set(pointer, self.alloc("struct kmem_cache_node"))
+            self.list_init(pointer.partial)
+            if era.sheaves:
+                barn = self.alloc("struct node_barn", alone=True)
+                self.set(object_.per_node[node].barn if era.per_node else pointer.barn, barn)
+                self.list_init(barn.sheaves_full)
+        if root is not None:
+            self.set(object_.memcg_params.root_cache, root.object)
+        if memcg is not None:
+            self.set(object_.memcg_params.memcg, memcg.object)
+        self.caches.append(cache)
+        return cache
+
+    def page(self, pfn: int) -> Object:
+        """The ``struct page`` of a page frame."""
+        return Object(self.prog, "struct page", address=VMEMMAP + 64 * pfn)
+
+    def pages(self, order: int, node: int = 0) -> int:
+        """Allocate a compound page, and return its first page frame."""
+        pfn = -(-self._next_pfn >> order) << order
+        if 1024 <= pfn < 2048:
+            pfn = 2048
+        self._next_pfn = pfn + (1 << order)
+        for at in range(pfn, self._next_pfn):
+            page = self.page(at)
+            flags = page.flags.f if self.era.memdesc_flags else page.flags
+            self.set(flags, node << _NODE_SHIFT | (at == pfn and order > 0) << _PG_HEAD)
+            self.set(page._mapcount.counter, -1)
+            if at > pfn:
+                mask = -(64 << order) & _MASK
+                head = mask if self.era.compound_mask else VMEMMAP + 64 * pfn
+                self.set(page.member_(self.era.compound), head | 1)
+        return pfn
+
+    def large_kmalloc(self, order: int) -> int:
+        """A kmalloc() beyond the slab caches, as kernels since 6.15 mark it; its page frame."""
+        pfn = self.pages(order)
+        self.set(self.page(pfn)._mapcount.counter, _PAGE_TYPE_LARGE << 24)
+        tail = self.page(pfn + 1)
+        flags = tail.flags.f if self.era.memdesc_flags else tail.flags
+        self.set(flags, int(flags) & ~0xFF | order)
+        return pfn
+
+    def slab(
+        self, cache: Cache, free: Iterable[int] = (), *, order: int | None = None, node: int = 0
+    ) -> Slab:
+        """A slab whose slots ``free`` are on its free list, in that order.
+
+        :param order: the cache's by default
+        """
+        order = cache.order if order is None else order
+        pfn = self.pages(order, node)
+        page = self.page(pfn)
+        if self.era.page_type:
+            self.set(page._mapcount.counter, _PAGE_TYPE_SLAB << 24)
+        else:
+            self.set(page.flags, int(page.flags) | 1 << _PG_SLAB)
+        struct = drgn.cast("struct slab *", page.address_of_())[0] if self.era.struct_slab else page
+        objects = (PAGE << order) // cache.slot_size
+        free = list(free)
+        slab = Slab(cache, pfn, order, objects, node, struct, set(free))
+        self.set(struct.slab_cache, cache.object)
+        self.set(struct.objects, objects)
+        self.set(struct.inuse, objects - len(free))
+        self.set(struct.freelist, self.chain(slab, free))
+        cache.slabs.append(slab)
+        return slab
+
+    def chain(self, slab: Slab, slots: Sequence[int]) -> int:
+        """Link free objects; the address of the first."""
+        addresses = [*map(slab.object, slots), 0]
+        for here, following in pairwise(addresses):
+            self.link(slab.cache, here, following)
+        return addresses[0]
+
+    def link(self, cache: Cache, here: int, following: int) -> None:
+        """Write a free list pointer, obfuscated the way the era does it."""
+        place = here + cache.offset
+        if self.era.hardened:
+            swapped = int.from_bytes(place.to_bytes(8, "big"), "little")
+            following ^= cache.secret ^ (swapped if self.era.swab else place)
+        self.write_words(place, following)
+
+    # Free objects that are parked
+
+    def cpu_slab(self, slab: Slab, cpu: int, free: Sequence[int] = ()) -> Object:
+        """Make a slab a CPU's active one, with a free list of the CPU's own."""
+        active = self.per_cpu("struct kmem_cache_cpu", int(slab.cache.object.cpu_slab), cpu)
+        self.set(active.slab if self.era.struct_slab else active.page, slab.struct)
+        self.set(active.freelist, self.chain(slab, free))
+        slab.parked.update(free)
+        return active
+
+    def sheaf(self, objects: Sequence[tuple[Slab, int]]) -> Object:
+        """A sheaf of free objects, given by slab and slot."""
+        sheaf = self.alloc("struct slab_sheaf", 8 * len(objects))
+        self.set(sheaf.size, len(objects))
+        self.write_words(sheaf.address_ + 32, *(slab.object(slot) for slab, slot in objects))
+        for slab, slot in objects:
+            slab.parked.add(slot)
+        return sheaf
+
+    def cpu_sheaf(self, cache: Cache, cpu: int, which: str, sheaf: Object) -> None:
+        """Give a CPU a sheaf as its ``main``, ``spare`` or ``rcu_free``."""
+        pointer = int(cache.object.cpu_sheaves)
+        sheaves = self.per_cpu("struct slub_percpu_sheaves", pointer, cpu)
+        self.set(sheaves.member_(which), sheaf)
+
+    def barn(self, cache: Cache, node: int) -> Object:
+        """``struct node_barn`` of a node."""
+        if self.era.per_node:
+            return cache.object.per_node[node].barn[0]
+        return cache.object.node[node].barn[0]
+
+    # Owners
+
+    def charge(
+        self,
+        slab: Slab,
+        owners: Mapping[int, Memcg],
+        *,
+        at: int | None = None,
+        in_object: int | None = None,
+    ) -> int:
+        """Give a slab a vector that charges some of its slots to memory cgroups.
+
+        :param at: where the vector lies; by default in the heap, outside of any slab
+        :param in_object: the vector's elements lie that far in the slab's own slots (7.0)
+        :return: address of the vector
+        """
+        element = 16 if self.era.codetag else 8
+        stride = element if in_object is None else slab.cache.slot_size
+        if in_object is not None:
+            at = slab.object(0) + in_object
+        elif at is None:
+            at = self.alloc("char", slab.objects * element, alone=True).address_
+        for slot in range(slab.objects):
+            objcg = owners[slot].objcg.address_ if slot in owners else 0
+            self.write_words(at + slot * stride, objcg)
+        self.set(slab.struct.member_(self.era.vector), at | 1)
+        if self.era.stride:
+            self.set(slab.struct.stride, stride)
+        if self.era.needs_objcg:
+            self.set(slab.struct.obj_exts_in_object, in_object is not None)
+            self.set(slab.struct.obj_exts_needs_objcg, 1)
+        return at
+
+    # The kernel's own counters
+
+    def settle(self) -> None:
+        """Make all counters agree with the slabs there are."""
+        pages = [[0, 0] for _ in range(NODES)]
+        for cache in self.caches:
+            for node in range(NODES):
+                slabs = [slab for slab in cache.slabs if slab.node == node]
+                per_node = self.node(cache, node)
+                self.set(per_node.nr_slabs.counter, len(slabs))
+                self.set(per_node.total_objects.counter, sum(slab.objects for slab in slabs))
+                pages[node][not cache.reclaimable] += sum(1 << slab.order for slab in slabs)
+        for node in range(NODES):
+            pgdat = self.symbols["node_data"][node]
+            for item in (0, 1):
+                # Part of it is what the CPUs have not folded yet.
+                self.set(pgdat.vm_stat[1 + item].counter, pages[node][item] - 3)
+                for cpu, unfolded in enumerate((-2, 5)):
+                    stats = int(pgdat.per_cpu_nodestats)
+                    diff = self.per_cpu("struct per_cpu_nodestat", stats, cpu)
+                    self.set(diff.vm_node_stat_diff[1 + item], unfolded)
+
+    def node(self, cache: Cache, node: int) -> Object:
+        """``struct kmem_cache_node`` of a node."""
+        if self.era.per_node:
+            return cache.object.per_node[node].node[0]
+        return cache.object.node[node][0]
