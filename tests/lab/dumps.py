@@ -21,7 +21,7 @@ from .scenario import Scenario, load, scenarios
 from .store import Kernel
 
 # To be raised when the lab itself changes what ends up in a dump.
-_EDITION = 1
+_EDITION = 3
 
 _MIB = 1 << 20
 
@@ -45,8 +45,7 @@ class Dump:
     @functools.cached_property
     def truth(self) -> dict[str, str]:
         """What the guest reported, by name; bytes that are no UTF-8 are surrogates."""
-        truth_: dict[str, str] = json.loads((self.path / "truth.json").read_text())
-        return truth_
+        return truth.read(self.path / "truth.json")
 
 
 @dataclass(frozen=True)
@@ -210,8 +209,7 @@ def _make(kernel: Kernel, case: Scenario, directory: Path) -> None:
         _trim(case, directory, dumped)
     (directory / "initrd").unlink()
     (directory / "init").unlink()
-    reports["created.json"] = truth.created(reports.pop("notes"))
-    (directory / "truth.json").write_text(json.dumps(reports, indent=1))
+    truth.write(directory / "truth.json", reports)
 
 
 def _trim(case: Scenario, directory: Path, notes: str) -> None:
@@ -254,8 +252,7 @@ def live(kernel: str, scenario: str) -> Iterator[Live]:
         qmp = directory / "qmp"
         more = ["-qmp", f"unix:{qmp},server=on,wait=off"]
         with _boot(found, case, directory, more, case.time_limit) as machine:
-            reports = machine.phase("before")
-            reports["created.json"] = truth.created(reports.pop("notes"))
+            reports = truth.summed_up(machine.phase("before"))
             yield Live(
                 kernel=found.name,
                 scenario=case.name,

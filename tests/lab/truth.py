@@ -5,13 +5,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 # File systems that forget a name as soon as it turns out not to exist.
 _FORGETFUL = ("tmpfs", "ramfs")
 
 
-def created(notes: str) -> str:
+def read(path: Path) -> dict[str, str]:
+    """The ground truth that :func:`write` has kept."""
+    reports: dict[str, str] = json.loads(path.read_text())
+    return summed_up(reports)
+
+
+def write(path: Path, reports: dict[str, str]) -> None:
+    """Keep what a guest reported as it came; how it is summed up may change."""
+    path.write_text(json.dumps(reports, indent=1))
+
+
+def summed_up(reports: dict[str, str]) -> dict[str, str]:
+    """What a guest reported, with ``created.json`` in place of its program's notes."""
+    rest = {name: text for name, text in reports.items() if name != "notes"}
+    return {**rest, "created.json": _created(reports["notes"])}
+
+
+def _created(notes: str) -> str:
     """Sum up the notes of the guest's program, as JSON.
 
     ``names`` has, per directory, name pattern and memcg, how many files exist
@@ -19,22 +37,26 @@ def created(notes: str) -> str:
     files are held open. Paths and names that are no UTF-8 hold surrogates (PEP 383).
     """
     names: dict[tuple[str, str, str], Counter[str]] = {}
-    memcgs: dict[str, dict[str, Any]] = {}
+    memcgs: list[dict[str, Any]] = []
+    by_path: dict[str, dict[str, Any]] = {}
     lists: dict[str, list[Any]] = {"mounts": [], "watches": [], "device-writes": [], "churn": []}
     totals: Counter[str] = Counter()
-    for note in json.loads(f"[{notes}]"):
+    for raw in json.loads(f"[{notes}]"):
+        note = {key: _text(value) for key, value in raw.items()}
         do = note.pop("do")
         if do in ("files", "missing", "remove", "hold"):
             key = note["dir"], note["pattern"], note.get("memcg", "")
             _count(names.setdefault(key, Counter()), do, note["count"], note["fs"])
         elif do == "memcg":
-            memcgs[note["path"]] = {**note, "state": "alive", "pids": []}
+            # One path may have had several, one after the other.
+            by_path[note["path"]] = {**note, "state": "alive", "pids": []}
+            memcgs.append(by_path[note["path"]])
         elif do == "rmcgroup":
-            memcgs[note["path"]]["state"] = "removed"
+            by_path[note["path"]]["state"] = "removed"
         elif do == "process":
-            memcgs[note["memcg"]]["pids"].append(note["pid"])
+            by_path[note["memcg"]]["pids"].append(note["pid"])
         elif do in ("pipes", "sockets", "anon"):
-            totals[do] += note.get("count", note.get("bytes"))
+            totals[do] += note["bytes" if do == "anon" else "count"]
         else:
             kind = {"mount": "mounts", "watch": "watches", "device-write": "device-writes"}
             lists[kind.get(do, do)].append(note)
@@ -44,11 +66,18 @@ def created(notes: str) -> str:
             | {kind: counts[kind] for kind in ("positive", "negative", "open")}
             for (where, pattern, memcg), counts in names.items()
         ],
-        "memcgs": list(memcgs.values()),
+        "memcgs": memcgs,
         **lists,
         **totals,
     }
     return json.dumps(summary, indent=1)
+
+
+def _text(value: Any) -> Any:
+    """The guest escapes every byte beyond ASCII; put together what is UTF-8."""
+    if not isinstance(value, str):
+        return value
+    return value.encode(errors="surrogateescape").decode(errors="surrogateescape")
 
 
 def _count(counts: Counter[str], do: str, count: int, file_system: str) -> None:
