@@ -65,13 +65,17 @@ class Memory:
         a compressed dump the decompression of the tables.
         """
         start = int(pfn_to_virt(self.prog, 0))
-        end = int(pfn_to_virt(self.prog, self.prog["max_pfn"]))
-        low = int(pfn_to_virt(self.prog, self.prog["min_low_pfn"]))
+        direct = range(start, int(pfn_to_virt(self.prog, self.prog["max_pfn"])))
+        # Not every source of memory knows physical addresses, so try with a page that every dump
+        # has: that of some task.
+        probe = int(self.prog["init_task"].tasks.next)
         try:
-            self.prog.read(low - start, 8, physical=True)
+            known = self.prog.read(probe, 8)
+            if probe in direct and self.prog.read(probe - start, 8, physical=True) == known:
+                return direct
         except (drgn.FaultError, ValueError):
-            return range(0)
-        return range(start, end)
+            pass
+        return range(0)
 
     @property
     def chunk_pages(self) -> int:
