@@ -68,12 +68,12 @@ class Memory:
         direct = range(start, int(pfn_to_virt(self.prog, self.prog["max_pfn"])))
         # Not every source of memory knows physical addresses, so try with a page that every dump
         # has: that of some task.
-        probe = int(self.prog["init_task"].tasks.next)
         try:
+            probe = int(self.prog["init_task"].tasks.next)
             known = self.prog.read(probe, 8)
             if probe in direct and self.prog.read(probe - start, 8, physical=True) == known:
                 return direct
-        except (drgn.FaultError, ValueError):
+        except (LookupError, drgn.FaultError, ValueError):
             pass
         return range(0)
 
