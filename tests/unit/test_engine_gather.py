@@ -144,7 +144,9 @@ def test_a_layout_without_members_still_tells_what_is_readable(machine: Machine)
     assert found.readable.tolist() == [True, False]
 
 
-def test_low_addresses_are_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_that_cannot_be_the_kernels_are_never_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # The synthetic physical memory would answer there.
     memory = Memory(MACHINE.prog)
     read: list[int] = []
@@ -154,9 +156,12 @@ def test_low_addresses_are_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
         return bytes(size)
 
     monkeypatch.setattr(memory, "_read", spy)
-    found = gather(memory, words(0, 8, PAGE, 1 << 62), row_layout(), Faults())
-    assert not found.readable.any()
+    addresses = words(0, 8, PAGE, 1 << 62, (1 << 63) - 1, (1 << 64) - 4095, (1 << 64) - 22)
+    faults = Faults()
+    assert not gather(memory, addresses, row_layout(), faults).readable.any()
     assert not read
+    # Nor is a wild pointer an unreadable page.
+    assert not faults
 
 
 def test_members_of_three_pages(machine: Machine) -> None:
@@ -202,6 +207,16 @@ def test_no_read_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None
     assert max(sizes) <= 4 * PAGE
     # And neighbours are read together.
     assert len(sizes) <= 14
+
+
+def test_no_page_is_read_twice_whatever_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(MACHINE.prog, PAGE)
+    read: list[int] = []
+    monkeypatch.setattr(memory, "_read", lambda at, size: read.append(at) or bytes(size))  # type: ignore[func-returns-value]
+    addresses = [FIRST + page * PAGE + at for page in range(6, 16) for at in range(0, 4000, 500)]
+    random.Random(1).shuffle(addresses)
+    gather(memory, words(*addresses), row_layout(), Faults())
+    assert sorted(read) == [FIRST + page * PAGE for page in range(6, 16)]
 
 
 # Arrays
@@ -261,13 +276,38 @@ def test_the_direct_map_is_read_without_page_tables(machine: Machine) -> None:
         machine.holes.remove(2)
 
 
-def test_a_filtered_first_page_does_not_cost_the_direct_map() -> None:
+def test_filtered_first_pages_do_not_cost_the_direct_map() -> None:
     # makedumpfile leaves out the first page frames where they are free.
     machine = _machine()
     machine.constant("min_low_pfn", 600 + HOLES[0])
+    machine.holes.add(0)
     memory = Memory(machine.prog)
     machine.holes.add(2)
     assert memory.word(FIRST) == machine.word(FIRST)
+
+
+def test_without_tasks_everything_is_read_by_virtual_addresses() -> None:
+    machine = _machine()
+    del machine.symbols["init_task"]
+    memory = Memory(machine.prog)
+    assert memory.word(FIRST) == machine.word(FIRST)
+    machine.holes.add(2)
+    with pytest.raises(drgn.FaultError):
+        memory.word(FIRST)
+
+
+def test_physical_addresses_that_lead_elsewhere_are_not_used() -> None:
+    machine = _machine()
+
+    def virtual(address: int, size: int, offset: int, physical: bool) -> bytes:
+        return machine.ram[offset : offset + size]
+
+    def elsewhere(address: int, size: int, offset: int, physical: bool) -> bytes:
+        return bytes(size)
+
+    machine.prog.add_memory_segment(DIRECT_MAP, len(machine.ram), virtual)
+    machine.prog.add_memory_segment(0, len(machine.ram), elsewhere, True)
+    assert Memory(machine.prog).word(FIRST) == machine.word(FIRST) != 0
 
 
 def test_a_program_without_physical_memory_is_read_by_virtual_addresses() -> None:

@@ -157,6 +157,11 @@ def test_an_unknown_type_is_a_lookup_error(prog: Program) -> None:
         layout(prog, "struct nothing", ["x"])
 
 
+def test_a_type_that_is_only_declared_has_no_members(prog: Program) -> None:
+    with pytest.raises(LayoutError, match="struct later has no member x"):
+        layout(prog, prog.struct_type("later"), ["x"])
+
+
 def test_an_array_element_out_of_bounds_is_no_member(prog: Program) -> None:
     with pytest.raises(LayoutError):
         layout(prog, "struct thing", ["pair[2]"])

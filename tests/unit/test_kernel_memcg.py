@@ -102,8 +102,13 @@ def test_rows() -> None:
     made = tree(k)
     found = walk(k)
     asked = [made["a"].object.address_, 0, made[""].object.address_, made["c"].object.address_ + 8]
-    asked += [(1 << 64) - 1, made["b/x/deep"].object.address_, made["a"].object.address_]
-    assert found.rows(np.array(asked, np.uint64)).tolist() == [2, -1, 0, -1, -1, 7, 2]
+    asked += [
+        made["c"].object.address_,
+        (1 << 64) - 1,
+        made["b/x/deep"].object.address_,
+        made["a"].object.address_,
+    ]
+    assert found.rows(np.array(asked, np.uint64)).tolist() == [2, -1, 0, -1, 3, -1, 7, 2]
     assert found.rows(np.array([], np.uint64)).tolist() == []
 
 

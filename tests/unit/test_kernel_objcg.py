@@ -10,7 +10,7 @@ import pytest
 
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.slabs import ScanReport, SlabMap, Slabs
-from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors, cache_memcg
+from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors
 from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab
 
 VECTOR_ERAS = [
@@ -229,8 +229,8 @@ def test_child_caches_name_their_root_and_their_group(era: str) -> None:
     k.set(lost.object.memcg_params.root_cache, 0xFFFF_8880_0001_0000)
     own = k.cache("own", 64)
     k.set(own.object.memcg_params.root_cache, own.object)
-    memory = Memory(k.prog)
-    roots, memcg = cache_memcg(memory, SlabMap(memory))
+    k.set(own.object.memcg_params.memcg, a.object)
+    roots, memcg = SlabMap(Memory(k.prog)).lineage
     assert roots.tolist() == [0, 1, 1, 1, 0, 5, 6]
     assert memcg.tolist() == [
         0, 0, a.object.address_, b.object.address_, b.object.address_, 0, 0
@@ -241,7 +241,6 @@ def test_since_5_9_there_are_no_child_caches() -> None:
     k = FakeKernel("5.9")
     for name in ("one", "two"):
         k.cache(name, 64)
-    memory = Memory(k.prog)
-    roots, memcg = cache_memcg(memory, SlabMap(memory))
+    roots, memcg = SlabMap(Memory(k.prog)).lineage
     assert roots.tolist() == [0, 1]
     assert memcg.tolist() == [0, 0]

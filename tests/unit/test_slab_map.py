@@ -118,6 +118,19 @@ def test_cache_ids() -> None:
     assert found.column("slot_size").tolist() == [64] * 5
 
 
+def test_cache_ids_where_the_list_is_not_in_order_of_address() -> None:
+    k = FakeKernel()
+    caches = [k.cache(f"c{at}", 64) for at in range(5)]
+    k.list_init(k.symbols["slab_caches"])
+    listed = [caches[at] for at in (3, 0, 4, 2, 1)]
+    for cache in listed:
+        k.list_add_tail(cache.object.list, k.symbols["slab_caches"])
+    found = slab_map(k)
+    assert [cache.name for cache in found.caches] == ["c3", "c0", "c4", "c2", "c1"]
+    pointers = np.array([cache.address for cache in listed], np.uint64)
+    assert found.cache_ids(pointers).tolist() == [0, 1, 2, 3, 4]
+
+
 # Slabs
 
 
@@ -132,8 +145,10 @@ def test_slabs_are_what_the_model_says(era: str, chunk_bytes: int) -> None:
         k.slab(large, [1], order=0, node=node)
         k.pages(2, node)
     found = slab_map(k, chunk_bytes)
-    parts = [found.slabs(chunk) for chunk in found.pages.chunks(Faults())]
+    report = ScanReport()
+    parts = [found.chunk(span, report) for span in found.pages.chunk_spans()]
     slabs = Slabs.concatenate(parts)
+    assert report.complete
     truth: list[Slab] = sorted(small.slabs + large.slabs, key=lambda slab: slab.pfn)
     assert slabs.address.tolist() == [slab.address for slab in truth]
     assert slabs.cache.tolist() == [k.caches.index(slab.cache) for slab in truth]
@@ -175,12 +190,26 @@ def test_a_hole_in_the_page_array_loses_slabs_and_says_so() -> None:
     assert not report.complete
 
 
+def test_no_slab_is_taken_from_a_struct_page_that_could_not_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    k = FakeKernel()
+    cache = k.cache("small", 256)
+    slabs = [k.slab(cache) for _ in range(4)]
+    found = slab_map(k)
+    chunk = found.pages.read(slabs[0].pfn, 4, Faults())
+    half = replace(chunk, readable=np.array([True, False, True, False]))
+    monkeypatch.setattr(found.pages, "read", lambda *span: half)
+    rows = found.chunk((slabs[0].pfn, 4), ScanReport())
+    assert rows.address.tolist() == [slabs[0].address, slabs[2].address]
+
+
 def test_a_slab_of_a_cache_that_is_on_no_list() -> None:
     k = FakeKernel()
     slab = k.slab(k.cache("small", 256))
     k.set(slab.struct.slab_cache, DIRECT_MAP + 300 * PAGE)
     found = slab_map(k)
-    assert found.slabs(found.pages.read(512, 64, Faults())).cache.tolist() == [-1]
+    assert found.chunk((512, 64), ScanReport()).cache.tolist() == [-1]
     assert len(found.index(found.caches, ScanReport())) == 0
 
 
@@ -316,6 +345,9 @@ def test_containing(era: str) -> None:
     other, compound = k.pages(0), k.pages(2)
     gone = k.slab(small)
     k.set(gone.struct.slab_cache, 0)
+    # What a page's words were when it was a slab may still stand there.
+    for pfn in (other, compound):
+        k.write_words(VMEMMAP + 64 * pfn + 24, small.address)
     answers = {
         one.object(3) + 17: 0,
         one.address: 0,

@@ -23,6 +23,7 @@ _PGD, _DIRECT_PUD, _VMEMMAP_PUD, _PMD, _PTE, _MEMMAP, _HEAP, _HEAP_END = 1, 2, 3
 _TYPES: Table = {
     "struct list_head": (16, "0 struct list_head * next\n8 struct list_head * prev"),
     "struct page": (64, ""),
+    "struct task_struct": (64, "16 struct list_head tasks"),
     "struct mem_section": (16, "0 unsigned long section_mem_map\n8 struct usage * usage"),
     "struct usage": (8, "0 unsigned long [1] subsection_map"),
     "typedef phys_addr_t": (0, "unsigned long"),
@@ -102,6 +103,10 @@ class Machine:
         }.items():
             self.constant(name, value)
         self.constant("vmemmap", VMEMMAP, "struct page *")
+        # Two tasks: that is enough to find out how memory can be read.
+        first = self.variable("init_task", "struct task_struct").tasks
+        self.list_init(first)
+        self.list_add_tail(self.alloc("struct task_struct").tasks, first)
 
     # What a test writes
 
