@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
+import weakref
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +51,25 @@ def test_two_works_at_a_time_do_not_mix() -> None:
     second = each(lambda task: ("second", task), 4, 2)
     assert list(second) == [("second", task) for task in range(4)]
     assert list(first) == [("first", task) for task in range(1, 6)]
+
+
+class Result:
+    """Something that can be seen to go away."""
+
+
+def result(task: int) -> Result:
+    return Result()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_results_are_not_kept_once_they_were_taken(jobs: int) -> None:
+    # Everything streams: what all tasks yield together may not fit in memory.
+    results = each(result, 6, jobs)
+    taken = weakref.ref(next(results))
+    next(results)
+    gc.collect()
+    assert taken() is None
+    list(results)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

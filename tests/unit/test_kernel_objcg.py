@@ -11,7 +11,7 @@ import pytest
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.slabs import ScanReport, SlabMap, Slabs
 from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors
-from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab
+from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab, eras, slub
 
 VECTOR_ERAS = [
     *(era for era in ERAS.values() if era.vector),
@@ -196,11 +196,8 @@ def test_before_5_9_there_are_no_vectors(era: str) -> None:
         reader(k)
 
 
-@pytest.mark.parametrize("missing", ["objcg", "struct slabobj_ext"])
-def test_vectors_without_memory_cgroups(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_without_memory_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
     # Memory allocation profiling alone has vectors, too.
-    from tests.unit.fakekernel import eras, slub
-
     def table(era: Era) -> dict[str, tuple[int, str]]:
         types = eras.table(era)
         types["struct slabobj_ext"] = (8, "0 unsigned long ref")
@@ -235,6 +232,55 @@ def test_child_caches_name_their_root_and_their_group(era: str) -> None:
     assert memcg.tolist() == [
         0, 0, a.object.address_, b.object.address_, b.object.address_, 0, 0
     ]  # fmt: skip
+
+
+def lineage(kernel: FakeKernel) -> tuple[list[int], list[int]]:
+    roots, memcg = SlabMap(Memory(kernel.prog)).lineage
+    return roots.tolist(), memcg.tolist()
+
+
+def test_until_4_10_a_flag_tells_roots_whose_words_mean_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def table(era: Era) -> dict[str, tuple[int, str]]:
+        types = eras.table(era)
+        size, members = types["struct memcg_cache_params"]
+        types["struct memcg_cache_params"] = size, "0 _Bool is_root_cache\n" + members
+        return types
+
+    monkeypatch.setattr(slub, "table", table)
+    k = FakeKernel("4.18")
+    a = k.memcg("a", k.root)
+    root, other = k.cache("root", 64), k.cache("other", 64)
+    k.cache("root(2:a)", 64, root=root, memcg=a)
+    # A root's array of children stands where a child names its root.
+    for each, word in ((root, other), (other, root)):
+        k.set(each.object.memcg_params.is_root_cache, 1)
+        k.set(each.object.memcg_params.root_cache, word.object)
+        k.set(each.object.memcg_params.memcg, a.object)
+    assert lineage(k) == ([0, 1, 0], [0, 0, a.object.address_])
+
+
+def test_until_4_3_the_parameters_stand_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def table(era: Era) -> dict[str, tuple[int, str]]:
+        types = eras.table(era)
+        size, members = types["struct kmem_cache"]
+        pointer = members.replace("memcg_cache_params memcg", "memcg_cache_params * memcg")
+        types["struct kmem_cache"] = size, pointer
+        return types
+
+    monkeypatch.setattr(slub, "table", table)
+    k = FakeKernel("4.18")
+    a = k.memcg("a", k.root)
+    k.cache("root", 64)
+    child, lost = k.cache("root(2:a)", 64), k.cache("lost", 64)
+    for cache in (child, lost):
+        k.set(cache.object.memcg_params, k.alloc("struct memcg_cache_params", alone=True))
+        k.set(cache.object.memcg_params.root_cache, k.caches[0].object)
+        k.set(cache.object.memcg_params.memcg, a.object)
+    k.drop(int(lost.object.memcg_params))
+    # A root without children has no parameters at all.
+    assert lineage(k) == ([0, 0, 2], [0, a.object.address_, 0])
 
 
 def test_since_5_9_there_are_no_child_caches() -> None:

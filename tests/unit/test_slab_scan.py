@@ -478,6 +478,17 @@ def test_torn_counters_of_one_slab_cost_no_other_slab(
         assert not report.complete
 
 
+def test_slabs_from_before_the_order_was_lowered() -> None:
+    # Up to 5.8 that could be done at run time; kmem_cache.max keeps the largest there was.
+    k = fake("4.19")
+    cache = k.cache("thing", 88, 104)
+    for order, free in ((1, [3, 70]), (0, [1]), (1, [])):
+        fill(k, k.slab(cache, free, order=order))
+    k.set(cache.object.max.x, 1 << 16 | 78)
+    assert check(k, cache).complete
+    assert len(cache.allocated()) == 76 + 38 + 78
+
+
 @pytest.mark.parametrize("jobs", [1, 2])
 @any_chunk
 def test_a_slab_that_can_be_read_in_part(chunk_bytes: int, jobs: int) -> None:
@@ -642,6 +653,16 @@ def test_incomplete_columns_warn() -> None:
         frame = objects(k.prog, "struct thing", ["id"])
     assert len(frame) == 64 + 63
     assert frame.attrs["report"].objects_uncertain == 1
+
+
+def test_a_warning_says_how_many_slabs_had_impossible_counters() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    torn, _ = k.slab(cache), k.slab(cache)
+    k.set(torn.struct.inuse, 0x7FFF)
+    with pytest.warns(IncompleteWarning, match=r"\b1\b"):
+        frame = objects(k.prog, "struct thing", ["id"])
+    assert len(frame) == 64
 
 
 def test_errors_name_what_is_missing() -> None:

@@ -93,6 +93,7 @@ def table(era: Era) -> dict[str, tuple[int, str]]:
     for wanted, line in (
         (era.cpu_slab, "0 struct kmem_cache_cpu * cpu_slab"),
         (era.hardened, "80 unsigned long random"),
+        (not era.page_type, "44 struct kmem_cache_order_objects max"),
         (era.children, "88 struct memcg_cache_params memcg_params"),
         (era.sheaves, "112 struct slub_percpu_sheaves * cpu_sheaves"),
         (era.per_node, "128 struct kmem_cache_per_node_ptrs [8] per_node"),

@@ -206,6 +206,8 @@ class FakeKernel(Machine):
         self.set(object_.object_size, object_size)
         self.set(object_.offset, offset)
         self.set(object_.oo.x, order << 16 | (PAGE << order) // slot_size)
+        if not era.page_type:
+            self.set(object_.max.x, order << 16 | (PAGE << order) // slot_size)
         self.set(object_.refcount, refcount)
         self.set(object_.red_left_pad, left_pad)
         self.set(object_.name, self.string(name.encode()))
