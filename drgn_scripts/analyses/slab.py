@@ -400,22 +400,25 @@ class _Report:
     # Checks, gaps, findings
 
     def _checks(self) -> None:
-        faults = Faults()
-        counters = node_counters(self.slab_map, faults)
+        counters = node_counters(self.slab_map, Faults())
         slabs, objects = self.census.slabs.sum(axis=0), self.census.objects.sum(axis=0)
         for ours, name in ((slabs, "nr_slabs"), (objects, "total_objects")):
-            theirs = None if counters is None else getattr(counters, name)
             source = f"kmem_cache_node.{name}"
+            if counters is None:
+                self.result.checks.append(
+                    Check(f"{name}, all caches", int(ours.sum()), None, source=source)
+                )
+                continue
+            known, theirs = counters.readable, getattr(counters, name)
+            all_of_them = "all caches" if known.all() else f"{known.sum()} of {len(known)} caches"
             self.result.checks.append(
                 Check(
-                    f"{name}, all caches",
-                    int(ours.sum()),
-                    None if theirs is None else int(theirs.sum()),
+                    f"{name}, {all_of_them}",
+                    int(ours[known].sum()),
+                    int(theirs[known].sum()),
                     source=source,
                 )
             )
-            if theirs is None:
-                continue
             self.result.checks += [
                 Check(
                     f"{name}, {self.caches[at].name}",
@@ -423,8 +426,17 @@ class _Report:
                     int(theirs[at]),
                     source=source,
                 )
-                for at in np.flatnonzero(ours != theirs)
+                for at in np.flatnonzero(known & (ours != theirs))
             ]
+        if counters is not None and not counters.readable.all():
+            self.result.gaps.append(
+                Gap(
+                    "counters of slab caches",
+                    "unreadable",
+                    int((~counters.readable).sum()),
+                    "none; these caches are not checked",
+                )
+            )
         pages = self.census.pages.sum(axis=0)
         is_reclaimable = self._by_root_flag()[self.slab_census.roots]
         self._page_check("SReclaimable", int(pages[is_reclaimable].sum()), "NR_SLAB_RECLAIMABLE")
@@ -477,6 +489,16 @@ class _Report:
                     "torn or unreadable",
                     report.lists_lost,
                     "objects on them are counted as allocated",
+                )
+            )
+        if report.slabs_torn + report.slabs_invalid:
+            self.result.gaps.append(
+                Gap(
+                    "slabs",
+                    "their counters are torn",
+                    report.slabs_torn + report.slabs_invalid,
+                    "those with impossible counters are in no figure, "
+                    "the others are taken for empty",
                 )
             )
         if census.unknown_slabs:

@@ -15,7 +15,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from drgn_scripts.engine.gather import gather
+from drgn_scripts.engine.gather import gather, plausible
 from drgn_scripts.engine.layout import Layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 
@@ -101,10 +101,10 @@ def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Ste
             read = gather(memory, nodes, link, faults)
             return read[name], read.readable
         following = np.zeros(len(nodes), np.uint64)
-        readable = np.ones(len(nodes), np.bool_)
-        for lane, node in enumerate(nodes.tolist()):
+        readable = plausible(nodes, offset + 8)
+        for lane in np.flatnonzero(readable).tolist():
             try:
-                following[lane] = memory.word(node + offset)
+                following[lane] = memory.word(int(nodes[lane]) + offset)
             except drgn.FaultError as error:
                 faults.note(error)
                 readable[lane] = False

@@ -75,7 +75,7 @@ def _blocks(
     if not len(addresses):
         return
     shift = np.uint64(memory.page_shift)
-    order = np.flatnonzero(_plausible(addresses, span))
+    order = np.flatnonzero(plausible(addresses, span))
     if not len(order):
         return
     ascending = addresses[order]
@@ -110,15 +110,15 @@ def _blocks(
         yield order[start:end], offsets, buffer, ok
 
 
-def _plausible(addresses: Words, span: int) -> Mask:
+def plausible(addresses: Words, span: int) -> Mask:
     """Which addresses can be the kernel's: in the upper half, and not wrapping around.
 
     A dump may serve low addresses as if they were physical, so following a damaged pointer there
     would give plausible nonsense instead of a fault.
     """
     half = np.uint64(1 << 63)
-    plausible: Mask = (addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536)))
-    return plausible
+    can_be: Mask = (addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536)))
+    return can_be
 
 
 def _take(buffer: Bytes, offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -7,6 +7,7 @@ information, never by a version.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -142,7 +143,8 @@ def _resolve(type_: drgn.Type, path: str) -> tuple[drgn.Type, int, int | None] |
             continue
         type_ = _unaliased(type_)
         if index is not None:
-            if type_.kind != TypeKind.ARRAY:
+            # An array without a length ends where the allocation does.
+            if type_.kind != TypeKind.ARRAY or int(index) >= (type_.length or math.inf):
                 return None
             type_ = type_.type
             bit_offset += int(index) * drgn.sizeof(type_) * 8
@@ -165,10 +167,14 @@ def _unaliased(type_: drgn.Type) -> drgn.Type:
 
 def _field(path: str, type_: drgn.Type, bit_offset: int, bits: int | None, little: bool) -> Field:
     if bits is not None:
-        within = bit_offset % 8
-        width = next(width for width in (1, 2, 4, 8) if within + bits <= 8 * width)
-        shift = within if little else 8 * width - within - bits
-        return Field(path, bit_offset // 8, _dtype(f"u{width}", little), shift, bits)
+        # Like the compiler, take an aligned unit: it never reaches beyond the struct.
+        for width in (1, 2, 4, 8):
+            offset = bit_offset // (8 * width) * width
+            within = bit_offset - 8 * offset
+            if within + bits <= 8 * width:
+                shift = within if little else 8 * width - within - bits
+                return Field(path, offset, _dtype(f"u{width}", little), shift, bits)
+        raise LayoutError(f"{path} is a bit field across 64-bit words, which is no column")
     return Field(path, bit_offset // 8, _scalar(path, _unaliased(type_), little))
 
 

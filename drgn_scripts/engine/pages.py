@@ -33,6 +33,10 @@ _PAGE_OPTIONAL = {
 }
 
 
+_MAX_ORDER = 18
+"""No configuration allows larger compound pages (1 GiB of 4 KiB pages)."""
+
+
 @dataclass(frozen=True)
 class PageChunk:
     """A stretch of the ``struct page`` array."""
@@ -212,8 +216,8 @@ class PageMap:
         heads = np.flatnonzero(page_type == self._large_kmalloc)
         heads = heads[heads + 1 < len(records)]
         # The order of a compound page is the low byte of the flags of its first tail (6.6).
-        orders = records["flags"][heads + 1] & np.uint64(0xFF)
-        return int((1 << orders.astype(np.int64)).sum())
+        orders = (records["flags"][heads + 1] & np.uint64(0xFF)).astype(np.int64)
+        return int((1 << orders[orders <= _MAX_ORDER]).sum())
 
     @cached_property
     def nodes(self) -> list[int]:

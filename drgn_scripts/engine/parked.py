@@ -17,7 +17,7 @@ from drgn_scripts.engine.chase import Damage, Lanes, chase, pointer_step
 from drgn_scripts.engine.gather import gather, gather_arrays
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Mask, Words
-from drgn_scripts.engine.slabs import SlabCache, SlabMap
+from drgn_scripts.engine.slabs import SlabCache, SlabMap, Slabs
 
 Ids: TypeAlias = npt.NDArray[np.int32]
 """Indexes in :attr:`SlabMap.caches`."""
@@ -39,6 +39,26 @@ class Parked:
     cache: Ids
     lost: int
     """Lists or sheaves that could not be followed to their end."""
+
+    def slots(
+        self, slab_map: SlabMap, slabs: Slabs
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Which slots of slabs, in ascending order of address, hold parked objects.
+
+        :return: rows of the slabs, and numbers of the slots in them; a pointer to anything but
+            the start of a slot is not a parked object
+        """
+        if not len(slabs):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        row = np.searchsorted(slabs.address, self.address, side="right") - 1
+        at = np.flatnonzero((row >= 0) & (self.cache == slabs.cache[row]))
+        row = row[at]
+        pad = slab_map.column("left_pad")[self.cache[at]]
+        size = slab_map.column("slot_size")[self.cache[at]]
+        distance = self.address[at] - slabs.address[row] - pad
+        number = distance // size
+        fits = (number * size == distance) & (number < slabs.objects[row])
+        return row[fits], number[fits].astype(np.int64)
 
 
 def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
@@ -137,7 +157,9 @@ class _Search:
         full = drgn.offsetof(self.prog.type("struct node_barn"), "sheaves_full")
         ends = barns + np.uint64(full)
         link = self.slab_map.word
-        first = gather(self.memory, ends, link, self.faults)["word"]
+        heads = gather(self.memory, ends, link, self.faults)
+        self.lost += int((~heads.readable).sum())
+        first = heads["word"]
         step = pointer_step(self.memory, link, "word", self.faults)
         damage = Damage()
         walk = list(chase(first, step, limit=_LIMIT, damage=damage, ends=ends))

@@ -69,14 +69,16 @@ def allocated(
     return out[_ADDRESS], {name: columns.decode(name, out[name]) for name in columns.fields}
 
 
-def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[npt.NDArray[np.int64]]:
+def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np.int64]]:
     """Rows of slabs to read together: of one cache and one size, a chunk at a time."""
     kinds = slabs.cache.astype(np.int64) << 32 | slab_map.slab_pages(slabs)
     for kind in np.unique(kinds).tolist():
         rows = np.flatnonzero(kinds == kind)
         count = max(slab_map.memory.chunk_pages // (kind & 0xFFFFFFFF), 1)
         for start in range(0, len(rows), count):
-            yield rows[start : start + count]
+            batch = rows[start : start + count]
+            together = batch[-1] - batch[0] == len(batch) - 1
+            yield slice(int(batch[0]), int(batch[-1]) + 1) if together else batch
 
 
 @dataclass(frozen=True)
@@ -122,17 +124,18 @@ class _Extractor:
         shape, strides = (len(slabs), width), (block.slab_bytes, cache.slot_size)
         slots = np.arange(width, dtype=np.uint64) * np.uint64(cache.slot_size)
         first = slabs.address + np.uint64(cache.left_pad)
-        views = {_ADDRESS: first[:, None] + slots[None, :]}
+        rows = slice(position, position + count)
+        if keep is None:
+            np.add(first[:, None], slots[None, :], out=self.out[_ADDRESS][rows].reshape(shape))
+        else:
+            self.out[_ADDRESS][rows] = (first[:, None] + slots[None, :])[keep]
         for name, f in self.columns.fields.items():
-            views[name] = np.ndarray(
-                shape, f.dtype, block.buffer, offset=cache.left_pad + f.offset, strides=strides
-            )
-        for name, view in views.items():
-            target = self.out[name][position : position + count]
+            start = cache.left_pad + f.offset
+            view = np.ndarray(shape, f.dtype, block.buffer, start, strides)
             if keep is None:
-                target.reshape(shape)[...] = view
+                self.out[name][rows].reshape(shape)[...] = view
             else:
-                target[...] = view[keep]
+                self.out[name][rows] = view[keep]
         return count
 
     def _read(self, slabs: Slabs, report: ScanReport) -> _Block:
@@ -164,15 +167,15 @@ class _Extractor:
 
     def _free(self, block: _Block, report: ScanReport) -> Mask | None:
         """Which slots are free: on the slab's list, or parked; None for none."""
-        rows = np.flatnonzero(block.slabs.freelist != 0)
-        parked_slots = self._parked_slots(block)
-        if not len(rows) and parked_slots is None:
+        slabs = block.slabs
+        rows = np.flatnonzero((slabs.freelist != 0) | (slabs.inuse < slabs.objects))
+        parked_slots = self.parked.slots(self.slab_map, block.slabs)
+        if not len(rows) and not len(parked_slots[0]):
             return None
-        free = np.zeros((len(block.slabs), block.width), np.bool_)
+        free = np.zeros((len(slabs), block.width), np.bool_)
         if len(rows):
             self._listed(block, rows, free, report)
-        if parked_slots is not None:
-            free[parked_slots] = True
+        free[parked_slots] = True
         return free
 
     def _listed(
@@ -214,15 +217,3 @@ class _Extractor:
             expected = np.where(torn, expected, found)
         report.slabs_torn += int(torn.sum())
         report.objects_uncertain += int(np.maximum(expected - found, 0).sum())
-
-    def _parked_slots(
-        self, block: _Block
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-        """Slots of the block whose objects are parked, as rows and numbers; None for none."""
-        address = self.parked.address[self.parked.cache == block.cache.id]
-        row = np.searchsorted(block.slabs.address, address, side="right") - 1
-        address, row = address[row >= 0], row[row >= 0]
-        distance = address - block.slabs.address[row] - np.uint64(block.cache.left_pad)
-        number = (distance // np.uint64(block.cache.slot_size)).astype(np.int64)
-        inside = (number >= 0) & (number < block.width)
-        return (row[inside], number[inside]) if inside.any() else None

@@ -53,6 +53,9 @@ class SlabCache:
     slot_size: int
     """Distance of two objects, bytes."""
     objects_per_slab: int
+    """As slabs are normally allocated."""
+    most_objects: int
+    """No slab holds more. (Up to 5.8 the order could be changed at run time.)"""
     order: int
     """Of a slab as normally allocated; under pressure SLUB falls back to a smaller one."""
     free_offset: int
@@ -83,6 +86,7 @@ _CACHE_MEMBERS = {
 _CACHE_OPTIONAL = {
     "secret": "random",  # CONFIG_SLAB_FREELIST_HARDENED (4.14)
     "left_pad": "red_left_pad",  # 4.6
+    "max": "max.x",  # until 5.18
 }
 
 
@@ -130,6 +134,7 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int]:
     nothing = np.zeros(len(addresses), np.uint64)
     secrets = read.columns.get("secret", nothing).tolist()
     pads = read.columns.get("left_pad", nothing).tolist()
+    most = np.maximum(read["oo"] & 0xFFFF, read.columns.get("max", read["oo"]) & 0xFFFF).tolist()
     type_ = prog.pointer_type(prog.type("struct kmem_cache"))
     # A cache of size 0 is what damage looks like, and nothing could be computed with it.
     rows = np.flatnonzero(read.readable & (read["slot_size"] > 0)).tolist()
@@ -141,6 +146,7 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int]:
             object_size=int(read["object_size"][row]),
             slot_size=int(read["slot_size"][row]),
             objects_per_slab=int(read["oo"][row]) & 0xFFFF,
+            most_objects=most[row],
             order=int(read["oo"][row]) >> 16,
             free_offset=int(read["free_offset"][row]),
             secret=secrets[row],
@@ -215,6 +221,8 @@ class ScanReport:
     torn; they are taken for allocated."""
     slabs_torn: int = 0
     """Slabs whose free list does not end, or does not match the slab's count."""
+    slabs_invalid: int = 0
+    """Slabs whose counters are impossible; they are left out."""
     lists_lost: int = 0
     """Free lists of CPUs, sheaves or barns that could not be followed to their end; what they
     hold is taken for allocated."""
@@ -228,12 +236,13 @@ class ScanReport:
         self.objects_unreadable += other.objects_unreadable
         self.objects_uncertain += other.objects_uncertain
         self.slabs_torn += other.slabs_torn
+        self.slabs_invalid += other.slabs_invalid
         self.lists_lost += other.lists_lost
 
     @property
     def complete(self) -> bool:
         """Nothing was missed."""
-        lost = self.objects_uncertain + self.slabs_torn + self.lists_lost
+        lost = self.objects_uncertain + self.slabs_torn + self.slabs_invalid + self.lists_lost
         return not (self.memmap or self.slabs or lost)
 
 
@@ -268,6 +277,8 @@ class SlabMap:
 
     def cache_ids(self, pointers: Words) -> npt.NDArray[np.int32]:
         """Indexes in :attr:`caches` of ``struct kmem_cache`` pointers, -1 for unknown ones."""
+        if not self.caches:
+            return np.full(len(pointers), -1, np.int32)
         at = np.searchsorted(self._cache_sorted, pointers)
         at[at == len(self._cache_sorted)] = 0
         known = self._cache_sorted[at] == pointers
@@ -275,9 +286,9 @@ class SlabMap:
 
     def chunk(self, span: tuple[int, int], report: ScanReport) -> Slabs:
         """The slabs of one stretch of the page array; ``span`` is from ``chunk_spans()``."""
-        return self.slabs(self.pages.read(*span, report.memmap))
+        return self.slabs(self.pages.read(*span, report.memmap), report)
 
-    def slabs(self, chunk: PageChunk) -> Slabs:
+    def slabs(self, chunk: PageChunk, report: ScanReport) -> Slabs:
         """The slabs whose struct pages are in a chunk."""
         pages = chunk.records(self.pages.layout, self.pages.struct_size)
         found = self.pages.is_slab(pages)
@@ -285,7 +296,7 @@ class SlabMap:
             found &= chunk.readable
         at = np.flatnonzero(found)
         records = chunk.records(self.layout, self.pages.struct_size)[at]
-        return Slabs(
+        slabs = Slabs(
             address=self.pages.virt(at + chunk.start_pfn),
             cache=self.cache_ids(records["cache"]),
             objects=self.layout.column(records, "objects").astype(np.uint16),
@@ -294,6 +305,19 @@ class SlabMap:
             node=self.pages.node(pages["flags"][at]),
             extra={name: self.layout.column(records, name) for name in self._extra},
         )
+        valid = self._valid(slabs)
+        if valid.all():
+            return slabs
+        report.slabs_invalid += int((~valid).sum())
+        return slabs[valid]
+
+    def _valid(self, slabs: Slabs) -> Mask:
+        """Which slabs have counters that can be; what is computed with others has no bounds."""
+        valid = (slabs.objects > 0) & (slabs.inuse <= slabs.objects)
+        if self.caches:
+            most = self.column("most_objects")[slabs.cache]
+            valid &= (slabs.objects <= most) | (slabs.cache < 0)
+        return valid & (slabs.node <= max(self.pages.nodes, default=0))
 
     def index(
         self,
@@ -304,13 +328,15 @@ class SlabMap:
         progress: Progress | None = None,
     ) -> Slabs:
         """All slabs of some caches."""
-        ids = np.array([cache.id for cache in wanted], np.int32)
+        # One more for the unknown cache, which is -1.
+        chosen = np.zeros(len(self.caches) + 1, np.bool_)
+        chosen[[cache.id for cache in wanted]] = True
         spans = self.pages.chunk_spans()
 
         def scan(task: int) -> tuple[Slabs, ScanReport]:
             part = ScanReport()
             slabs = self.chunk(spans[task], part)
-            return slabs[np.isin(slabs.cache, ids)], part
+            return slabs[chosen[slabs.cache]], part
 
         parts: list[Slabs] = []
         with (progress or SilentProgress()).step("struct page array", len(spans)) as step:
@@ -346,7 +372,12 @@ class SlabMap:
         if not hardened.any():
             return FreelistCode()
         sample: list[Slabs] = []
-        for span in self.pages.chunk_spans():
+        spans = (
+            (start + skip, min(_SAMPLE_PAGES, count - skip))
+            for start, count in self.pages.chunk_spans()
+            for skip in range(0, count, _SAMPLE_PAGES)
+        )
+        for span in spans:
             slabs = self.chunk(span, ScanReport())
             slabs = slabs[(slabs.freelist != 0) & (slabs.cache >= 0)]
             sample.append(slabs[hardened[slabs.cache]])
@@ -383,6 +414,42 @@ class SlabMap:
                 [getattr(cache, name) for cache in self.caches], np.uint64
             )
         return self._columns[name]
+
+    @cached_property
+    def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
+        """The root cache and the memory cgroup of each cache.
+
+        Up to 5.8 each memory cgroup had child caches of its own, which name both in their
+        ``memcg_params``; 9855609bde03 (5.9) ended that.
+
+        :return: per cache the id of its root cache, itself for a root; and the address of its
+            ``struct mem_cgroup``, 0 for a root
+        """
+        roots = np.arange(len(self.caches))
+        owners = np.zeros(len(self.caches), np.uint64)
+        type_ = self.prog.type("struct kmem_cache")
+        if not type_.has_member("memcg_params"):
+            return roots, owners
+        places = np.array([cache.address for cache in self.caches], np.uint64)
+        places += np.uint64(drgn.offsetof(type_, "memcg_params"))
+        params = type_.member("memcg_params").type
+        if params.kind == drgn.TypeKind.POINTER:  # until 4.3
+            params = params.type
+            places = gather(self.memory, places, self.word, self.faults)["word"]
+        members = {"root": "root_cache", "memcg": "memcg"}
+        try:
+            # is_root_cache was there until 4.10; a root's other members then mean something else.
+            links = layout(self.prog, params, members, {"is_root": "is_root_cache"})
+        except LayoutError:
+            return roots, owners
+        read = gather(self.memory, places, links, self.faults)
+        found = self.cache_ids(read["root"])
+        child = read.readable & (found >= 0) & (found != roots)
+        if "is_root" in links:
+            child &= read["is_root"] == 0
+        roots[child] = found[child]
+        owners[child] = read["memcg"][child]
+        return roots, owners
 
     def per_node(
         self, name: str, caches: Sequence[SlabCache], faults: Faults
@@ -429,3 +496,5 @@ class SlabMap:
 
 _SAMPLE = 64
 """Free lists to look at for :attr:`SlabMap.freelist_code`."""
+_SAMPLE_PAGES = 4096
+"""Struct pages to read at once while looking for them: the first few have enough."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import drgn
 import numpy as np
 
-from drgn_scripts.engine.gather import gather_arrays
+from drgn_scripts.engine.gather import gather_arrays, plausible
 from drgn_scripts.engine.memory import Faults, Memory, Words
 
 _LENGTHS = (64, 256, 4096)
@@ -34,10 +34,12 @@ def c_strings(memory: Memory, addresses: Words, faults: Faults) -> list[bytes | 
         for at in np.flatnonzero(done).tolist():
             found[rows[at]] = text[at, : stops[at]].tobytes()
         rows = rows[~done]
-    for at in rows.tolist():
+    for at in rows[plausible(addresses[rows], _LENGTHS[-1])].tolist():
         # Near the end of a readable page a short string is all that is there.
         try:
-            found[at] = memory.prog.read_c_string(int(addresses[at]), max_size=_LENGTHS[-1])
+            text_ = memory.prog.read_c_string(int(addresses[at]), max_size=_LENGTHS[-1])
         except drgn.FaultError as error:
             faults.note(error)
+        else:
+            found[at] = text_ if len(text_) < _LENGTHS[-1] else None
     return found

@@ -9,7 +9,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from drgn_scripts.engine.chase import Damage, chase, pointer_step
+from drgn_scripts.engine.chase import Damage, Lanes, chase, pointer_step
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
@@ -88,49 +88,62 @@ class _Walk:
         except LookupError:  # since 4.12
             self.dying = np.uint32(0)
         self.faults = Faults()
-        self.damage = Damage()
 
     def all(self) -> Memcgs:
         """Walk the tree level by level: the children of one level are read together."""
         level = np.array([self.root.css.address_of_().value_()], np.uint64)
         parent = np.array([-1])
-        addresses, parents, alive, paths = [], [], [], list[str]()
-        first = 0
+        levels, parents, alive, paths = [], [], [], list[str]()
+        seen = np.empty(0, np.uint64)
+        first = damaged = 0
         while len(level):
             states = gather(self.memory, level, self.state, self.faults)
-            names = self._names(states["cgroup"])
-            for row, name in zip(parent.tolist(), names, strict=True):
+            # The last node of a torn list is whatever its last pointer points at.
+            level, parent = level[states.readable], parent[states.readable]
+            state = {name: column[states.readable] for name, column in states.columns.items()}
+            for row, name in zip(parent.tolist(), self._names(state["cgroup"]), strict=True):
                 above = "" if row <= 0 else paths[row]
                 paths.append("/" if row < 0 else f"{above}/{name}")
-            addresses.append(level - self.css)
+            levels.append(level)
             parents.append(parent)
-            flags = states["flags"]
+            flags = state["flags"]
             alive.append(((flags & self.online) != 0) & ((flags & self.dying) == 0))
-            heads = level + self.children
-            walk = list(
-                chase(
-                    np.where(states.readable, states["children.next"], np.uint64(0)),
-                    pointer_step(self.memory, self.link, "next", self.faults),
-                    limit=_MAX,
-                    damage=self.damage,
-                    ends=heads,
-                )
-            )
-            if not walk:
-                break
-            lanes = np.concatenate([lanes for lanes, _ in walk])
-            level_next = np.concatenate([nodes for _, nodes in walk]) - self.sibling
-            order = np.argsort(lanes, kind="stable")
-            parent, level = lanes[order] + first, level_next[order]
-            first += len(states.readable)
+            seen = np.union1d(seen, level)
+            lanes, below, torn = self._children(level, state["children.next"])
+            # A torn list may lead back into the tree; nobody is to be counted twice.
+            fresh = np.zeros(len(below), np.bool_)
+            fresh[np.unique(below, return_index=True)[1]] = True
+            fresh &= ~np.isin(below, seen)
+            damaged += len(np.union1d(torn, lanes[~fresh]))
+            order = np.argsort(lanes[fresh], kind="stable")
+            parent, first = lanes[fresh][order] + first, first + len(level)
+            level = below[fresh][order]
         return Memcgs(
-            np.concatenate(addresses),
+            np.concatenate(levels) - self.css,
             np.concatenate(parents),
             paths,
             np.concatenate(alive),
-            self.damage.lists,
+            damaged,
             self.faults,
         )
+
+    def _children(self, level: Words, first: Words) -> tuple[Lanes, Words, Lanes]:
+        """The children of one level: rows of their parents, their css, and torn lists' rows."""
+        damage = Damage()
+        walk = list(
+            chase(
+                first,
+                pointer_step(self.memory, self.link, "next", self.faults),
+                limit=_MAX,
+                damage=damage,
+                ends=level + self.children,
+            )
+        )
+        if not walk:
+            return np.empty(0, np.int64), np.empty(0, np.uint64), damage.lanes()
+        lanes = np.concatenate([lanes for lanes, _ in walk])
+        nodes = np.concatenate([nodes for _, nodes in walk])
+        return lanes, nodes - self.sibling, damage.lanes()
 
     def _names(self, cgroups: Words) -> list[str]:
         nodes = gather(self.memory, cgroups, self.kn, self.faults)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from drgn_scripts.engine.gather import gather, gather_arrays
 from drgn_scripts.engine.layout import LayoutError, layout
-from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
+from drgn_scripts.engine.memory import Faults, Mask, Words
 from drgn_scripts.engine.slabs import SlabMap, Slabs
 
 VECTOR_MEMBERS = {
@@ -155,29 +155,3 @@ def _codetag_enabled(prog: drgn.Program) -> bool:
         return int(prog["slab_obj_ext_has_codetag_key"].key.enabled.counter) > 0
     except (KeyError, AttributeError):
         return False
-
-
-def cache_memcg(memory: Memory, slab_map: SlabMap) -> tuple[npt.NDArray[np.int64], Words]:
-    """The root cache and the memory cgroup of each cache, for kernels with child caches.
-
-    Up to 5.8 a child cache holds the objects of one memory cgroup and names both in its
-    ``memcg_params``; 9855609bde03 (5.9) ended child caches.
-
-    :return: per cache the id of its root cache, itself for a root; and the address of its
-        ``struct mem_cgroup``, 0 for a root
-    """
-    roots = np.arange(len(slab_map.caches))
-    owners = np.zeros(len(slab_map.caches), np.uint64)
-    by_address = {cache.address: cache.id for cache in slab_map.caches}
-    for cache in slab_map.caches:
-        try:
-            params = cache.object.memcg_params
-            if not params or params.root_cache.value_() not in by_address:
-                continue
-            root = by_address[params.root_cache.value_()]
-            if root != cache.id:
-                roots[cache.id] = root
-                owners[cache.id] = params.memcg.value_()
-        except (AttributeError, drgn.FaultError):
-            continue
-    return roots, owners

@@ -17,7 +17,7 @@ from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.parked import Parked, parked
 from drgn_scripts.engine.slabs import ScanReport, SlabMap, Slabs
 from drgn_scripts.engine.workers import each
-from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors, Vectors, cache_memcg
+from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors, Vectors
 from drgn_scripts.progress import Progress
 
 FILL = ("empty", "1-24%", "25-49%", "50-74%", "75-99%", "full")
@@ -82,7 +82,7 @@ class SlabCensus:
             self.vectors: OwnerVectors | None = OwnerVectors(self.slab_map)
         except LookupError:
             self.vectors = None
-        self.roots, self.cache_owner = cache_memcg(memory, self.slab_map)
+        self.roots, self.cache_owner = self.slab_map.lineage
         self.parked: Parked = parked(self.slab_map, self.slab_map.caches)
 
     @property
@@ -134,14 +134,17 @@ class SlabCensus:
         part.large_kmalloc_pages = pages.large_kmalloc_pages(
             chunk.records(pages.layout, pages.struct_size)
         )
-        slabs = self.slab_map.slabs(chunk)
+        slabs = self.slab_map.slabs(chunk, part.report)
         part.unknown_slabs = int((slabs.cache < 0).sum())
         slabs = slabs[slabs.cache >= 0]
         if not len(slabs):
             return part
         slab_pages = self.slab_map.slab_pages(slabs)
-        used = slabs.inuse - self._parked_in(slabs, slab_pages)
-        part.parked_found = int((slabs.inuse - used).sum())
+        rows, _ = self.parked.slots(self.slab_map, slabs)
+        part.parked_found = len(rows)
+        used = slabs.inuse - np.bincount(rows, minlength=len(slabs))
+        part.report.slabs_torn = int((used < 0).sum())
+        used = np.maximum(used, 0)
         key = slabs.node.astype(np.int64) * len(self.slab_map.caches) + slabs.cache
         for name, weights in (
             ("slabs", None),
@@ -159,13 +162,6 @@ class SlabCensus:
         if self.vectors is not None:
             self._owners(self.vectors, slabs, slab_pages, part)
         return part
-
-    def _parked_in(self, slabs: Slabs, slab_pages: Counts) -> Counts:
-        """How many parked objects each slab holds."""
-        shift = np.uint64(self.slab_map.memory.page_shift)
-        end = slabs.address + (slab_pages.astype(np.uint64) << shift)
-        parked_at = self.parked.address
-        return np.searchsorted(parked_at, end) - np.searchsorted(parked_at, slabs.address)
 
     def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Census) -> None:
         vectors = reader.find(slabs)

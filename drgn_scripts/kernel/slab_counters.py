@@ -20,6 +20,8 @@ class NodeCounters:
 
     nr_slabs: npt.NDArray[np.int64]
     total_objects: npt.NDArray[np.int64]
+    readable: npt.NDArray[np.bool_]
+    """Whether the cache's counters could be read on all nodes."""
 
 
 def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
@@ -38,7 +40,8 @@ def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
     sums = {}
     for name in counters.fields:
         sums[name] = np.bincount(ids, read[name], len(slab_map.caches)).astype(np.int64)
-    return NodeCounters(**sums)
+    lost = np.bincount(ids, ~read.readable, len(slab_map.caches)) > 0
+    return NodeCounters(**sums, readable=~lost)
 
 
 def reclaimable(slab_map: SlabMap) -> npt.NDArray[np.bool_]:
