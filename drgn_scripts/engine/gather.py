@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from drgn_scripts.engine.layout import Layout
+from drgn_scripts.engine.layout import Field, Layout
 from drgn_scripts.engine.memory import Bytes, Faults, Mask, Memory, Words
 
 
@@ -32,16 +32,37 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
     :param faults: takes count of unreadable pages
     """
     columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
-    readable = np.zeros(len(addresses), np.bool_)
-    span = max((field.offset + field.dtype.itemsize for field in layout.fields.values()), default=1)
-    for rows, offsets, buffer, ok in _blocks(memory, addresses, span, faults):
-        readable[rows] = ok
-        for name, field in layout.fields.items():
-            values = _take(buffer, offsets + field.offset, field.dtype)
-            columns[name][rows] = values if ok.all() else np.where(ok, values, values.dtype.type())
+    readable = np.ones(len(addresses), np.bool_)
+    for group in _groups(memory, layout):
+        start = min(field.offset for field in group.values())
+        end = max(field.offset + field.dtype.itemsize for field in group.values())
+        found = np.zeros(len(addresses), np.bool_)
+        at = addresses + np.uint64(start)
+        for rows, offsets, buffer, ok in _blocks(memory, at, end - start, faults):
+            found[rows] = ok
+            for name, field in group.items():
+                values = _take(buffer, offsets + (field.offset - start), field.dtype)
+                columns[name][rows[ok]] = values[ok]
+        readable &= found
+    if not readable.all():
+        for column in columns.values():
+            column[~readable] = column.dtype.type()
     return Gathered(
         {name: layout.decode(name, column) for name, column in columns.items()}, readable
     )
+
+
+def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
+    """The fields by where they lie: no group reaches over a page on which none of it is."""
+    groups: list[dict[str, Field]] = []
+    start = 0
+    for name, field in sorted(layout.fields.items(), key=lambda item: item[1].offset):
+        end = field.offset + field.dtype.itemsize
+        if not groups or end - start > memory.page_size:
+            groups.append({})
+            start = field.offset
+        groups[-1][name] = field
+    return groups
 
 
 def gather_arrays(

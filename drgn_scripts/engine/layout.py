@@ -41,6 +41,8 @@ class Field:
     """Bits to drop at the right, for a bit field."""
     bits: int = 0
     """Width of a bit field, 0 for a whole member."""
+    signed: bool = False
+    """Whether a bit field has a sign."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,11 @@ class Layout:
         field = self.fields[name]
         if not field.bits:
             return raw
-        mask = field.dtype.type((1 << field.bits) - 1)
-        value: npt.NDArray[Any] = (raw >> field.dtype.type(field.shift)) & mask
+        word = field.dtype.newbyteorder("=").type
+        value: npt.NDArray[Any] = (raw >> word(field.shift)) & word((1 << field.bits) - 1)
+        if field.signed:
+            sign = word(1 << (field.bits - 1))
+            value = ((value ^ sign) - sign).view(f"i{field.dtype.itemsize}")
         return value
 
     def __contains__(self, name: str) -> bool:
@@ -173,9 +178,16 @@ def _field(path: str, type_: drgn.Type, bit_offset: int, bits: int | None, littl
             within = bit_offset - 8 * offset
             if within + bits <= 8 * width:
                 shift = within if little else 8 * width - within - bits
-                return Field(path, offset, _dtype(f"u{width}", little), shift, bits)
+                signed = _is_signed(_unaliased(type_))
+                return Field(path, offset, _dtype(f"u{width}", little), shift, bits, signed)
         raise LayoutError(f"{path} is a bit field across 64-bit words, which is no column")
     return Field(path, bit_offset // 8, _scalar(path, _unaliased(type_), little))
+
+
+def _is_signed(type_: drgn.Type) -> bool:
+    if type_.kind == TypeKind.ENUM:
+        return type_.type is not None and _is_signed(_unaliased(type_.type))
+    return type_.kind == TypeKind.INT and bool(type_.is_signed)
 
 
 def _scalar(path: str, type_: drgn.Type, little: bool) -> np.dtype[Any]:

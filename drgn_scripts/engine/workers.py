@@ -7,6 +7,7 @@ import mmap
 import multiprocessing
 import signal
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
@@ -40,9 +41,9 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
             # The threads that Python warns of belong to drgn's debug information loader, which
             # is idle by now and which no worker calls.
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-            futures = [pool.submit(_call, task) for task in range(tasks)]
-        for future in futures:
-            yield future.result()
+            futures = deque(pool.submit(_call, task) for task in range(tasks))
+        while futures:
+            yield futures.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         _work = None
