@@ -75,6 +75,7 @@ def objects(
         warnings.warn(
             f"{report.objects_unreadable} slots could not be read, "
             f"{report.slabs_torn + report.lists_lost} free lists are torn, "
+            f"{report.slabs_invalid} slabs have impossible counters, "
             f"{report.memmap.total()} pages of struct pages could not be read",
             IncompleteWarning,
             stacklevel=2,

@@ -34,8 +34,8 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
     columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
     readable = np.ones(len(addresses), np.bool_)
     for group in _groups(memory, layout):
-        start = min(field.offset for field in group.values())
-        end = max(field.offset + field.dtype.itemsize for field in group.values())
+        start = min((field.offset for field in group.values()), default=0)
+        end = max((field.offset + field.dtype.itemsize for field in group.values()), default=1)
         found = np.zeros(len(addresses), np.bool_)
         at = addresses + np.uint64(start)
         for rows, offsets, buffer, ok in _blocks(memory, at, end - start, faults):
@@ -62,7 +62,7 @@ def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
             groups.append({})
             start = field.offset
         groups[-1][name] = field
-    return groups
+    return groups or [{}]
 
 
 def gather_arrays(

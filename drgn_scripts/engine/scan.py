@@ -71,10 +71,11 @@ def allocated(
 
 def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np.int64]]:
     """Rows of slabs to read together: of one cache and one size, a chunk at a time."""
-    kinds = slabs.cache.astype(np.int64) << 32 | slab_map.slab_pages(slabs)
+    kinds = slabs.cache.astype(np.int64) << 32 | slabs.objects
     for kind in np.unique(kinds).tolist():
         rows = np.flatnonzero(kinds == kind)
-        count = max(slab_map.memory.chunk_pages // (kind & 0xFFFFFFFF), 1)
+        pages = int(slab_map.slab_pages(slabs[rows[:1]])[0])
+        count = max(slab_map.memory.chunk_pages // pages, 1)
         for start in range(0, len(rows), count):
             batch = rows[start : start + count]
             together = batch[-1] - batch[0] == len(batch) - 1
@@ -83,7 +84,7 @@ def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np
 
 @dataclass(frozen=True)
 class _Block:
-    """Slabs of one cache and one size, and their bytes."""
+    """Slabs of one cache with equally many slots, and their bytes."""
 
     slabs: Slabs
     cache: SlabCache
@@ -95,7 +96,7 @@ class _Block:
     @property
     def width(self) -> int:
         """Slots of a slab."""
-        return int(self.slabs.objects.max())
+        return int(self.slabs.objects[0])
 
 
 class _Extractor:
