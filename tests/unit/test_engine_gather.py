@@ -263,7 +263,15 @@ def test_a_word(machine: Machine) -> None:
             memory.word(address)
 
 
-def test_the_direct_map_is_read_without_page_tables(machine: Machine) -> None:
+def fast(monkeypatch: pytest.MonkeyPatch, *, physical: bool) -> None:
+    """Make one way of reading the faster one."""
+    monkeypatch.setattr(Memory, "_seconds", lambda self, at, by: 1.0 if by == physical else 2.0)
+
+
+def test_the_direct_map_is_read_without_page_tables(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast(monkeypatch, physical=True)
     memory = Memory(machine.prog)
     # Page 2 is the table that translates the direct map.
     machine.holes.add(2)
@@ -276,7 +284,28 @@ def test_the_direct_map_is_read_without_page_tables(machine: Machine) -> None:
         machine.holes.remove(2)
 
 
-def test_filtered_first_pages_do_not_cost_the_direct_map() -> None:
+def test_where_virtual_addresses_are_as_fast_they_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast(monkeypatch, physical=False)
+    machine = _machine()
+    memory = Memory(machine.prog)
+    assert memory.word(FIRST) == machine.word(FIRST)
+    machine.holes.add(2)
+    with pytest.raises(drgn.FaultError):
+        memory.word(FIRST)
+
+
+def test_the_time_that_a_read_takes_is_some() -> None:
+    memory = Memory(MACHINE.prog)
+    assert memory._seconds(FIRST, False) > 0
+    assert memory._seconds(MACHINE.physical(FIRST), True) > 0
+
+
+def test_filtered_first_pages_do_not_cost_the_direct_map(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast(monkeypatch, physical=True)
     # makedumpfile leaves out the first page frames where they are free.
     machine = _machine()
     machine.constant("min_low_pfn", 600 + HOLES[0])
@@ -286,7 +315,10 @@ def test_filtered_first_pages_do_not_cost_the_direct_map() -> None:
     assert memory.word(FIRST) == machine.word(FIRST)
 
 
-def test_without_tasks_everything_is_read_by_virtual_addresses() -> None:
+def test_without_tasks_everything_is_read_by_virtual_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast(monkeypatch, physical=True)
     machine = _machine()
     del machine.symbols["init_task"]
     memory = Memory(machine.prog)
@@ -296,7 +328,10 @@ def test_without_tasks_everything_is_read_by_virtual_addresses() -> None:
         memory.word(FIRST)
 
 
-def test_physical_addresses_that_lead_elsewhere_are_not_used() -> None:
+def test_physical_addresses_that_lead_elsewhere_are_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fast(monkeypatch, physical=True)
     machine = _machine()
 
     def virtual(address: int, size: int, offset: int, physical: bool) -> bytes:

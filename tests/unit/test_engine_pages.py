@@ -256,7 +256,7 @@ def test_large_kmalloc() -> None:
     assert pages.large_kmalloc_pages(records) == 4 + 8
     assert pages.large_kmalloc_pages(records[:0]) == 0
     # The order stands in the second page of an allocation: none is known of a head alone.
-    assert pages.large_kmalloc_pages(records[:5]) == 4
+    assert pages.large_kmalloc_pages(records[:9]) == 4
 
 
 def test_large_kmalloc_of_an_absurd_order_is_torn() -> None:

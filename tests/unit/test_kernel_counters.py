@@ -43,6 +43,7 @@ def test_a_node_without_memory_has_no_counters() -> None:
     found = node_counters(SlabMap(Memory(k.prog)), Faults())
     assert found is not None
     assert found.nr_slabs.tolist() == [4, 3, 0]
+    assert found.readable.all()
 
 
 def test_counters_may_be_negative_for_a_moment() -> None:
@@ -82,6 +83,25 @@ def test_a_counter_of_a_node_includes_what_cpus_have_not_folded(era: str) -> Non
     assert node_page_state(prog, *reversed(names)) == 7 * 4 + 1
     assert node_page_state(prog, "NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE") == 3
     assert node_page_state(prog, "NR_NOTHING") is None
+
+
+def test_counters_that_the_dump_lacks_are_absent() -> None:
+    k = populated("6.10")
+    k.drop(k.per_cpu("char", 0, 1).address_)
+    assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B") is None
+
+
+def test_a_cache_whose_counters_cannot_be_read_is_told_from_an_empty_one() -> None:
+    k = populated("6.10")
+    node = k.alloc("struct kmem_cache_node", alone=True)
+    k.set(k.caches[0].object.node[1], node)
+    k.drop(node.address_)
+    faults = Faults()
+    found = node_counters(SlabMap(Memory(k.prog)), faults)
+    assert found is not None
+    assert found.readable.tolist() == [False, True, True]
+    assert found.nr_slabs.tolist()[1:] == [3, 0]
+    assert faults.total() == 1
 
 
 def test_before_4_13_the_counters_are_of_zones() -> None:

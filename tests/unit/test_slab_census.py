@@ -503,7 +503,8 @@ def test_torn_memory_cgroups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("objects", "inuse"), [(21, 0xFFFF), (21, 100), (1, 21), (0, 5), (0x7FFF, 21), (0x7FFF, 0xFFFF)]
+    ("objects", "inuse"),
+    [(21, 0xFFFF), (21, 100), (1, 21), (0, 0), (0, 5), (0x7FFF, 21), (0x7FFF, 0xFFFF)],
 )
 def test_torn_counters_of_one_slab_cost_no_other_cache(objects: int, inuse: int) -> None:
     made = world()
@@ -515,7 +516,8 @@ def test_torn_counters_of_one_slab_cost_no_other_cache(objects: int, inuse: int)
     assert {name: found[name] for name in ("filp", "big", "kmalloc-256")} == {
         "filp": 28, "big": 24, "kmalloc-256": 2
     }  # fmt: skip
-    assert values(result)["slab_bytes"] <= 12 * PAGE
+    assert values(result)["slab_bytes"] == 10 * PAGE
+    assert gaps(result) == {"slabs": 1}
 
 
 def test_more_parked_objects_than_a_slab_has_in_use() -> None:
@@ -523,8 +525,30 @@ def test_more_parked_objects_than_a_slab_has_in_use() -> None:
     slab = made.slabs["f0"]
     made.k.cpu_sheaf(slab.cache, 0, "main", made.k.sheaf([(slab, at) for at in range(12)]))
     made.k.set(slab.struct.inuse, 0)
-    found = dict(rows(analyse(made.k), "caches", "cache", "objects_active"))
+    result = analyse(made.k)
+    found = dict(rows(result, "caches", "cache", "objects_active"))
     assert found == {"big": 24, "dentry": 34, "filp": 16, "kmalloc-256": 2}
+    assert gaps(result) == {"slabs": 1}
+
+
+def test_a_parked_pointer_into_another_caches_slab_frees_nothing_there() -> None:
+    made = world("7.0")
+    slab = made.slabs["f1"]
+    made.k.cpu_sheaf(made.k.caches[0], 0, "main", made.k.sheaf([(slab, 5)]))
+    result = analyse(made.k)
+    assert values(result)["objects_active"] == 88
+    assert gaps(result) == {"free objects of CPUs or sheaves": 1}
+
+
+def test_a_torn_list_of_caches() -> None:
+    made = world()
+    for at in (1, 2):
+        made.k.drop(made.k.caches[at].address)
+    result = analyse(made.k)
+    assert gaps(result)["lists of slab caches"] > 0
+    assert gaps(result)["slabs"] == 4
+    found = dict(rows(result, "caches", "cache", "objects_active"))
+    assert found == {"dentry": 34, "kmalloc-256": 2}
 
 
 def test_a_page_of_a_node_that_is_not_there() -> None:

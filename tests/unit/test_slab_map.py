@@ -98,8 +98,21 @@ def test_a_torn_list_of_caches_ends() -> None:
     first, second = k.cache("first", 8), k.cache("second", 16)
     k.write_words(second.object.list.address_, first.object.list.address_)
     with deadline(0.5):
-        names = [cache.name for cache in slab_map(k).caches]
-    assert names[:2] == ["first", "second"]
+        found = slab_map(k)
+    assert [cache.name for cache in found.caches] == ["first", "second"]
+    assert found.caches_torn > 0
+
+
+def test_a_tear_in_the_list_of_caches_costs_no_cache() -> None:
+    # What cannot be reached from the one end is reached from the other.
+    k = FakeKernel()
+    caches = [k.cache(f"c{at}", 64) for at in range(5)]
+    k.write_words(caches[1].object.list.address_, 0x10)
+    found = slab_map(k)
+    assert sorted(cache.name for cache in found.caches) == ["c0", "c1", "c2", "c3", "c4"]
+    assert found.caches_torn > 0
+    k.drop(caches[2].address)
+    assert sorted(cache.name for cache in slab_map(k).caches) == ["c0", "c1", "c3", "c4"]
 
 
 def test_no_caches_at_all() -> None:
@@ -210,6 +223,9 @@ def test_a_slab_of_a_cache_that_is_on_no_list() -> None:
     k.set(slab.struct.slab_cache, DIRECT_MAP + 300 * PAGE)
     found = slab_map(k)
     assert found.chunk((512, 64), ScanReport()).cache.tolist() == [-1]
+    # However many objects the other caches' slabs may have.
+    k.cache("large", 4096)
+    assert slab_map(k).chunk((512, 64), ScanReport()).cache.tolist() == [-1]
     assert len(found.index(found.caches, ScanReport())) == 0
 
 

@@ -459,7 +459,17 @@ def test_a_slab_without_a_list_whose_counter_says_there_are_free_objects() -> No
 @pytest.mark.parametrize("free", [[], [2, 4]], ids=["full", "partial"])
 @pytest.mark.parametrize(
     ("objects", "inuse"),
-    [(0, 1), (1, 39), (38, 38), (38, 39), (39, 0xFFFF), (40, 39), (79, 1), (0x7FFF, 0x7FFF)],
+    [
+        (0, 0),
+        (0, 1),
+        (1, 39),
+        (38, 38),
+        (38, 39),
+        (39, 0xFFFF),
+        (40, 39),
+        (79, 1),
+        (0x7FFF, 0x7FFF),
+    ],
 )
 def test_torn_counters_of_one_slab_cost_no_other_slab(
     objects: int, inuse: int, free: list[int], chunk_bytes: int
@@ -474,7 +484,7 @@ def test_torn_counters_of_one_slab_cost_no_other_slab(
     end = torn.address + PAGE
     others = [address for address in cache.allocated() if not torn.address <= address < end]
     assert [address for address in addresses if not torn.address <= address < end] == others
-    if inuse > objects or objects > 39:
+    if inuse > objects or objects > 39 or not objects:
         assert not report.complete
 
 
@@ -691,6 +701,9 @@ def test_a_type_that_fits_in_the_slot_but_not_in_the_object_is_refused() -> None
     k.slab(k.cache("padded", 64, 256, left_pad=128))
     with pytest.raises(ValueError, match="200 bytes"):
         objects(k.prog, "struct giant", ["last"], cache="padded")
+    k.slab(k.cache("cut", 196, 208))
+    with pytest.raises(ValueError, match="only 196"):
+        objects(k.prog, "struct giant", ["first", "last"], cache="cut")
 
 
 def test_members_that_lie_inside_the_object_can_be_read_of_a_larger_type() -> None:
