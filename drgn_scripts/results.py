@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -61,6 +62,21 @@ class Table:
     note: str = ""
     detail: bool = False
     """Too long for a screen: in data only."""
+
+    @staticmethod
+    def of(title: str, columns: Mapping[str, tuple[Any, Column]], *, detail: bool = False) -> Table:
+        """A table from its columns: by name their values, equally many, and their description."""
+        return Table(
+            pd.DataFrame({name: values for name, (values, _) in columns.items()}),
+            {name: column for name, (_, column) in columns.items()},
+            title,
+            detail=detail,
+        )
+
+    def largest_first(self, key: str, name: str) -> Table:
+        """The same rows by descending ``key``, and by ``name`` where that is equal."""
+        self.frame = self.frame.sort_values([key, name], ascending=[False, True], ignore_index=True)
+        return self
 
     def __post_init__(self) -> None:
         missing = [name for name in self.columns if name not in self.frame.columns]

@@ -84,6 +84,7 @@ class _Report:
         self.slot_size = self.slab_map.column("slot_size").astype(np.int64)
         self.bytes = self.totals.pages << memory.page_shift
         self.active_bytes = self.totals.active * self.object_size
+        self.reclaimable = reclaimable(self.slab_map)
         self.owners = self._owners()
 
     def _by_root(self, values: Counts) -> Counts:
@@ -148,7 +149,7 @@ class _Report:
         active = int(self.active_bytes.sum())
         old = self._old_controller_bytes()
         packed = self._packed(np.arange(len(self.caches)), self.totals.active)
-        is_reclaimable = self._by_root_flag()
+        is_reclaimable = self.reclaimable
         alive = int(self.groups.alive.sum())
         vectors = int(self.census.vector_bytes.sum() + self.census.vector_bytes_inside.sum())
         size, count, ratio = Unit.BYTES, Unit.COUNT, Unit.RATIO
@@ -198,9 +199,6 @@ class _Report:
     def _cache_count(self) -> int:
         return len(np.unique(self.slab_census.roots))
 
-    def _by_root_flag(self) -> npt.NDArray[np.bool_]:
-        return reclaimable(self.slab_map)
-
     def _free_bytes(self) -> Counts:
         return (self.totals.objects - self.totals.active) * self.slot_size
 
@@ -214,58 +212,50 @@ class _Report:
 
     def _caches(self) -> Table:
         roots = np.unique(self.slab_census.roots)
-        aliases = self._aliases()
-        is_reclaimable = self._by_root_flag()
         chosen: list[SlabCache] = [self.caches[root] for root in roots]
-        frame = pd.DataFrame(
-            {
-                "cache": [cache.name for cache in chosen],
-                "aliases": [", ".join(sorted(aliases.get(cache.name, []))) for cache in chosen],
-                "object_size": self.object_size[roots],
-                "slot_size": self.slot_size[roots],
-                "objects_per_slab": [cache.objects_per_slab for cache in chosen],
-                "order": [cache.order for cache in chosen],
-                "slabs": self.totals.slabs[roots],
-                "objects_total": self.totals.objects[roots],
-                "objects_active": self.totals.active[roots],
-                "bytes": self.bytes[roots],
-                "active_bytes": self.active_bytes[roots],
-                "utilization": _ratios(self.active_bytes[roots], self.bytes[roots]),
-                "free_bytes": self._free_bytes()[roots],
-                "padding_bytes": self._padding_bytes()[roots],
-                "tail_bytes": self._tail_bytes()[roots],
-                "vector_bytes": (self.census.vector_bytes + self.census.vector_bytes_inside)[roots],
-                "reclaimable": is_reclaimable[roots],
-            }
-            | {
-                f"fill_{number}": self._by_root(self.census.fill[:, number])[roots]
-                for number in range(len(FILL))
-            }
-        )
-        frame = frame.sort_values(["bytes", "cache"], ascending=[False, True], ignore_index=True)
-        columns = {
-            "cache": Column(Unit.TEXT, "cache", 0),
-            "aliases": Column(Unit.TEXT, "also", 2),
-            "object_size": Column(Unit.BYTES, "object", 1),
-            "slot_size": Column(Unit.BYTES, "slot", 2),
-            "objects_per_slab": Column(Unit.COUNT, "per slab", 2),
-            "order": Column(Unit.NONE, "order", 2),
-            "slabs": Column(Unit.COUNT, "slabs", 1),
-            "objects_total": Column(Unit.COUNT, "slots", 1),
-            "objects_active": Column(Unit.COUNT, "active", 0),
-            "bytes": Column(Unit.BYTES, "bytes", 0),
-            "active_bytes": Column(Unit.BYTES, "in use", 1),
-            "utilization": Column(Unit.RATIO, "util", 0),
-            "free_bytes": Column(Unit.BYTES, "free slots", 2),
-            "padding_bytes": Column(Unit.BYTES, "padding", 2),
-            "tail_bytes": Column(Unit.BYTES, "tails", 2),
-            "vector_bytes": Column(Unit.BYTES, "vectors", 2),
-            "reclaimable": Column(Unit.NONE, "reclaimable", 2),
-        } | {
-            f"fill_{number}": Column(Unit.COUNT, f"slabs {name}", 2)
+        totals, active, bytes_ = self.totals, self.active_bytes[roots], self.bytes[roots]
+        vectors = self.census.vector_bytes + self.census.vector_bytes_inside
+        aliases = self._aliases()
+        also = [", ".join(sorted(aliases.get(cache.name, []))) for cache in chosen]
+        fill = {
+            f"fill_{number}": (
+                self._by_root(self.census.fill[:, number])[roots],
+                Column(Unit.COUNT, f"slabs {name}", 2),
+            )
             for number, name in enumerate(FILL)
         }
-        return Table(frame, columns, "Slab caches")
+        return Table.of(
+            "Slab caches",
+            {
+                "cache": ([cache.name for cache in chosen], Column(Unit.TEXT, "cache", 0)),
+                "aliases": (also, Column(Unit.TEXT, "also", 2)),
+                "object_size": (self.object_size[roots], Column(Unit.BYTES, "object")),
+                "slot_size": (self.slot_size[roots], Column(Unit.BYTES, "slot", 2)),
+                "objects_per_slab": (
+                    [cache.objects_per_slab for cache in chosen],
+                    Column(Unit.COUNT, "per slab", 2),
+                ),
+                "order": ([cache.order for cache in chosen], Column(Unit.NONE, "order", 2)),
+                "slabs": (totals.slabs[roots], Column(Unit.COUNT, "slabs")),
+                "objects_total": (totals.objects[roots], Column(Unit.COUNT, "slots")),
+                "objects_active": (totals.active[roots], Column(Unit.COUNT, "active", 0)),
+                "bytes": (bytes_, Column(Unit.BYTES, "bytes", 0)),
+                "active_bytes": (active, Column(Unit.BYTES, "in use")),
+                "utilization": (_ratios(active, bytes_), Column(Unit.RATIO, "util", 0)),
+                "free_bytes": (self._free_bytes()[roots], Column(Unit.BYTES, "free slots", 2)),
+                "padding_bytes": (self._padding_bytes()[roots], Column(Unit.BYTES, "padding", 2)),
+                "tail_bytes": (self._tail_bytes()[roots], Column(Unit.BYTES, "tails", 2)),
+                "vector_bytes": (
+                    self._by_root(vectors)[roots],
+                    Column(Unit.BYTES, "vectors", 2),
+                ),
+                "reclaimable": (
+                    self.reclaimable[roots],
+                    Column(Unit.NONE, "reclaimable", 2),
+                ),
+            }
+            | fill,
+        ).largest_first("bytes", "cache")
 
     def _aliases(self) -> dict[str, list[str]]:
         """Other names of merged caches, by the name that survived."""
@@ -297,105 +287,89 @@ class _Report:
         states.append("none")
         counts.append(uncharged.sum())
         sizes.append((uncharged * self.slot_size).sum())
-        frame = pd.DataFrame(
+        return Table.of(
+            "Slab objects by memory cgroup",
             {
-                "memcg": names,
-                "state": states,
-                "objects": np.array(counts, np.int64),
-                "bytes": np.array(sizes, np.int64),
-            }
-        ).sort_values(["bytes", "memcg"], ascending=[False, True], ignore_index=True)
-        columns = {
-            "memcg": Column(Unit.TEXT, "memory cgroup", 0),
-            "state": Column(Unit.TEXT, "state", 0),
-            "objects": Column(Unit.COUNT, "objects", 0),
-            "bytes": Column(Unit.BYTES, "bytes", 0),
-        }
-        return Table(frame, columns, "Slab objects by memory cgroup")
+                "memcg": (names, Column(Unit.TEXT, "memory cgroup", 0)),
+                "state": (states, Column(Unit.TEXT, "state", 0)),
+                "objects": (np.array(counts, np.int64), Column(Unit.COUNT, "objects", 0)),
+                "bytes": (np.array(sizes, np.int64), Column(Unit.BYTES, "bytes", 0)),
+            },
+        ).largest_first("bytes", "memcg")
 
     def _memcg_caches(self) -> Table:
         names = [*self.groups.path, UNKNOWN_MEMCG]
         cache = self.owners["cache"].to_numpy(np.int64)
-        row = self.owners["row"].to_numpy(np.int64)
-        frame = pd.DataFrame(
+        objects = self.owners["objects"].to_numpy(np.int64)
+        return Table.of(
+            "Slab objects by memory cgroup and cache",
             {
-                "memcg": [names[at] for at in row],
-                "cache": [self.caches[at].name for at in cache],
-                "objects": self.owners["objects"],
-                "bytes": self.owners["objects"] * self.slot_size[cache],
-            }
-        ).sort_values(["bytes", "memcg", "cache"], ascending=[False, True, True], ignore_index=True)
-        columns = {
-            "memcg": Column(Unit.TEXT, "memory cgroup", 0),
-            "cache": Column(Unit.TEXT, "cache", 0),
-            "objects": Column(Unit.COUNT, "objects", 0),
-            "bytes": Column(Unit.BYTES, "bytes", 0),
-        }
-        return Table(frame, columns, "Slab objects by memory cgroup and cache", detail=True)
+                "memcg": (
+                    [names[at] for at in self.owners["row"]],
+                    Column(Unit.TEXT, "memory cgroup", 0),
+                ),
+                "cache": ([self.caches[at].name for at in cache], Column(Unit.TEXT, "cache", 0)),
+                "objects": (objects, Column(Unit.COUNT, "objects", 0)),
+                "bytes": (objects * self.slot_size[cache], Column(Unit.BYTES, "bytes", 0)),
+            },
+            detail=True,
+        ).largest_first("bytes", "memcg")
 
     def _nodes(self) -> Table:
-        nodes = self.slab_map.pages.nodes
-        census = self.census
-        active = (census.active * self.object_size[None, :]).sum(axis=1)
-        bytes_ = census.pages.sum(axis=1) << self.memory.page_shift
-        frame = pd.DataFrame(
+        nodes, census = self.slab_map.pages.nodes, self.census
+        active = (census.active * self.object_size[None, :]).sum(axis=1)[nodes]
+        bytes_ = (census.pages.sum(axis=1) << self.memory.page_shift)[nodes]
+        return Table.of(
+            "NUMA nodes",
             {
-                "node": nodes,
-                "slabs": census.slabs.sum(axis=1)[nodes],
-                "objects_total": census.objects.sum(axis=1)[nodes],
-                "objects_active": census.active.sum(axis=1)[nodes],
-                "bytes": bytes_[nodes],
-                "active_bytes": active[nodes],
-                "utilization": _ratios(active[nodes], bytes_[nodes]),
-            }
+                "node": (nodes, Column(Unit.NONE, "node", 0)),
+                "slabs": (census.slabs.sum(axis=1)[nodes], Column(Unit.COUNT, "slabs")),
+                "objects_total": (census.objects.sum(axis=1)[nodes], Column(Unit.COUNT, "slots")),
+                "objects_active": (
+                    census.active.sum(axis=1)[nodes],
+                    Column(Unit.COUNT, "active", 0),
+                ),
+                "bytes": (bytes_, Column(Unit.BYTES, "bytes", 0)),
+                "active_bytes": (active, Column(Unit.BYTES, "in use", 0)),
+                "utilization": (_ratios(active, bytes_), Column(Unit.RATIO, "util", 0)),
+            },
         )
-        columns = {
-            "node": Column(Unit.NONE, "node", 0),
-            "slabs": Column(Unit.COUNT, "slabs", 1),
-            "objects_total": Column(Unit.COUNT, "slots", 1),
-            "objects_active": Column(Unit.COUNT, "active", 0),
-            "bytes": Column(Unit.BYTES, "bytes", 0),
-            "active_bytes": Column(Unit.BYTES, "in use", 0),
-            "utilization": Column(Unit.RATIO, "util", 0),
-        }
-        return Table(frame, columns, "NUMA nodes")
 
     def _cache_nodes(self) -> Table:
         census, roots = self.census, self.slab_census.roots
         node, cache = np.nonzero(census.slabs)
-        pages = census.pages[node, cache]
-        frame = pd.DataFrame(
+        counts = pd.DataFrame(
             {
                 "cache": [self.caches[root].name for root in roots[cache]],
                 "node": node,
                 "slabs": census.slabs[node, cache],
                 "objects_total": census.objects[node, cache],
                 "objects_active": census.active[node, cache],
-                "bytes": pages << self.memory.page_shift,
+                "bytes": census.pages[node, cache] << self.memory.page_shift,
             }
         )
-        frame = frame.groupby(["cache", "node"], as_index=False, sort=True).sum()
         columns = {
             "cache": Column(Unit.TEXT, "cache", 0),
             "node": Column(Unit.NONE, "node", 0),
-            "slabs": Column(Unit.COUNT, "slabs", 1),
-            "objects_total": Column(Unit.COUNT, "slots", 1),
+            "slabs": Column(Unit.COUNT, "slabs"),
+            "objects_total": Column(Unit.COUNT, "slots"),
             "objects_active": Column(Unit.COUNT, "active", 0),
             "bytes": Column(Unit.BYTES, "bytes", 0),
         }
+        frame = counts.groupby(["cache", "node"], as_index=False, sort=True).sum()
         return Table(frame, columns, "Slab caches by NUMA node", detail=True)
 
     def _fill(self) -> Table:
         slabs = self.census.fill.sum(axis=0)
-        frame = pd.DataFrame(
-            {"fill": FILL, "slabs": slabs, "share": _ratios(slabs, np.full(len(FILL), slabs.sum()))}
+        share = _ratios(slabs, np.full(len(FILL), slabs.sum()))
+        return Table.of(
+            "How full slabs are",
+            {
+                "fill": (list(FILL), Column(Unit.TEXT, "slots in use", 0)),
+                "slabs": (slabs, Column(Unit.COUNT, "slabs", 0)),
+                "share": (share, Column(Unit.RATIO, "share", 0)),
+            },
         )
-        columns = {
-            "fill": Column(Unit.TEXT, "slots in use", 0),
-            "slabs": Column(Unit.COUNT, "slabs", 0),
-            "share": Column(Unit.RATIO, "share", 0),
-        }
-        return Table(frame, columns, "How full slabs are")
 
     # Checks, gaps, findings
 
@@ -428,17 +402,15 @@ class _Report:
                 )
                 for at in np.flatnonzero(known & (ours != theirs))
             ]
-        if counters is not None and not counters.readable.all():
-            self.result.gaps.append(
-                Gap(
-                    "counters of slab caches",
-                    "unreadable",
-                    int((~counters.readable).sum()),
-                    "none; these caches are not checked",
-                )
+        if counters is not None:
+            self._gap(
+                int((~counters.readable).sum()),
+                "counters of slab caches",
+                "unreadable",
+                "none; these caches are not checked",
             )
         pages = self.census.pages.sum(axis=0)
-        is_reclaimable = self._by_root_flag()[self.slab_census.roots]
+        is_reclaimable = self.reclaimable[self.slab_census.roots]
         self._page_check("SReclaimable", int(pages[is_reclaimable].sum()), "NR_SLAB_RECLAIMABLE")
         self._page_check("SUnreclaim", int(pages[~is_reclaimable].sum()), "NR_SLAB_UNRECLAIMABLE")
 
@@ -467,79 +439,18 @@ class _Report:
             )
         )
 
+    def _gap(self, count: int, what: str, reason: str, effect: str) -> None:
+        if count:
+            self.result.gaps.append(Gap(what, reason, count, effect))
+
     def _gaps(self) -> None:
-        report, census = self.census.report, self.census
-        self.result.gaps += [
-            Gap("pages of the struct page array", reason, count, "slabs they describe are missing")
-            for reason, count in sorted(report.memmap.items())
-        ]
-        if self.slab_map.caches_torn:
-            self.result.gaps.append(
-                Gap(
-                    "lists of slab caches",
-                    "torn or unreadable",
-                    self.slab_map.caches_torn,
-                    "slabs of the caches behind the tear are in no figure",
-                )
-            )
-        if report.lists_lost:
-            self.result.gaps.append(
-                Gap(
-                    "free lists of CPUs or sheaves",
-                    "torn or unreadable",
-                    report.lists_lost,
-                    "objects on them are counted as allocated",
-                )
-            )
-        if report.slabs_torn + report.slabs_invalid:
-            self.result.gaps.append(
-                Gap(
-                    "slabs",
-                    "their counters are torn",
-                    report.slabs_torn + report.slabs_invalid,
-                    "those with impossible counters are in no figure, "
-                    "the others are taken for empty",
-                )
-            )
-        if census.unknown_slabs:
-            self.result.gaps.append(
-                Gap(
-                    "slabs",
-                    "their kmem_cache is not on slab_caches",
-                    census.unknown_slabs,
-                    "they are in no figure",
-                )
-            )
-        missing = len(self.slab_census.parked.address) - census.parked_found
-        if missing:
-            self.result.gaps.append(
-                Gap(
-                    "free objects of CPUs or sheaves",
-                    "their slab was not found",
-                    missing,
-                    "none, unless the dump is torn",
-                )
-            )
-        if census.vectors_unreadable:
-            why = ", ".join(sorted(census.vectors)) or "unreadable"
-            self.result.gaps.append(
-                Gap(
-                    "obj_cgroup vectors",
-                    why,
-                    census.vectors_unreadable,
-                    f"objects of these slabs are in the row {NO_MEMCG}",
-                )
-            )
-        lost_groups = self.groups.damaged + self.groups.faults.total()
-        if lost_groups:
-            self.result.gaps.append(
-                Gap(
-                    "lists or pages of memory cgroups",
-                    "torn or unreadable",
-                    lost_groups,
-                    f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
-                )
-            )
+        self.result.gaps += self.slab_census.gaps(self.census, NO_MEMCG)
+        self._gap(
+            self.groups.damaged + self.groups.faults.total(),
+            "lists or pages of memory cgroups",
+            "torn or unreadable",
+            f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
+        )
 
     def _findings(self) -> None:
         self._size_finding()
@@ -643,21 +554,20 @@ _NOTABLE_DYING = 10
 
 def _waste(caches: pd.DataFrame) -> Table:
     """Where the bytes are that hold no object, largest first."""
-    frame = caches[["cache", "utilization", "free_bytes", "padding_bytes", "tail_bytes"]].copy()
-    waste = (caches["bytes"] - caches["active_bytes"]).to_numpy()
-    frame.insert(1, "waste_bytes", waste)
-    frame.insert(2, "share", _ratios(waste, np.full(len(waste), waste.sum())))
-    frame = frame.sort_values(["waste_bytes", "cache"], ascending=[False, True], ignore_index=True)
-    columns = {
-        "cache": Column(Unit.TEXT, "cache", 0),
-        "waste_bytes": Column(Unit.BYTES, "waste", 0),
-        "share": Column(Unit.RATIO, "of all waste", 0),
-        "utilization": Column(Unit.RATIO, "util", 1),
-        "free_bytes": Column(Unit.BYTES, "free slots", 1),
-        "padding_bytes": Column(Unit.BYTES, "padding", 1),
-        "tail_bytes": Column(Unit.BYTES, "tails", 1),
-    }
-    return Table(frame, columns, "Top waste")
+    waste = (caches["bytes"] - caches["active_bytes"]).to_numpy(np.int64)
+    share = _ratios(waste, np.full(len(waste), waste.sum()))
+    return Table.of(
+        "Top waste",
+        {
+            "cache": (caches["cache"], Column(Unit.TEXT, "cache", 0)),
+            "waste_bytes": (waste, Column(Unit.BYTES, "waste", 0)),
+            "share": (share, Column(Unit.RATIO, "of all waste", 0)),
+            "utilization": (caches["utilization"], Column(Unit.RATIO, "util")),
+            "free_bytes": (caches["free_bytes"], Column(Unit.BYTES, "free slots")),
+            "padding_bytes": (caches["padding_bytes"], Column(Unit.BYTES, "padding")),
+            "tail_bytes": (caches["tail_bytes"], Column(Unit.BYTES, "tails")),
+        },
+    ).largest_first("waste_bytes", "cache")
 
 
 def _ratio(part: int, whole: int) -> float:

@@ -19,6 +19,7 @@ from drgn_scripts.engine.slabs import ScanReport, SlabMap, Slabs
 from drgn_scripts.engine.workers import each
 from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors, Vectors
 from drgn_scripts.progress import Progress
+from drgn_scripts.results import Gap
 
 FILL = ("empty", "1-24%", "25-49%", "50-74%", "75-99%", "full")
 """Bins of the histogram of slab fill."""
@@ -112,6 +113,63 @@ class SlabCensus:
             objcg, code = np.unique(census.owners["objcg"].to_numpy(), return_inverse=True)
             census.owners["memcg"] = self.vectors.memcg(objcg, census.vectors)[code]
         return census
+
+    def gaps(self, census: Census, uncharged: str) -> list[Gap]:
+        """What the census could not read or make sense of.
+
+        :param uncharged: name of the row with the objects that no memory cgroup is charged for
+        """
+        report = census.report
+        found = [
+            ("pages of the struct page array", reason, count, "slabs they describe are missing")
+            for reason, count in sorted(report.memmap.items())
+        ]
+        missing = len(self.parked.address) - census.parked_found
+        found += [
+            (
+                "lists of slab caches",
+                "torn or unreadable",
+                self.slab_map.caches_torn,
+                "slabs of the caches behind the tear are in no figure",
+            ),
+            (
+                "free lists of CPUs or sheaves",
+                "torn or unreadable",
+                report.lists_lost,
+                "objects on them are counted as allocated",
+            ),
+            (
+                "slabs",
+                "their counters are impossible",
+                report.slabs_invalid,
+                "they are in no figure",
+            ),
+            (
+                "slabs",
+                "their counters contradict the free lists of CPUs or sheaves",
+                report.slabs_torn,
+                "they are taken for empty",
+            ),
+            (
+                "slabs",
+                "their kmem_cache is not on slab_caches",
+                census.unknown_slabs,
+                "they are in no figure",
+            ),
+            (
+                "free objects of CPUs or sheaves",
+                "their slab was not found",
+                missing,
+                "none, unless the dump is torn",
+            ),
+            (
+                "obj_cgroup vectors",
+                ", ".join(sorted(census.vectors)) or "unreadable",
+                census.vectors_unreadable,
+                f"objects of these slabs are in the row {uncharged}",
+            ),
+        ]
+        return [Gap(*gap) for gap in found if gap[2]]
 
     def _empty(self) -> Census:
         caches = len(self.slab_map.caches)
