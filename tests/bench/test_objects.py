@@ -49,7 +49,7 @@ def opened(path: Path, debug: list[Path]) -> drgn.Program:
 @pytest.mark.parametrize(
     ("release", "format_"), [("6.1", "kdump-elf"), ("6.12", "elf")], ids=["6.1", "6.12"]
 )
-def test_elf(release: str, format_: str) -> None:
+def test_elf(release: str, format_: str, slack: float) -> None:
     dump = build(release, "negatives")
     prog = opened(dump.formats[format_], dump.debug)
     runs = slab_runs(prog)
@@ -75,12 +75,13 @@ def test_elf(release: str, format_: str) -> None:
         bare_read_MB=sum(size for _, size in runs) / 1e6,
         million_objects_a_second=total / ours / 1e6,
     )
-    assert loop / ours >= 80
-    assert ours / bare <= 5
+    # Where the dump itself maps virtual addresses, drgn's loop needs a third less time.
+    assert loop / ours >= (80 if format_ == "elf" else 60) / slack
+    assert ours / bare <= 5 * slack
 
 
 @pytest.mark.parametrize("format_", ["kdump-lzo", "kdump-zlib"])
-def test_compressed(format_: str) -> None:
+def test_compressed(format_: str, slack: float) -> None:
     dump = build("6.1", "negatives")
     prog = opened(dump.formats[format_], dump.debug)
     runs = slab_runs(prog)
@@ -93,5 +94,5 @@ def test_compressed(format_: str) -> None:
         two_processes_times_bare_read=two / bare,
         two_processes_faster=one / two,
     )
-    assert one / bare <= 1.5
-    assert two < one
+    assert one / bare <= 1.5 * slack
+    assert two < one * slack
