@@ -675,6 +675,16 @@ def test_a_warning_says_how_many_slabs_had_impossible_counters() -> None:
     assert len(frame) == 64
 
 
+def test_what_is_torn_in_other_caches_is_not_warned_of() -> None:
+    k = fake()
+    cache, other = k.cache("thing", 64), k.cache("other", 64)
+    k.slab(cache)
+    k.set(k.slab(other).struct.inuse, 0x7FFF)
+    with no_warnings():
+        frame = objects(k.prog, "struct thing", ["id"])
+    assert len(frame) == 64
+
+
 def test_errors_name_what_is_missing() -> None:
     k = fake()
     k.cache("other", 64)

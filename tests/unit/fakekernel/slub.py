@@ -263,6 +263,15 @@ class FakeKernel(Machine):
         self.set(flags, int(flags) & ~0xFF | order)
         return pfn
 
+    def mark_slab(self, pfn: int) -> Object:
+        """Make a page the head of a slab that nothing is known of yet; its ``struct slab``."""
+        page = self.page(pfn)
+        if self.era.page_type:
+            self.set(page._mapcount.counter, _PAGE_TYPE_SLAB << 24)
+        else:
+            self.set(page.flags, int(page.flags) | 1 << _PG_SLAB)
+        return drgn.cast("struct slab *", page.address_of_())[0] if self.era.struct_slab else page
+
     def slab(
         self, cache: Cache, free: Iterable[int] = (), *, order: int | None = None, node: int = 0
     ) -> Slab:
@@ -272,12 +281,7 @@ class FakeKernel(Machine):
         """
         order = cache.order if order is None else order
         pfn = self.pages(order, node)
-        page = self.page(pfn)
-        if self.era.page_type:
-            self.set(page._mapcount.counter, _PAGE_TYPE_SLAB << 24)
-        else:
-            self.set(page.flags, int(page.flags) | 1 << _PG_SLAB)
-        struct = drgn.cast("struct slab *", page.address_of_())[0] if self.era.struct_slab else page
+        struct = self.mark_slab(pfn)
         objects = (PAGE << order) // cache.slot_size
         free = list(free)
         slab = Slab(cache, pfn, order, objects, node, struct, set(free))
