@@ -105,12 +105,12 @@ def check(kernel: FakeKernel, cache: Cache, **options: int) -> ScanReport:
     return report
 
 
-def populated(era: str, **changes: object) -> tuple[FakeKernel, Cache]:
+def populated(era: str, offset: int = 40, **changes: object) -> tuple[FakeKernel, Cache]:
     """A kernel with slabs of all sorts of one cache among those of another."""
     chance = random.Random(5)
     k = fake(era, **changes)
     other = k.cache("other", 64, order=1)
-    cache = k.cache("thing", 88, 104, 3, offset=40, left_pad=8)
+    cache = k.cache("thing", 88, 104, 3, offset=offset, left_pad=8)
     slabs = []
     for at in range(24):
         order = (3, 3, 0, 1)[at % 4]
@@ -162,6 +162,14 @@ def test_two_processes_find_what_one_finds(era: str) -> None:
 def test_free_lists_however_obfuscated(changes: dict[str, bool]) -> None:
     k, cache = populated("6.10", **changes)
     assert check(k, cache).complete
+
+
+@pytest.mark.parametrize("offset", [0, 80, 88])
+def test_free_lists_wherever_their_pointers_stand(offset: int) -> None:
+    # Debugging and constructors move the pointer behind the object: the last offset.
+    k, cache = populated("6.10", offset)
+    park(k, cache, "cpu")
+    assert check(k, cache, chunk_bytes=16 * PAGE).complete
 
 
 def test_full_slabs_need_no_mask() -> None:
