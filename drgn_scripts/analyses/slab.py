@@ -179,13 +179,13 @@ class _Report:
             ),
             "obj_cgroup_vector_bytes": Figure(vectors, size, "obj_cgroup vectors"),
             "old_controller_bytes": Figure(
-                old, size, "slab pages with the controller before 5.9 (at least)"
+                old, size, "slab pages with the controller before 5.9, at least"
             ),
             "old_controller_utilization": Figure(
-                _ratio(active, old), ratio, "utilization with it (at most)"
+                _ratio(active, old), ratio, "utilization with it, at most"
             ),
             "old_controller_extra_bytes": Figure(
-                old - packed, size, "saved by sharing slab pages (at least)"
+                old - packed, size, "saved by sharing slab pages, both packed full"
             ),
             "packed_bytes": Figure(packed, size, "slab pages if packed full"),
             "packed_utilization": Figure(
@@ -518,8 +518,8 @@ class _Report:
             self.result.findings.append(
                 Finding(
                     Severity.INFO,
-                    "sharing slab pages between memory cgroups, as this kernel does, saves at "
-                    f"least {human_bytes(old - packed)}",
+                    "sharing slab pages between memory cgroups, as this kernel does, saves "
+                    f"{human_bytes(old - packed)}, if all slabs were packed full",
                     f"the objects of this dump need {human_bytes(packed)} packed together, and "
                     f"{human_bytes(old)} packed by memory cgroup",
                 )
@@ -536,7 +536,7 @@ class _Report:
                 f"{dying} of {len(self.groups)} memory cgroups are dying: "
                 "removed, but kept by what is charged to them",
                 "each keeps its mem_cgroup structure and per-CPU counters",
-                "page cache charged to them keeps them; reclaim releases it",
+                "most often page cache that is charged to them keeps them; reclaim releases it",
             )
         )
 
