@@ -68,6 +68,7 @@ class OwnerVectors:
         self.tagged = member != "obj_exts"
         self.owner = layout(prog, "struct obj_cgroup", ["memcg"])
         self.element, self.offset = 8, 0
+        """Bytes of an element, and where in it the objcg stands."""
         if member == "obj_exts":
             ext = prog.type("struct slabobj_ext")
             # 7.3 made the struct a union of the two things it can be.
@@ -76,7 +77,10 @@ class OwnerVectors:
             except LayoutError:
                 raise LookupError("this kernel's slabobj_ext has no objcg") from None
             self.element, self.offset = drgn.sizeof(ext), members.fields["objcg"].offset
-        self.codetag = _codetag_enabled(prog)
+        self.needs_objcg = "needs_objcg" in slab_map.layout
+        if self.needs_objcg:
+            # Since 7.3 an object has one such element, or two: its tag stands beside.
+            self.element *= 1 + _codetag_enabled(prog)
 
     def find(self, slabs: Slabs) -> Vectors:
         """Where the vectors of slabs lie."""
@@ -87,12 +91,11 @@ class OwnerVectors:
             # The word can also be a mem_cgroup's address; bit 0 tells the two apart.
             found = found & ((word & np.uint64(1)) != 0)
         stride = np.full(len(slabs), self.element)
-        if "needs_objcg" in slabs.extra:
+        if self.needs_objcg:
             needs = slabs.extra["needs_objcg"] != 0
             found = found & needs
             slot = self.slab_map.column("slot_size").astype(np.int64)[slabs.cache]
-            own = self.element * (1 + self.codetag)
-            stride = np.where(slabs.extra["in_object"] != 0, slot, own)
+            stride = np.where(slabs.extra["in_object"] != 0, slot, self.element)
         elif "stride" in slabs.extra:
             stride = slabs.extra["stride"].astype(np.int64)
         rows = np.flatnonzero(found)

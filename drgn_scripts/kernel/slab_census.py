@@ -231,10 +231,15 @@ class SlabCensus:
         part.owners = pd.DataFrame(
             {"cache": keys % caches, "objcg": objcg[keys // caches], "objects": counts[keys]}
         )
-        self._vector_bytes(slabs, slab_pages, vectors, part)
+        self._vector_bytes(reader, slabs, slab_pages, vectors, part)
 
     def _vector_bytes(
-        self, slabs: Slabs, slab_pages: Counts, vectors: Vectors, part: Census
+        self,
+        reader: OwnerVectors,
+        slabs: Slabs,
+        slab_pages: Counts,
+        vectors: Vectors,
+        part: Census,
     ) -> None:
         start = slabs.address[vectors.slab]
         size = slab_pages[vectors.slab].astype(np.uint64)
@@ -242,8 +247,8 @@ class SlabCensus:
         inside = (vectors.address >= start) & (vectors.address < end)
         cache = slabs.cache[vectors.slab]
         caches = len(self.slab_map.caches)
-        # An element takes one word, however far apart the elements lie.
-        own = slabs.objects[vectors.slab[inside]].astype(np.int64) * 8
+        # Elements may lie as far apart as the objects.
+        own = slabs.objects[vectors.slab[inside]].astype(np.int64) * reader.element
         part.vector_bytes_inside += np.bincount(cache[inside], own, caches).astype(np.int64)
         held_by = self.slab_map.containing(vectors.address[~inside], part.vectors)
         slot = self.slab_map.column("slot_size").astype(np.int64)[held_by]
