@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drgn_scripts.engine import frame as frame_module
 from drgn_scripts.engine.frame import (
     IncompleteWarning,
     MergedCacheWarning,
@@ -296,6 +295,19 @@ def test_what_cannot_be_read_of_the_parked_is_counted(what: str) -> None:
         k.drop(k.barn(cache, 1).address_)
     # On that page both the sheaves and the active slab of a CPU stand.
     assert check(k, cache).lists_lost == (2 if what == "cpu" else 1)
+
+
+def test_a_sheaf_that_holds_more_than_it_can_is_lost() -> None:
+    k = fake("7.3")
+    cache = k.cache("thing", 64)
+    slab, other = k.slab(cache), k.slab(cache)
+    k.set(cache.object.sheaf_capacity, 4)
+    k.cpu_sheaf(cache, 0, "main", k.sheaf([(slab, at) for at in range(4)]))
+    k.cpu_sheaf(cache, 1, "main", k.sheaf([(other, at) for at in range(5)]))
+    other.parked.clear()
+    addresses, _, report = scan(k, cache)
+    assert addresses == cache.allocated()
+    assert report.lists_lost == 1
 
 
 def test_a_torn_list_of_sheaves_ends() -> None:
@@ -647,18 +659,25 @@ def test_two_caches_of_one_name_both_count() -> None:
     assert sorted(frame.index.tolist()) == sorted(first.allocated() + second.allocated())
 
 
-def test_a_merged_cache_is_found_by_any_name_and_warned_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_merged_cache_is_found_by_any_name_and_warned_of() -> None:
     k = fake()
     cache = k.cache("kmalloc-64", 64, refcount=3)
+    for name in ("something", "thing", ":0000064"):
+        k.alias(cache, name)
     fill(k, k.slab(cache))
-    monkeypatch.setattr(
-        frame_module, "get_slab_cache_aliases", lambda prog: {"thing": "kmalloc-64"}
-    )
     with pytest.warns(MergedCacheWarning, match="kmalloc-64 is merged"):
         frame = objects(k.prog, "struct thing", ["self"])
     assert sorted(frame["self"].tolist()) == cache.allocated()
+
+
+def test_a_cache_of_its_own_goes_before_an_alias() -> None:
+    k = fake()
+    merged, own = k.cache("kmalloc-64", 64, refcount=2), k.cache("thing_cache", 64)
+    k.alias(merged, "thing")
+    fill(k, k.slab(own))
+    with no_warnings():
+        frame = objects(k.prog, "struct thing", ["self"])
+    assert sorted(frame["self"].tolist()) == own.allocated()
 
 
 def test_incomplete_columns_warn() -> None:

@@ -82,6 +82,7 @@ def table(era: Era) -> dict[str, tuple[int, str]]:
         48 atomic_t _mapcount"""
     cache = """
         8 unsigned long flags
+        16 struct kobject kobj
         24 unsigned int size
         28 unsigned int object_size
         32 unsigned int offset
@@ -96,6 +97,7 @@ def table(era: Era) -> dict[str, tuple[int, str]]:
         (not era.page_type, "44 struct kmem_cache_order_objects max"),
         (era.children, "88 struct memcg_cache_params memcg_params"),
         (era.sheaves, "112 struct slub_percpu_sheaves * cpu_sheaves"),
+        (era.sheaves, "120 unsigned int sheaf_capacity"),
         (era.per_node, "128 struct kmem_cache_per_node_ptrs [8] per_node"),
         (not era.per_node, "128 struct kmem_cache_node * [8] node"),
     ):
@@ -141,7 +143,21 @@ def table(era: Era) -> dict[str, tuple[int, str]]:
             60 unsigned int flags""",
         ),
         "struct cgroup": (64, "32 struct kernfs_node * kn"),
-        "struct kernfs_node": (64, "16 const char * name"),
+        "struct kernfs_node": (
+            96,
+            """16 const char * name
+            24 struct rb_node rb
+            48 struct kernfs_elem_dir dir
+            56 struct kernfs_elem_symlink symlink
+            64 void * priv
+            72 unsigned short flags""",
+        ),
+        "struct kernfs_elem_dir": (8, "0 struct rb_root children"),
+        "struct kernfs_elem_symlink": (8, "0 struct kernfs_node * target_kn"),
+        "struct rb_root": (8, "0 struct rb_node * rb_node"),
+        "struct rb_node": (24, "8 struct rb_node * rb_right\n16 struct rb_node * rb_left"),
+        "struct kobject": (8, "0 struct kernfs_node * sd"),
+        "struct kset": (64, "8 struct kobject kobj"),
         "struct obj_cgroup": (64, "24 struct mem_cgroup * memcg"),
     }
     if era.struct_slab:

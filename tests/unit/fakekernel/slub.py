@@ -218,6 +218,7 @@ class FakeKernel(Machine):
             self.set(object_.cpu_slab, self.percpu(24))
         if era.sheaves:
             self.set(object_.cpu_sheaves, self.percpu(32))
+            self.set(object_.sheaf_capacity, 60)
         for node in range(NODES):
             pointer = object_.per_node[node].node if era.per_node else object_.node[node]
             self.set(pointer, self.alloc("struct kmem_cache_node"))
@@ -232,6 +233,22 @@ class FakeKernel(Machine):
             self.set(object_.memcg_params.memcg, memcg.object)
         self.caches.append(cache)
         return cache
+
+    def alias(self, cache: Cache, name: str) -> None:
+        """Say in sysfs that a cache was merged: ``name`` is a link to it."""
+        if "slab_kset" not in self.symbols:
+            kset = self.variable("slab_kset", "struct kset *", self.alloc("struct kset").address_)
+            self.constant("KERNFS_LINK", 4)
+            self.set(kset.kobj.sd, self.alloc("struct kernfs_node"))
+            self._last_name = kset.kobj.sd.dir.children.rb_node
+        link, target = self.alloc("struct kernfs_node"), self.alloc("struct kernfs_node")
+        self.set(link.name, self.string(name.encode()))
+        self.set(link.flags, 4)
+        self.set(link.symlink.target_kn, target)
+        self.set(target.priv, cache.object.kobj)
+        # Of the tree, one branch is enough.
+        self.set(self._last_name, link.rb)
+        self._last_name = link.rb.rb_right
 
     def page(self, pfn: int) -> Object:
         """The ``struct page`` of a page frame."""
