@@ -9,19 +9,18 @@ stores, and says nothing of cgroups.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-import drgn
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from drgn.helpers.linux.mm import totalram_pages
-from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from drgn_scripts.analyses import Analysis, AnalysisError, Context
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.slabs import SlabCache, UnsupportedAllocator
 from drgn_scripts.kernel.memcg import Memcgs, memcgs
-from drgn_scripts.kernel.slab_census import FILL, Census, Counts, SlabCensus
+from drgn_scripts.kernel.slab_census import FILL, Census, Controller, Counts, SlabCensus
 from drgn_scripts.kernel.slab_counters import node_counters, reclaimable
 from drgn_scripts.kernel.vmstat import node_page_state
 from drgn_scripts.render.human import human_bytes, human_ratio
@@ -39,6 +38,8 @@ class _Totals:
     pages: Counts
     objects: Counts
     active: Counts
+    fill: Counts
+    """Shape (caches, len(FILL))."""
 
 
 def run(context: Context) -> Result:
@@ -49,6 +50,10 @@ def run(context: Context) -> Result:
         slab_census = SlabCensus(memory)
     except UnsupportedAllocator as error:
         raise AnalysisError(str(error)) from None
+    except LookupError as error:
+        raise AnalysisError(
+            f"this kernel's slabs cannot be found, its debug info or memory model lacks: {error}"
+        ) from None
     census = slab_census.take(context.jobs, context.progress)
     groups = memcgs(memory)
     _Report(result, slab_census, census, groups, memory).write()
@@ -75,10 +80,11 @@ class _Report:
         self.memory = memory
         self.prog = memory.prog
         self.totals = _Totals(
-            *(
-                self._by_root(table.sum(axis=0))
-                for table in (census.slabs, census.pages, census.objects, census.active)
-            )
+            slabs=self._by_root(census.slabs.sum(axis=0)),
+            pages=self._by_root(census.pages.sum(axis=0)),
+            objects=self._by_root(census.objects.sum(axis=0)),
+            active=self._by_root(census.active.sum(axis=0)),
+            fill=np.stack([self._by_root(column) for column in census.fill.T], axis=1),
         )
         self.object_size = self.slab_map.column("object_size").astype(np.int64)
         self.slot_size = self.slab_map.column("slot_size").astype(np.int64)
@@ -86,6 +92,14 @@ class _Report:
         self.active_bytes = self.totals.active * self.object_size
         self.reclaimable = reclaimable(self.slab_map)
         self.owners = self._owners()
+        charged = np.bincount(self.owners["cache"], self.owners["objects"], len(self.caches))
+        uncharged = self.totals.active - charged.astype(np.int64)
+        self.uncharged = np.maximum(uncharged, 0)
+        """Objects that no memory cgroup is charged for, by root cache."""
+        self.overcharged = int(np.maximum(-uncharged, 0).sum())
+        """More objects charged than allocated: what a kernel that goes on leaves, or damage."""
+        self.packed = self._packed(np.arange(len(self.caches)), self.totals.active)
+        self.old = self._old_controller_bytes()
 
     def _by_root(self, values: Counts) -> Counts:
         sums: Counts = np.bincount(self.slab_census.roots, values, len(self.caches))
@@ -129,26 +143,18 @@ class _Report:
         slabs = -(-objects // per_slab)
         return int((slabs << (order + self.memory.page_shift)).sum())
 
-    def _uncharged(self) -> Counts:
-        charged = np.bincount(self.owners["cache"], self.owners["objects"], len(self.caches))
-        return self.totals.active - charged.astype(np.int64)
-
     def _old_controller_bytes(self) -> int:
-        if self.slab_census.controller == "per cache":
-            return int(self.bytes.sum())
-        everything = np.arange(len(self.caches))
         charged = self._packed(
             self.owners["cache"].to_numpy(np.int64), self.owners["objects"].to_numpy(np.int64)
         )
-        return charged + self._packed(everything, self._uncharged())
+        return charged + self._packed(np.arange(len(self.caches)), self.uncharged)
 
     # Summary
 
     def _summary(self) -> None:
         total = int(self.bytes.sum())
         active = int(self.active_bytes.sum())
-        old = self._old_controller_bytes()
-        packed = self._packed(np.arange(len(self.caches)), self.totals.active)
+        old, packed = self.old, self.packed
         is_reclaimable = self.reclaimable
         alive = int(self.groups.alive.sum())
         vectors = int(self.census.vector_bytes.sum() + self.census.vector_bytes_inside.sum())
@@ -172,24 +178,24 @@ class _Report:
             "memcgs_alive": Figure(alive, count, "memory cgroups alive"),
             "memcgs_dying": Figure(len(self.groups) - alive, count, "memory cgroups dying"),
             "controller": Figure(
-                self.slab_census.controller, Unit.TEXT, "slab objects are charged"
+                self.slab_census.controller.value, Unit.TEXT, "charging of slab objects"
             ),
             "objects_charged": Figure(
                 int(self.owners["objects"].sum()), count, "objects charged to a memory cgroup"
             ),
             "obj_cgroup_vector_bytes": Figure(vectors, size, "obj_cgroup vectors"),
             "old_controller_bytes": Figure(
-                old, size, "slab pages with the controller before 5.9, at least"
+                old, size, "slab pages if memory cgroups shared none, packed full"
             ),
             "old_controller_utilization": Figure(
-                _ratio(active, old), ratio, "utilization with it, at most"
+                _ratio(active, old), ratio, "utilization if they shared none"
             ),
             "old_controller_extra_bytes": Figure(
-                old - packed, size, "saved by sharing slab pages, both packed full"
+                old - packed, size, "difference that sharing makes"
             ),
-            "packed_bytes": Figure(packed, size, "slab pages if packed full"),
+            "packed_bytes": Figure(packed, size, "slab pages if they share, packed full"),
             "packed_utilization": Figure(
-                _ratio(active, packed), ratio, "utilization if packed full"
+                _ratio(active, packed), ratio, "utilization if they share"
             ),
         }
 
@@ -219,7 +225,7 @@ class _Report:
         also = [", ".join(sorted(aliases.get(cache.name, []))) for cache in chosen]
         fill = {
             f"fill_{number}": (
-                self._by_root(self.census.fill[:, number])[roots],
+                totals.fill[roots, number],
                 Column(Unit.COUNT, f"slabs {name}", 2),
             )
             for number, name in enumerate(FILL)
@@ -260,11 +266,7 @@ class _Report:
     def _aliases(self) -> dict[str, list[str]]:
         """Other names of merged caches, by the name that survived."""
         names: dict[str, list[str]] = {}
-        try:
-            aliases = get_slab_cache_aliases(self.prog)
-        except (LookupError, drgn.FaultError):
-            return names
-        for alias, name in aliases.items():
+        for alias, name in self.slab_map.aliases.items():
             # The kernel's own link for a merged cache (":0000192") is no name that anyone gave.
             if not alias.startswith(":"):
                 names.setdefault(name, []).append(alias)
@@ -275,7 +277,7 @@ class _Report:
         objects = np.bincount(self.owners["row"] + 1, self.owners["objects"], len(paths) + 1)
         charged_bytes = self.owners["objects"] * self.slot_size[self.owners["cache"]]
         bytes_ = np.bincount(self.owners["row"] + 1, charged_bytes, len(paths) + 1)
-        uncharged = self._uncharged()
+        uncharged = self.uncharged
         names, states = [*paths], [_state(alive) for alive in self.groups.alive]
         counts, sizes = [*objects[1:]], [*bytes_[1:]]
         if objects[0]:
@@ -340,7 +342,7 @@ class _Report:
         node, cache = np.nonzero(census.slabs)
         counts = pd.DataFrame(
             {
-                "cache": [self.caches[root].name for root in roots[cache]],
+                "cache": roots[cache],
                 "node": node,
                 "slabs": census.slabs[node, cache],
                 "objects_total": census.objects[node, cache],
@@ -356,7 +358,9 @@ class _Report:
             "objects_active": Column(Unit.COUNT, "active", 0),
             "bytes": Column(Unit.BYTES, "bytes", 0),
         }
-        frame = counts.groupby(["cache", "node"], as_index=False, sort=True).sum()
+        frame = counts.groupby(["cache", "node"], as_index=False).sum()
+        frame["cache"] = [self.caches[root].name for root in frame["cache"]]
+        frame = frame.sort_values(["cache", "node"], ignore_index=True)
         return Table(frame, columns, "Slab caches by NUMA node", detail=True)
 
     def _fill(self) -> Table:
@@ -385,22 +389,23 @@ class _Report:
                 continue
             known, theirs = counters.readable, getattr(counters, name)
             all_of_them = "all caches" if known.all() else f"{known.sum()} of {len(known)} caches"
-            self.result.checks.append(
-                Check(
-                    f"{name}, {all_of_them}",
-                    int(ours[known].sum()),
-                    int(theirs[known].sum()),
-                    source=source,
-                )
-            )
+            differences = np.where(known, np.abs(ours - theirs), 0)
+            largest = np.argsort(-differences, kind="stable")
+            largest = largest[differences[largest] > 0]
+            rows: list[tuple[str, npt.NDArray[Any]]] = [(all_of_them, known)]
+            rows += [(self.caches[at].name, at) for at in largest[:_LISTED]]
+            if len(largest) > _LISTED:
+                more = largest[_LISTED:]
+                rows.append((f"{len(more)} more caches that differ", more))
             self.result.checks += [
                 Check(
-                    f"{name}, {self.caches[at].name}",
-                    int(ours[at]),
-                    int(theirs[at]),
+                    f"{name}, {which}",
+                    int(ours[at].sum()),
+                    int(theirs[at].sum()),
                     source=source,
+                    note="the kernel went on while it was read" if self.result.live else "",
                 )
-                for at in np.flatnonzero(known & (ours != theirs))
+                for which, at in rows
             ]
         if counters is not None:
             self._gap(
@@ -434,7 +439,7 @@ class _Report:
                 counter,
                 Unit.PAGES,
                 f"vm_node_stat[{item}]",
-                note if counter != pages else "",
+                note if counter is not None and counter > pages else "",
                 large,
             )
         )
@@ -445,6 +450,12 @@ class _Report:
 
     def _gaps(self) -> None:
         self.result.gaps += self.slab_census.gaps(self.census, NO_MEMCG)
+        self._gap(
+            self.overcharged,
+            "objects",
+            "charged to a memory cgroup, but counted as free",
+            f"their number is in no row {NO_MEMCG}",
+        )
         self._gap(
             self.groups.damaged + self.groups.faults.total(),
             "lists or pages of memory cgroups",
@@ -484,7 +495,7 @@ class _Report:
             utilization = _ratio(int(self.active_bytes[at]), int(self.bytes[at]))
             if waste[at] < least or utilization > _GOOD_UTILIZATION:
                 continue
-            fill = self.census.fill[at]
+            fill = self.totals.fill[at]
             sparse, slabs = int(fill[:3].sum()), int(fill.sum())
             self.result.findings.append(
                 Finding(
@@ -501,27 +512,32 @@ class _Report:
             )
 
     def _controller_finding(self) -> None:
-        packed = self._packed(np.arange(len(self.caches)), self.totals.active)
-        old = self._old_controller_bytes()
-        if self.slab_census.controller == "per cache":
+        extra = self.old - self.packed
+        if extra < max(_NOTABLE_BYTES, _NOTABLE_SHARE * self.packed):
+            return
+        figures = (
+            f"the objects of this dump need {human_bytes(self.packed)} packed together, and "
+            f"{human_bytes(self.old)} packed by memory cgroup"
+        )
+        if self.slab_census.controller is Controller.PER_CACHE:
             self.result.findings.append(
                 Finding(
                     Severity.WARNING,
-                    f"each memory cgroup has slab pages of its own: {human_bytes(old)}, "
-                    f"where shared ones, packed full, would be {human_bytes(packed)}",
-                    f"{len(self.caches) - self._cache_count()} child caches",
+                    "each memory cgroup has slab pages of its own: that costs "
+                    f"{human_bytes(extra)}, even if all slabs were packed full",
+                    f"{len(self.caches) - self._cache_count()} child caches; {figures}",
                     "kernels from 5.9 on share slab pages between memory cgroups",
-                    cost_bytes=old - packed,
+                    cost_bytes=extra,
                 )
             )
-        elif self.slab_census.controller == "per object" and old > packed:
+        elif self.slab_census.controller is Controller.PER_OBJECT:
+            vectors = human_bytes(int(self.census.vector_bytes.sum()))
             self.result.findings.append(
                 Finding(
                     Severity.INFO,
                     "sharing slab pages between memory cgroups, as this kernel does, saves "
-                    f"{human_bytes(old - packed)}, if all slabs were packed full",
-                    f"the objects of this dump need {human_bytes(packed)} packed together, and "
-                    f"{human_bytes(old)} packed by memory cgroup",
+                    f"{human_bytes(extra)}, if all slabs were packed full",
+                    f"{figures}; the vectors that this takes are {vectors}",
                 )
             )
 
@@ -530,13 +546,16 @@ class _Report:
         dying = len(self.groups) - alive
         if dying < max(_NOTABLE_DYING, alive // 2):
             return
+        per_cache = self.slab_census.controller is Controller.PER_CACHE
         self.result.findings.append(
             Finding(
                 Severity.NOTICE,
                 f"{dying} of {len(self.groups)} memory cgroups are dying: "
                 "removed, but kept by what is charged to them",
                 "each keeps its mem_cgroup structure and per-CPU counters",
-                "most often page cache that is charged to them keeps them; reclaim releases it",
+                "what keeps them is most often page cache"
+                + (", or their slab caches" if per_cache else "")
+                + ", which reclaim releases",
             )
         )
 
@@ -549,6 +568,8 @@ _NOTABLE_BYTES = 1 << 20
 _GOOD_UTILIZATION = 0.85
 """The best that was measured with memory cgroups before they shared slab pages."""
 _FINDINGS = 5
+_LISTED = 10
+"""Caches that differ from the kernel's counters, by name."""
 _NOTABLE_DYING = 10
 
 
@@ -594,9 +615,9 @@ The bytes of a cache are its objects, free slots, padding (slots are larger than
 (what is left at the end of a slab). Utilization is the share of the objects.
 
 Objects are attributed to the memory cgroups that they are charged to. From that follows what the
-controller before 5.9 would need, which gave each memory cgroup slab pages of its own: at least,
-since whole slabs are assumed full but for the last of each cgroup, and so are shared ones in the
-figure it is compared with.
+controller before 5.9 would make of these objects, which gave each memory cgroup slab pages of its
+own. Both figures assume slabs as full as they can be, so their difference is due to sharing alone;
+real slabs are less full, with either controller.
 """,
     examples=(
         ("kcensus slab vmcore -s vmlinux", "the census of a dump"),

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 import drgn
 import pandas as pd
-from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import CHUNK_BYTES, Memory
@@ -71,6 +70,7 @@ def objects(
         )
     report = ScanReport()
     address, values = allocated(slab_map, caches, columns, report, jobs=jobs, progress=progress)
+    report.lists_lost += slab_map.caches_torn + slab_map.caches_damaged
     if not report.complete:
         warnings.warn(
             f"{report.objects_unreadable} slots could not be read, "
@@ -93,7 +93,7 @@ def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> l
     tag = type_name.split()[-1]
     names = [name] if name is not None else [tag, f"{tag}_cache"]
     roots, _ = slab_map.lineage
-    for candidate in _candidates(slab_map.prog, names):
+    for candidate in _candidates(slab_map, names):
         # Before 6.12 nothing forbade several caches of one name.
         found = {cache.id for cache in slab_map.caches if cache.name == candidate}
         if found:
@@ -101,15 +101,7 @@ def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> l
     raise LookupError(f"no slab cache {' or '.join(names)}: name one of prog's caches with cache=…")
 
 
-def _candidates(prog: drgn.Program, names: Sequence[str]) -> Iterator[str]:
+def _candidates(slab_map: SlabMap, names: Sequence[str]) -> Iterator[str]:
     yield from names
     # Only now: listing the aliases takes half as long as reading a million objects.
-    aliases = _aliases(prog)
-    yield from (aliases[name] for name in names if name in aliases)
-
-
-def _aliases(prog: drgn.Program) -> dict[str, str]:
-    try:
-        return get_slab_cache_aliases(prog)
-    except (LookupError, drgn.FaultError):
-        return {}
+    yield from (slab_map.aliases[name] for name in names if name in slab_map.aliases)

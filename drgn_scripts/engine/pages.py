@@ -33,7 +33,7 @@ _PAGE_OPTIONAL = {
 }
 
 
-_MAX_ORDER = 18
+MAX_ORDER = 18
 """No configuration allows larger compound pages (1 GiB of 4 KiB pages)."""
 
 
@@ -217,7 +217,7 @@ class PageMap:
         heads = heads[heads + 1 < len(records)]
         # The order of a compound page is the low byte of the flags of its first tail (6.6).
         orders = (records["flags"][heads + 1] & np.uint64(0xFF)).astype(np.int64)
-        return int((1 << orders[orders <= _MAX_ORDER]).sum())
+        return int((1 << orders[orders <= MAX_ORDER]).sum())
 
     @cached_property
     def nodes(self) -> list[int]:

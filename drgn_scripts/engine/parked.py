@@ -17,6 +17,7 @@ from drgn_scripts.engine.chase import Damage, Lanes, chase, pointer_step
 from drgn_scripts.engine.gather import gather, gather_arrays
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Mask, Words
+from drgn_scripts.engine.pages import MAX_ORDER
 from drgn_scripts.engine.slabs import SlabCache, SlabMap, Slabs
 
 Ids: TypeAlias = npt.NDArray[np.int32]
@@ -24,6 +25,8 @@ Ids: TypeAlias = npt.NDArray[np.int32]
 
 _LIMIT = 1 << 16
 """No sheaf is that large and no barn holds that many of them: a larger number is damage."""
+_BLOCK = 1 << 18
+"""Per-CPU structures to look at together: with child caches there can be millions."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,15 @@ class Parked:
         """
         if not len(slabs):
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        row = np.searchsorted(slabs.address, self.address, side="right") - 1
-        at = np.flatnonzero((row >= 0) & (self.cache == slabs.cache[row]))
-        row = row[at]
+        # Of all parked objects only those in reach are looked at: there are as many chunks as
+        # memory, and as many parked objects as CPUs.
+        reach = np.uint64(slab_map.memory.page_size << MAX_ORDER)
+        low, high = np.searchsorted(
+            self.address, np.array([slabs.address[0], slabs.address[-1] + reach])
+        )
+        row = np.searchsorted(slabs.address, self.address[low:high], side="right") - 1
+        at = np.flatnonzero(self.cache[low:high] == slabs.cache[row])
+        row, at = row[at], at + low
         pad = slab_map.column("left_pad")[self.cache[at]]
         size = slab_map.column("slot_size")[self.cache[at]]
         distance = self.address[at] - slabs.address[row] - pad
@@ -63,16 +72,20 @@ class Parked:
 
 def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
     """Find the parked objects of some caches."""
-    search = _Search(slab_map, caches)
-    search.cpu_freelists()
-    search.sheaves()
-    if not search.found:
-        return Parked(np.empty(0, np.uint64), np.empty(0, np.int32), search.lost)
-    address, first = np.unique(
-        np.concatenate([address for address, _ in search.found]), return_index=True
-    )
-    cache = np.concatenate([cache for _, cache in search.found])[first]
-    return Parked(address, cache, search.lost)
+    cpus = max(len(list(for_each_possible_cpu(slab_map.prog))), 1)
+    block = max(_BLOCK // cpus, 1)
+    found: list[tuple[Words, Ids]] = []
+    lost = 0
+    for start in range(0, len(caches), block):
+        search = _Search(slab_map, caches[start : start + block])
+        search.cpu_freelists()
+        search.sheaves()
+        found += search.found
+        lost += search.lost
+    if not found:
+        return Parked(np.empty(0, np.uint64), np.empty(0, np.int32), lost)
+    address, first = np.unique(np.concatenate([part for part, _ in found]), return_index=True)
+    return Parked(address, np.concatenate([part for _, part in found])[first], lost)
 
 
 class _Search:
@@ -94,7 +107,9 @@ class _Search:
         """
         addresses = np.array([cache.address for cache in self.caches], np.uint64)
         at = layout(self.prog, self.cache_type, [member])
-        pointers = gather(self.memory, addresses, at, self.faults)[member]
+        read = gather(self.memory, addresses, at, self.faults)
+        self.lost += int((~read.readable).sum())
+        pointers = read[member]
         ids = np.array([cache.id for cache in self.caches], np.int32)[pointers != 0]
         cpus = list(for_each_possible_cpu(self.prog))
         null = drgn.NULL(self.prog, "void *")
@@ -122,6 +137,7 @@ class _Search:
         def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
             return self.slab_map.next_free(code, nodes, ids[lanes])
 
+        self.lost += int(((cpu["slab"] != 0) & (cpu["freelist"] != 0) & ~owner.readable).sum())
         longest = int(owner["objects"].max(initial=0))
         for lanes, nodes in chase(heads, step, limit=longest + 1, damage=damage):
             self.found.append((nodes, ids[lanes]))
@@ -141,7 +157,7 @@ class _Search:
         sheaf = sheaf[sheaf != 0]
         header = layout(self.prog, "struct slab_sheaf", ["size"])
         sizes = gather(self.memory, sheaf, header, self.faults)
-        wild = ~sizes.readable | (sizes["size"] > _LIMIT)
+        wild = ~sizes.readable | (sizes["size"] > self.sheaf_capacity(cache))
         self.lost += int((~cpu.readable).sum() + wild.sum())
         offset = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "objects"))
         word = self.slab_map.word.fields["word"].dtype
@@ -151,9 +167,20 @@ class _Search:
             self.lost += int((~ok).sum())
             self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
 
+    def sheaf_capacity(self, ids: Ids) -> Words:
+        """How many objects a sheaf of each cache holds at most."""
+        if not self.cache_type.has_member("sheaf_capacity"):
+            return np.full(len(ids), _LIMIT, np.uint64)
+        member = layout(self.prog, self.cache_type, ["sheaf_capacity"])
+        caches = np.array([self.slab_map.caches[id_].address for id_ in ids.tolist()], np.uint64)
+        read = gather(self.memory, caches, member, self.faults)
+        capacity: Words = np.minimum(read["sheaf_capacity"].astype(np.uint64), np.uint64(_LIMIT))
+        return capacity
+
     def full_sheaves(self) -> tuple[Words, Ids]:
         """Full sheaves in the barns of all nodes, and their caches."""
-        barns, cache_ids = self.slab_map.per_node("barn", self.caches, self.faults)
+        barns, cache_ids, unknown = self.slab_map.per_node("barn", self.caches, self.faults)
+        self.lost += len(unknown)
         full = drgn.offsetof(self.prog.type("struct node_barn"), "sheaves_full")
         ends = barns + np.uint64(full)
         link = self.slab_map.word

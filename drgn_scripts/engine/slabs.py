@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The slab caches of a kernel, and an index of their slabs made from the ``struct page`` array.
 
-Only SLUB is understood: SLAB went in 6.8, and no supported distribution built it.
+Only SLUB is understood: SLAB and SLOB went in 6.8 and 6.4.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.nodemask import nr_node_ids
+from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from drgn_scripts.engine.chase import Damage, chase, pointer_step
 from drgn_scripts.engine.freelist import FreelistCode
-from drgn_scripts.engine.gather import gather
+from drgn_scripts.engine.gather import Gathered, gather
 from drgn_scripts.engine.layout import Layout, LayoutError, Path, layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
-from drgn_scripts.engine.pages import PageChunk, PageMap
+from drgn_scripts.engine.pages import MAX_ORDER, PageChunk, PageMap
 from drgn_scripts.engine.strings import c_strings
 from drgn_scripts.engine.workers import each
 from drgn_scripts.progress import Progress, SilentProgress
@@ -116,18 +117,13 @@ def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
     return nodes[np.sort(order)] - back, damage.lists
 
 
-def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int]:
-    """All caches, and how many ends of their list were torn.
+def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
+    """All caches, how many ends of their list were torn, and how many caches were no use.
 
     The members are gathered: one by one they would take longer than a scan.
     """
     prog = memory.prog
-    try:
-        members = layout(prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
-    except LayoutError:
-        raise UnsupportedAllocator(
-            "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
-        ) from None
+    members = layout(prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
     addresses, torn = _cache_addresses(memory, faults)
     read = gather(memory, addresses, members, faults)
     names = c_strings(memory, read["name"], faults)
@@ -136,9 +132,8 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int]:
     pads = read.columns.get("left_pad", nothing).tolist()
     most = np.maximum(read["oo"] & 0xFFFF, read.columns.get("max", read["oo"]) & 0xFFFF).tolist()
     type_ = prog.pointer_type(prog.type("struct kmem_cache"))
-    # A cache of size 0 is what damage looks like, and nothing could be computed with it.
-    rows = np.flatnonzero(read.readable & (read["slot_size"] > 0)).tolist()
-    return [
+    rows = np.flatnonzero(read.readable & _possible(memory, read)).tolist()
+    caches = [
         SlabCache(
             id=id_,
             object=drgn.Object(prog, type_, value=int(addresses[row])),
@@ -155,7 +150,20 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int]:
             merged=int(read["refcount"][row]) > 1,
         )
         for id_, row in enumerate(rows)
-    ], torn
+    ]
+    return caches, torn, len(addresses) - len(rows)
+
+
+def _possible(memory: Memory, read: Gathered) -> Mask:
+    """Which caches have a geometry that can be: all bounds of a scan follow from it."""
+    objects, order = read["oo"].astype(np.int64) & 0xFFFF, read["oo"].astype(np.int64) >> 16
+    slot, size = read["slot_size"].astype(np.int64), read["object_size"].astype(np.int64)
+    free = read["free_offset"].astype(np.int64)
+    pad = read.columns.get("left_pad", np.zeros(len(slot))).astype(np.int64)
+    slab = memory.page_size << np.minimum(order, MAX_ORDER)
+    possible: Mask = (order <= MAX_ORDER) & (objects > 0) & (objects * slot <= slab)
+    possible &= (size > 0) & (size <= slot) & (free % 8 == 0) & (free >= 0) & (free <= slot - 8)
+    return possible & (pad >= 0) & (pad < slot)
 
 
 _MAX_CACHES = 1 << 20
@@ -259,6 +267,10 @@ class SlabMap:
         """
         self.memory = memory
         self.prog = memory.prog
+        if not self.prog.type("struct kmem_cache").has_member("oo"):
+            raise UnsupportedAllocator(
+                "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
+            )
         self.pages = PageMap(memory)
         # d122019bf061 (5.17) split struct slab from struct page, which it still overlays.
         try:
@@ -269,7 +281,7 @@ class SlabMap:
         self._extra = [name for name in extra or {} if name in self.layout]
         self.faults = Faults()
         """Unreadable pages of the caches' own structures."""
-        self.caches, self.caches_torn = _slab_caches(memory, self.faults)
+        self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
         addresses = np.array([cache.address for cache in self.caches], np.uint64)
         self._columns: dict[str, Words] = {}
         self._cache_order = np.argsort(addresses)
@@ -336,8 +348,9 @@ class SlabMap:
         0ce20dd84089 (5.12) has a pool whose every other page passes for a slab of one object, so
         that kfree() takes it. They have neither a count nor a list; an empty slab has a list.
         """
-        bare = (slabs.objects <= 1) & (slabs.inuse == 0) & (slabs.freelist == 0)
-        return bare & (slabs.address >= np.uint64(self._kfence_pool))
+        bare: Mask = (slabs.objects <= 1) & (slabs.inuse == 0) & (slabs.freelist == 0)
+        bare &= slabs.address >= np.uint64(self._kfence_pool)
+        return bare
 
     def _valid(self, slabs: Slabs) -> Mask:
         """Which slabs have counters that can be; what is computed with others has no bounds."""
@@ -441,6 +454,17 @@ class SlabMap:
         return self._columns[name]
 
     @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Names of merged caches, and the name of the cache that each became.
+
+        Empty where the kernel does not tell (without CONFIG_SYSFS), or the tree of names is torn.
+        """
+        try:
+            return get_slab_cache_aliases(self.prog)
+        except (LookupError, drgn.FaultError, RecursionError):
+            return {}
+
+    @cached_property
     def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
         """The root cache and the memory cgroup of each cache.
 
@@ -478,11 +502,12 @@ class SlabMap:
 
     def per_node(
         self, name: str, caches: Sequence[SlabCache], faults: Faults
-    ) -> tuple[Words, npt.NDArray[np.int32]]:
+    ) -> tuple[Words, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
         """The caches' structures for each NUMA node.
 
         :param name: ``node`` for the ``kmem_cache_node``, or ``barn`` (since 6.18)
-        :return: addresses of those that exist, and the ids of their caches
+        :return: addresses of those that exist, the ids of their caches, and the ids of the caches
+            of which one could not be found out
         """
         type_ = self.prog.type("struct kmem_cache")
         nodes = nr_node_ids(self.prog)
@@ -495,12 +520,15 @@ class SlabMap:
         second = drgn.offsetof(type_, f"per_node[1].{name}" if together else "node[1]")
         steps = np.arange(nodes) * (second - first) + first
         places = (cache[:, None] + steps.astype(np.uint64)[None, :]).ravel()
-        pointers = gather(self.memory, places, self.word, faults)["word"]
+        read = gather(self.memory, places, self.word, faults)
+        pointers, lost = read["word"], ~read.readable
         owners = np.repeat(ids, nodes)
         if name == "barn" and not together:
             member = layout(self.prog, "struct kmem_cache_node", ["barn"])
-            pointers = gather(self.memory, pointers, member, faults)["barn"]
-        return pointers[pointers != 0], owners[pointers != 0]
+            barns = gather(self.memory, pointers, member, faults)
+            lost |= (pointers != 0) & ~barns.readable
+            pointers = barns["barn"]
+        return pointers[pointers != 0], owners[pointers != 0], owners[lost]
 
     def containing(self, addresses: Words, faults: Faults) -> npt.NDArray[np.int32]:
         """Indexes in :attr:`caches` of the caches that addresses were allocated from.

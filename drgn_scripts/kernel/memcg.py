@@ -17,6 +17,8 @@ from drgn_scripts.engine.strings import c_strings
 
 _MAX = 1 << 22
 """No machine has that many memory cgroups: a longer list is damage."""
+_DEEPEST = 1024
+"""Nor are they nested that deeply."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ class _Walk:
         levels, parents, alive, paths = [], [], [], list[str]()
         seen = np.empty(0, np.uint64)
         first = damaged = 0
-        while len(level):
+        for _ in range(_DEEPEST):
+            if not len(level) or len(seen) > _MAX:
+                break
             states = gather(self.memory, level, self.state, self.faults)
             # The last node of a torn list is whatever its last pointer points at.
             level, parent = level[states.readable], parent[states.readable]
@@ -118,6 +122,7 @@ class _Walk:
             order = np.argsort(lanes[fresh], kind="stable")
             parent, first = lanes[fresh][order] + first, first + len(level)
             level = below[fresh][order]
+        damaged += len(level)
         return Memcgs(
             np.concatenate(levels) - self.css,
             np.concatenate(parents),

@@ -7,6 +7,7 @@ memory does not grow with the machine.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +26,16 @@ FILL = ("empty", "1-24%", "25-49%", "50-74%", "75-99%", "full")
 """Bins of the histogram of slab fill."""
 
 Counts = npt.NDArray[np.int64]
+
+
+class Controller(enum.Enum):
+    """How slab objects are charged to memory cgroups."""
+
+    PER_OBJECT = "per object"
+    """By a vector of obj_cgroups for each slab (since 5.9)."""
+    PER_CACHE = "per cache"
+    """By caches of each memory cgroup's own (up to 5.8)."""
+    NONE = "none"
 
 
 @dataclass
@@ -56,18 +67,46 @@ class Census:
     report: ScanReport = field(default_factory=ScanReport)
     vectors: Faults = field(default_factory=Faults)
 
-    def add(self, other: Census) -> None:
-        """Add what another stretch of the page array yielded."""
-        for name in ("slabs", "pages", "objects", "active", "fill"):
-            getattr(self, name)[...] += getattr(other, name)
-        self.vector_bytes += other.vector_bytes
-        self.vector_bytes_inside += other.vector_bytes_inside
-        self.large_kmalloc_pages += other.large_kmalloc_pages
-        self.unknown_slabs += other.unknown_slabs
-        self.parked_found += other.parked_found
-        self.vectors_unreadable += other.vectors_unreadable
-        self.report.add(other.report)
-        self.vectors.update(other.vectors)
+    def add(self, part: Part) -> None:
+        """Add what a stretch of the page array yielded."""
+        for name, sums in part.sums.items():
+            getattr(self, name).reshape(-1)[part.key] += sums
+        self.fill.reshape(-1)[part.fill_key] += part.fill
+        for name, caches, sizes in part.vector_sizes:
+            np.add.at(getattr(self, name), caches, sizes)
+        self.large_kmalloc_pages += part.large_kmalloc_pages
+        self.unknown_slabs += part.unknown_slabs
+        self.parked_found += part.parked_found
+        self.vectors_unreadable += part.vectors_unreadable
+        self.report.add(part.report)
+        self.vectors.update(part.vectors)
+
+
+def _nothing() -> Counts:
+    return np.empty(0, np.int64)
+
+
+@dataclass
+class Part:
+    """What one stretch of the page array yielded: only of the caches that it has slabs of.
+
+    With child caches there can be a hundred thousand of them, in whole tables for each stretch.
+    """
+
+    owners: pd.DataFrame
+    key: Counts = field(default_factory=_nothing)
+    """Nodes and caches of :attr:`sums`: positions in the tables of a :class:`Census`."""
+    sums: dict[str, Counts] = field(default_factory=dict)
+    fill_key: Counts = field(default_factory=_nothing)
+    fill: Counts = field(default_factory=_nothing)
+    vector_sizes: list[tuple[str, Counts, Counts]] = field(default_factory=list)
+    """Names of tables of a :class:`Census`, caches, and bytes to add there."""
+    large_kmalloc_pages: int = 0
+    unknown_slabs: int = 0
+    parked_found: int = 0
+    vectors_unreadable: int = 0
+    report: ScanReport = field(default_factory=ScanReport)
+    vectors: Faults = field(default_factory=Faults)
 
 
 class SlabCensus:
@@ -87,11 +126,11 @@ class SlabCensus:
         self.parked: Parked = parked(self.slab_map, self.slab_map.caches)
 
     @property
-    def controller(self) -> str:
+    def controller(self) -> Controller:
         """How this kernel charges slab objects to memory cgroups."""
         if self.vectors is not None:
-            return "per object"
-        return "per cache" if (self.cache_owner != 0).any() else "none"
+            return Controller.PER_OBJECT
+        return Controller.PER_CACHE if (self.cache_owner != 0).any() else Controller.NONE
 
     def take(self, jobs: int, progress: Progress) -> Census:
         """Count everything."""
@@ -133,6 +172,12 @@ class SlabCensus:
                 "slabs of the caches behind the tear are in no figure",
             ),
             (
+                "slab caches",
+                "unreadable, or of an impossible geometry",
+                self.slab_map.caches_damaged,
+                "their slabs are in no figure",
+            ),
+            (
                 "free lists of CPUs or sheaves",
                 "torn or unreadable",
                 report.lists_lost,
@@ -158,9 +203,9 @@ class SlabCensus:
             ),
             (
                 "free objects of CPUs or sheaves",
-                "their slab was not found",
+                "their slabs are not among those found",
                 missing,
-                "none, unless the dump is torn",
+                "these slabs are in no figure",
             ),
             (
                 "obj_cgroup vectors",
@@ -185,8 +230,8 @@ class SlabCensus:
             owners=_no_owners(),
         )
 
-    def _chunk(self, span: tuple[int, int]) -> Census:
-        part = self._empty()
+    def _chunk(self, span: tuple[int, int]) -> Part:
+        part = Part(_no_owners())
         pages = self.slab_map.pages
         chunk = pages.read(*span, part.report.memmap)
         part.large_kmalloc_pages = pages.large_kmalloc_pages(
@@ -204,32 +249,30 @@ class SlabCensus:
         part.report.slabs_torn = int((used < 0).sum())
         used = np.maximum(used, 0)
         key = slabs.node.astype(np.int64) * len(self.slab_map.caches) + slabs.cache
+        part.key, at = np.unique(key, return_inverse=True)
         for name, weights in (
             ("slabs", None),
             ("pages", slab_pages),
             ("objects", slabs.objects),
             ("active", used),
         ):
-            table = getattr(part, name)
             # Sums of integers below 2^53 are exact in the doubles of bincount().
-            table[...] = np.bincount(key, weights, table.size).astype(np.int64).reshape(table.shape)
-        bins = _fill_bin(used, slabs.objects)
-        part.fill = np.bincount(
-            slabs.cache * np.int64(len(FILL)) + bins, minlength=part.fill.size
-        ).reshape(part.fill.shape)
+            part.sums[name] = np.bincount(at, weights).astype(np.int64)
+        bins = slabs.cache * np.int64(len(FILL)) + _fill_bin(used, slabs.objects)
+        part.fill_key, part.fill = np.unique(bins, return_counts=True)
         if self.vectors is not None:
             self._owners(self.vectors, slabs, slab_pages, part)
         return part
 
-    def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Census) -> None:
+    def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Part) -> None:
         vectors = reader.find(slabs)
         owners, part.vectors_unreadable = reader.read(slabs, vectors, part.vectors)
         code, objcg = pd.factorize(owners.objcg)
         caches = len(self.slab_map.caches)
-        counts = np.bincount(code * caches + slabs.cache[owners.slab])
-        keys = np.flatnonzero(counts)
+        # Not bincount(): torn vectors can hold a million different pointers.
+        keys, counts = np.unique(code * caches + slabs.cache[owners.slab], return_counts=True)
         part.owners = pd.DataFrame(
-            {"cache": keys % caches, "objcg": objcg[keys // caches], "objects": counts[keys]}
+            {"cache": keys % caches, "objcg": objcg[keys // caches], "objects": counts}
         )
         self._vector_bytes(reader, slabs, slab_pages, vectors, part)
 
@@ -239,22 +282,21 @@ class SlabCensus:
         slabs: Slabs,
         slab_pages: Counts,
         vectors: Vectors,
-        part: Census,
+        part: Part,
     ) -> None:
         start = slabs.address[vectors.slab]
         size = slab_pages[vectors.slab].astype(np.uint64)
         end = start + (size << np.uint64(self.slab_map.memory.page_shift))
         inside = (vectors.address >= start) & (vectors.address < end)
-        cache = slabs.cache[vectors.slab]
-        caches = len(self.slab_map.caches)
+        cache = slabs.cache[vectors.slab].astype(np.int64)
         # Elements may lie as far apart as the objects.
         own = slabs.objects[vectors.slab[inside]].astype(np.int64) * reader.element
-        part.vector_bytes_inside += np.bincount(cache[inside], own, caches).astype(np.int64)
+        part.vector_sizes.append(("vector_bytes_inside", cache[inside], own))
         held_by = self.slab_map.containing(vectors.address[~inside], part.vectors)
         slot = self.slab_map.column("slot_size").astype(np.int64)[held_by]
         asked = slabs.objects[vectors.slab[~inside]].astype(np.int64) * vectors.stride[~inside]
         bytes_ = np.where(held_by >= 0, slot, asked)
-        part.vector_bytes += np.bincount(cache[~inside], bytes_, caches).astype(np.int64)
+        part.vector_sizes.append(("vector_bytes", cache[~inside], bytes_))
 
     def _child_caches(self, census: Census) -> pd.DataFrame:
         """Owners where each memory cgroup has caches of its own."""

@@ -35,12 +35,13 @@ def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
         )
     except LayoutError:
         return None
-    pointers, ids = slab_map.per_node("node", slab_map.caches, faults)
+    pointers, ids, unknown = slab_map.per_node("node", slab_map.caches, faults)
     read = gather(slab_map.memory, pointers, counters, faults)
     sums = {}
     for name in counters.fields:
         sums[name] = np.bincount(ids, read[name], len(slab_map.caches)).astype(np.int64)
     lost = np.bincount(ids, ~read.readable, len(slab_map.caches)) > 0
+    lost[unknown] = True
     return NodeCounters(**sums, readable=~lost)
 
 
