@@ -262,7 +262,11 @@ def _jobs(target: Target, wanted: int | None) -> int:
         return 1
     if wanted is not None:
         return wanted
-    return len(os.sched_getaffinity(0)) if target.compressed else 1
+    return min(len(os.sched_getaffinity(0)), _MOST_JOBS) if target.compressed else 1
+
+
+_MOST_JOBS = 8
+"""Reading is bound by memory from there on, and each process costs some of it."""
 
 
 def _show(result: Result, options: _Options) -> None:
@@ -442,6 +446,8 @@ def _invoke(args: Sequence[str]) -> int:
 def main(args: Sequence[str] | None = None) -> int:
     """Run ``kcensus`` with ``args``; its exit status."""
     args = sys.argv[1:] if args is None else args
+    if sys.stdout is None:  # closed by the shell (>&-)
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         _defer("pandas")
         return _invoke(args)

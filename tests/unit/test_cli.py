@@ -303,6 +303,8 @@ def test_ctrl_c_leaves_a_clean_terminal() -> None:
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
         start_new_session=True,
+        # A shell starts what runs in its background with Ctrl-C ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(theirs)
     shown = b""

@@ -34,7 +34,8 @@ class CacheTruth:
     """Addresses of allocated objects."""
     kept: int = 0
     """Free objects that /proc/slabinfo calls active: in sheaves, on CPUs, in slabs of CPUs."""
-    slabs_by_used: Counter[int] = field(default_factory=Counter)
+    slabs_by_used: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Slabs by how many slots are in use, and how many there are."""
     nodes: Counter[int] = field(default_factory=Counter)
     """Pages by NUMA node."""
     charged: Counter[int] = field(default_factory=Counter)
@@ -158,7 +159,7 @@ class Oracle:
             truth.kept += inuse - len(used)
             if int(slab) in on_cpus:
                 truth.kept += total - inuse
-            truth.slabs_by_used[len(used)] += 1
+            truth.slabs_by_used[len(used), total] += 1
             truth.nodes[node_of(page)] += pages
             truth.charged.update(self._charged(cache, slab, slots))
             self._vector_bytes += self._vector_size(cache, slab, pages, int(page_to_virt(page)))
