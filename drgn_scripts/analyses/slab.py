@@ -19,11 +19,11 @@ from drgn.helpers.linux.mm import totalram_pages
 from drgn_scripts.analyses import Analysis, AnalysisError, Context
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.slabs import SlabCache, UnsupportedAllocator
+from drgn_scripts.human import human_bytes, human_ratio
 from drgn_scripts.kernel.memcg import Memcgs, memcgs
 from drgn_scripts.kernel.slab_census import FILL, Census, Controller, Counts, SlabCensus
 from drgn_scripts.kernel.slab_counters import node_counters, reclaimable
 from drgn_scripts.kernel.vmstat import node_page_state
-from drgn_scripts.render.human import human_bytes, human_ratio
 from drgn_scripts.results import Check, Column, Figure, Finding, Gap, Result, Severity, Table, Unit
 
 NO_MEMCG = "(no memory cgroup)"

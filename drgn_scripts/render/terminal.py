@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from drgn_scripts.render.human import human
+from drgn_scripts.human import human
 from drgn_scripts.render.plain import Plain, plain, plain_column
 from drgn_scripts.results import (
     Check,

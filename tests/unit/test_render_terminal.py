@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from drgn_scripts.render.human import human, human_bytes, human_ratio
+from drgn_scripts.human import human, human_bytes, human_ratio
 from drgn_scripts.render.terminal import console_for, write_terminal
 from drgn_scripts.results import Check, Column, Result, Table, Unit
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result

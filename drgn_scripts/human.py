@@ -6,8 +6,7 @@ Rounding never turns "nearly all" into "all" or "a few" into "none".
 
 from __future__ import annotations
 
-from drgn_scripts.render.plain import Plain
-from drgn_scripts.results import Unit
+from drgn_scripts.results import Scalar, Unit
 
 MISSING = "-"
 
@@ -56,7 +55,7 @@ def _number(value: int | float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def human(value: Plain, unit: Unit) -> str:
+def human(value: Scalar, unit: Unit) -> str:
     """``value``, counted in ``unit``, for a screen."""
     if value is None:
         return MISSING
