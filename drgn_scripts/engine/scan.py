@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from drgn_scripts.engine.chase import Damage, Lanes, chase
 from drgn_scripts.engine.layout import Layout
@@ -72,7 +73,8 @@ def allocated(
 def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np.int64]]:
     """Rows of slabs to read together: of one cache and one size, a chunk at a time."""
     kinds = slabs.cache.astype(np.int64) << 32 | slabs.objects
-    for kind in np.unique(kinds).tolist():
+    # pd.unique() hashes where NumPy's sorts; there are as many slabs as memory, and few kinds.
+    for kind in sorted(pd.unique(kinds).tolist()):
         rows = np.flatnonzero(kinds == kind)
         pages = int(slab_map.slab_pages(slabs[rows[:1]])[0])
         count = max(slab_map.memory.chunk_pages // pages, 1)
