@@ -407,6 +407,23 @@ def test_a_wrong_counter_shows_with_its_cache() -> None:
     assert check(result, "nr_slabs, filp").status is CheckStatus.DIFFER
 
 
+def test_many_wrong_counters_are_summed_up() -> None:
+    k = FakeKernel()
+    for at in range(14):
+        k.slab(k.cache(f"c{at:02}", 64))
+    k.settle()
+    for at, cache in enumerate(k.caches[:13]):
+        k.set(k.node(cache, 0).nr_slabs.counter, 101 + at)
+    names = [each.name for each in analyse(k).checks if each.name.startswith("nr_slabs")]
+    # The worst first.
+    assert names == [
+        "nr_slabs, all caches",
+        *(f"nr_slabs, c{at:02}" for at in range(12, 2, -1)),
+        "nr_slabs, 3 more caches that differ",
+    ]
+    assert check(analyse(k), "nr_slabs, 3 more caches that differ").difference == 100 + 101 + 102
+
+
 def test_wrong_page_counters_differ() -> None:
     k = world().k
     for item, pages in ((1, 100), (2, 1)):
@@ -485,6 +502,34 @@ def test_an_unreadable_vector() -> None:
     assert result.gaps[0].reason == "filtered out of the dump"
     assert NO_MEMCG in result.gaps[0].effect
     assert values(result)["objects_charged"] == 21
+
+
+def test_an_unreadable_objcg() -> None:
+    made = world()
+    k = made.k
+    charge(made)
+    lost = Memcg(k.root.object, k.alloc("struct obj_cgroup", alone=True), "")
+    k.charge(made.slabs["b1"], {0: lost, 3: lost})
+    before = dict(rows(analyse(k), "memcgs", "memcg", "objects"))
+    k.drop(lost.objcg.address_)
+    result = analyse(k)
+    after = dict(rows(result, "memcgs", "memcg", "objects"))
+    assert after[UNKNOWN_MEMCG] == before[UNKNOWN_MEMCG] + 2 == 3
+    # The row alone would not tell that it is the dump that lacks something.
+    assert sum(gaps(result).values()) == 1
+
+
+def test_more_charged_than_allocated() -> None:
+    made = world()
+    charge(made)
+    # A vector that still names the owners of objects that were all freed.
+    made.k.charge(made.slabs["d2"], dict.fromkeys(range(21), made.groups["a"]))
+    result = analyse(made.k)
+    states = dict(rows(result, "memcgs", "memcg", "objects"))
+    assert states["/a"] == 3 + 2 + 21
+    assert states[NO_MEMCG] == 25 + 19 + 2
+    # 14 and 21 dentries are charged, of 34.
+    assert gaps(result) == {"objects": 1}
 
 
 def test_a_slab_of_an_unknown_cache() -> None:

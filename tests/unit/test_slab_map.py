@@ -115,6 +115,41 @@ def test_a_tear_in_the_list_of_caches_costs_no_cache() -> None:
     assert sorted(cache.name for cache in slab_map(k).caches) == ["c0", "c1", "c3", "c4"]
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("size", 0),
+        ("size", 0x7FFF_FFFF),
+        ("object_size", 0),
+        ("object_size", 65),
+        ("offset", 60),
+        ("offset", 64),
+        ("red_left_pad", 64),
+    ],
+)
+def test_a_cache_of_an_impossible_geometry_is_left_out(member: str, value: int) -> None:
+    k = FakeKernel()
+    torn, whole = k.cache("torn", 64), k.cache("whole", 64)
+    for cache in (torn, whole):
+        k.slab(cache, [3])
+    k.set(torn.object.member_(member), value)
+    found, report = slab_map(k), ScanReport()
+    assert [cache.name for cache in found.caches] == ["whole"]
+    assert found.caches_damaged == 1
+    assert found.index(found.caches, report).address.tolist() == [whole.slabs[0].address]
+    assert report.complete
+
+
+@pytest.mark.parametrize("oo", [0, 65, 19 << 16 | 64, 0xFFFF << 16 | 1])
+def test_a_cache_of_impossible_slabs_is_left_out(oo: int) -> None:
+    k = FakeKernel()
+    k.set(k.cache("torn", 64).object.oo.x, oo)
+    k.cache("whole", 64)
+    found = slab_map(k)
+    assert [cache.name for cache in found.caches] == ["whole"]
+    assert found.caches_damaged == 1
+
+
 def test_no_caches_at_all() -> None:
     found = slab_map(FakeKernel())
     assert found.caches == []
