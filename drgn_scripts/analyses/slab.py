@@ -457,6 +457,12 @@ class _Report:
             f"their number is in no row {NO_MEMCG}",
         )
         self._gap(
+            self.census.objcgs_unreadable,
+            "obj_cgroups",
+            ", ".join(sorted(self.census.vectors)) or "unreadable",
+            f"objects charged to them are in the row {UNKNOWN_MEMCG}",
+        )
+        self._gap(
             self.groups.damaged + self.groups.faults.total(),
             "lists or pages of memory cgroups",
             "torn or unreadable",

@@ -64,6 +64,8 @@ class Census:
     parked_found: int = 0
     """Parked objects that were found in a slab."""
     vectors_unreadable: int = 0
+    objcgs_unreadable: int = 0
+    """``obj_cgroup`` whose memory cgroup could not be found out."""
     report: ScanReport = field(default_factory=ScanReport)
     vectors: Faults = field(default_factory=Faults)
 
@@ -150,7 +152,9 @@ class SlabCensus:
             census.owners = self._child_caches(census)
         else:
             objcg, code = np.unique(census.owners["objcg"].to_numpy(), return_inverse=True)
-            census.owners["memcg"] = self.vectors.memcg(objcg, census.vectors)[code]
+            memcg = self.vectors.memcg(objcg, census.vectors)
+            census.objcgs_unreadable = int((memcg == 0).sum())
+            census.owners["memcg"] = memcg[code]
         return census
 
     def gaps(self, census: Census, uncharged: str) -> list[Gap]:

@@ -509,6 +509,7 @@ def test_an_unreadable_objcg() -> None:
     k = made.k
     charge(made)
     lost = Memcg(k.root.object, k.alloc("struct obj_cgroup", alone=True), "")
+    k.set(lost.objcg.memcg, k.root.object)
     k.charge(made.slabs["b1"], {0: lost, 3: lost})
     before = dict(rows(analyse(k), "memcgs", "memcg", "objects"))
     k.drop(lost.objcg.address_)
