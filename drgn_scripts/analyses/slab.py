@@ -9,7 +9,6 @@ stores, and says nothing of cgroups.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +21,9 @@ from drgn_scripts.engine.slabs import SlabCache, UnsupportedAllocator
 from drgn_scripts.human import human_bytes, human_ratio
 from drgn_scripts.kernel.memcg import Memcgs, memcgs
 from drgn_scripts.kernel.slab_census import FILL, Census, Controller, Counts, SlabCensus
+from drgn_scripts.kernel.slab_checks import cache_checks, page_checks
 from drgn_scripts.kernel.slab_counters import node_counters, reclaimable
-from drgn_scripts.kernel.vmstat import node_page_state
-from drgn_scripts.results import Check, Column, Figure, Finding, Gap, Result, Severity, Table, Unit
+from drgn_scripts.results import Column, Figure, Finding, Gap, Result, Severity, Table, Unit
 
 NO_MEMCG = "(no memory cgroup)"
 UNKNOWN_MEMCG = "(unknown memory cgroup)"
@@ -379,69 +378,15 @@ class _Report:
 
     def _checks(self) -> None:
         counters = node_counters(self.slab_map, Faults())
-        slabs, objects = self.census.slabs.sum(axis=0), self.census.objects.sum(axis=0)
-        for ours, name in ((slabs, "nr_slabs"), (objects, "total_objects")):
-            source = f"kmem_cache_node.{name}"
-            if counters is None:
-                self.result.checks.append(
-                    Check(f"{name}, all caches", int(ours.sum()), None, source=source)
-                )
-                continue
-            known, theirs = counters.readable, getattr(counters, name)
-            all_of_them = "all caches" if known.all() else f"{known.sum()} of {len(known)} caches"
-            differences = np.where(known, np.abs(ours - theirs), 0)
-            largest = np.argsort(-differences, kind="stable")
-            largest = largest[differences[largest] > 0]
-            rows: list[tuple[str, npt.NDArray[Any]]] = [(all_of_them, known)]
-            rows += [(self.caches[at].name, at) for at in largest[:_LISTED]]
-            if len(largest) > _LISTED:
-                more = largest[_LISTED:]
-                rows.append((f"{len(more)} more caches that differ", more))
-            self.result.checks += [
-                Check(
-                    f"{name}, {which}",
-                    int(ours[at].sum()),
-                    int(theirs[at].sum()),
-                    source=source,
-                    note="the kernel went on while it was read" if self.result.live else "",
-                )
-                for which, at in rows
-            ]
-        if counters is not None:
-            self._gap(
-                int((~counters.readable).sum()),
-                "counters of slab caches",
-                "unreadable",
-                "none; these caches are not checked",
-            )
-        pages = self.census.pages.sum(axis=0)
-        is_reclaimable = self.reclaimable[self.slab_census.roots]
-        self._page_check("SReclaimable", int(pages[is_reclaimable].sum()), "NR_SLAB_RECLAIMABLE")
-        self._page_check("SUnreclaim", int(pages[~is_reclaimable].sum()), "NR_SLAB_UNRECLAIMABLE")
-
-    def _page_check(self, meminfo: str, pages: int, item: str) -> None:
-        # d42f3245c7e2 (5.9) renamed the items to …_B.
-        counter = node_page_state(self.prog, f"{item}_B", item)
-        note, large = "", 0
-        if meminfo == "SUnreclaim":
-            if self.slab_map.pages.marks_large_kmalloc:
-                large = self.census.large_kmalloc_pages
-                note = f"the counter includes {large} pages of kmalloc() beyond the slab caches"
-            else:
-                note = (
-                    "the counter includes kmalloc() beyond the slab caches, "
-                    "whose pages this kernel does not mark"
-                )
-        self.result.checks.append(
-            Check(
-                f"{meminfo} (meminfo, vmstat)",
-                pages,
-                counter,
-                Unit.PAGES,
-                f"vm_node_stat[{item}]",
-                note if counter is not None and counter > pages else "",
-                large,
-            )
+        self.result.checks += [
+            *cache_checks(self.slab_map, self.census, counters, self.result.live),
+            *page_checks(self.slab_map, self.census),
+        ]
+        self._gap(
+            0 if counters is None else int((~counters.readable).sum()),
+            "counters of slab caches",
+            "unreadable",
+            "none; these caches are not checked",
         )
 
     def _gap(self, count: int, what: str, reason: str, effect: str) -> None:
@@ -574,8 +519,6 @@ _NOTABLE_BYTES = 1 << 20
 _GOOD_UTILIZATION = 0.85
 """The best that was measured with memory cgroups before they shared slab pages."""
 _FINDINGS = 5
-_LISTED = 10
-"""Caches that differ from the kernel's counters, by name."""
 _NOTABLE_DYING = 10
 
 

@@ -9,6 +9,7 @@ milliseconds.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import drgn
@@ -242,7 +243,7 @@ def _left_pad(cache: Object) -> int:
         return 0
 
 
-def _node_finder(prog: Program):  # type: ignore[no-untyped-def]
+def _node_finder(prog: Program) -> Callable[[Object], int]:
     """A function from a page to its NUMA node, by the spans of the nodes."""
     spans = []
     for pgdat in for_each_online_pgdat(prog):
