@@ -176,6 +176,19 @@ def test_members_of_three_pages(machine: Machine) -> None:
             ]
 
 
+def test_a_hole_between_members_is_no_loss_but_one_under_any_is(machine: Machine) -> None:
+    wide = layout(machine.prog, "struct wide", ["last", "first"])
+    addresses = [FIRST + page * PAGE for page in (19, 1, 5, 20, 6)]
+    found = gather(Memory(machine.prog), words(*addresses), wide, Faults())
+    # Page 20 is a hole that nothing of the first lies on; 1 ends and 5 begins on one.
+    assert found.readable.tolist() == [True, False, False, False, True]
+    for name, offset in (("first", 0), ("last", 8992)):
+        assert found[name].tolist() == [
+            machine.word(address + offset) if ok else 0
+            for address, ok in zip(addresses, found.readable.tolist(), strict=True)
+        ]
+
+
 def test_only_the_pages_that_members_lie_on_matter(machine: Machine) -> None:
     # The struct begins on a page that is a hole; the member wanted does not lie there.
     last = layout(machine.prog, "struct wide", ["last"])

@@ -149,6 +149,18 @@ def test_a_group_on_an_unreadable_page_is_counted() -> None:
     assert found.damaged + found.faults.total() > 0
 
 
+@pytest.mark.parametrize(("bound", "value"), [("_DEEPEST", 3), ("_MAX", 6)])
+def test_what_is_beyond_all_bounds_is_counted(
+    bound: str, value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    k = FakeKernel()
+    tree(k)
+    monkeypatch.setattr(memcg_module, bound, value)
+    found = walk(k)
+    assert found.path == ["/", "/b", "/a", "/c", "/b/y", "/b/x", "/a/z"]
+    assert found.damaged == 1
+
+
 @pytest.mark.parametrize("back", range(7))
 def test_no_group_counts_twice(back: int) -> None:
     k = FakeKernel()

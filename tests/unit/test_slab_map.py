@@ -122,7 +122,7 @@ def test_a_tear_in_the_list_of_caches_costs_no_cache() -> None:
         ("size", 0x7FFF_FFFF),
         ("object_size", 0),
         ("object_size", 65),
-        ("offset", 60),
+        ("offset", 12),
         ("offset", 64),
         ("red_left_pad", 64),
     ],

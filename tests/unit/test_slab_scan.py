@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from drgn_scripts.engine import parked as parked_module
 from drgn_scripts.engine.frame import (
     IncompleteWarning,
     MergedCacheWarning,
@@ -212,7 +213,12 @@ def test_several_caches_at_once() -> None:
 
 
 @every_era
-def test_parked_objects_are_found_with_their_caches(era: str) -> None:
+@pytest.mark.parametrize("block", [1, 1 << 18])
+def test_parked_objects_are_found_with_their_caches(
+    era: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However few caches are looked at together.
+    monkeypatch.setattr(parked_module, "_BLOCK", block)
     k, cache = populated(era)
     other = k.caches[0]
     if k.era.cpu_slab:
@@ -279,7 +285,7 @@ def test_a_sheaf_of_an_absurd_size_is_lost_not_read() -> None:
     assert not report.complete
 
 
-@pytest.mark.parametrize("what", ["cpu", "sheaf", "barn"])
+@pytest.mark.parametrize("what", ["cpu", "sheaf", "barn", "node"])
 def test_what_cannot_be_read_of_the_parked_is_counted(what: str) -> None:
     k = fake("6.18")
     cache = k.cache("thing", 64)
@@ -291,8 +297,12 @@ def test_what_cannot_be_read_of_the_parked_is_counted(what: str) -> None:
         k.drop(k.per_cpu("char", int(cache.object.cpu_sheaves), 0).address_)
     elif what == "sheaf":
         k.drop(sheaf.address_)
-    else:
+    elif what == "barn":
         k.drop(k.barn(cache, 1).address_)
+    else:
+        node = k.alloc("struct kmem_cache_node", alone=True)
+        k.set(cache.object.node[1], node)
+        k.drop(node.address_)
     # On that page both the sheaves and the active slab of a CPU stand.
     assert check(k, cache).lists_lost == (2 if what == "cpu" else 1)
 
@@ -333,6 +343,19 @@ def test_a_cpu_list_of_another_cache_is_left_alone() -> None:
     fill(k, slab)
     k.set(active.slab, foreign.struct)
     assert check(k, cache).complete
+
+
+def test_a_cpu_list_whose_slab_cannot_be_identified_is_lost() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    for _ in range(70):
+        fill(k, k.slab(cache))
+    k.cpu_slab(cache.slabs[64], 0, [7, 8, 9])
+    k.cpu_slab(cache.slabs[0], 1, [7, 8, 9])
+    k.drop(VMEMMAP + 576 * 64)
+    addresses, _, report = scan(k, cache)
+    assert addresses == [at for at in cache.allocated() if at < DIRECT_MAP + 576 * PAGE]
+    assert report.lists_lost == 1
 
 
 def test_a_cpu_list_that_runs_in_a_circle_ends() -> None:
@@ -698,6 +721,21 @@ def test_a_warning_says_how_many_slabs_had_impossible_counters() -> None:
     torn, _ = k.slab(cache), k.slab(cache)
     k.set(torn.struct.inuse, 0x7FFF)
     with pytest.warns(IncompleteWarning, match=r"\b1\b"):
+        frame = objects(k.prog, "struct thing", ["id"])
+    assert len(frame) == 64
+
+
+@pytest.mark.parametrize("how", ["torn", "damaged"])
+def test_caches_that_may_be_missing_are_warned_of(how: str) -> None:
+    # A child cache may be among them.
+    k = fake()
+    cache, other = k.cache("thing", 64), k.cache("other", 64)
+    k.slab(cache)
+    if how == "torn":
+        k.write_words(other.object.list.address_, 0x10)
+    else:
+        k.set(other.object.size, 0)
+    with pytest.warns(IncompleteWarning, match="[1-9]"):
         frame = objects(k.prog, "struct thing", ["id"])
     assert len(frame) == 64
 
