@@ -62,7 +62,8 @@ def chase(
     :param limit: longest list to follow; lists beyond are cut and noted in ``damage``
     :param damage: takes note of lists with unreadable nodes, cycles, or too many nodes
     :param ends: per list, the address that ends it besides 0 (a ``list_head`` ends at itself)
-    :return: an iterator of (lanes, nodes), one pair per step; lanes are ascending
+    :return: an iterator of (lanes, nodes), one pair per step; lanes are ascending. The nodes of a
+        cycle come up to three times before it is noticed
     """
     lanes: Lanes = np.flatnonzero(heads if ends is None else (heads != 0) & (heads != ends))
     nodes = heads[lanes]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import drgn
 import numpy as np
@@ -66,9 +66,12 @@ def memcgs(memory: Memory) -> Memcgs:
         root = prog["root_mem_cgroup"]
     except KeyError:
         root = None
-    if root is None or not root:
-        return Memcgs(np.empty(0, np.uint64), np.empty(0, np.int64), [], np.empty(0, np.bool_))
-    return _Walk(memory, root).all()
+    none = Memcgs(np.empty(0, np.uint64), np.empty(0, np.int64), [], np.empty(0, np.bool_))
+    try:
+        return _Walk(memory, root).all() if root is not None and root else none
+    except (LookupError, drgn.FaultError):
+        # Whose objects they are is then not known, but how many there are still is.
+        return replace(none, damaged=1)
 
 
 class _Walk:

@@ -127,6 +127,7 @@ class OwnerVectors:
                 values = read["word"].reshape(len(at), count)
                 ok = np.logical_and.reduce(read.readable.reshape(len(at), count), axis=1)
             unreadable += int((~ok).sum())
+            values[~ok] = 0
             row, column = np.nonzero(values)
             rows.append(vectors.slab[at[row]])
             owners.append(values[row, column])
