@@ -38,8 +38,31 @@ class Controller(enum.Enum):
     NONE = "none"
 
 
+@dataclass(kw_only=True)
+class Tally:
+    """What is counted of a stretch of the page array, and of all of it."""
+
+    large_kmalloc_pages: int = 0
+    unknown_slabs: int = 0
+    """Slabs whose cache is not on the kernel's list."""
+    parked_found: int = 0
+    """Parked objects that were found in a slab."""
+    vectors_unreadable: int = 0
+    report: ScanReport = field(default_factory=ScanReport)
+    vectors: Faults = field(default_factory=Faults)
+
+    def add_tally(self, other: Tally) -> None:
+        """Add what another stretch has."""
+        self.large_kmalloc_pages += other.large_kmalloc_pages
+        self.unknown_slabs += other.unknown_slabs
+        self.parked_found += other.parked_found
+        self.vectors_unreadable += other.vectors_unreadable
+        self.report.add(other.report)
+        self.vectors.update(other.vectors)
+
+
 @dataclass
-class Census:
+class Census(Tally):
     """What was counted. Arrays over caches are indexed by :attr:`SlabCache.id`."""
 
     slabs: Counts
@@ -58,16 +81,8 @@ class Census:
     """Bytes of vectors that lie in slack of the slabs they serve (7.0 and later)."""
     owners: pd.DataFrame
     """Charged objects: ``cache`` (id), ``objcg`` (pointer) or ``memcg`` (pointer), ``objects``."""
-    large_kmalloc_pages: int = 0
-    unknown_slabs: int = 0
-    """Slabs whose cache is not on the kernel's list."""
-    parked_found: int = 0
-    """Parked objects that were found in a slab."""
-    vectors_unreadable: int = 0
     objcgs_unreadable: int = 0
     """``obj_cgroup`` whose memory cgroup could not be found out."""
-    report: ScanReport = field(default_factory=ScanReport)
-    vectors: Faults = field(default_factory=Faults)
 
     def add(self, part: Part) -> None:
         """Add what a stretch of the page array yielded."""
@@ -76,12 +91,7 @@ class Census:
         self.fill.reshape(-1)[part.fill_key] += part.fill
         for name, caches, sizes in part.vector_sizes:
             np.add.at(getattr(self, name), caches, sizes)
-        self.large_kmalloc_pages += part.large_kmalloc_pages
-        self.unknown_slabs += part.unknown_slabs
-        self.parked_found += part.parked_found
-        self.vectors_unreadable += part.vectors_unreadable
-        self.report.add(part.report)
-        self.vectors.update(part.vectors)
+        self.add_tally(part)
 
 
 def _nothing() -> Counts:
@@ -89,7 +99,7 @@ def _nothing() -> Counts:
 
 
 @dataclass
-class Part:
+class Part(Tally):
     """What one stretch of the page array yielded: only of the caches that it has slabs of.
 
     With child caches there can be a hundred thousand of them, in whole tables for each stretch.
@@ -103,12 +113,6 @@ class Part:
     fill: Counts = field(default_factory=_nothing)
     vector_sizes: list[tuple[str, Counts, Counts]] = field(default_factory=list)
     """Names of tables of a :class:`Census`, caches, and bytes to add there."""
-    large_kmalloc_pages: int = 0
-    unknown_slabs: int = 0
-    parked_found: int = 0
-    vectors_unreadable: int = 0
-    report: ScanReport = field(default_factory=ScanReport)
-    vectors: Faults = field(default_factory=Faults)
 
 
 class SlabCensus:
