@@ -27,7 +27,6 @@ from drgn_scripts.text import printable
 if TYPE_CHECKING:
     from drgn_scripts.analyses import Analysis, Param
     from drgn_scripts.results import Result
-    from drgn_scripts.target import Target
 
 
 class Exit(enum.IntEnum):
@@ -225,7 +224,6 @@ def _run(analysis: Analysis, params: Mapping[str, Any], options: _Options) -> Ex
 
 
 def _analyse(analysis: Analysis, params: Mapping[str, Any], options: _Options) -> Result:
-    from drgn_scripts.analyses import Context
     from drgn_scripts.progress import Progress, SilentProgress
     from drgn_scripts.target import TargetError, open_target
 
@@ -241,32 +239,11 @@ def _analyse(analysis: Analysis, params: Mapping[str, Any], options: _Options) -
                     options.target, options.symbols, allow_truncated=options.allow_truncated
                 )
             extra = {} if options.chunk_size is None else {"chunk_bytes": options.chunk_size}
-            context = Context(
-                prog=target.prog,
-                name=target.name,
-                kernel=target.kernel,
-                live=target.live,
-                progress=progress,
-                jobs=_jobs(target, options.jobs),
-                **extra,
-            )
+            context = analysis.context(target, progress=progress, jobs=options.jobs, **extra)
             return analysis.run(context, **params)
         except OSError as error:
             # All other errors of the operating system are about our output.
             raise TargetError(f"the target cannot be read: {error}") from error
-
-
-def _jobs(target: Target, wanted: int | None) -> int:
-    """Worker processes pay where decompression is the work, and need a target they can share."""
-    if not target.shareable:
-        return 1
-    if wanted is not None:
-        return wanted
-    return min(len(os.sched_getaffinity(0)), _MOST_JOBS) if target.compressed else 1
-
-
-_MOST_JOBS = 8
-"""Reading is bound by memory from there on, and each process costs some of it."""
 
 
 def _show(result: Result, options: _Options) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ import drgn
 
 from drgn_scripts.engine.memory import CHUNK_BYTES
 from drgn_scripts.progress import Progress, SilentProgress
-from drgn_scripts.results import Result
+from drgn_scripts.results import Gap, Result
+from drgn_scripts.target import Target
 
 
 class AnalysisError(Exception):
@@ -38,10 +40,20 @@ class Context:
     jobs: int = 1
     """Worker processes for bulk reads; 1 where the target cannot be shared between processes."""
     chunk_bytes: int = CHUNK_BYTES
+    lacking: tuple[str, ...] = ()
+    """One sentence for each of :attr:`Analysis.modules` whose debug info was not found."""
 
     def result(self, analysis: str) -> Result:
-        """An empty result that names this target."""
-        return Result(analysis=analysis, target=self.name, kernel=self.kernel, live=self.live)
+        """A result that names this target, and what the analysis has to do without."""
+        gaps = [Gap("module debug info", sentence, 1, _LACKING) for sentence in self.lacking]
+        return Result(
+            analysis=analysis, target=self.name, kernel=self.kernel, live=self.live, gaps=gaps
+        )
+
+
+_LACKING = "what only this module's types describe is missing from the figures"
+_MOST_JOBS = 8
+"""Reading is bound by memory from there on, and each process costs some of it."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,41 @@ class Analysis:
     examples: tuple[tuple[str, str], ...] = ()
     """(command line, what it is for)."""
     params: tuple[Param, ...] = ()
+    modules: tuple[str, ...] = ()
+    """Kernel modules whose debug info it uses where the kernel has them loaded."""
+
+    def context(
+        self,
+        target: Target,
+        *,
+        progress: Progress | None = None,
+        jobs: int | None = None,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> Context:
+        """What the analysis needs to :attr:`run` on ``target``; loads module debug info.
+
+        :param jobs: worker processes; by default as many as pay. Never more than one where the
+            target cannot be shared between processes.
+        """
+        return Context(
+            prog=target.prog,
+            name=target.name,
+            kernel=target.kernel,
+            live=target.live,
+            progress=progress or SilentProgress(),
+            jobs=_jobs(target, jobs),
+            chunk_bytes=chunk_bytes,
+            lacking=tuple(target.need_modules(*self.modules)) if self.modules else (),
+        )
+
+
+def _jobs(target: Target, wanted: int | None) -> int:
+    """Worker processes pay where decompression is the work, and need a target they can share."""
+    if not target.shareable:
+        return 1
+    if wanted is not None:
+        return wanted
+    return min(len(os.sched_getaffinity(0)), _MOST_JOBS) if target.compressed else 1
 
 
 @functools.cache
