@@ -175,6 +175,7 @@ def only_synthetic() -> Iterator[None]:
     """A context in which this analysis and this target are all there is."""
     with (
         mock.patch("drgn_scripts.analyses.analyses", return_value={ANALYSIS.name: ANALYSIS}),
+        mock.patch("drgn_scripts.commands.commands", return_value={}),
         mock.patch("drgn_scripts.target.open_target", open_synthetic),
     ):
         yield
