@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drgn_scripts.engine.gather import gather, plausible
-from drgn_scripts.engine.layout import Layout
+from drgn_scripts.engine.layout import Layout, layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 
 Lanes: TypeAlias = npt.NDArray[np.int64]
@@ -90,6 +90,31 @@ def chase(
             marks, lap, steps = nodes, lap * 2, 0
     if len(lanes):
         damage.too_long.append(lanes)
+
+
+def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[Words, int]:
+    """All nodes of one ``list_head``, in its order.
+
+    The list is followed both ways, so that one unreadable node costs only itself.
+
+    :param head: address of the head
+    :param limit: longest list to follow
+    :return: addresses of the nodes, and how many ways were cut short
+    :raises drgn.FaultError: the head cannot be read
+    """
+    links = layout(memory.prog, "struct list_head", ["next", "prev"])
+    found: list[Words] = []
+    damage = Damage()
+    for way in links.fields:
+        first = np.array([memory.word(head + links.fields[way].offset)], np.uint64)
+        step = pointer_step(memory, links, way, faults)
+        ends = np.array([head], np.uint64)
+        found += [nodes for _, nodes in chase(first, step, limit=limit, damage=damage, ends=ends)]
+        if not damage.lists:
+            break
+    nodes = np.concatenate(found) if found else np.empty(0, np.uint64)
+    _, order = np.unique(nodes, return_index=True)
+    return nodes[np.sort(order)], damage.lists
 
 
 def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Step:

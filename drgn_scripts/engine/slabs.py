@@ -17,7 +17,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import get_slab_cache_aliases
 
-from drgn_scripts.engine.chase import Damage, chase, pointer_step
+from drgn_scripts.engine.chase import circular
 from drgn_scripts.engine.freelist import FreelistCode
 from drgn_scripts.engine.gather import Gathered, gather
 from drgn_scripts.engine.layout import Layout, LayoutError, Path, layout
@@ -92,29 +92,15 @@ _CACHE_OPTIONAL = {
 
 
 def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
-    """The ``struct kmem_cache`` on ``slab_caches``, and how many were beyond a tear in the list.
+    """The ``struct kmem_cache`` on ``slab_caches``, and how many ends of the list were torn.
 
-    The list is followed both ways, so that one unreadable node costs only itself. drgn's
-    ``for_each_slab_cache()`` ends in an exception there, and on a cycle never.
+    drgn's ``for_each_slab_cache()`` ends in an exception there, and on a cycle never.
     """
     prog = memory.prog
     back = np.uint64(drgn.offsetof(prog.type("struct kmem_cache"), "list"))
-    links = layout(prog, "struct list_head", ["next", "prev"])
     head = prog["slab_caches"].address_of_().value_()
-    found: list[Words] = []
-    damage = Damage()
-    for way in links.fields:
-        first = np.array([memory.word(head + links.fields[way].offset)], np.uint64)
-        step = pointer_step(memory, links, way, faults)
-        ends = np.array([head], np.uint64)
-        found += [
-            nodes for _, nodes in chase(first, step, limit=_MAX_CACHES, damage=damage, ends=ends)
-        ]
-        if not damage.lists:
-            break
-    nodes = np.concatenate(found) if found else np.empty(0, np.uint64)
-    _, order = np.unique(nodes, return_index=True)
-    return nodes[np.sort(order)] - back, damage.lists
+    nodes, torn = circular(memory, head, faults, limit=_MAX_CACHES)
+    return nodes - back, torn
 
 
 def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
