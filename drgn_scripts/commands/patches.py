@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus patches``: which kernel patches a target has, and what that means there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from drgn_scripts.commands.shared import (
+    CONTEXT_SETTINGS,
+    Exit,
+    Reading,
+    Showing,
+    check_output,
+    context_options,
+    examples_epilog,
+    json_stdout,
+    opened,
+    reading_options,
+    show,
+    showing_options,
+    take,
+    text_stdout,
+)
+
+if TYPE_CHECKING:
+    from drgn_scripts.progress import Progress
+    from drgn_scripts.results import Result
+    from drgn_scripts.target import Target
+    from kernel_patches import Catalogue
+
+_HELP = """Which kernel patches does this kernel have, and what does that mean here?
+
+Patches are told by what the debug info has or lacks, never by a version. Where a patch leaves no
+trace in types, the best evidence there is takes its place, and it is said so.
+
+What the absence of a patch costs, or its presence saves, is a figure that an analysis measures on
+the same target; the table of prices names it. `kcensus patches show ID` tells all that is known of
+one patch.
+
+Without TARGET, the catalogue is listed. The running kernel is /proc/kcore."""
+
+_EXAMPLES = (
+    ("kcensus patches vmcore", "every patch of the catalogue, and what it costs or saves there"),
+    ("kcensus patches vmcore --no-prices", "the same without running any analysis"),
+    ("kcensus patches show list-lru-memory", "the story of one patch"),
+    ("kcensus patches --catalogue /etc/our-patches vmcore", "with patches and rules of your own"),
+)
+
+
+def _run(words: tuple[str, ...], catalogue: tuple[Path, ...], prices: bool, **values: Any) -> Exit:
+    reading, showing = take(Reading, values), take(Showing, values)
+    check_output(showing)
+    known = load_catalogue(catalogue)
+    if words[:1] == ("show",):
+        if len(words) != 2:
+            raise click.UsageError("show takes the id of one patch.")
+        return _show_story(known, words[1], showing)
+    if len(words) > 1:
+        raise click.UsageError(f"only one TARGET can be given, or show ID; not {len(words)} words.")
+    if not words:
+        from kernel_patches.result import catalogue_result
+
+        return show(catalogue_result(known), showing)
+    with opened(words[0], reading) as (target, progress):
+        result = examine(target, known, progress, context_options(reading), prices=prices)
+    return show(result, showing)
+
+
+def load_catalogue(directories: Sequence[Path]) -> Catalogue:
+    """The catalogue with the user's directories.
+
+    :raises click.UsageError: a file of it is unusable
+    """
+    from kernel_patches import CatalogueError, load
+
+    try:
+        return load(directories)
+    except CatalogueError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def examine(
+    target: Target,
+    catalogue: Catalogue,
+    progress: Progress,
+    options: Mapping[str, Any],
+    *,
+    prices: bool = True,
+) -> Result:
+    """Detect all patches on a target, and run the analyses whose figures they name.
+
+    :param options: for :meth:`drgn_scripts.analyses.Analysis.context`
+    """
+    from drgn_scripts.analyses import AnalysisError, analyses
+    from kernel_patches import Prober, detect, modules
+    from kernel_patches.price import analyses_wanted
+    from kernel_patches.result import patches_result
+
+    lacking = target.need_modules(*modules(catalogue.patches))
+    detected = detect(catalogue.patches, Prober(target.prog, lacking), target.kernel)
+    results: dict[str, Result] = {}
+    failed: dict[str, str] = {}
+    for name in analyses_wanted(catalogue, detected) if prices else ():
+        analysis = analyses().get(name)
+        if analysis is None:
+            failed[name] = "there is no analysis of this name"
+            continue
+        try:
+            context = analysis.context(target, progress=progress, **options)
+            results[name] = analysis.run(context)
+        except AnalysisError as error:
+            failed[name] = str(error)
+        except Exception as error:
+            # A question that cannot be answered must not hide the answers to all others.
+            failed[name] = f"it failed ({type(error).__name__}: {error})"
+    return patches_result(
+        catalogue,
+        detected,
+        results,
+        target=target.name,
+        kernel=target.kernel,
+        live=target.live,
+        lacking=lacking,
+        failed=failed,
+        priced=prices,
+    )
+
+
+def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit:
+    import difflib
+    import json
+    import shutil
+
+    from drgn_scripts.text import printable
+    from kernel_patches.story import document, story
+
+    if showing.csv or showing.parquet:
+        raise click.UsageError("the story of a patch is text or --json.")
+    patch = catalogue.patches.get(identifier)
+    if patch is None:
+        near = difflib.get_close_matches(identifier, catalogue.patches, 1)
+        hint = f"; is {near[0]} meant?" if near else "; `kcensus patches` lists all"
+        raise click.UsageError(f"no patch '{printable(identifier)}' is known{hint}")
+    if showing.json:
+        out = json_stdout()
+        out.write(json.dumps(document(patch), indent=2, ensure_ascii=False) + "\n")
+    else:
+        width = min(shutil.get_terminal_size((100, 0)).columns, 100)
+        text_stdout().write(story(patch, catalogue.patches, width))
+    return Exit.DONE
+
+
+def _options() -> list[click.Parameter]:
+    options = showing_options()
+    for option in options:
+        if option.name == "top":
+            option.default = "0"  # somebody may look for any of them
+    return options
+
+
+COMMAND = click.Command(
+    "patches",
+    callback=_run,
+    params=[
+        click.Argument(["words"], nargs=-1, metavar="[TARGET | show ID]"),
+        click.Option(
+            ["--catalogue"],
+            type=click.Path(path_type=Path),
+            multiple=True,
+            metavar="DIR",
+            help="A directory of patch files and rules of your own. May be repeated.",
+        ),
+        click.Option(
+            ["--prices/--no-prices"],
+            default=True,
+            help="Run the analyses that tell what a patch costs or saves.",
+        ),
+        *_options(),
+        *reading_options(),
+    ],
+    help=_HELP,
+    short_help="Which kernel patches does this kernel have, and what does that mean here?",
+    epilog=examples_epilog(_EXAMPLES),
+    context_settings=CONTEXT_SETTINGS,
+)
