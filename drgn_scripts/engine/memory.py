@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
+from drgn_scripts.target.faults import reason
+
 CHUNK_BYTES = 4 << 20
 """Default unit of bulk reads: it stays in the processor's cache while columns are cut from it."""
 
@@ -26,23 +28,6 @@ class Faults(Counter[str]):
     def note(self, error: Exception, pages: int = 1) -> None:
         """Count ``pages`` unreadable because of ``error``."""
         self[reason(error)] += pages
-
-
-def reason(error: Exception) -> str:
-    """Why a read failed, in the words of somebody who did not write the reader.
-
-    drgn tells the reasons apart only in its messages.
-    """
-    text = str(error).lower()
-    if "excluded" in text or "not saved" in text:
-        return "filtered out of the dump"
-    if "short read" in text or "end of file" in text or "truncated" in text:
-        return "beyond the end of a truncated dump"
-    if "memory segment" in text:
-        return "not in the dump"
-    if "not mapped" in text or "translat" in text:
-        return "not mapped"
-    return "unreadable"
 
 
 class Memory:

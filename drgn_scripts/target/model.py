@@ -33,7 +33,7 @@ class Target:
     name: str
     """As its user spelled it, escaped to printable characters."""
     kind: str
-    """``vmcore``, ``live`` or ``qmp``."""
+    """``vmcore``, ``live``, ``qmp`` or ``capsule``."""
     format: str
     """How the memory is stored, for people: ``ELF``, ``kdump-compressed (lzo)``, ``live``, …"""
     live: bool
@@ -46,6 +46,8 @@ class Target:
     """Whether reading means decompressing, so that workers pay even for small jobs."""
     modules: ModuleDebugInfo | None = field(default=None, repr=False, compare=False)
     """Where module debug info comes from; None where the target brings all types itself."""
+    recorded_for: tuple[str, ...] | None = None
+    """Of a capsule: the analyses that it can be expected to answer; None for whole memories."""
 
     def need_modules(self, *names: str) -> list[str]:
         """Load the debug info of the named kernel modules, and of no others.

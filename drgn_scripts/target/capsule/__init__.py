@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A capsule: the part of a dump that analyses touched, and the types they used.
+
+It needs no debug info, holds no memory that no analysis read, and is small enough to be mailed.
+FORMAT.md specifies the file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drgn
+
+from drgn_scripts.target.capsule.container import BadCapsule, Reader, is_capsule
+from drgn_scripts.target.capsule.lookups import Lookups
+from drgn_scripts.target.capsule.pages import PageStore
+from drgn_scripts.target.capsule.program import (
+    Machine,
+    ObjectData,
+    ObjectKey,
+    SymbolKey,
+    TypeKey,
+    assemble,
+)
+from drgn_scripts.target.capsule.types import NotRecorded, Ref
+from drgn_scripts.target.capsule.typetable import BadTypes, as_integer, as_list, as_text
+from drgn_scripts.target.model import (
+    Request,
+    Source,
+    Target,
+    TargetError,
+    check_platform,
+    kernel_release,
+)
+from drgn_scripts.target.reader import os_error
+from drgn_scripts.text import printable
+
+_PAGE_SIZES = (4096, 16384, 65536)
+_ARCHITECTURES = ("X86_64", "AARCH64")
+_MOST_MEMORY = 1 << 52
+
+
+class _Replay:
+    """Answers from a capsule, and tells what it lacks."""
+
+    def __init__(self, reader: Reader, page_size: int, recorded_for: tuple[str, ...]) -> None:
+        self._for = recorded_for
+        self._lookups = Lookups.from_json(reader.json_section("lookups"), self.lacking)
+        self._pages = PageStore(reader, page_size)
+        self.read = self._pages.read
+
+    def lacking(self, what: str) -> NotRecorded:
+        return NotRecorded(
+            f"the capsule lacks {printable(what)}: it was recorded for {', '.join(self._for)}; "
+            "record it anew with `kcensus capsule create VMCORE OUT --analyses …`"
+        )
+
+    def find_type(self, key: TypeKey) -> Ref | None:
+        if key in self._lookups.types:
+            return self._lookups.types[key]
+        if key.kind in ("int", "bool", "float"):
+            return None  # drgn knows them by itself
+        raise self.lacking(f"the type {key.kind} {key.name}")
+
+    def find_object(self, key: ObjectKey) -> ObjectData | None:
+        if key not in self._lookups.objects:
+            raise self.lacking(f"the variable or constant {key.name}")
+        return self._lookups.objects[key]
+
+    def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
+        if key not in self._lookups.symbols:
+            what = key.name if key.address is None else f"at {key.address:#x}"
+            raise self.lacking(f"the symbol {what}")
+        return self._lookups.symbols[key]
+
+    def need_modules(self, *names: str) -> list[str]:
+        """See :meth:`drgn_scripts.target.model.Target.need_modules`."""
+        return self._lookups.modules.get(names, [])
+
+
+def open_capsule(path: str, name: str) -> Target:
+    """Open the capsule at ``path``.
+
+    :param name: how its user calls it, printable
+    :raises TargetError: it is none, or damaged
+    """
+    try:
+        reader = Reader(path)
+        return _target(reader, name)
+    except OSError as error:
+        raise os_error(name, error) from error
+    except BadCapsule as error:
+        raise TargetError(f"{name}: {error}") from error
+    except BadTypes as error:
+        raise TargetError(f"{name}: is damaged: {error}") from error
+    except NotRecorded as error:
+        raise TargetError(f"{name}: is damaged: {error}") from error
+
+
+def _target(reader: Reader, name: str) -> Target:
+    machine, page_size = _machine(reader)
+    analyses = tuple(as_text(name) for name in as_list(reader.manifest.get("analyses")))
+    replay = _Replay(reader, page_size, analyses)
+    try:
+        prog = assemble(machine, replay)
+        check_platform(prog, name)
+        kernel = printable(kernel_release(prog))
+    except (LookupError, ValueError, SyntaxError) as error:
+        raise BadCapsule("is damaged: its VMCOREINFO is not of a Linux kernel") from error
+    return Target(
+        prog=prog,
+        name=name,
+        kind="capsule",
+        format=f"capsule of {as_text(reader.manifest.get('format'))}",
+        live=False,
+        kernel=kernel,
+        shareable=True,
+        compressed=True,
+        modules=replay,
+        recorded_for=analyses,
+    )
+
+
+def _machine(reader: Reader) -> tuple[Machine, int]:
+    """The machine and its page size."""
+    found: Any = reader.manifest.get("machine")
+    if not isinstance(found, dict):
+        raise BadTypes("no machine is described")
+    arch = as_text(found.get("arch"))
+    page_size = as_integer(found.get("page_size"), max(_PAGE_SIZES))
+    if arch not in _ARCHITECTURES or page_size not in _PAGE_SIZES:
+        raise BadTypes("the machine is of an unknown kind")
+    memory = as_integer(found.get("memory_bytes"), _MOST_MEMORY, 1)
+    direct_map = as_integer(found.get("direct_map"), (1 << 64) - memory)
+    return Machine(arch, reader.section("vmcoreinfo", 1 << 16), memory, direct_map), page_size
+
+
+def _open(request: Request) -> Target:
+    path = request.spec or ""
+    return open_capsule(path, printable(path))
+
+
+SOURCE = Source(lambda spec: spec is not None and is_capsule(spec), _open)
