@@ -23,6 +23,8 @@ _TOP_EPILOG = """\b
 Targets:
   (none)         the running kernel (needs root)
   PATH           a vmcore: ELF or kdump, compressed or not
+  PATH           a capsule: the part of a vmcore that analyses read; needs no debug info
+  sample         the capsule of a real kernel that comes with kcensus
   qmp:PATH       a running QEMU guest, through its QMP socket
 
 \b
@@ -165,9 +167,12 @@ def _verdict(error: Exception) -> tuple[Exit, str, bool]:
     from drgn_scripts.analyses import AnalysisError
     from drgn_scripts.render.directory import OutputError
     from drgn_scripts.target import TargetError
+    from drgn_scripts.target.capsule import BadCapsule, NotRecorded
 
-    if isinstance(error, (TargetError, AnalysisError)):
+    if isinstance(error, (TargetError, AnalysisError, NotRecorded)):
         return Exit.TARGET, str(error), True
+    if isinstance(error, BadCapsule):
+        return Exit.TARGET, f"the capsule {error}", True
     if isinstance(error, drgn.MissingDebugInfoError):
         return Exit.TARGET, f"debug info is missing: {error}", True
     if isinstance(error, drgn.FaultError):

@@ -42,16 +42,25 @@ class Context:
     chunk_bytes: int = CHUNK_BYTES
     lacking: tuple[str, ...] = ()
     """One sentence for each of :attr:`Analysis.modules` whose debug info was not found."""
+    recorded_for: tuple[str, ...] | None = None
+    """See :attr:`drgn_scripts.target.model.Target.recorded_for`."""
 
     def result(self, analysis: str) -> Result:
         """A result that names this target, and what the analysis has to do without."""
         gaps = [Gap("module debug info", sentence, 1, _LACKING) for sentence in self.lacking]
+        if self.recorded_for is not None and analysis not in self.recorded_for:
+            reason = f"it was recorded for {', '.join(self.recorded_for) or 'nothing'}"
+            gaps.append(Gap("capsule without this analysis", reason, 1, _UNRECORDED))
         return Result(
             analysis=analysis, target=self.name, kernel=self.kernel, live=self.live, gaps=gaps
         )
 
 
 _LACKING = "what only this module's types describe is missing from the figures"
+_UNRECORDED = (
+    "any figure may lack what is not in the capsule; record it anew with "
+    "`kcensus capsule create VMCORE OUT --analyses …`"
+)
 _MOST_JOBS = 8
 """Reading is bound by memory from there on, and each process costs some of it."""
 
@@ -107,6 +116,7 @@ class Analysis:
             jobs=_jobs(target, jobs),
             chunk_bytes=chunk_bytes,
             lacking=tuple(target.need_modules(*self.modules)) if self.modules else (),
+            recorded_for=target.recorded_for,
         )
 
 

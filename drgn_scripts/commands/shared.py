@@ -7,7 +7,7 @@ import enum
 import io
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +19,7 @@ from drgn_scripts.text import printable
 
 if TYPE_CHECKING:
     from drgn_scripts.progress import Progress
-    from drgn_scripts.results import Result
+    from drgn_scripts.results import Finding, Result
     from drgn_scripts.target import Target
 
 
@@ -238,16 +238,16 @@ def show(result: Result, showing: Showing) -> Exit:
         from drgn_scripts.render.terminal import console_for, write_terminal
 
         write_terminal(result, console_for(text_stdout()), showing.top)
-    return status_of(result, showing.fail_on)
+    return gravest(result.findings, showing.fail_on)
 
 
-def status_of(result: Result, fail_on: str | None) -> Exit:
+def gravest(findings: Iterable[Finding], fail_on: str | None) -> Exit:
     """The exit status under ``--fail-on``."""
     if fail_on:
         from drgn_scripts.results import Severity
 
         limit = Severity[fail_on.upper()]
-        if any(finding.severity >= limit for finding in result.findings):
+        if any(finding.severity >= limit for finding in findings):
             return Exit.FINDING
     return Exit.DONE
 

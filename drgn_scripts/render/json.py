@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from drgn_scripts.render.plain import identity, plain, rows, tables
-from drgn_scripts.results import Result, Table
+from drgn_scripts.render.plain import Plain, identity, plain, rows, tables
+from drgn_scripts.results import Finding, Result, Table
+from drgn_scripts.text import printable
+
+if TYPE_CHECKING:
+    from drgn_scripts.report import Report
 
 
 def _dumps(value: Any) -> str:
@@ -48,9 +52,39 @@ def _write_object(members: Mapping[str, Any], out: TextIO, indent: str = "") -> 
 
 def write_json(result: Result, out: TextIO) -> None:
     """Write ``result`` to ``out`` as one document that ends in a newline."""
+    _write_object(_document(result), out)
+    out.write("\n")
+
+
+def write_report_json(report: Report, out: TextIO) -> None:
+    """Write a report as one document: all findings, then what each analysis found."""
+    document = {
+        **identity(Result("report", report.target, report.kernel, report.live)),
+        "findings": [_finding(name, finding) for name, finding in report.findings],
+        "failed": {one.name: one.error for one in report.sections if one.result is None},
+        "analyses": {one.name: _document(one.result) for one in report.sections if one.result},
+    }
+    _write_object(document, out)
+    out.write("\n")
+
+
+def _finding(analysis: str, finding: Finding) -> dict[str, Plain]:
+    """A finding of a report."""
+    return {
+        "analysis": printable(analysis),
+        "severity": finding.severity.name.lower(),
+        "title": printable(finding.title),
+        "evidence": printable(finding.evidence),
+        "remedy": printable(finding.remedy),
+        "patch": printable(finding.patch),
+        "cost_bytes": finding.cost_bytes,
+    }
+
+
+def _document(result: Result) -> dict[str, Any]:
     every = tables(result)
     own = {name: every.pop(name) for name in result.tables}
-    document = {
+    return {
         **identity(result),
         "summary": {key: plain(figure.value) for key, figure in result.summary.items()},
         "units": {
@@ -63,5 +97,3 @@ def write_json(result: Result, out: TextIO) -> None:
         "tables": own,
         **every,
     }
-    _write_object(document, out)
-    out.write("\n")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
@@ -34,6 +34,9 @@ from drgn_scripts.results import (
     Unit,
 )
 from drgn_scripts.text import printable
+
+if TYPE_CHECKING:
+    from drgn_scripts.report import Report, Section
 
 _UNBOUNDED = 1 << 16
 """Width where there is no terminal: no line of a table is ever wrapped."""
@@ -77,6 +80,37 @@ def write_terminal(result: Result, console: Console, top: int = 10) -> None:
     width = console.width
     _print(console, _header(result, width))
     _print(console, _findings(result.findings, width))
+    _write_figures(result, console, top)
+
+
+def write_report(report: Report, console: Console, top: int = 10) -> None:
+    """Print a report: what to act on, what each analysis took, then all their figures."""
+    width = console.width
+    everything = Result("report", report.target, report.kernel, report.live)
+    _print(console, _header(everything, width))
+    found = [replace(one, title=f"{name}: {one.title}") for name, one in report.findings]
+    _print(console, _findings(found, width))
+    _print(console, _sections(report.sections, width))
+    for section in report.sections:
+        if section.result:
+            title = f"{section.name}: {section.question}"
+            _print(console, Text(printable(title), style="bold reverse"))
+            _write_figures(section.result, console, top)
+
+
+def _sections(sections: Sequence[Section], width: int) -> RenderableType:
+    rows = [
+        (
+            Text("DONE", style="green") if one.result else Text("FAILED", style="bold red"),
+            [Text(f"{one.name}: {one.error or one.question} ({one.seconds:.1f} s)")],
+        )
+        for one in sections
+    ]
+    return Group(_heading("Analyses"), _tagged(rows, width))
+
+
+def _write_figures(result: Result, console: Console, top: int) -> None:
+    width = console.width
     if result.summary:
         _print(console, _summary(result.summary, width))
     for name, table in result.tables.items():
@@ -148,7 +182,7 @@ def _findings(findings: Sequence[Finding], width: int) -> RenderableType:
     if not findings:
         return Text("Findings: none")
     rows = []
-    for finding in sorted(findings, key=lambda one: -one.severity):
+    for finding in sorted(findings, key=lambda one: (-one.severity, -(one.cost_bytes or 0))):
         style = _SEVERITY_STYLE[finding.severity]
         paragraphs = [Text(printable(finding.title), style="bold")]
         if finding.evidence:

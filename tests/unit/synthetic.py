@@ -167,6 +167,7 @@ def open_synthetic(
         live=spec == "running kernel",
         shareable="alone" not in spec,
         compressed="compressed" in spec,
+        recorded_for=None,
     )
 
 

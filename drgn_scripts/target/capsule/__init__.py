@@ -35,6 +35,8 @@ from drgn_scripts.target.model import (
 from drgn_scripts.target.reader import os_error
 from drgn_scripts.text import printable
 
+__all__ = ["BadCapsule", "NotRecorded", "open_capsule"]
+
 _PAGE_SIZES = (4096, 16384, 65536)
 _ARCHITECTURES = ("X86_64", "AARCH64")
 _MOST_MEMORY = 1 << 52

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Makes capsules: runs analyses on a target that records what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drgn_scripts.analyses import Analysis
+from drgn_scripts.progress import Progress, SilentProgress
+from drgn_scripts.report import report
+from drgn_scripts.target import Target, TargetError
+from drgn_scripts.target.capsule.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a capsule holds."""
+
+    analyses: list[str]
+    failed: dict[str, str]
+    """Analyses that could not be answered, which is recorded, too: one sentence each."""
+    stored: int
+    """Pages."""
+    unreadable: int
+    """Pages that were asked for and could not be read."""
+
+
+def create(
+    target: Target,
+    path: Path,
+    analyses: Sequence[Analysis],
+    *,
+    level: int = 3,
+    progress: Progress | None = None,
+    chunk_bytes: int | None = None,
+) -> Made:
+    """Run ``analyses`` on ``target`` and write a capsule with what they read to ``path``.
+
+    :param level: of compression, 1 to 19
+    :raises TargetError: the target is live or a capsule itself, or no analysis can be answered
+    :raises OSError: the capsule cannot be written
+    """
+    if target.live:
+        raise TargetError(
+            f"{target.name}: is live, so what analyses saw of it would have changed before it is "
+            "written; dump it first"
+        )
+    if target.recorded_for is not None:
+        raise TargetError(f"{target.name}: is a capsule already; record the vmcore it came from")
+    progress = progress or SilentProgress()
+    recorder = Recorder(target)
+    options: dict[str, Any] = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
+    made = report(recorder.target, analyses, progress=progress, **options)
+    failed = {section.name: section.error for section in made.sections if section.result is None}
+    if len(failed) == len(analyses):
+        raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
+    names = [analysis.name for analysis in analyses]
+    counts = recorder.write(
+        path,
+        {
+            "kernel": target.kernel,
+            "format": target.format,
+            "analyses": names,
+            "redacted": [],
+        },
+        level=level,
+        progress=progress,
+    )
+    return Made(names, failed, counts["stored"], counts["unreadable"])

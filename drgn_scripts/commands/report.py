@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus report``: everything that can be said of a target, the gravest first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from drgn_scripts.commands.shared import (
+    CONTEXT_SETTINGS,
+    Exit,
+    Reading,
+    Showing,
+    check_output,
+    context_options,
+    examples_epilog,
+    gravest,
+    json_stdout,
+    list_written,
+    opened,
+    reading_options,
+    showing_options,
+    take,
+    target_argument,
+    text_stdout,
+)
+
+_EXAMPLES = (
+    ("kcensus report sample", "see what it does, on a kernel that comes with kcensus"),
+    ("kcensus report vmcore -s vmlinux --top 3", "the first look at a dump"),
+    ("kcensus report vmcore --json | jq '.findings[]'", "findings for a script"),
+)
+
+
+def _run(target: str | None, **values: Any) -> Exit:
+    from drgn_scripts.analyses import analyses
+    from drgn_scripts.report import report
+
+    reading, showing = take(Reading, values), take(Showing, values)
+    check_output(showing)
+    with opened(target, reading) as (opened_target, progress):
+        made = report(
+            opened_target, analyses().values(), progress=progress, **context_options(reading)
+        )
+    results = [section.result for section in made.sections if section.result]
+    if showing.csv or showing.parquet:
+        written: list[Path] = []
+        for result in results:
+            if showing.csv:
+                from drgn_scripts.render.csvdir import write_csv
+
+                written += write_csv(result, showing.csv / result.analysis)
+            elif showing.parquet:
+                from drgn_scripts.render.parquet import write_parquet
+
+                written += write_parquet(result, showing.parquet / result.analysis)
+        list_written(written)
+    elif showing.json:
+        from drgn_scripts.render.json import write_report_json
+
+        write_report_json(made, json_stdout())
+    else:
+        from drgn_scripts.render.terminal import console_for, write_report
+
+        write_report(made, console_for(text_stdout()), showing.top)
+    if not results:
+        return Exit.TARGET
+    return gravest((finding for _, finding in made.findings), showing.fail_on)
+
+
+COMMAND = click.Command(
+    "report",
+    callback=_run,
+    params=[target_argument(), *showing_options(), *reading_options()],
+    help="What is wrong here?\n\nRuns all analyses. The findings of all come first, the gravest"
+    " and dearest on top; then follow the figures of each. An analysis that fails says why, and"
+    " does not stop the others.",
+    short_help="What is wrong here? All analyses, findings first.",
+    epilog=examples_epilog(_EXAMPLES),
+    context_settings=CONTEXT_SETTINGS,
+)

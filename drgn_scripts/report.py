@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All analyses on one target, of which one that fails does not stop the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import drgn
+
+from drgn_scripts.analyses import Analysis, AnalysisError
+from drgn_scripts.progress import Progress
+from drgn_scripts.results import Finding, Result
+from drgn_scripts.target import Target
+from drgn_scripts.target.capsule import NotRecorded
+from drgn_scripts.text import printable
+
+
+@dataclass(frozen=True)
+class Section:
+    """What became of one analysis."""
+
+    name: str
+    question: str
+    result: Result | None
+    error: str
+    """One sentence if there is no result."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of all."""
+
+    target: str
+    kernel: str
+    live: bool
+    sections: list[Section] = field(default_factory=list)
+
+    @property
+    def findings(self) -> list[tuple[str, Finding]]:
+        """All findings with the names of their analyses, the gravest and dearest first."""
+        found = [
+            (section.name, finding)
+            for section in self.sections
+            if section.result
+            for finding in section.result.findings
+        ]
+        return sorted(found, key=lambda pair: _rank(pair[1]))
+
+
+def _rank(finding: Finding) -> tuple[int, int]:
+    return -finding.severity, -(finding.cost_bytes or 0)
+
+
+def report(
+    target: Target, analyses: Iterable[Analysis], *, progress: Progress, **options: Any
+) -> Report:
+    """Run ``analyses`` on ``target``.
+
+    :param options: as :meth:`drgn_scripts.analyses.Analysis.context` takes them
+    """
+    made = Report(target.name, target.kernel, target.live)
+    for analysis in analyses:
+        start = time.monotonic()
+        result, error = None, ""
+        try:
+            result = analysis.run(analysis.context(target, progress=progress, **options))
+        except (AnalysisError, NotRecorded) as expected:
+            error = str(expected)
+        except drgn.FaultError as fault:
+            error = f"needed memory of the target cannot be read: {fault}"
+        except Exception as unexpected:  # the others are still worth having
+            error = f"failed with {type(unexpected).__name__}: {unexpected}"
+        seconds = time.monotonic() - start
+        made.sections.append(
+            Section(analysis.name, analysis.question, result, printable(error), seconds)
+        )
+    return made
+
+
+def without_findings(result: Result) -> Result:
+    """The same, where the findings stand elsewhere."""
+    return replace(result, findings=[])

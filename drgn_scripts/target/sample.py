@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The bundled capsules, by name: ``sample`` and what else lies in ``drgn_scripts/samples``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from drgn_scripts.target.capsule import open_capsule
+from drgn_scripts.target.model import Request, Source, Target
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+"""Where the capsules lie; ``tests/lab/samples.py`` makes them."""
+
+
+def _path(spec: str | None) -> Path | None:
+    """The capsule of that name; a file of the user's own wins."""
+    if spec is None or not spec.replace("-", "").isalnum() or Path(spec).exists():
+        return None
+    path = SAMPLES / f"{spec}.capsule"
+    return path if path.exists() else None
+
+
+def _open(request: Request) -> Target:
+    return open_capsule(str(_path(request.spec)), request.spec or "")
+
+
+SOURCE = Source(lambda spec: _path(spec) is not None, _open)
