@@ -174,3 +174,5 @@ class Result:
     checks: list[Check] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    measures: bool = True
+    """Whether its figures are measured, so that it has to be said when none was checked."""

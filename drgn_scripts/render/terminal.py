@@ -79,7 +79,8 @@ def write_terminal(result: Result, console: Console, top: int = 10) -> None:
     """Print ``result``; of each table the first ``top`` rows, all of them where it is 0."""
     width = console.width
     _print(console, _header(result, width))
-    _print(console, _findings(result.findings, width))
+    if result.findings or result.measures:
+        _print(console, _findings(result.findings, width))
     _write_figures(result, console, top)
 
 
@@ -96,6 +97,7 @@ def write_report(report: Report, console: Console, top: int = 10) -> None:
             title = f"{section.name}: {section.question}"
             _print(console, Text(printable(title), style="bold reverse"))
             _write_figures(section.result, console, top)
+            console.print()
 
 
 def _sections(sections: Sequence[Section], width: int) -> RenderableType:
@@ -122,8 +124,10 @@ def _write_figures(result: Result, console: Console, top: int) -> None:
             console,
             _prose(Text(f"Also with --json, --csv, --parquet: {', '.join(details)}"), width),
         )
-    _print(console, _checks(result.checks, width))
-    _print(console, _gaps(result.gaps, width), last=True)
+    if result.checks or result.measures:
+        _print(console, _checks(result.checks, width))
+    if result.gaps or result.measures:
+        _print(console, _gaps(result.gaps, width), last=True)
 
 
 def _print(console: Console, section: RenderableType, *, last: bool = False) -> None:
@@ -172,7 +176,7 @@ def _tagged(rows: Iterable[tuple[Text, Sequence[Text]]], width: int) -> Renderab
 
 def _header(result: Result, width: int) -> RenderableType:
     first = Text.assemble((printable(result.analysis), "bold"), f" on {printable(result.target)}")
-    second = Text(f"Linux {printable(result.kernel)}")
+    second = Text(f"Linux {printable(result.kernel or '(unknown release)')}")
     if result.live:
         second.append(", live: its figures moved while they were read")
     return Group(_prose(first, width), _prose(second, width))

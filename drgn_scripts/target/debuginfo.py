@@ -237,6 +237,15 @@ class DebugInfo:
             sentences.append(_unreadable(unseen, warnings[-1]))
         return sentences
 
+    def places(self) -> list[tuple[str, str]]:
+        """See :meth:`drgn_scripts.target.model.ModuleDebugInfo.places`."""
+        found = [
+            ("vmlinux" if isinstance(module, drgn.MainModule) else module.name, path)
+            for module in self._prog.modules()
+            if (path := module.debug_file_path)
+        ]
+        return [(printable(name), printable(path)) for name, path in found]
+
 
 def _unreadable(names: set[str], reason: str) -> str:
     return (

@@ -63,6 +63,8 @@ class Segment:
     type: int
     offset: int
     filesz: int
+    paddr: int = 0
+    memsz: int = 0
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def segments(reader: FileReader, header: Header) -> list[Segment]:
     found = []
     for index in range(header.phnum):
         fields = _PHDR.unpack_from(table, index * header.phentsize)
-        found.append(Segment(fields[0], fields[2], fields[5]))
+        found.append(Segment(fields[0], fields[2], fields[5], fields[4], fields[6]))
     return found
 
 

@@ -24,6 +24,10 @@ class ModuleDebugInfo(Protocol):
 
     def need_modules(self, *names: str) -> list[str]: ...
 
+    def places(self) -> list[tuple[str, str]]:
+        """Where debug info was found: (kernel or module, file), printable."""
+        ...
+
 
 @dataclass
 class Target:
@@ -46,6 +50,8 @@ class Target:
     """Whether reading means decompressing, so that workers pay even for small jobs."""
     modules: ModuleDebugInfo | None = field(default=None, repr=False, compare=False)
     """Where module debug info comes from; None where the target brings all types itself."""
+    facts: Callable[[], list[tuple[str, str, str]]] = field(default=list, repr=False, compare=False)
+    """What else is worth knowing of it: (key, label, printable text)."""
     recorded_for: tuple[str, ...] | None = None
     """Of a capsule: the analyses that it can be expected to answer; None for whole memories."""
 

@@ -79,6 +79,10 @@ class _Replay:
         """See :meth:`drgn_scripts.target.model.Target.need_modules`."""
         return self._lookups.modules.get(names, [])
 
+    def places(self) -> list[tuple[str, str]]:
+        """See :meth:`drgn_scripts.target.model.ModuleDebugInfo.places`."""
+        return [("all types that were used", "in the capsule")]
+
 
 def open_capsule(path: str, name: str) -> Target:
     """Open the capsule at ``path``.
@@ -119,8 +123,24 @@ def _target(reader: Reader, name: str) -> Target:
         shareable=True,
         compressed=True,
         modules=replay,
+        facts=lambda: _facts(reader, machine, page_size),
         recorded_for=analyses,
     )
+
+
+def _facts(reader: Reader, machine: Machine, page_size: int) -> list[tuple[str, str, str]]:
+    """What the manifest says, and whether the file is whole, which takes to read all of it."""
+    pages, redacted = reader.manifest.get("pages"), reader.manifest.get("redacted")
+    stored = as_integer(pages.get("stored") if isinstance(pages, dict) else None, _MOST_MEMORY)
+    names = ", ".join(as_text(name) for name in as_list(redacted))
+    share = stored * page_size / machine.memory_bytes
+    damaged = reader.verify()
+    return [
+        ("recorded_for", "recorded for", ", ".join(map(as_text, reader.manifest["analyses"]))),
+        ("pages", "memory", f"{stored:,} pages, {share:.1%} of the machine's"),
+        ("redacted", "redacted", names or "nothing"),
+        ("digests", "digests", f"wrong: {', '.join(damaged)}" if damaged else "all right"),
+    ]
 
 
 def _machine(reader: Reader) -> tuple[Machine, int]:

@@ -128,6 +128,10 @@ class Recorder:
         self._lookups.modules[names] = said
         return said
 
+    def places(self) -> list[tuple[str, str]]:
+        """See :meth:`drgn_scripts.target.model.ModuleDebugInfo.places`."""
+        return self._modules.places() if self._modules else []
+
     # Writing
 
     @property
