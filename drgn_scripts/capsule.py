@@ -13,6 +13,7 @@ from drgn_scripts.progress import Progress, SilentProgress
 from drgn_scripts.report import report
 from drgn_scripts.target import Target, TargetError
 from drgn_scripts.target.capsule.recorder import Recorder
+from kernel_patches import Prober, ask_everything, load, modules
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def create(
     failed = {section.name: section.error for section in made.sections if section.result is None}
     if len(failed) == len(analyses):
         raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
+    _look_for_patches(recorder.target)
     names = [analysis.name for analysis in analyses]
     counts = recorder.write(
         path,
@@ -70,3 +72,10 @@ def create(
         progress=progress,
     )
     return Made(names, failed, counts["stored"], counts["unreadable"])
+
+
+def _look_for_patches(target: Target) -> None:
+    """Record what `kcensus patches` asks for: types and names, no memory."""
+    patches = load(entry_points=False).patches
+    lacking = target.need_modules(*modules(patches))
+    ask_everything(patches, Prober(target.prog, lacking))

@@ -5,7 +5,7 @@ Everything about a patch stands in one file of ``catalogue/``; the code here kno
 """
 
 from kernel_patches.catalogue import Catalogue, load
-from kernel_patches.detect import detect, modules
+from kernel_patches.detect import ask_everything, detect, modules
 from kernel_patches.model import Detected, Patch, PublishedFigure, Stage, State, Status
 from kernel_patches.probes import Prober
 from kernel_patches.schema import CatalogueError
@@ -20,6 +20,7 @@ __all__ = [
     "Stage",
     "State",
     "Status",
+    "ask_everything",
     "detect",
     "load",
     "modules",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import drgn
 from drgn import TypeKind
 
+from drgn_scripts.target.capsule import NotRecorded
 from kernel_patches.model import Probe, ProbeKind
 
 _COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)
@@ -44,6 +45,12 @@ class Prober:
 
         :param modules: the kernel modules to which it belongs; none if it is built in always
         """
+        try:
+            return self._ask(probe, modules)
+        except NotRecorded:
+            return Answer(None, f"whether there is {probe} was not recorded in this capsule")
+
+    def _ask(self, probe: Probe, modules: Sequence[str]) -> Answer:
         kind, name = probe.kind, probe.name
         if kind is ProbeKind.TYPE:
             return self._type(name, modules)

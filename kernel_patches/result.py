@@ -25,7 +25,7 @@ _NOT_UPSTREAM = (Status.NEVER_MERGED, Status.DISTRIBUTION, Status.REVERTED)
 def catalogue_result(catalogue: Catalogue) -> Result:
     """The catalogue alone, without any kernel."""
     patches = list(catalogue.patches.values())
-    result = Result("patches", "the catalogue", "(no target given)")
+    result = Result("patches", "the catalogue", "(no target given)", measures=False)
     result.summary["patches"] = Figure(len(patches), Unit.COUNT, "patches and series")
     result.summary["figures"] = Figure(
         sum(len(patch.figures) for patch in patches), Unit.COUNT, "published figures"
@@ -94,7 +94,7 @@ def patches_result(
     :param failed: why an analysis has no result, by name
     :param priced: whether analyses were asked at all
     """
-    result = Result("patches", target, kernel, live)
+    result = Result("patches", target, kernel, live, measures=False)
     found = prices(detected, results) if priced else []
     for state in State:
         count = sum(one.state is state for one in detected.values())

@@ -95,28 +95,25 @@ def examine(
 
     :param options: for :meth:`drgn_scripts.analyses.Analysis.context`
     """
-    from drgn_scripts.analyses import AnalysisError, analyses
+    from drgn_scripts.analyses import analyses
+    from drgn_scripts.report import report
     from kernel_patches import Prober, detect, modules
     from kernel_patches.price import analyses_wanted
     from kernel_patches.result import patches_result
 
     lacking = target.need_modules(*modules(catalogue.patches))
     detected = detect(catalogue.patches, Prober(target.prog, lacking), target.kernel)
-    results: dict[str, Result] = {}
-    failed: dict[str, str] = {}
-    for name in analyses_wanted(catalogue, detected) if prices else ():
-        analysis = analyses().get(name)
-        if analysis is None:
-            failed[name] = "there is no analysis of this name"
-            continue
-        try:
-            context = analysis.context(target, progress=progress, **options)
-            results[name] = analysis.run(context)
-        except AnalysisError as error:
-            failed[name] = str(error)
-        except Exception as error:
-            # A question that cannot be answered must not hide the answers to all others.
-            failed[name] = f"it failed ({type(error).__name__}: {error})"
+    wanted = analyses_wanted(catalogue, detected) if prices else ()
+    known = analyses()
+    made = report(
+        target,
+        [known[name] for name in wanted if name in known],
+        progress=progress,
+        **options,
+    )
+    results = {one.name: one.result for one in made.sections if one.result}
+    failed = {one.name: one.error for one in made.sections if not one.result}
+    failed |= {name: "there is no analysis of this name" for name in wanted if name not in known}
     return patches_result(
         catalogue,
         detected,
@@ -183,7 +180,7 @@ COMMAND = click.Command(
         *reading_options(),
     ],
     help=_HELP,
-    short_help="Which kernel patches does this kernel have, and what does that mean here?",
+    short_help="which kernel patches does this kernel have, and what does that mean here?",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )

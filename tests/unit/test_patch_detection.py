@@ -181,7 +181,7 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
             },
         },
     ),
-    # "5.14" with the list_lru series of 5.18, struct slab of 5.17, and hardware queues in an xarray.
+    # "5.14" with the list_lru series of 5.18, struct slab of 5.17, an xarray of hardware queues.
     "RHEL 9.2": (
         known.RHEL_9_2,
         {

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from drgn_scripts import cli
+from drgn_scripts.analyses import analyses
+from drgn_scripts.capsule import create
 from drgn_scripts.target import Target, open_target
 from kernel_patches import Detected, Prober, State, detect, load, modules
 from tests.lab import Dump, build
@@ -134,3 +136,11 @@ def test_missing_debug_info_of_modules_is_a_gap(
         "no struct dm_snapshot, but dm_snapshot is loaded without debug info"
     )
     assert any("dm_snapshot" in gap["reason"] for gap in document["gaps"])
+
+
+def test_a_capsule_has_the_same_patches(mixed_target: Target, tmp_path: Path) -> None:
+    """Also where it was recorded for something else."""
+    path = tmp_path / "slab.capsule"
+    create(mixed_target, path, [analyses()["slab"]])
+    found = {patch: one.state for patch, one in detected(open_target(str(path))).items()}
+    assert found == {patch: one.state for patch, one in detected(mixed_target).items()}
