@@ -37,6 +37,14 @@ class Memcgs:
     damaged: int = 0
     """Lists of children that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
+    online: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Not offline yet: being removed, or in use. Offline ones have lost their id."""
+    kmemcg_id: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Index in the per-memcg lists of every list_lru; -1 for the root, and where there is none.
+    Up to 5.15 a cgroup takes over its parent's when it goes offline (642688681133, 5.16, ended
+    that), so only those of cgroups that are online mean anything."""
+    serial: Words = field(default_factory=lambda: np.empty(0, np.uint64))
+    """Ascending in order of creation, over the states of all controllers; zeros if unknown."""
 
     def __len__(self) -> int:
         return len(self.address)
@@ -83,7 +91,14 @@ class _Walk:
         self.css = np.uint64(drgn.offsetof(memcg, "css"))
         self.children = np.uint64(drgn.offsetof(css, "children"))
         self.sibling = np.uint64(drgn.offsetof(css, "sibling"))
-        self.state = layout(prog, css, ["flags", "cgroup", "children.next"])
+        self.state = layout(
+            prog,
+            css,
+            {"flags": "flags", "cgroup": "cgroup", "next": "children.next"},
+            {"serial": "serial_nr"},
+        )
+        # CONFIG_MEMCG_KMEM until 6.10, CONFIG_MEMCG since.
+        self.id = layout(prog, memcg, {}, {"id": "kmemcg_id"})
         self.link = layout(prog, "struct list_head", ["next"])
         self.kn = layout(prog, "struct cgroup", ["kn"])
         self.name = layout(prog, "struct kernfs_node", ["name"])
@@ -98,7 +113,8 @@ class _Walk:
         """Walk the tree level by level: the children of one level are read together."""
         level = np.array([self.root.css.address_of_().value_()], np.uint64)
         parent = np.array([-1])
-        levels, parents, alive, paths = [], [], [], list[str]()
+        levels, parents, paths = [], [], list[str]()
+        flags, serials = [], []
         seen = np.empty(0, np.uint64)
         first = damaged = 0
         for _ in range(_DEEPEST):
@@ -113,10 +129,10 @@ class _Walk:
                 paths.append("/" if row < 0 else f"{above}/{name}")
             levels.append(level)
             parents.append(parent)
-            flags = state["flags"]
-            alive.append(((flags & self.online) != 0) & ((flags & self.dying) == 0))
+            flags.append(state["flags"])
+            serials.append(state.get("serial", np.zeros(len(level), np.uint64)))
             seen = np.union1d(seen, level)
-            lanes, below, torn = self._children(level, state["children.next"])
+            lanes, below, torn = self._children(level, state["next"])
             # A torn list may lead back into the tree; nobody is to be counted twice.
             fresh = np.zeros(len(below), np.bool_)
             fresh[np.unique(below, return_index=True)[1]] = True
@@ -126,14 +142,25 @@ class _Walk:
             parent, first = lanes[fresh][order] + first, first + len(level)
             level = below[fresh][order]
         damaged += len(level)
+        address, state_flags = np.concatenate(levels) - self.css, np.concatenate(flags)
+        online = (state_flags & self.online) != 0
         return Memcgs(
-            np.concatenate(levels) - self.css,
+            address,
             np.concatenate(parents),
             paths,
-            np.concatenate(alive),
+            online & ((state_flags & self.dying) == 0),
             damaged,
             self.faults,
+            online,
+            self._ids(address),
+            np.concatenate(serials),
         )
+
+    def _ids(self, address: Words) -> npt.NDArray[np.int64]:
+        if "id" not in self.id:
+            return np.full(len(address), -1)
+        read = gather(self.memory, address, self.id, self.faults)
+        return np.where(read.readable, read["id"].astype(np.int64), -1)
 
     def _children(self, level: Words, first: Words) -> tuple[Lanes, Words, Lanes]:
         """The children of one level: rows of their parents, their css, and torn lists' rows."""

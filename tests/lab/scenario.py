@@ -229,6 +229,7 @@ def _memcgs(table: _Table, context: _Context) -> Iterator[Step]:
     if not names:
         names = [table.get("name", str)] * table.get("count", int)
     dying = table.get("dying", bool, False)
+    idle = table.get("idle", bool, False)
     recorded = table.get("record", int, 0)
     inside = table.get("inside", list)
     for context.index, name in enumerate(names):
@@ -239,13 +240,20 @@ def _memcgs(table: _Table, context: _Context) -> Iterator[Step]:
             [_Table(each, f"{table.where}, inside {i}") for i, each in enumerate(inside, 1)],
             context,
         )
-        yield Step("leave", ("exit" if dying else "stay",))
+        yield Step("leave", ("exit" if dying or idle else "stay",))
         if dying:
             yield Step("rmcgroup", (path,))
         if context.index < recorded:
             for file in ("memory.stat", "memory.numa_stat", "cgroup.stat"):
                 context.records[f"{file}:/{path}"] = f"/sys/fs/cgroup/{path}/{file}"
     context.on_cpu = -1
+
+
+@_verb
+def _remove_memcgs(table: _Table, context: _Context) -> Iterator[Step]:
+    name, first = table.get("name", str), table.get("first", int, 0)
+    for context.index in range(first, first + table.get("count", int)):
+        yield Step("rmcgroup", (context.text(name),))
 
 
 @_verb
