@@ -12,7 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from drgn_scripts.engine.memory import Faults, Words
-from drgn_scripts.engine.slabs import SlabMap
+from drgn_scripts.engine.parked import parked
+from drgn_scripts.engine.slabs import ScanReport, SlabMap
+from drgn_scripts.progress import Progress
 
 Counts = npt.NDArray[np.int64]
 
@@ -110,3 +112,35 @@ class Footprint:
             cache.slot_size for cache in self.slab_map.caches if _KMALLOC.fullmatch(cache.name)
         }
         return tuple(sorted(found))
+
+
+@dataclass(frozen=True)
+class CacheUse:
+    """How much of some slab caches is in use, by cache id; zeros for others."""
+
+    active: Counts
+    """Allocated objects."""
+    slots: Counts
+
+
+def cache_use(
+    slab_map: SlabMap, ids: Counts, report: ScanReport, jobs: int, progress: Progress
+) -> CacheUse:
+    """Count the objects of some slab caches.
+
+    :param ids: of the caches
+    :param report: takes note of what could not be read
+    """
+    wanted = [slab_map.caches[id_] for id_ in ids.tolist()]
+    count = len(slab_map.caches)
+    if not wanted:
+        return CacheUse(np.zeros(count, np.int64), np.zeros(count, np.int64))
+    slabs = slab_map.index(wanted, report, jobs=jobs, progress=progress)
+    stores = parked(slab_map, wanted)
+    report.lists_lost += stores.lost
+    kept, _ = stores.slots(slab_map, slabs)
+    used = slabs.inuse - np.bincount(kept, minlength=len(slabs))
+    return CacheUse(
+        np.bincount(slabs.cache, np.maximum(used, 0), count).astype(np.int64),
+        np.bincount(slabs.cache, slabs.objects, count).astype(np.int64),
+    )

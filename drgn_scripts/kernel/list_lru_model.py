@@ -199,7 +199,7 @@ LEFT_OUT = (
     "the super blocks, memory cgroups and whatever else a mount or a cgroup takes",
     "list_lrus other than those of super blocks, and shrinker maps",
     "free slots and tails of slabs, and what CPUs keep for themselves",
-    "that kvmalloc() may resort to vmalloc(), where arrays take whole pages, no power of two of them",
+    "that kvmalloc() may resort to vmalloc(), which takes whole pages and no power of two of them",
     "lists of cgroups that used a mount, once they come on demand (pairs=N adds N of them)",
 )
 """What :func:`what_if` leaves out of its figures."""

@@ -230,9 +230,10 @@ class SlotReader:
         def weigh(slots: Mask, axis: int) -> Counts:
             # Nearly always all take the same, and there are millions.
             if isinstance(sizes, int):
-                return slots.sum(axis=axis) * sizes
-            total: Counts = (slots * sizes).sum(axis=axis)
-            return total
+                counted: Counts = slots.sum(axis=axis) * sizes
+                return counted
+            weighed: Counts = (slots * sizes).sum(axis=axis)
+            return weighed
 
         part.per_lru = {
             "slots": there.sum(axis=1),

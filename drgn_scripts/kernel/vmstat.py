@@ -42,3 +42,17 @@ def _sum(prog: drgn.Program, index: int) -> int:
         for cpu in for_each_possible_cpu(prog):
             total += int(per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index])
     return total
+
+
+def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | None:
+    """A per-CPU counter, summed over all CPUs that can be: the kernel shows it clamped to zero.
+
+    :param file: part of the path of the source that defines it, where the name is not unique
+    :return: None where the kernel has no such variable or the dump lacks it
+    """
+    try:
+        counter = prog.variable(name, file) if file else prog[name]
+        cpus = for_each_possible_cpu(prog)
+        return max(sum(int(per_cpu_ptr(counter.address_of_(), cpu)[0]) for cpu in cpus), 0)
+    except (LookupError, drgn.FaultError):
+        return None

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What do per-memcg list_lrus cost, and who needs them?
+
+Symptom: kmalloc-32 (or -64, -96) grows by gigabytes on a machine with many mounts on which many
+memory cgroups come and go, and nothing gives it back. Up to 5.17 every super block keeps lists for
+as many memory cgroups as have ever existed at the same time, whether they use it or not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import drgn
+from drgn.helpers.linux.mm import totalram_pages
+
+from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
+from drgn_scripts.engine.memory import Memory
+from drgn_scripts.engine.slabs import UnsupportedAllocator
+from drgn_scripts.human import human_bytes, human_ratio
+from drgn_scripts.kernel.list_lru import MODULES, NoListLru
+from drgn_scripts.kernel.list_lru_census import ListLruCensus, take
+from drgn_scripts.kernel.list_lru_checks import list_lru_checks, list_lru_gaps, parse_before
+from drgn_scripts.kernel.list_lru_model import (
+    LEFT_OUT,
+    PATCH,
+    Cost,
+    Stage,
+    memcgs_at_once,
+    what_if,
+)
+from drgn_scripts.kernel.list_lru_tables import (
+    lru_table,
+    memcg_table,
+    owner_table,
+    projection_table,
+    structure_table,
+    superblock_table,
+)
+from drgn_scripts.results import Column, Figure, Finding, Result, Severity, Table, Unit
+
+_SUMMARY_OF = {
+    Stage.ARRAYS: "projected_arrays_bytes",
+    Stage.PER_MEMCG: "projected_patch7_bytes",
+    Stage.ON_DEMAND: "projected_ondemand_bytes",
+    Stage.XARRAY: "projected_xarray_bytes",
+}
+
+
+def run(context: Context, what_if: str | None = None, before: str | None = None) -> Result:
+    """Take the census and say what it means; with ``what_if`` only the model."""
+    if what_if is not None:
+        return _modelled(context.result("list-lru"), what_if)
+    try:
+        earlier = parse_before(before)
+    except ValueError as error:
+        raise AnalysisError(f"--before: {error}") from None
+    memory = Memory(context.prog, context.chunk_bytes)
+    try:
+        census = take(memory, context.jobs, context.progress)
+    except (NoListLru, UnsupportedAllocator) as error:
+        raise AnalysisError(str(error)) from None
+    except LookupError as error:
+        raise AnalysisError(
+            f"this kernel's list_lrus cannot be found, its debug info lacks: {error}"
+        ) from None
+    result = context.result("list-lru")
+    report = _Report(result, census, memory)
+    report.write()
+    result.checks += list_lru_checks(context.prog, census, earlier, context.live)
+    result.gaps += list_lru_gaps(census)
+    return result
+
+
+def _modelled(result: Result, text: str) -> Result:
+    try:
+        model = what_if(text)
+    except ValueError as error:
+        raise AnalysisError(f"--what-if: {error}") from None
+    of, size, count = model.population, Unit.BYTES, Unit.COUNT
+    result.summary |= {
+        "nodes": Figure(of.nodes, count, "NUMA nodes"),
+        "memcgs": Figure(model.memcgs, count, "memory cgroups at the same time"),
+        "superblocks": Figure(model.mounts, count, "mounts, each of a file system of its own"),
+        "list_lrus": Figure(of.lrus, count, "list_lrus"),
+        "nr_cache_ids": Figure(of.ids, count, "memcg_nr_cache_ids"),
+        "formula_bytes": Figure(model.formula, size, "by the published formula"),
+    }
+    for found in model.costs:
+        label = f"with {found.stage.value}"
+        result.summary[_SUMMARY_OF[found.stage]] = Figure(found.total, size, label)
+    result.tables["projection"] = projection_table({found.stage: found for found in model.costs})
+    result.tables["left_out"] = Table.of(
+        "What the model leaves out", {"what": (list(LEFT_OUT), Column(Unit.TEXT, "what", 0))}
+    )
+    return result
+
+
+class _Report:
+    """Turns a census into a result."""
+
+    def __init__(self, result: Result, census: ListLruCensus, memory: Memory) -> None:
+        self.result = result
+        self.census = census
+        self.memory = memory
+        self.prog = memory.prog
+        self.slots = census.slots
+        self.groups = census.groups
+        self.now = Cost(
+            census.projection.measured,
+            int(census.node_bytes.sum()),
+            int(census.pointer_bytes.sum() + self.slots.xa_node_bytes.sum()),
+            int(self.slots.bytes.sum()),
+        )
+        # The arrays of nodes are the same at all stages, and these are measured.
+        self.costs = {
+            stage: replace(found, node_arrays=self.now.node_arrays)
+            for stage, found in census.projection.costs.items()
+        }
+        self.costs[self.now.stage] = self.now
+        self.maps = int(census.shrinker_maps.bytes.sum())
+        self.dead = int(self.slots.dead_bytes.sum())
+        self.empty = int(self.slots.empty_bytes.sum())
+        self.serials = self._serials()
+
+    def _serials(self) -> int | None:
+        try:
+            return int(self.prog["css_serial_nr_next"])
+        except (LookupError, drgn.FaultError):
+            return None
+
+    def write(self) -> None:
+        """Fill the result."""
+        census, tables = self.census, self.result.tables
+        self._summary()
+        tables["owners"] = owner_table(census)
+        tables["superblocks"] = superblock_table(census)
+        tables["lrus"] = lru_table(census)
+        tables["memcgs"] = memcg_table(census, self.serials)
+        tables["structures"] = structure_table(census)
+        tables["projection"] = projection_table(
+            self.costs, now=(self.now.stage, self.now), shrinker_bytes=self.maps
+        )
+        self._waste_finding()
+        self._slots_finding()
+        self._dying_finding()
+        self._maps_finding()
+        self._saved_finding()
+
+    def _projected(self, stage: Stage) -> int:
+        return self.costs[stage].total + self.maps
+
+    def _summary(self) -> None:
+        census, slots, groups, ids = self.census, self.slots, self.groups, self.census.ids
+        size, count = Unit.BYTES, Unit.COUNT
+        alive = int(groups.alive.sum())
+        items = census.items
+        figures = {
+            "nr_cache_ids": Figure(ids.cache_ids, count, "memcg_nr_cache_ids"),
+            "nr_cache_ids_if_arrays": Figure(
+                census.ids_now, count, "the same, or what these ids would make it"
+            ),
+            "nr_cache_ids_needed": Figure(
+                ids.highest + 1, count, "what it could shrink to: the highest id in use plus one"
+            ),
+            "ids_in_use": Figure(int(ids.live.sum()), count, "ids of online memory cgroups"),
+            "highest_id": Figure(ids.highest, Unit.NONE, "highest of them"),
+            "memcgs_online": Figure(alive, count, "memory cgroups online"),
+            "memcgs_dying": Figure(len(groups) - alive, count, "memory cgroups dying"),
+            "memcgs_offline": Figure(
+                int((~groups.online).sum()), count, "of those, offline: kept by what is charged"
+            ),
+            "list_lrus": Figure(len(census.lrus), count, "list_lrus"),
+            "memcg_aware": Figure(int(census.lrus.aware.sum()), count, "that know memory cgroups"),
+            "superblocks": Figure(len(census.blocks), count, "super blocks"),
+            "nodes": Figure(census.nodes, count, "NUMA nodes that can be"),
+            "items": Figure(int(items.sum()), count, "items on them"),
+            "slots": Figure(int(slots.slots.sum()), count, "lists for memory cgroups"),
+            "empty_slots": Figure(int(slots.empty.sum()), count, "of those, of one but empty"),
+            "dead_slots": Figure(int(slots.dead.sum()), count, "of those, of no memory cgroup"),
+            "structural_bytes": Figure(census.structural_bytes, size, "all structures"),
+            "share_of_ram": Figure(self._share(census.structural_bytes), Unit.RATIO, "of RAM"),
+            "empty_bytes": Figure(self.empty, size, "lists of memory cgroups that are empty"),
+            "dead_slot_bytes": Figure(self.dead, size, "lists of memory cgroups that are gone"),
+            "shrinker_map_bytes": Figure(self.maps, size, "shrinker maps"),
+            "formula_bytes": Figure(
+                census.projection.formula, size, "nodes x ids x 32 B x list_lrus, as published"
+            ),
+        }
+        for stage, name in _SUMMARY_OF.items():
+            measured = " (measured)" if stage is self.now.stage else ""
+            label = f"with {stage.value}{measured}"
+            figures[name] = Figure(self._projected(stage), size, label)
+        self.result.summary |= figures
+
+    def _share(self, part: int) -> float:
+        return part / max(int(totalram_pages(self.prog)) << self.memory.page_shift, 1)
+
+    # Findings
+
+    def _waste_finding(self) -> None:
+        census, ids = self.census, self.census.ids
+        total, slots = self.now.total, int(self.slots.slots.sum())
+        waste = total - self.costs[Stage.XARRAY].total
+        if census.lrus.has_xarray or ids.cache_ids is None or waste < _NOTABLE_BYTES:
+            return
+        share = self._share(total)
+        used = slots - int(self.slots.dead.sum() + self.slots.empty.sum())
+        online = int(self.groups.online.sum())
+        largest = self.result.tables["owners"].frame.iloc[0]
+        per_mount = total // max(int(census.lrus.aware.sum()), 1) * 2
+        self.result.findings.append(
+            Finding(
+                _severity(share),
+                f"list_lrus take {human_bytes(total)}, {human_ratio(share)} of RAM; "
+                f"{used:,} of {slots:,} lists for memory cgroups hold anything, and "
+                f"{human_bytes(self.dead)} are for cgroups that are gone",
+                f"memcg_nr_cache_ids is {ids.cache_ids:,}: at least "
+                f"{memcgs_at_once(ids.cache_ids):,} memory cgroups have existed at the same time, "
+                f"{online:,} are online now. {len(census.blocks):,} super blocks have lists for "
+                f"each, {human_bytes(per_mount)} per mount; most have "
+                f"{largest['owner']} ({human_bytes(int(largest['bytes']))})",
+                f"5.18 (RHEL 9.2, UEK7) allocates lists on demand, which leaves "
+                f"{human_bytes(self.costs[Stage.XARRAY].total)}. Until then unmount what is not "
+                f"needed, which gives {human_bytes(per_mount)} back for each mount. Removing "
+                "cgroups and dropping caches gives nothing back: memcg_nr_cache_ids shrinks only "
+                "with a reboot",
+                patch=PATCH[Stage.XARRAY],
+                cost_bytes=waste,
+            )
+        )
+
+    def _slots_finding(self) -> None:
+        """With the XArray, lists that stay behind when they are empty."""
+        if not self.census.lrus.has_xarray or self.empty < _NOTABLE_BYTES:
+            return
+        self.result.findings.append(
+            Finding(
+                _severity(self._share(self.empty)),
+                f"lists of memory cgroups that are empty take {human_bytes(self.empty)}, "
+                f"{human_ratio(self._share(self.empty))} of RAM",
+                f"{int(self.slots.empty.sum()):,} of {int(self.slots.slots.sum()):,}: each is "
+                "for a file system that its cgroup, or one below, has used once",
+                "they go with their memory cgroup or their mount",
+                cost_bytes=self.empty,
+            )
+        )
+
+    def _dying_finding(self) -> None:
+        groups = self.groups
+        alive = int(groups.alive.sum())
+        dying = len(groups) - alive
+        if dying < max(_NOTABLE_DYING, alive // 2):
+            return
+        evidence = "each keeps its mem_cgroup, and a shrinker map for each node"
+        if groups.serial.any():
+            oldest = groups.serial[~groups.alive].min()
+            newer = int((groups.serial[groups.alive] > oldest).sum())
+            evidence += f"; {newer:,} of those online were created after the oldest of them"
+        self.result.findings.append(
+            Finding(
+                Severity.NOTICE,
+                f"{dying:,} of {len(groups):,} memory cgroups are dying: removed, but kept by "
+                "what is charged to them",
+                evidence,
+                "they have no lists of their own any more; what keeps them is most often page "
+                "cache or tmpfs, which reclaim or removing the files releases",
+                cost_bytes=int(self.census.shrinker_maps.bytes[~groups.alive].sum()),
+            )
+        )
+
+    def _maps_finding(self) -> None:
+        share = self._share(self.maps)
+        if self.maps < _NOTABLE_BYTES or share < _NOTABLE_SHARE:
+            return
+        self.result.findings.append(
+            Finding(
+                _severity(share),
+                f"shrinker maps of memory cgroups take {human_bytes(self.maps)}, "
+                f"{human_ratio(share)} of RAM",
+                f"{len(self.groups):,} memory cgroups, dying ones included, have room for "
+                f"{self.census.shrinker_maps.shrinkers or 0:,} shrinkers each on "
+                f"{self.census.nodes} nodes, of which each mount takes one",
+                "they go with the memory cgroups; they do not shrink with the mounts",
+                cost_bytes=self.maps,
+            )
+        )
+
+    def _saved_finding(self) -> None:
+        saved = self.costs[Stage.ARRAYS].total - self.now.total
+        if not self.census.lrus.has_xarray or saved < _NOTABLE_BYTES:
+            return
+        self.result.findings.append(
+            Finding(
+                Severity.INFO,
+                f"list_lrus take {human_bytes(self.now.total)}; the arrays of kernels up to 5.17 "
+                f"would take {human_bytes(self.costs[Stage.ARRAYS].total)} for the same mounts "
+                "and memory cgroups",
+                f"memcg_nr_cache_ids would be at least {self.census.ids_now:,}, from the highest "
+                "id in use now",
+            )
+        )
+
+
+_NOTABLE_BYTES = 1 << 20
+_NOTABLE_SHARE = 0.001
+_NOTABLE_DYING = 10
+_LARGE_SHARE, _HUGE_SHARE = 0.01, 0.05
+
+
+def _severity(share: float) -> Severity:
+    """Of a waste, by its share of RAM."""
+    if share >= _HUGE_SHARE:
+        return Severity.CRITICAL
+    return Severity.WARNING if share >= _LARGE_SHARE else Severity.NOTICE
+
+
+ANALYSIS = Analysis(
+    name="list-lru",
+    question="what do per-memcg list_lrus cost, and who needs them?",
+    run=run,
+    description="""\
+Unused dentries and inodes stand on list_lrus, two per super block. Each has a list for each memory
+cgroup and node. Up to 5.17 all of these are there from the start, for as many memory cgroups as
+have ever existed at the same time (memcg_nr_cache_ids), on all mounts; since 5.18 a list comes with
+the first object that a cgroup has on a file system.
+
+Bytes are what the allocator uses: slots of slab caches, pages, vmalloc areas. Lists of no memory
+cgroup are waste, and so are those of one that are empty.
+
+The projection is what the same mounts and memory cgroups cost at each stage of the series that
+went into 5.18. Up to 5.17 it takes the cgroups that have something on a list now as those that
+would have one: a lower bound. Since 5.18 it takes the ids in use now for all there have ever been,
+which makes what the arrays would have cost a lower bound.
+""",
+    examples=(
+        ("kcensus list-lru vmcore -s vmlinux", "the list_lrus of a dump"),
+        (
+            "kcensus list-lru --what-if nodes=2,memcgs=10000,mounts=10000",
+            "the model of a machine that one does not have",
+        ),
+        (
+            "kcensus list-lru vmcore --before kmalloc-32=2816",
+            "how much of that cache's growth since then the lists explain",
+        ),
+    ),
+    params=(
+        Param(
+            "what_if",
+            str,
+            None,
+            "Print the model for nodes=N,memcgs=N,mounts=N[,ids=N][,pairs=N] instead.",
+        ),
+        Param(
+            "before",
+            str,
+            None,
+            "Slots (num_objs) that slab caches had earlier, as CACHE=N,…, for a check.",
+        ),
+    ),
+    modules=MODULES,
+)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A census of list_lrus: what they hold, and what they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from drgn.helpers.linux.nodemask import for_each_node, nr_node_ids
+
+from drgn_scripts.engine.memory import Faults, Memory, Words
+from drgn_scripts.engine.slabs import ScanReport, SlabMap
+from drgn_scripts.kernel.footprint import CacheUse, Counts, Footprint, Tally, cache_use
+from drgn_scripts.kernel.list_lru import ListLrus, ListLruTypes, list_lrus
+from drgn_scripts.kernel.list_lru_model import (
+    LIST_LRU_ONE,
+    XA_NODE,
+    Allocator,
+    Cost,
+    Population,
+    Stage,
+    cost,
+    formula,
+    nr_cache_ids,
+    xa_nodes,
+)
+from drgn_scripts.kernel.list_lru_slots import (
+    NODE_ARRAYS,
+    POINTERS,
+    SHRINKER_MAPS,
+    SlotReader,
+    Slots,
+)
+from drgn_scripts.kernel.memcg import Memcgs, memcgs
+from drgn_scripts.kernel.memcg_ids import MemcgIds, memcg_ids
+from drgn_scripts.kernel.shrinker_maps import ShrinkerMaps, shrinker_maps
+from drgn_scripts.kernel.superblocks import SuperBlocks, superblocks
+from drgn_scripts.progress import Progress
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What the lists of this dump cost at each stage of the series."""
+
+    population: Population
+    costs: dict[Stage, Cost]
+    """By the model, with the bytes of node arrays as they are."""
+    measured: Stage
+    """The stage that this kernel is at."""
+    formula: int
+    """Bytes by the published formula."""
+
+
+@dataclass(frozen=True)
+class ListLruCensus:
+    """Everything about the list_lrus of one kernel; arrays are over list_lrus."""
+
+    blocks: SuperBlocks
+    lrus: ListLrus
+    groups: Memcgs
+    ids: MemcgIds
+    slots: Slots
+    node_bytes: Counts
+    pointer_bytes: Counts
+    """Arrays of pointers; zeros since 5.18."""
+    shrinker_maps: ShrinkerMaps
+    tallies: dict[str, Tally]
+    """What the allocator has for each kind of structure."""
+    use: CacheUse
+    """Of the slab caches that they are in."""
+    projection: Projection
+    footprint: Footprint
+    report: ScanReport
+    nodes: int
+    """NUMA nodes that can be."""
+    ids_now: int
+    """``memcg_nr_cache_ids``; since 5.18 what it would be."""
+
+    @property
+    def bytes(self) -> Counts:
+        """Structural bytes of each list_lru: all but the shrinker maps."""
+        slots = self.slots
+        return self.node_bytes + self.pointer_bytes + slots.bytes + slots.xa_node_bytes
+
+    @property
+    def items(self) -> Counts:
+        """Items on all lists of each list_lru."""
+        items: Counts = self.lrus.root_items.sum(axis=1) + self.slots.memcg_items
+        return items
+
+    @property
+    def structural_bytes(self) -> int:
+        """All of them, shrinker maps included."""
+        return int(self.bytes.sum() + self.shrinker_maps.bytes.sum())
+
+
+def take(memory: Memory, jobs: int, progress: Progress) -> ListLruCensus:
+    """Take the census.
+
+    :raises NoListLru: the kernel has no list_lrus for dentries and inodes
+    :raises UnsupportedAllocator: the slab allocator is not SLUB
+    """
+    prog = memory.prog
+    blocks = superblocks(memory)
+    lrus = list_lrus(memory, blocks)
+    groups = memcgs(memory)
+    ids = memcg_ids(memory, groups, lrus.has_xarray)
+    footprint = Footprint(SlabMap(memory), Faults())
+    reader = SlotReader(footprint, lrus, ids.live)
+    slots = reader.read(jobs, progress)
+    tallies = {NODE_ARRAYS: Tally(), POINTERS: Tally(), SHRINKER_MAPS: Tally(), **slots.tallies}
+    node_size = ListLruTypes(prog).node_size
+    node_bytes = footprint.sizes(lrus.node, node_size * nr_node_ids(prog), tallies[NODE_ARRAYS])
+    pointer_bytes = np.zeros(len(lrus), np.int64)
+    arrays = lrus.memcg_lrus != 0
+    if arrays.any():
+        asked = reader.header + 8 * len(ids.row)
+        sizes = footprint.sizes(lrus.memcg_lrus[arrays], asked, tallies[POINTERS])
+        np.add.at(pointer_bytes, np.nonzero(arrays)[0], sizes)
+    maps = shrinker_maps(memory, groups, footprint, tallies[SHRINKER_MAPS])
+    tallies = {kind: tally for kind, tally in sorted(tallies.items()) if tally.objects}
+    places = {place for tally in tallies.values() for place in tally.objects if place >= 0}
+    report = ScanReport()
+    use = cache_use(footprint.slab_map, np.array(sorted(places), np.int64), report, jobs, progress)
+    nodes = len(list(for_each_node(prog)))
+    ids_now = ids.cache_ids
+    if ids_now is None:
+        # The root has the first of these ids and had none then: what is left counts from 0.
+        ids_now = nr_cache_ids(max(ids.highest - 1, 0))
+    return ListLruCensus(
+        blocks=blocks,
+        lrus=lrus,
+        groups=groups,
+        ids=ids,
+        slots=slots,
+        node_bytes=node_bytes,
+        pointer_bytes=pointer_bytes,
+        shrinker_maps=maps,
+        tallies=tallies,
+        use=use,
+        projection=_projection(lrus, groups, ids, slots, footprint, nodes, ids_now),
+        footprint=footprint,
+        report=report,
+        nodes=nodes,
+        ids_now=ids_now,
+    )
+
+
+def _projection(
+    lrus: ListLrus,
+    groups: Memcgs,
+    ids: MemcgIds,
+    slots: Slots,
+    footprint: Footprint,
+    nodes: int,
+    ids_now: int,
+) -> Projection:
+    allocator = Allocator(footprint.kmalloc_slots(), footprint.page_size)
+    lru, index = _pairs(groups, ids, slots, lrus.has_xarray)
+    aware = int(lrus.aware.sum())
+    population = Population(
+        nodes=nodes,
+        ids=ids_now,
+        lrus=aware,
+        pairs=len(lru),
+        xa_nodes=xa_nodes(lru, index),
+        others=len(lrus) - aware,
+    )
+    stride = XA_NODE
+    for cache in footprint.slab_map.caches:
+        if cache.name == "radix_tree_node":
+            stride = cache.slot_size
+    costs = {stage: cost(stage, population, allocator, xa_node_bytes=stride) for stage in Stage}
+    slot = allocator.size(LIST_LRU_ONE)
+    return Projection(
+        population,
+        costs,
+        Stage.XARRAY if lrus.has_xarray else Stage.ARRAYS,
+        formula(nodes, ids_now, aware, slot),
+    )
+
+
+def _pairs(groups: Memcgs, ids: MemcgIds, slots: Slots, has_xarray: bool) -> tuple[Counts, Words]:
+    """List_lrus and ids that would have a slot if slots came with the first item.
+
+    An XArray has them. Otherwise they are those that hold something, and those of the cgroups
+    above: allocation provides for the whole line. What has been used and is empty is not known.
+    """
+    lru, id_ = slots.pair_columns()
+    if has_xarray or not len(lru):
+        return lru, id_.astype(np.uint64)
+    row = ids.row[id_]
+    found = key = np.unique(lru * len(groups) + row)
+    while len(key):
+        above = groups.parent[key % len(groups)]
+        key = (key - key % len(groups) + above)[above > 0]
+        key = np.setdiff1d(key, found)
+        found = np.union1d(found, key)
+    return found // len(groups), groups.kmemcg_id[found % len(groups)].astype(np.uint64)
