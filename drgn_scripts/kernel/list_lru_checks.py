@@ -9,7 +9,6 @@ import drgn
 
 from drgn_scripts.kernel.list_lru import DENTRY, INODE, KINDS
 from drgn_scripts.kernel.list_lru_census import ListLruCensus
-from drgn_scripts.kernel.list_lru_slots import LISTS
 from drgn_scripts.kernel.vmstat import percpu_sum
 from drgn_scripts.results import Check, Gap
 
@@ -73,22 +72,25 @@ def _registries(census: ListLruCensus, note: str) -> Iterator[Check]:
 
 
 def _growth(census: ListLruCensus, before: Mapping[str, int]) -> Iterator[Check]:
-    """How much of the growth of slab caches the lists explain."""
-    lists = census.tallies.get(LISTS)
+    """How much of the growth of slab caches the structures explain.
+
+    What /proc/slabinfo said earlier are slots, used or free, so free slots are the rounding.
+    """
     for cache in census.footprint.slab_map.caches:
         if cache.name not in before:
             continue
-        ours = lists.objects[cache.id] if lists else 0
-        grown = int(census.use.slots[cache.id]) - before[cache.name]
+        ours = sum(tally.objects[cache.id] for tally in census.tallies.values())
+        slots, active = census.use.slots[cache.id], census.use.active[cache.id]
+        grown, free = int(slots) - before[cache.name], int(slots - active)
         rest = grown - ours
-        rounding = 0 <= rest < cache.objects_per_slab
+        within = 0 <= rest <= free
         yield Check(
             f"growth of {cache.name}",
             ours,
             grown,
             source="slots of the cache, less those it had",
-            note="the rest is less than a slab" if rounding and rest else "",
-            explained=rest if rounding else None,
+            note=f"{free} of its slots are free" if within else "",
+            explained=rest if within else None,
         )
 
 
