@@ -318,6 +318,9 @@ def load(name: str, kernel: str) -> Scenario:
     data.pop("kernels", None)
     # What a table [kernel."X"] says holds for that kernel alone.
     data |= data.pop("kernel", {}).get(kernel, {})
+    # And so does a step that names its kernels.
+    steps = data.get("step", [])
+    data["step"] = [step for step in steps if kernel in step.pop("kernels", [kernel])]
     table = _Table(data, name)
     formats = tuple(table.get("formats", list, ["elf"]))
     if unknown := set(formats) - set(FORMATS):
