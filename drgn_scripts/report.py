@@ -67,7 +67,8 @@ def report(
         start = time.monotonic()
         result, error = None, ""
         try:
-            result = analysis.run(analysis.context(target, progress=progress, **options))
+            context = analysis.context(target, progress=progress, **options)
+            result = analysis.run(context, **{one.name: one.default for one in analysis.params})
         except (AnalysisError, NotRecorded) as expected:
             error = str(expected)
         except drgn.FaultError as fault:

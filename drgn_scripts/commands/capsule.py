@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,6 +12,7 @@ from drgn_scripts.commands.shared import (
     CONTEXT_SETTINGS,
     Exit,
     Reading,
+    chosen_analyses,
     examples_epilog,
     opened,
     reading_options,
@@ -20,30 +21,11 @@ from drgn_scripts.commands.shared import (
 )
 from drgn_scripts.text import printable
 
-if TYPE_CHECKING:
-    from drgn_scripts.analyses import Analysis
-
 _EXAMPLES = (
     ("kcensus capsule create vmcore case.capsule -s vmlinux", "everything kcensus can look at"),
     ("kcensus capsule create vmcore case.capsule --analyses slab,dentries", "some of it"),
     ("kcensus report case.capsule", "look at it, anywhere"),
 )
-
-
-def _wanted(text: str | None) -> list[Analysis]:
-    from drgn_scripts.analyses import analyses
-
-    every = analyses()
-    if text is None:
-        return list(every.values())
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in every]
-    if unknown or not names:
-        raise click.UsageError(
-            f"--analyses takes some of {', '.join(every)}, separated by commas"
-            + (f"; there is no {unknown[0]!r}." if unknown else ".")
-        )
-    return [every[name] for name in dict.fromkeys(names)]
 
 
 def _create(
@@ -52,7 +34,7 @@ def _create(
 ) -> Exit:  # fmt: skip
     from drgn_scripts.capsule import create
 
-    wanted = _wanted(analyses)
+    wanted = chosen_analyses(analyses)
     if out.exists() and not force:
         raise click.UsageError(f"{out} exists; choose another name, or overwrite it with --force.")
     if not out.parent.is_dir():

@@ -18,6 +18,7 @@ import click
 from drgn_scripts.text import printable
 
 if TYPE_CHECKING:
+    from drgn_scripts.analyses import Analysis
     from drgn_scripts.progress import Progress
     from drgn_scripts.results import Finding, Result
     from drgn_scripts.target import Target
@@ -200,6 +201,26 @@ def context_options(reading: Reading) -> Mapping[str, Any]:
     """What :meth:`drgn_scripts.analyses.Analysis.context` takes of the options."""
     chunk = {} if reading.chunk_size is None else {"chunk_bytes": reading.chunk_size}
     return {"jobs": reading.jobs, **chunk}
+
+
+def chosen_analyses(text: str | None) -> list[Analysis]:
+    """The analyses that ``--analyses`` names, or all.
+
+    :raises click.UsageError: one of them is unknown
+    """
+    from drgn_scripts.analyses import analyses
+
+    every = analyses()
+    if text is None:
+        return list(every.values())
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in every]
+    if unknown or not names:
+        raise click.UsageError(
+            f"--analyses takes some of {', '.join(every)}, separated by commas"
+            + (f"; there is no {unknown[0]!r}." if unknown else ".")
+        )
+    return [every[name] for name in dict.fromkeys(names)]
 
 
 def check_output(showing: Showing) -> None:
