@@ -42,6 +42,9 @@ RESULTS = {
         empty_bytes=600 * MIB,
         structural_bytes=700 * MIB,
         projected_xarray_bytes=50 * MIB,
+        projected_ondemand_bytes=60 * MIB,
+        projected_patch7_bytes=500 * MIB,
+        projected_arrays_bytes=800 * MIB,
     ),
     "slab": result("slab", old_controller_extra_bytes=30 * MIB, slab_bytes=90 * MIB, name="x"),
     "kcopyd": result("kcopyd", job_bytes=MIB),
@@ -81,12 +84,14 @@ def test_figures_of_different_units_are_not_subtracted() -> None:
 
 def test_absence_costs_and_presence_saves() -> None:
     older = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_0), RESULTS)}
-    assert (older["list-lru-memory"].is_cost, older["list-lru-memory"].value) == (True, 600 * MIB)
-    assert older["list-lru-xarray"].value == 650 * MIB
+    assert (older["list-lru-memory"].is_cost, older["list-lru-memory"].value) == (True, 650 * MIB)
+    assert older["list-lru-per-memcg-arrays"].value == 200 * MIB
+    assert older["list-lru-on-demand"].value == 640 * MIB
     assert older["slab-objcg-controller"].value == 30 * MIB
     assert not older["slab-objcg-controller"].is_cost
-    newer = {price.detected.patch.id for price in prices(on(known.RHEL_9_2), RESULTS)}
-    assert not newer & {"list-lru-memory", "list-lru-xarray", "dm-snapshot-cow-semaphore"}
+    newer = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_2), RESULTS)}
+    assert not set(newer) & {"list-lru-xarray", "dm-snapshot-cow-semaphore"}
+    assert (newer["list-lru-memory"].is_cost, newer["list-lru-memory"].value) == (False, 100 * MIB)
 
 
 def test_nothing_is_said_of_patches_that_cannot_be_told() -> None:
@@ -100,7 +105,7 @@ def test_analyses_that_are_asked() -> None:
     # This kernel has no limit of jobs, no list_lru by cgroup, and the old controller.
     assert analyses_wanted(CATALOGUE, on(known.RHEL_7_4)) == ("kcopyd", "list-lru", "slab")
     # Nothing is left to price but what is there, and the limit that no kernel has.
-    assert analyses_wanted(CATALOGUE, on(known.RHEL_9_2)) == ("dentries", "slab")
+    assert analyses_wanted(CATALOGUE, on(known.RHEL_9_2)) == ("dentries", "list-lru", "slab")
 
 
 def test_rules_make_findings() -> None:
@@ -138,8 +143,9 @@ def test_result_puts_what_costs_most_first() -> None:
     made = patches_result(CATALOGUE, found, RESULTS, target="x", kernel="5.14")
     frame = made.tables["patches"].frame
     assert len(frame) == len(CATALOGUE.patches)
-    assert frame["patch"].tolist()[:2] == ["list-lru-xarray", "list-lru-memory"]
-    assert frame["cost_bytes"].tolist()[:2] == [650 * MIB, 600 * MIB]
+    first = ["list-lru-memory", "list-lru-xarray", "list-lru-on-demand"]
+    assert frame["patch"].tolist()[:3] == first
+    assert frame["cost_bytes"].tolist()[:3] == [650 * MIB, 650 * MIB, 640 * MIB]
     priced = frame[frame["saving_bytes"].notna()]
     assert priced["patch"].tolist() == ["slab-objcg-controller"]
     counts = {state: made.summary[state.name.lower()].value for state in State}
@@ -168,7 +174,7 @@ def test_result_says_what_was_not_measured_and_why() -> None:
     assert made.tables["prices"].frame["bytes"].isna().all()
     reasons = {gap.reason: gap.count for gap in made.gaps}
     assert reasons["slab has no result here: this kernel uses SLAB"] == 1
-    assert reasons["list-lru has no result here"] == 3
+    assert reasons["list-lru has no result here"] == 4
     assert reasons["debug info of module dm_mod is missing"] == 1
 
 
