@@ -93,6 +93,13 @@ class Analysis:
     params: tuple[Param, ...] = ()
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info it uses where the kernel has them loaded."""
+    without_target: tuple[str, ...] = ()
+    """Parameters that give it something else to work on; with one of them and no target spelled,
+    none is opened."""
+
+    def needs_target(self, spec: str | None, params: Mapping[str, object]) -> bool:
+        """Whether a target has to be opened for ``params``."""
+        return spec is not None or all(params.get(name) is None for name in self.without_target)
 
     def context(
         self,
@@ -118,6 +125,11 @@ class Analysis:
             lacking=tuple(target.need_modules(*self.modules)) if self.modules else (),
             recorded_for=target.recorded_for,
         )
+
+
+def no_target(progress: Progress | None = None) -> Context:
+    """What an analysis gets that does without a target: an empty program."""
+    return Context(drgn.Program(), "(no target)", "", progress=progress or SilentProgress())
 
 
 def _jobs(target: Target, wanted: int | None) -> int:

@@ -358,4 +358,5 @@ which makes what the arrays would have cost a lower bound.
         ),
     ),
     modules=MODULES,
+    without_target=("what_if",),
 )

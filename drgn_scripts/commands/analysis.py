@@ -17,6 +17,7 @@ from drgn_scripts.commands.shared import (
     context_options,
     examples_epilog,
     opened,
+    progress_bars,
     reading_options,
     show,
     showing_options,
@@ -34,11 +35,19 @@ def analysis_command(analysis: Analysis) -> click.Command:
     description = inspect.cleandoc(analysis.description)
 
     def run(target: str | None, **values: Any) -> Exit:
+        from drgn_scripts.analyses import no_target
+
         reading, showing = take(Reading, values), take(Showing, values)
         check_output(showing)
-        with opened(target, reading) as (opened_target, progress):
-            context = analysis.context(opened_target, progress=progress, **context_options(reading))
-            result = analysis.run(context, **values)
+        if analysis.needs_target(target, values):
+            with opened(target, reading) as (opened_target, progress):
+                context = analysis.context(
+                    opened_target, progress=progress, **context_options(reading)
+                )
+                result = analysis.run(context, **values)
+        else:
+            with progress_bars(reading.no_progress) as progress:
+                result = analysis.run(no_target(progress), **values)
         return show(result, showing)
 
     return click.Command(

@@ -176,7 +176,9 @@ def _tagged(rows: Iterable[tuple[Text, Sequence[Text]]], width: int) -> Renderab
 
 def _header(result: Result, width: int) -> RenderableType:
     first = Text.assemble((printable(result.analysis), "bold"), f" on {printable(result.target)}")
-    second = Text(f"Linux {printable(result.kernel or '(unknown release)')}")
+    if not result.kernel:
+        return _prose(first, width)
+    second = Text(f"Linux {printable(result.kernel)}")
     if result.live:
         second.append(", live: its figures moved while they were read")
     return Group(_prose(first, width), _prose(second, width))

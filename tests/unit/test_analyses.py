@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import pytest
+
+from drgn_scripts import cli
 from drgn_scripts.target.model import Target
 from tests.unit.synthetic import ANALYSIS
 
@@ -34,3 +38,18 @@ def test_no_modules_are_asked_for_when_none_are_declared() -> None:
             raise AssertionError(names)
 
     assert ANALYSIS.context(target(Refusing())).result("any").gaps == []
+
+
+def test_a_model_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["list-lru", "--what-if", "nodes=2,memcgs=100,mounts=10"]
+    assert cli.main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["memcgs"] == 100
+    assert cli.main(asked) == 0
+    assert "Linux" not in capsys.readouterr().out
+
+
+def test_a_target_that_is_spelled_is_opened_all_the_same() -> None:
+    analysis = dataclasses.replace(ANALYSIS, without_target=("fail",))
+    assert analysis.needs_target(None, {"fail": None})
+    assert not analysis.needs_target(None, {"fail": "x"})
+    assert analysis.needs_target("vmcore", {"fail": "x"})
