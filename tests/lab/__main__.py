@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import dumps, host, qemu, scenario, store
+from . import dumps, host, qemu, samples, scenario, store
 from .host import LabError, say
 
 _DAY = 24 * 60 * 60
@@ -88,6 +88,11 @@ def _list(arguments: argparse.Namespace) -> None:
         print(f"{name:12} {kernel:6} {state}")
 
 
+def _samples(_arguments: argparse.Namespace) -> None:
+    host.install_packages()
+    samples.make()
+
+
 def _clean(_arguments: argparse.Namespace) -> None:
     used = dumps.in_use()
     for kind in ("kernels", "dumps"):
@@ -106,7 +111,7 @@ def _main() -> None:
     def command(name: str, function: Callable[[argparse.Namespace], None], text: str) -> None:
         sub = commands.add_parser(name, help=text, description=text)
         sub.set_defaults(function=function)
-        if name == "clean":
+        if name in ("clean", "samples"):
             return
         sub.add_argument("--kernel", metavar="K", action="append", help="only this kernel")
         sub.add_argument("--scenario", metavar="S", action="append", help="only this scenario")
@@ -115,6 +120,7 @@ def _main() -> None:
             sub.add_argument("--refresh", action="store_true", help="look for newer kernels")
 
     command("build", _build, "Make the dumps that are not in the cache yet.")
+    command("samples", _samples, "Record the bundled samples anew.")
     command("list", _list, "Show which dumps there are to be had.")
     command("clean", _clean, "Remove from the cache what no scenario uses any more.")
     arguments = parser.parse_args()

@@ -249,6 +249,9 @@ def _memcgs(table: _Table, context: _Context) -> Iterator[Step]:
     context.on_cpu = -1
 
 
+_MODULES_OF_TARGETS = {"thin": "thin_pool"}
+
+
 @_verb
 def _remove_memcgs(table: _Table, context: _Context) -> Iterator[Step]:
     name, first = table.get("name", str), table.get("first", int, 0)
@@ -261,7 +264,8 @@ def _dm(table: _Table, context: _Context) -> Iterator[Step]:
     lines = table.get("table", str)
     context.modules["dm_mod"] = None
     for target in re.findall(r"^\s*\d+\s+\d+\s+(\w+)", lines, re.MULTILINE):
-        context.modules[f"dm_{target}"] = None
+        # The first word of its name names the module, but for the thin pool.
+        context.modules[f"dm_{_MODULES_OF_TARGETS.get(target, target)}"] = None
     yield Step(
         "run",
         ("/bin/dmsetup", "create", table.get("name", str), "--noudevsync", "--table", lines),
@@ -318,6 +322,9 @@ def load(name: str, kernel: str) -> Scenario:
     data.pop("kernels", None)
     # What a table [kernel."X"] says holds for that kernel alone.
     data |= data.pop("kernel", {}).get(kernel, {})
+    # And so does a step that names its kernels.
+    steps = data.get("step", [])
+    data["step"] = [step for step in steps if kernel in step.pop("kernels", [kernel])]
     table = _Table(data, name)
     formats = tuple(table.get("formats", list, ["elf"]))
     if unknown := set(formats) - set(FORMATS):

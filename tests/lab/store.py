@@ -28,6 +28,7 @@ _HERE = Path(__file__).parent
 _MODULES = {
     *("qemu_fw_cfg", "virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "scsi_debug"),
     *("brd", "loop", "null_blk", "dm_mod", "dm_delay", "dm_flakey", "dm_snapshot"),
+    *("dm_mirror", "dm_cache", "dm_writecache"),
     *("dm_thin_pool", "bfq", "kyber_iosched", "mq_deadline", "xfs", "overlay", "fuse"),
 }
 

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The samples say what their guests' kernels said, without debug info and in any place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from drgn_scripts import cli
+from drgn_scripts.analyses import analyses
+from tests.sample.conftest import Sample
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", list(analyses()))
+def test_every_analysis_was_recorded_and_runs(sample: Sample, name: str) -> None:
+    assert sample.target.recorded_for is not None
+    assert name in sample.target.recorded_for
+    result = sample.run(name)
+    assert result.summary
+    assert not result.gaps
+
+
+def test_it_is_the_kernel_of_the_guest(sample: Sample) -> None:
+    assert sample.target.kernel == sample.truth["release"]
+
+
+def test_both_are_small() -> None:
+    from drgn_scripts.target.sample import SAMPLES
+
+    assert sum(path.stat().st_size for path in SAMPLES.glob("*.capsule")) < 10_000_000
+
+
+def test_slab_counts_what_slabinfo_counted(sample: Sample) -> None:
+    frame = sample.run("slab").tables["caches"].frame.set_index("cache")
+    compared = 0
+    for line in sample.truth["slabinfo.4"].splitlines()[2:]:
+        name, _, objects, *rest = line.split()
+        if name in frame.index:
+            slabs = int(rest[rest.index("slabdata") + 2])
+            # Slabs come and go while a guest is stopped only if it was not idle.
+            compared += (frame["objects_total"][name], frame["slabs"][name]) == (
+                int(objects),
+                slabs,
+            )
+    assert compared > 0.9 * len(frame)
+
+
+def test_report_has_findings_and_all_analyses(
+    sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", sample.name, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["analyses"]) == list(analyses())
+    assert report["failed"] == {}
+    assert report["findings"]
+    ranks = ["critical", "warning", "notice", "info"]
+    order = [ranks.index(finding["severity"]) for finding in report["findings"]]
+    assert order == sorted(order)
+
+
+def test_report_from_a_wheel(tmp_path: Path) -> None:
+    """What is installed has the samples in it, and needs nothing from the checkout."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    done = subprocess.run(
+        [sys.executable, "-m", "drgn_scripts", "report", "sample", "--top", "1"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "Findings" in done.stdout
+    assert done.stderr == ""
+    place = subprocess.run(
+        [sys.executable, "-c", "import drgn_scripts; print(drgn_scripts.__file__)"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(tmp_path) in place.stdout
+
+
+def test_a_file_of_that_name_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("sample").write_text("not a dump\n")
+    assert cli.main(["slab", "sample"]) == 3
