@@ -110,13 +110,15 @@ def list_lru_gaps(census: ListLruCensus) -> list[Gap]:
             "lists of super blocks, mounts, list_lrus or memory cgroups",
             "torn or unreadable",
             census.blocks.damaged + lrus.damaged + census.groups.damaged,
-            "what is behind the tear is in no figure, or has no name",
+            "what is behind the tear is in no figure or has no name, and lists of cgroups there "
+            "count as those of no memory cgroup",
         ),
         (
             "pages of super blocks, list_lrus or memory cgroups",
             _reasons(census.blocks.faults, lrus.faults, census.groups.faults),
             census.blocks.faults.total() + lrus.faults.total() + census.groups.faults.total(),
-            "what they describe is in no figure, or has no name",
+            "what they describe is in no figure or has no name, and lists of cgroups there count "
+            "as those of no memory cgroup",
         ),
         (
             "registry of ids",

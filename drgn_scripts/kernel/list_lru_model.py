@@ -50,7 +50,10 @@ def memcgs_at_once(ids: int) -> int:
 
     The lowest free id is taken, so the id that made it grow was the highest of as many.
     """
-    return 1 if ids == _FEWEST_IDS else (ids + 1) // 2
+    if ids == _FEWEST_IDS:
+        return 1
+    # At the limit it does not double: what is next below the limit did not suffice.
+    return nr_cache_ids(MOST_IDS // 2 + 1) + 1 if ids == MOST_IDS else ids // 2
 
 
 def formula(nodes: int, ids: int, lrus: int, slot: int = 32) -> int:

@@ -91,14 +91,16 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
             continue
         index, pointer = _entries(walk, head)
         known = groups.rows(pointer)
-        online = (known >= 0) & groups.online[known]
+        found = known >= 0
+        online = np.zeros(len(known), np.bool_)
+        online[found] = groups.online[known[found]]
         # The number of one that is offline may be another's by now, so the registry has the word.
         fits = online & (index <= MOST_IDS)
         row[index[fits].astype(np.int64)] = known[fits]
         # The root has a number, too, but its list is not in the XArray.
         row[row == 0] = -1
         damaged = walk.damage.unreadable + walk.damage.torn
-        offline = int(((known >= 0) & ~online).sum())
+        offline = int((found & ~online).sum())
         ours = int(groups.online.sum())
         return MemcgIds(row, None, ours, len(index), name, offline, damaged, faults)
     row[groups.kmemcg_id[rows]] = rows

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drgn_scripts.engine.gather import gather, gather_arrays
+from drgn_scripts.engine.gather import gather, gather_arrays, gather_words
 from drgn_scripts.engine.layout import Layout, layout
 from drgn_scripts.engine.memory import Faults, Memory, Words, reason
 from drgn_scripts.engine.strings import c_strings
@@ -470,3 +470,34 @@ def test_a_string_is_never_read_at_a_low_address() -> None:
 
     machine.prog.add_memory_segment(0, 1 << 20, anything)
     assert c_strings(Memory(machine.prog), words(0x1000), Faults()) == [None]
+
+
+# Words
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(near | edges | wild, max_size=30),
+    st.sampled_from(["u1", "<u4", "<u8", "<i8", ">u8"]),
+    st.sampled_from([1, 3 * PAGE, 1 << 20]),
+)
+def test_gather_words_reads_what_a_loop_reads(
+    addresses: list[int], dtype: str, chunk_bytes: int
+) -> None:
+    word = np.dtype(dtype)
+    aligned = [address & -word.itemsize for address in addresses]
+    memory = Memory(MACHINE.prog, chunk_bytes)
+    values, readable = gather_words(memory, words(*aligned), dtype, Faults())
+    data = [plain(address, word.itemsize) for address in aligned]
+    assert readable.tolist() == [each is not None for each in data]
+    assert values.dtype == word
+    assert values.tolist() == [0 if each is None else np.frombuffer(each, word)[0] for each in data]
+
+
+def test_gather_words_counts_pages_that_cannot_be_read_once(machine: Machine) -> None:
+    faults = Faults()
+    addresses = [FIRST + page * PAGE + step for page in (3, 20, 6) for step in (0, 64, 128)]
+    values, readable = gather_words(Memory(machine.prog), words(*addresses), "u8", faults)
+    assert readable.tolist() == [False] * 6 + [True] * 3
+    assert values[6:].all()
+    assert faults == {"filtered out of the dump": 2}
