@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from drgn_scripts.engine.gather import PageIndex
 from drgn_scripts.engine.memory import Faults, Words
 from drgn_scripts.engine.parked import parked
 from drgn_scripts.engine.slabs import ScanReport, SlabMap
@@ -75,14 +75,14 @@ class Footprint:
         self._note(place, size, tally)
         return size
 
-    def small(self, address: Words, asked: int, tally: Tally) -> int | Counts:
+    def small(self, index: PageIndex, asked: int, tally: Tally) -> int | Counts:
         """The same for many small allocations of one size, of which many lie on one page.
 
+        :param index: of their addresses
         :return: bytes of each; a number if all take the same
         """
-        shift = np.uint64(self.slab_map.memory.page_shift)
-        code, pages = pd.factorize(address >> shift)
-        place = self.slab_map.containing(pages << shift, self.faults).astype(np.int64)
+        code, pages = index.code, index.page
+        place = self.slab_map.containing(pages, self.faults).astype(np.int64)
         size = np.where(place >= 0, self.slot_size[place], asked)
         place[place < 0] = UNKNOWN
         count = np.bincount(code, minlength=len(pages))

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.nodemask import nr_node_ids
 
-from drgn_scripts.engine.gather import gather_arrays, gather_words
+from drgn_scripts.engine.gather import PageIndex, gather_arrays, gather_words
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 from drgn_scripts.engine.workers import each
@@ -160,6 +160,7 @@ class SlotReader:
         self.lrus = lrus
         self.live = live
         prog = self.memory.prog
+        self._shift = np.uint64(self.memory.page_shift)
         self.nodes = nr_node_ids(prog)
         one = prog.type("struct list_lru_one")
         self.one_size = drgn.sizeof(one)
@@ -210,7 +211,8 @@ class SlotReader:
         part.arrays_unreadable = int((~readable).sum())
         there = pointers != 0
         address = pointers[there]
-        items, ok = self._items(address, part)
+        index = PageIndex.of(self.memory, address)
+        items, ok = self._items(address, part, index)
         part.unreadable = int((~ok).sum())
         held = np.zeros(there.shape, np.int64)
         held[there] = items
@@ -221,7 +223,7 @@ class SlotReader:
             lost = np.zeros(there.shape, np.bool_)
             lost[there] = ~ok
             empty &= ~lost
-        size = self.footprint.small(address, self.one_size, self._tally(part, LISTS))
+        size = self.footprint.small(index, self.one_size, self._tally(part, LISTS))
         sizes = size
         if not isinstance(size, int):
             sizes = np.zeros(there.shape, np.int64)
@@ -297,7 +299,8 @@ class SlotReader:
             ok &= found
         held = items.sum(axis=1)
         asked = self.header + self.nodes * self.one_size
-        size = self.footprint.small(at, asked, self._tally(part, LISTS))
+        index = PageIndex.of(self.memory, at)
+        size = self.footprint.small(index, asked, self._tally(part, LISTS))
         sizes = np.broadcast_to(np.asarray(size, np.int64), (len(at),))
         live = self.live[id_]
         empty = live & ok & (held == 0)
@@ -324,10 +327,15 @@ class SlotReader:
 
     # Both
 
-    def _items(self, address: Words, part: Part) -> tuple[Counts, Mask]:
+    def _items(
+        self, address: Words, part: Part, index: PageIndex | None = None
+    ) -> tuple[Counts, Mask]:
         """``nr_items`` of each ``list_lru_one``, and which could be read."""
         place = address + np.uint64(self.count.offset)
-        raw, ok = gather_words(self.memory, place, self.count.dtype, part.faults)
+        shared = index
+        if index is not None and (place >> self._shift != address >> self._shift).any():
+            shared = None  # slots of three quarters of a power of two reach over pages
+        raw, ok = gather_words(self.memory, place, self.count.dtype, part.faults, shared)
         part.tombstones += int((raw == _TOMBSTONE).sum())
         # While items go to the parent's list, a count may be below zero.
         items: Counts = np.maximum(raw, 0)

@@ -12,6 +12,7 @@ from drgn import Object
 
 from drgn_scripts.analyses import AnalysisError, Context
 from drgn_scripts.analyses.list_lru import run
+from drgn_scripts.engine.gather import PageIndex
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.slabs import SlabMap
 from drgn_scripts.kernel.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tally
@@ -396,14 +397,17 @@ def test_places_and_sizes_of_allocations() -> None:
 def test_many_small_allocations_of_two_sizes() -> None:
     fake = FakeListLrus("5.10")
     addresses = [fake.slot(size) for size in (24, 50, 24, 24, 50)]
-    footprint = Footprint(SlabMap(Memory(fake.kernel.prog)), Faults())
+    memory = Memory(fake.kernel.prog)
+    footprint = Footprint(SlabMap(memory), Faults())
     tally = Tally()
-    both = footprint.small(np.array(addresses, np.uint64), 24, tally)
+    index = PageIndex.of(memory, np.array(addresses, np.uint64))
+    both = footprint.small(index, 24, tally)
     assert isinstance(both, np.ndarray)
     assert both.tolist() == [32, 64, 32, 32, 64]
     assert sum(tally.objects.values()) == 5
     assert tally.total_bytes == 3 * 32 + 2 * 64
-    assert footprint.small(np.array(addresses[2:4], np.uint64), 24, tally) == 32
+    same = PageIndex.of(memory, np.array(addresses[2:4], np.uint64))
+    assert footprint.small(same, 24, tally) == 32
 
 
 # Checks
