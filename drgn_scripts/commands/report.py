@@ -30,6 +30,7 @@ from drgn_scripts.commands.shared import (
 _EXAMPLES = (
     ("kcensus report sample", "see what it does, on a kernel that comes with kcensus"),
     ("kcensus report vmcore -s vmlinux --top 3", "the first look at a dump"),
+    ("kcensus report vmcore --html report.html", "for somebody else"),
     ("kcensus report vmcore --json | jq '.findings[]'", "findings for a script"),
 )
 
@@ -57,6 +58,10 @@ def _run(target: str | None, **values: Any) -> Exit:
 
                 written += write_parquet(result, showing.parquet / result.analysis)
         list_written(written)
+    elif showing.html:
+        from drgn_scripts.render.html import write_report_html
+
+        list_written(write_report_html(made, showing.html))
     elif showing.json:
         from drgn_scripts.render.json import write_report_json
 

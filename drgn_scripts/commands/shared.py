@@ -81,6 +81,7 @@ class Showing:
     json: bool = False
     csv: Path | None = None
     parquet: Path | None = None
+    html: Path | None = None
     top: int = 10
     fail_on: str | None = None
 
@@ -148,6 +149,7 @@ def showing_options() -> list[click.Parameter]:
             ["--csv"], type=path, metavar="DIR", help="Write CSV files into DIR, with all rows."
         ),
         click.Option(["--parquet"], type=path, metavar="DIR", help="Write Parquet files into DIR."),
+        click.Option(["--html"], type=path, metavar="FILE", help="Write one HTML page to FILE."),
         click.Option(
             ["--top"],
             type=_at_least(0),
@@ -228,9 +230,11 @@ def check_output(showing: Showing) -> None:
 
     :raises click.UsageError: several faces are asked for, or the directory is in the way
     """
-    faces = [showing.json, showing.csv is not None, showing.parquet is not None]
-    if sum(faces) > 1:
-        raise click.UsageError("only one of --json, --csv and --parquet can be given.")
+    paths = (showing.csv, showing.parquet, showing.html)
+    if showing.json + sum(path is not None for path in paths) > 1:
+        raise click.UsageError("only one of --json, --csv, --parquet and --html can be given.")
+    if showing.html and (showing.html.is_dir() or not showing.html.parent.is_dir()):
+        raise click.UsageError(f"{showing.html} cannot be written: it names no file in a directory")
     directory = showing.csv or showing.parquet
     if directory:
         from drgn_scripts.render.directory import OutputError, prepare
@@ -251,6 +255,10 @@ def show(result: Result, showing: Showing) -> Exit:
         from drgn_scripts.render.parquet import write_parquet
 
         list_written(write_parquet(result, showing.parquet))
+    elif showing.html:
+        from drgn_scripts.render.html import write_html
+
+        list_written(write_html(result, showing.html))
     elif showing.json:
         from drgn_scripts.render.json import write_json
 
