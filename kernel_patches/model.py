@@ -239,6 +239,34 @@ class FindingRule:
 
 
 @dataclass(frozen=True)
+class Workload:
+    """A figure that shows that two machines did the same, and enough of it."""
+
+    metric: Metric
+    within: float
+    """Relative difference that does not matter."""
+    at_least: float
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How to see on a pair of targets, without and with a patch, what it does."""
+
+    metric: Metric
+    """What the patch makes smaller."""
+    symptom_at_least: float
+    """Of the metric: a target without the patch that has less does not show what it is for."""
+    workload: tuple[Workload, ...]
+    predicted: Metric | None = None
+    """A figure of the target without the patch that says what the metric would be with it."""
+    claim: str = ""
+    """The run of published figures to compare with."""
+    switch: str = ""
+    """A variable of the kernel that weakens the patch as it grows: with another value on both
+    sides, two kernels that have the patch make a pair, too."""
+
+
+@dataclass(frozen=True)
 class Patch:
     """One patch, or a series of them."""
 
@@ -269,6 +297,7 @@ class Patch:
     """What the absence of the patch costs on a machine."""
     saves: Metric | None = None
     """What its presence saves."""
+    validation: Validation | None = None
     figures: tuple[PublishedFigure, ...] = ()
     rules: tuple[FindingRule, ...] = ()
     remedy: str = ""

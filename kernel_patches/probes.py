@@ -50,6 +50,13 @@ class Prober:
         except NotRecorded:
             return Answer(None, f"whether there is {probe} was not recorded in this capsule")
 
+    def number(self, name: str) -> int | None:
+        """The value of a variable; None where it cannot be read."""
+        try:
+            return int(self._prog.variable(name).read_())
+        except (LookupError, TypeError, ValueError, drgn.FaultError, NotRecorded):
+            return None
+
     def _ask(self, probe: Probe, modules: Sequence[str]) -> Answer:
         kind, name = probe.kind, probe.name
         if kind is ProbeKind.TYPE:

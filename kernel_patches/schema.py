@@ -36,6 +36,8 @@ from kernel_patches.model import (
     State,
     Status,
     Undetectable,
+    Validation,
+    Workload,
 )
 
 if sys.version_info >= (3, 11):
@@ -274,6 +276,7 @@ def _patch(table: _Table, stem: str) -> Patch:
         detection=_detection(table.table("detect")),
         costs=_metric(table.table("costs")),
         saves=_metric(table.table("saves")),
+        validation=_validation(table.table("validate")),
         figures=tuple(map(_figure, table.tables("figures"))),
         rules=tuple(_finding_rule(one, identifier) for one in table.tables("rules")),
         remedy=table.text("remedy"),
@@ -283,6 +286,9 @@ def _patch(table: _Table, stem: str) -> Patch:
         raise table.error("detect", "a series is detected by its stages")
     if not patch.stages and patch.detection == Detection():
         raise table.error("detect", "is missing: without rules, [detect.undetectable] says why")
+    claim = patch.validation.claim if patch.validation else ""
+    if claim and claim not in {figure.run for figure in patch.figures}:
+        raise table.error("validate.claim", f"no published figure is of the run {claim!r}")
     names = [figure.name for figure in patch.figures]
     if len(set(names)) < len(names):
         raise table.error("figures", "two have the same name")
@@ -399,6 +405,37 @@ def _metric(table: _Table | None) -> Metric | None:
     )
     table.end()
     return metric
+
+
+def _validation(table: _Table | None) -> Validation | None:
+    if table is None:
+        return None
+    metric = _metric(table.table("metric"))
+    symptom = table.number("symptom-at-least", required=True)
+    if metric is None or symptom is None:
+        raise table.error("metric", "is missing")
+    validation = Validation(
+        metric=metric,
+        symptom_at_least=symptom,
+        workload=tuple(map(_workload, table.tables("workload"))),
+        predicted=_metric(table.table("predicted")),
+        claim=table.text("claim", pattern=_ID),
+        switch=table.text("switch", pattern=_NAME),
+    )
+    table.end()
+    if not validation.workload:
+        raise table.error("workload", "is missing: how else could a pair be told to be alike?")
+    return validation
+
+
+def _workload(table: _Table) -> Workload:
+    metric = _metric(table.table("metric"))
+    within = table.number("within", required=True)
+    at_least = table.number("at-least", required=True)
+    if metric is None or within is None or at_least is None:
+        raise table.error("metric", "is missing")
+    table.end()
+    return Workload(metric, within, at_least)
 
 
 def _figure(table: _Table) -> PublishedFigure:

@@ -32,6 +32,8 @@ class Exit(enum.IntEnum):
     USAGE = 2
     TARGET = 3
     FAILED = 4
+    INCONCLUSIVE = 5
+    """Of ``kcensus validate`` alone."""
     INTERRUPTED = 128 + 2
     PIPE = 128 + 13
 

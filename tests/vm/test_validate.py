@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus validate`` and ``kcensus diff`` on pairs of real dumps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from drgn_scripts import cli
+from tests.lab import build
+
+Run = Callable[..., tuple[int, Any]]
+
+
+def words(*dumps: tuple[str, str]) -> list[str]:
+    """Targets of dumps (kernel, scenario), and their debug info."""
+    built = [build(*dump) for dump in dumps]
+    debug = dict.fromkeys(str(path) for dump in built for path in dump.debug)
+    return [str(dump.formats["elf"]) for dump in built] + [
+        word for path in debug for word in ("-s", path)
+    ]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``kcensus ARGS --json``; (exit status, document)."""
+
+    def run(*args: str) -> tuple[int, Any]:
+        status = cli.main([*args, "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_list_lru_series_from_5_10_to_6_1(run: Run) -> None:
+    status, found = run(
+        "validate", "list-lru-memory", *words(("5.10", "list-lru"), ("6.1", "list-lru"))
+    )
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == (0, "confirmed")
+    # The figures are the analysis' own.
+    for name, kernel in (("before", "5.10"), ("after", "6.1")):
+        _, alone = run("list-lru", *words((kernel, "list-lru")))
+        assert summary[name] == alone["summary"]["structural_bytes"]
+    assert summary["change"] == 1 - summary["after"] / summary["before"] > 0.5
+    # With fewer lists than 6.1 has, the model cannot promise too little.
+    assert summary["predicted"] < summary["after"]
+    assert all(row["alike"] == "yes" for row in found["tables"]["conditions"])
+
+
+def test_a_pair_without_the_load_is_inconclusive(run: Run) -> None:
+    # Snapshots, but next to no memory cgroups.
+    dumps = words(("5.10", "kcopyd-limited"), ("6.1", "kcopyd-limited"))
+    status, found = run("validate", "list-lru-memory", *dumps)
+    assert (status, found["summary"]["verdict"]) == (5, "inconclusive")
+    assert "the load is not there" in found["findings"][0]["evidence"]
+
+
+def test_machines_that_are_not_alike_are_inconclusive(run: Run) -> None:
+    dumps = words(("5.10", "list-lru"), ("6.1", "mixed"))
+    status, found = run("validate", "list-lru-memory", *dumps)
+    assert (status, found["summary"]["verdict"]) == (5, "inconclusive")
+    assert "they are not alike: super blocks" in found["findings"][0]["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("dumps", "sentence"),
+    [
+        ((("6.1", "list-lru"), ("5.10", "list-lru")), "swap them"),
+        ((("6.1", "list-lru"), ("6.12", "list-lru")), "so there is nothing to compare"),
+        ((("5.10", "list-lru"), ("5.10", "mixed")), "neither of"),
+        ((("6.1", "list-lru"), ("6.1", "list-lru")), "are the same"),
+    ],
+)
+def test_nonsense_is_refused(
+    dumps: tuple[tuple[str, str], ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", "list-lru-memory", *words(*dumps)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err.splitlines()[0]
+    assert len(err.splitlines()) == 2
+
+
+def test_diff_of_a_dump_with_itself_is_empty(run: Run) -> None:
+    path, *debug = words(("6.1", "list-lru"))
+    status, found = run("diff", path, path, *debug)
+    assert status == 0
+    assert found["tables"] == {"figures": []}
+
+
+def test_diff_is_the_difference_of_both(run: Run) -> None:
+    one, other = ("5.10", "mixed"), ("6.1", "mixed")
+    status, found = run("diff", *words(one, other), "--analyses", "slab")
+    assert status == 0
+    sizes = []
+    for dump in (one, other):
+        _, alone = run("slab", *words(dump))
+        frame = pd.DataFrame(alone["tables"]["caches"]).set_index("cache")
+        sizes.append({name: int(size) for name, size in frame["bytes"].items()})
+    rows = {row["cache"]: row for row in found["tables"]["slab_caches"]}
+    for name in sizes[0] | sizes[1]:
+        before, after = (side.get(name, 0) for side in sizes)
+        if before != after:
+            assert rows[name]["change"] == after - before, name
+            assert (rows[name]["before"], rows[name]["after"]) == (before, after)
+    changes = [abs(row["change"]) for row in found["tables"]["slab_caches"]]
+    assert changes == sorted(changes, reverse=True)
