@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from drgn_scripts.target import Target
     from tests.lab import Dump
 
 _TESTS = Path(__file__).parent
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("kcensus", deadline=None)
+settings.load_profile("kcensus")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
