@@ -46,6 +46,7 @@ def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
         _list("See also", (f"{name}: {patches[name].title}" for name in patch.related)),
         _list("How it is told", _detection(patch)),
         _list("What it costs or saves is", _metrics(patch)),
+        _list("How a pair of dumps shows it", _validation(patch)),
         _list("Published figures", map(_figure, patch.figures)),
     ]
     lines = [f"{patch.id}", ""]
@@ -127,6 +128,17 @@ def _metrics(patch: Patch) -> Iterator[str]:
     for word, metric in (("costs", patch.costs), ("saves", patch.saves)):
         if isinstance(metric, Metric):
             yield f"{word} {metric}: {metric.what}"
+
+
+def _validation(patch: Patch) -> Iterator[str]:
+    validation = patch.validation
+    if validation is None:
+        return
+    yield f"kcensus validate {patch.id} BEFORE AFTER: less of {validation.metric}"
+    for one in validation.workload:
+        yield f"with the same load: at least {number(one.at_least)} {one.metric.what}"
+    if validation.switch:
+        yield f"or with the patch on both sides, and a larger {validation.switch} before"
 
 
 def _figure(figure: PublishedFigure) -> str:

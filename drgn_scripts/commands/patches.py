@@ -135,7 +135,7 @@ def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit
     from drgn_scripts.text import printable
     from kernel_patches.story import document, story
 
-    if showing.csv or showing.parquet:
+    if showing.csv or showing.parquet or showing.html:
         raise click.UsageError("the story of a patch is text or --json.")
     patch = catalogue.patches.get(identifier)
     if patch is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -340,3 +341,20 @@ def test_files_that_are_no_patches_are_left_alone(tmp_path: Path) -> None:
 
 def test_packaged_files_are_all_read() -> None:
     assert {path.stem for path in PACKAGED.iterdir()} == set(CATALOGUE.patches)
+
+
+def test_the_examples_of_the_readme_are_right(tmp_path: Path) -> None:
+    """Each indented block that has keys of ours is part of a file that is read."""
+    readme = (PACKAGED.parent / "README.md").read_text()
+    blocks = [
+        block.replace("\n    ", "\n")
+        for block in re.findall(r"(?:\n    .*|\n(?=\n    ))+", readme)
+        if "[[" in block or "[detect" in block
+    ]
+    parts = [block.replace("predicted = { … }", "") for block in blocks]
+    assert len(parts) == 4
+    head = GOOD[: GOOD.index("[detect]")]
+    figures = FIGURE + 'run = "mounts"\n'
+    text = "\n".join((head, parts[0], parts[1], figures, parts[3]))
+    assert read_file(patch_file(tmp_path, text))
+    assert read_file(patch_file(tmp_path, parts[2], "rules"))
