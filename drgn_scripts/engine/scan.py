@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from drgn_scripts.engine.slabs import ScanReport, SlabCache, SlabMap, Slabs
 from drgn_scripts.engine.workers import Columns, each
 from drgn_scripts.progress import Progress, SilentProgress
 
+T = TypeVar("T")
 _ADDRESS = ""
 """The column of addresses; no member can be called that."""
 
@@ -53,8 +54,9 @@ def allocated(
         int(room[-1]),
         shared=jobs > 1,
     )
-    extractor = _Extractor(slab_map, columns, out, parked(slab_map, wanted))
-    report.lists_lost += extractor.parked.lost
+    reader = _Reader(slab_map, parked(slab_map, wanted))
+    extractor = _Extractor(reader, columns, out)
+    report.lists_lost += reader.parked.lost
 
     def work(task: int) -> tuple[int, ScanReport]:
         part = ScanReport()
@@ -68,6 +70,89 @@ def allocated(
             step.advance()
     out.compact(room[:-1], counts)
     return out[_ADDRESS], {name: columns.decode(name, out[name]) for name in columns.fields}
+
+
+@dataclass(frozen=True)
+class View:
+    """Slabs of one cache with equally many slots, in memory: what :func:`visit` shows."""
+
+    rows: slice | npt.NDArray[np.int64]
+    """Which of the slabs given to :func:`visit` these are."""
+    slabs: Slabs
+    allocated: Mask
+    """Shape (slabs, slots): which slots hold an allocated object that could be read."""
+    _columns: Layout
+    _block: _Block
+
+    @property
+    def readable(self) -> Mask:
+        """Which of the slabs could be read completely."""
+        if self._block.readable is None:
+            return np.ones(len(self.slabs), np.bool_)
+        pages = self._block.readable.reshape(len(self.slabs), -1)
+        return np.asarray(pages.all(axis=1))
+
+    def address(self) -> Words:
+        """Addresses of the slots, shape (slabs, slots)."""
+        cache = self._block.cache
+        slots = np.arange(self._block.width, dtype=np.uint64) * np.uint64(cache.slot_size)
+        return (self.slabs.address + np.uint64(cache.left_pad))[:, None] + slots[None, :]
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """A member of all slots, allocated or not, shape (slabs, slots); not a copy."""
+        f = self._columns.fields[name]
+        return self._columns.decode(name, self._cut(f.dtype, f.offset, self.allocated.shape, ()))
+
+    def words(self, name: str) -> npt.NDArray[np.uint64]:
+        """A member of several bytes as little-endian words, shape (slabs, slots, words)."""
+        f = self._columns.fields[name]
+        count = -(-f.dtype.itemsize // 8)
+        return self._cut(np.dtype("<u8"), f.offset, (*self.allocated.shape, count), (8,))
+
+    def _cut(
+        self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], inner: tuple[int, ...]
+    ) -> npt.NDArray[Any]:
+        block = self._block
+        strides = block.slab_bytes, block.cache.slot_size, *inner
+        return np.ndarray(shape, dtype, block.buffer, block.cache.left_pad + offset, strides)
+
+
+def visit(
+    slab_map: SlabMap,
+    slabs: Slabs,
+    columns: Layout,
+    work: Callable[[View, ScanReport], T],
+    report: ScanReport,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Iterator[T]:
+    """Show ``work`` all slabs, a few megabytes at a time: for what need not be kept as columns.
+
+    :param slabs: from :meth:`SlabMap.index`
+    :param work: called in worker processes if there are several ``jobs``; what it returns must be
+        picklable, what it writes to must be shared
+    :return: an iterator of what ``work`` returned, in a fixed order
+    """
+    progress = progress or SilentProgress()
+    batches = list(_batches(slab_map, slabs))
+    caches = [slab_map.caches[id_] for id_ in np.unique(slabs.cache).tolist()]
+    reader = _Reader(slab_map, parked(slab_map, caches))
+    report.lists_lost += reader.parked.lost
+
+    def show(task: int) -> tuple[T, ScanReport]:
+        part = ScanReport()
+        block = reader.read(slabs[batches[task]], part)
+        keep = reader.keep(block, part)
+        if keep is None:
+            keep = np.ones((len(block.slabs), block.width), np.bool_)
+        return work(View(batches[task], block.slabs, keep, columns, block), part), part
+
+    with progress.step("slab objects", len(batches)) as step:
+        for result, part in each(show, len(batches), jobs):
+            report.add(part)
+            step.advance()
+            yield result
 
 
 def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np.int64]]:
@@ -104,25 +189,19 @@ class _Block:
 class _Extractor:
     """Turns slabs into rows of columns."""
 
-    def __init__(
-        self, slab_map: SlabMap, columns: Layout, out: Columns, parked_objects: Parked
-    ) -> None:
-        self.memory = slab_map.memory
-        self.slab_map = slab_map
+    def __init__(self, reader: _Reader, columns: Layout, out: Columns) -> None:
+        self.reader = reader
         self.columns = columns
         self.out = out
-        self.parked = parked_objects
-        self.code = slab_map.freelist_code
-        self.word = slab_map.word.fields["word"].dtype
 
     def extract(self, slabs: Slabs, position: int, report: ScanReport) -> int:
         """Write the columns of slabs of one cache and one size.
 
         :return: how many rows were written from ``position`` on
         """
-        block = self._read(slabs, report)
+        block = self.reader.read(slabs, report)
         cache, width = block.cache, block.width
-        keep = self._keep(block, report)
+        keep = self.reader.keep(block, report)
         count = len(slabs) * width if keep is None else int(np.count_nonzero(keep))
         shape, strides = (len(slabs), width), (block.slab_bytes, cache.slot_size)
         slots = np.arange(width, dtype=np.uint64) * np.uint64(cache.slot_size)
@@ -141,7 +220,18 @@ class _Extractor:
                 self.out[name][rows] = view[keep]
         return count
 
-    def _read(self, slabs: Slabs, report: ScanReport) -> _Block:
+
+class _Reader:
+    """Reads slabs, and tells which of their slots hold an allocated object."""
+
+    def __init__(self, slab_map: SlabMap, parked_objects: Parked) -> None:
+        self.memory = slab_map.memory
+        self.slab_map = slab_map
+        self.parked = parked_objects
+        self.code = slab_map.freelist_code
+        self.word = slab_map.word.fields["word"].dtype
+
+    def read(self, slabs: Slabs, report: ScanReport) -> _Block:
         pages = int(self.slab_map.slab_pages(slabs[:1])[0])
         step = np.arange(pages, dtype=np.uint64) << np.uint64(self.memory.page_shift)
         addresses = (slabs.address[:, None] + step[None, :]).ravel()
@@ -149,7 +239,7 @@ class _Extractor:
         cache = self.slab_map.caches[slabs.cache[0]]
         return _Block(slabs, cache, buffer, pages << self.memory.page_shift, readable)
 
-    def _keep(self, block: _Block, report: ScanReport) -> Mask | None:
+    def keep(self, block: _Block, report: ScanReport) -> Mask | None:
         """Which slots hold an allocated object that could be read; None for all of them."""
         free = self._free(block, report)
         width = block.width

@@ -37,6 +37,8 @@ class Owners:
 
     slab: npt.NDArray[np.int64]
     """Row of the slab."""
+    slot: npt.NDArray[np.int64]
+    """Number of the object in its slab."""
     objcg: Words
     """``struct obj_cgroup`` pointers, never 0."""
 
@@ -109,6 +111,7 @@ class OwnerVectors:
         :return: the owners, and how many vectors could not be read
         """
         rows: list[npt.NDArray[np.int64]] = []
+        slots: list[npt.NDArray[np.int64]] = []
         owners: list[Words] = []
         unreadable = 0
         # Slabs with equally shaped vectors are read together: there are few shapes.
@@ -130,10 +133,13 @@ class OwnerVectors:
             values[~ok] = 0
             row, column = np.nonzero(values)
             rows.append(vectors.slab[at[row]])
+            slots.append(column)
             owners.append(values[row, column])
         if not rows:
-            return Owners(np.empty(0, np.int64), np.empty(0, np.uint64)), unreadable
-        return Owners(np.concatenate(rows), np.concatenate(owners)), unreadable
+            none = np.empty(0, np.int64)
+            return Owners(none, none, np.empty(0, np.uint64)), unreadable
+        found = Owners(np.concatenate(rows), np.concatenate(slots), np.concatenate(owners))
+        return found, unreadable
 
     def memcg(self, objcgs: Words, faults: Faults) -> Words:
         """The ``struct mem_cgroup`` that each ``obj_cgroup`` belongs to now.
