@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,52 @@ class Ancestry:
     def is_root(self, row: int) -> bool:
         """Whether a dentry is its own parent: the root of a super block, or disconnected."""
         return bool(self.parent[row] == row)
+
+
+@dataclass(frozen=True)
+class Path:
+    """Where a dentry is."""
+
+    text: str
+    """From the root of init's namespace; where that does not lead there, from as far up as is
+    known. Valid Unicode but not safe to print."""
+    unhashed: bool
+    """It or one above it is in no hash chain: no lookup finds it, it has been removed."""
+    root: int
+    """Address of the topmost dentry."""
+    mounted: bool
+    """Whether the path begins at a mount."""
+    complete: bool
+    """Whether the topmost is a root; if not, what is above it could not be read."""
+
+
+def resolve(found: Ancestry, dentries: Words, mount_roots: Mapping[int, str]) -> list[Path]:
+    """Paths of dentries, through mounts.
+
+    :param found: with these dentries and all above them
+    :param mount_roots: paths of mounts, by the dentry that each shows at its root
+    """
+    paths = []
+    for row in found.rows(dentries).tolist():
+        names: list[str] = []
+        prefix, below = "", -1
+        unhashed, root, complete = False, 0, False
+        for at in found.up(row):
+            root = int(found.address[at])
+            mount = mount_roots.get(root)
+            if mount is not None:
+                # The topmost counts: of a whole file system rather than of a part of it.
+                prefix, below = mount, len(names)
+            complete = found.is_root(at)
+            if not complete:
+                unhashed |= not found.hashed[at]
+                names.append(found.name[at])
+        mounted = below >= 0
+        shown = names[:below] if mounted else names
+        text = prefix.rstrip("/") + "".join(f"/{name}" for name in reversed(shown))
+        lost = "" if complete or mounted else "?"
+        paths.append(Path(lost + (text or "/"), unhashed, root, mounted, complete))
+    return paths
 
 
 def rows_of(ascending: Words, addresses: Words) -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@ from drgn_scripts.kernel.list_lru import ListLrus, ListLruTypes, list_lrus
 from drgn_scripts.kernel.list_lru_model import (
     LIST_LRU_ONE,
     XA_NODE,
+    Allocator,
     Cost,
     Population,
     Stage,
@@ -154,20 +155,15 @@ def _projection(
     nodes: int,
     ids_now: int,
 ) -> Projection:
-    allocator = footprint.allocator()
+    allocator = Allocator(footprint.kmalloc_slots(), footprint.page_size)
+    lru, index = _pairs(groups, ids, slots, lrus.has_xarray)
     aware = int(lrus.aware.sum())
-    if lrus.has_xarray:
-        # There may be millions, and they have been counted.
-        pairs, nodes_of = int(slots.slots.sum()), int(slots.xa_nodes.sum())
-    else:
-        lru, index = _pairs(groups, ids, slots)
-        pairs, nodes_of = len(lru), xa_nodes(lru, index)
     population = Population(
         nodes=nodes,
         ids=ids_now,
         lrus=aware,
-        pairs=pairs,
-        xa_nodes=nodes_of,
+        pairs=len(lru),
+        xa_nodes=xa_nodes(lru, index),
         others=len(lrus) - aware,
     )
     stride = XA_NODE
@@ -184,20 +180,20 @@ def _projection(
     )
 
 
-def _pairs(groups: Memcgs, ids: MemcgIds, slots: Slots) -> tuple[Counts, Words]:
+def _pairs(groups: Memcgs, ids: MemcgIds, slots: Slots, has_xarray: bool) -> tuple[Counts, Words]:
     """List_lrus and ids that would have a slot if slots came with the first item.
 
-    They are those that hold something, and those of the cgroups above: allocation provides for the
-    whole line. What has been used and is empty now is not known.
+    An XArray has them. Otherwise they are those that hold something, and those of the cgroups
+    above: allocation provides for the whole line. What has been used and is empty is not known.
     """
     lru, id_ = slots.pair_columns()
-    if not len(lru):
+    if has_xarray or not len(lru):
         return lru, id_.astype(np.uint64)
-    count = len(groups)
-    found = key = np.unique(lru * count + ids.row[id_])
+    row = ids.row[id_]
+    found = key = np.unique(lru * len(groups) + row)
     while len(key):
-        above = groups.parent[key % count]
-        key = (key - key % count + above)[above > 0]
+        above = groups.parent[key % len(groups)]
+        key = (key - key % len(groups) + above)[above > 0]
         key = np.setdiff1d(key, found)
         found = np.union1d(found, key)
-    return found // count, groups.kmemcg_id[found % count].astype(np.uint64)
+    return found // len(groups), groups.kmemcg_id[found % len(groups)].astype(np.uint64)

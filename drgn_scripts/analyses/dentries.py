@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whose negative dentries are these, what do they cost, and what would a limit leave?
+
+Symptom: memory fills with ``dentry`` slabs although few files exist; adding or removing an inotify
+watch ends in a soft lockup; ``echo 2 > drop_caches`` gives little back. Programs that look up names
+that do not exist leave a negative dentry for each, and nothing bounds their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import drgn
+import numpy as np
+from drgn.helpers.linux.mm import totalram_pages
+
+from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
+from drgn_scripts.engine.memory import Faults, Memory
+from drgn_scripts.engine.slabs import UnsupportedAllocator
+from drgn_scripts.kernel import dentry_census as dc
+from drgn_scripts.kernel.dcache import flags, hash_table, limits
+from drgn_scripts.kernel.dentry_census import Census, DentryCensus
+from drgn_scripts.kernel.dentry_chains import FEWER, Chains, chains
+from drgn_scripts.kernel.dentry_checks import dentry_checks
+from drgn_scripts.kernel.dentry_children import Children, children
+from drgn_scripts.kernel.dentry_findings import Cost, dentry_findings
+from drgn_scripts.kernel.dentry_slabs import pinning
+from drgn_scripts.kernel.dentry_tables import (
+    NO_MEMCG,
+    ORPHANS,
+    UNKNOWN_MEMCG,
+    UNREADABLE_NAMES,
+    Directories,
+    chain_tables,
+    fragmentation_table,
+    limit_table,
+    memcg_table,
+    pattern_table,
+    super_block_table,
+)
+from drgn_scripts.kernel.memcg import memcgs
+from drgn_scripts.kernel.name_patterns import patterns
+from drgn_scripts.kernel.superblocks import SuperBlocks, superblocks
+from drgn_scripts.kernel.vmstat import node_page_state
+from drgn_scripts.results import Figure, Gap, Result, Unit
+
+PARTS = ("superblocks", "directories", "patterns", "memcgs", "chains", "walk_cost", "fragmentation")
+"""What can be asked for; totals are always there."""
+_NEEDS = {
+    "patterns": dc.PATTERNS,
+    "memcgs": dc.MEMCGS,
+    "chains": dc.CHAINS,
+    "walk_cost": dc.SIBLINGS,
+}
+
+
+def run(context: Context, only: str | None = None, limit: int = 1000) -> Result:
+    """Take the census and say what it means.
+
+    :param only: names of :data:`PARTS` (and ``totals``), separated by commas; all by default
+    :param limit: rows of the tables of directories and patterns; what is beyond is added up
+    """
+    wanted = _parts(only)
+    result = context.result("dentries")
+    memory = Memory(context.prog, context.chunk_bytes)
+    try:
+        super_blocks = superblocks(memory)
+        bits = flags(memory, super_blocks.root)
+        asked = [_NEEDS[part] for part in PARTS if part in wanted and part in _NEEDS]
+        taker = DentryCensus(memory, bits, asked)
+    except UnsupportedAllocator as error:
+        raise AnalysisError(str(error)) from None
+    except LookupError as error:
+        raise AnalysisError(f"this kernel's dentries cannot be found: {error}") from None
+    census = taker.take(context.jobs, context.progress)
+    _Report(result, memory, taker, census, super_blocks, wanted, max(limit, 1)).write()
+    return result
+
+
+def _parts(only: str | None) -> frozenset[str]:
+    if only is None:
+        return frozenset(PARTS)
+    named = {name.strip().replace("-", "_") for name in only.split(",")}
+    unknown = named - {*PARTS, "totals"}
+    if unknown:
+        raise AnalysisError(
+            f"--only knows totals, {', '.join(PARTS)}, and not {', '.join(sorted(unknown))}"
+        )
+    return frozenset(named)
+
+
+class _Report:
+    """Turns a census into a result."""
+
+    def __init__(
+        self,
+        result: Result,
+        memory: Memory,
+        taker: DentryCensus,
+        census: Census,
+        super_blocks: SuperBlocks,
+        wanted: Collection[str],
+        limit: int,
+    ) -> None:
+        self.result = result
+        self.memory = memory
+        self.taker = taker
+        self.census = census
+        self.super_blocks = super_blocks
+        self.wanted = wanted
+        self.limit = limit
+        self.faults = Faults()
+        self.slot_size = max(cache.slot_size for cache in taker.caches)
+        negative, unused = census.count(dc.NEGATIVE), census.count(dc.NEGATIVE, dc.BUSY)
+        names = int(census.super_blocks.external_bytes.sum())
+        self.cost = Cost(
+            negative=negative,
+            negative_unused=unused,
+            negative_bytes=negative * self.slot_size + names,
+            unused_bytes=unused * self.slot_size + census.unused_name_bytes,
+            ram=int(totalram_pages(memory.prog)) << memory.page_shift,
+            limits=list(limits(memory.prog)),
+        )
+
+    def write(self) -> None:
+        """Fill the result."""
+        self._totals()
+        tables = self.result.tables
+        if "superblocks" in self.wanted:
+            tables["superblocks"] = super_block_table(
+                self.census, self.super_blocks, self.slot_size
+            )
+        if {"directories", "walk_cost"} & set(self.wanted):
+            self._directories(children(self.census))
+        if "patterns" in self.wanted:
+            tables["patterns"] = pattern_table(
+                patterns(self.census.families),
+                self.census.names_unreadable,
+                self.limit,
+                self.slot_size,
+            )
+        if "memcgs" in self.wanted:
+            self._memcgs()
+        if "fragmentation" in self.wanted:
+            self._fragmentation()
+        if "chains" in self.wanted:
+            self._chains()
+        tables["limits"] = limit_table(self.cost.limits)
+        self.result.checks += dentry_checks(
+            self.memory, self.census, self.super_blocks, self.result.live
+        )
+        self._gaps()
+        self.result.findings += dentry_findings(self.result, self.cost)
+
+    def _figure(self, name: str, value: float | int | None, label: str, unit: Unit) -> None:
+        self.result.summary[name] = Figure(value, unit, label)
+
+    def _totals(self) -> None:
+        census, cost = self.census, self.cost
+        slabs = census.slots.slabs
+        pages = int(self.taker.slab_map.slab_pages(slabs).sum()) if len(slabs) else 0
+        page_shift = self.memory.page_shift
+        names = census.external_bytes(slice(None))
+        reclaimable = node_page_state(
+            self.memory.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE"
+        )
+        for name, bits, label in (
+            ("dentries", dc.DENTRY, "dentries"),
+            ("negative", dc.NEGATIVE, "negative: for names that do not exist"),
+        ):
+            self._figure(name, census.count(bits), label, Unit.COUNT)
+        self._figure("negative_unused", cost.negative_unused, "negative, unused", Unit.COUNT)
+        for name, bits, lacking, label in (
+            ("unused", dc.DENTRY, dc.BUSY | dc.DEAD, "unused: nobody holds them"),
+            ("referenced", dc.REFERENCED, 0, "found again since reclaim last passed"),
+            ("on_lru", dc.ON_LRU, dc.ON_SHRINK, "on LRU lists"),
+            ("on_shrink_lists", dc.ON_SHRINK, 0, "on shrink lists: about to go"),
+            ("in_lookup", dc.LOOKUP, 0, "being looked up"),
+            ("cursors", dc.CURSOR, 0, "cursors of readers of directories"),
+            ("dead", dc.DEAD, 0, "killed, memory not yet free"),
+        ):
+            self._figure(name, census.count(bits, lacking), label, Unit.COUNT)
+        size, ratio = Unit.BYTES, Unit.RATIO
+        self._figure("slab_bytes", pages << page_shift, "slab pages of dentries", size)
+        self._figure("external_name_bytes", names, "names too long for a dentry", size)
+        self._figure("negative_bytes", cost.negative_bytes, "negative, with their names", size)
+        total = (pages << page_shift) + names
+        self._figure("share_of_ram", total / max(cost.ram, 1), "share of RAM", ratio)
+        share = pages / reclaimable if reclaimable else None
+        self._figure("share_of_reclaimable", share, "of the reclaimable slab pages", ratio)
+
+    def _directories(self, found: Children) -> None:
+        tables = Directories(
+            self.memory, self.census, found, self.super_blocks, self.limit, self.slot_size
+        )
+        if "directories" in self.wanted:
+            self.result.tables["directories"] = tables.most_negative()
+        if "walk_cost" in self.wanted:
+            self.result.tables["walk_cost"] = tables.walk_cost()
+            self._gap(
+                "lists of children",
+                "they have no end, several, or lead away",
+                int(found.damaged.sum()),
+                "counts of children stand, their order does not",
+            )
+        self._gap(
+            "dentries",
+            "their parents are not in the dump",
+            found.orphans,
+            f"negative ones are in the row {ORPHANS}",
+        )
+        self.faults.update(tables.faults)
+
+    def _memcgs(self) -> None:
+        groups = memcgs(self.memory)
+        key = self.census.owners.key.astype(np.uint64)
+        vectors = self.taker.vectors
+        memcg = key if vectors is None else vectors.memcg(key, self.faults)
+        self.result.tables["memcgs"] = memcg_table(self.census, memcg, groups, self.slot_size)
+        self._gap(
+            "obj_cgroup vectors",
+            "unreadable",
+            self.census.vectors_unreadable,
+            f"objects of these slabs are in the row {NO_MEMCG}",
+        )
+        self._gap(
+            "lists or pages of memory cgroups",
+            "torn or unreadable",
+            groups.damaged + groups.faults.total(),
+            f"dentries of cgroups behind them are in the row {UNKNOWN_MEMCG}",
+        )
+
+    def _fragmentation(self) -> None:
+        found = pinning(self.taker.slab_map, self.census)
+        pages = int(found.pages[0]) if len(found.pages) else 0
+        self._figure("pages_freeable", pages, "pages with unused negatives only", Unit.PAGES)
+        self._figure(
+            "freeable_bytes",
+            pages << self.memory.page_shift,
+            "slab pages back if all unused negatives went",
+            Unit.BYTES,
+        )
+        self.result.tables["fragmentation"] = fragmentation_table(found, self.memory.page_size)
+
+    def _chains(self) -> None:
+        try:
+            table = hash_table(self.memory.prog)
+            found = chains(self.memory, table, self.census)
+        except (LookupError, ValueError, drgn.FaultError) as error:
+            self._gap("hash table", f"not found: {error}", 1, "nothing is known of hash chains")
+            for name in ("patched_negative", "patched_bytes", "buckets", "longest_chain"):
+                self._figure(name, None, "not known without the hash table", Unit.COUNT)
+            self._figure("longest_negative_run", None, "not known", Unit.COUNT)
+            return
+        self._patched(found)
+        self.result.tables |= chain_tables(found)
+        hashed = self.census.count(dc.HASHED)
+        for what, reason, count, effect in (
+            (
+                "hash chains",
+                "they lead to something that is no dentry, or to one that was there before",
+                found.cut,
+                "they are counted up to there",
+            ),
+            (
+                "dentries",
+                "hashed, but in no chain that could be followed",
+                hashed - found.chained,
+                "they are in no chain, and the limit leaves them",
+            ),
+            (
+                "hash buckets",
+                ", ".join(sorted(found.faults)) or "unreadable",
+                found.buckets_unreadable,
+                "their chains are taken for empty",
+            ),
+        ):
+            self._gap(what, reason, count, effect)
+
+    def _patched(self, found: Chains) -> None:
+        trimmed = np.flatnonzero(found.trimmed)
+        count, size = Unit.COUNT, Unit.BYTES
+        left = self.cost.negative - len(trimmed)
+        self._figure("buckets", found.buckets, "hash buckets", count)
+        self._figure("longest_chain", found.longest, "longest hash chain", count)
+        self._figure(
+            "longest_negative_run",
+            found.longest_row,
+            "unreferenced negatives in a row, at most",
+            count,
+        )
+        self._figure(
+            "patched_negative", left, "negative, with at most three in a row per bucket", count
+        )
+        gone = len(trimmed) * self.slot_size + self.census.external_bytes(trimmed)
+        self._figure("patched_bytes", self.cost.negative_bytes - gone, "their bytes", size)
+        self._figure(
+            "patched_negative_fewer_buckets",
+            self.cost.negative - found.trimmed_fewer,
+            f"the same on a machine with 1/{FEWER} of the buckets",
+            count,
+        )
+
+    def _gap(self, what: str, reason: str, count: int, effect: str) -> None:
+        if count > 0:
+            self.result.gaps.append(Gap(what, reason, count, effect))
+
+    def _gaps(self) -> None:
+        report = self.census.report
+        for reason, count in sorted(report.memmap.items()):
+            self._gap(
+                "pages of the struct page array", reason, count, "dentries there are in no figure"
+            )
+        for reason, count in sorted(report.slabs.items()):
+            self._gap("slab pages", reason, count, "dentries on them are in no figure")
+        slab_map = self.taker.slab_map
+        for what, reason, count, effect in (
+            (
+                "lists of slab caches",
+                "torn, unreadable or impossible",
+                slab_map.caches_torn + slab_map.caches_damaged,
+                "if that of dentries is among them, they are in no figure",
+            ),
+            ("slabs", "their counters are impossible", report.slabs_invalid, "in no figure"),
+            (
+                "slabs",
+                "their free lists are torn",
+                report.slabs_torn,
+                f"{report.objects_uncertain} free slots are counted as dentries",
+            ),
+            (
+                "free lists of CPUs or sheaves",
+                "torn or unreadable",
+                report.lists_lost,
+                "free slots on them are counted as dentries",
+            ),
+            (
+                "names",
+                "unreadable or of an impossible length",
+                self.census.names_unreadable,
+                f"in the row {UNREADABLE_NAMES}",
+            ),
+            (
+                "lists or pages of super blocks and mounts",
+                "torn or unreadable",
+                self.super_blocks.damaged + self.super_blocks.faults.total(),
+                "paths below them begin where that is known",
+            ),
+            (
+                "slab caches",
+                "merged with others",
+                sum(cache.merged for cache in self.taker.caches),
+                "objects that are no dentries are counted, too",
+            ),
+            (
+                "pages",
+                ", ".join(sorted({*self.faults, *self.census.faults})),
+                (self.faults + self.census.faults).total(),
+                "names, paths, watches or owners there are unknown",
+            ),
+        ):
+            self._gap(what, reason, count, effect)
+
+
+ANALYSIS = Analysis(
+    name="dentries",
+    question="whose negative dentries are these, what do they cost, and what would a limit leave?",
+    run=run,
+    description="""\
+A negative dentry remembers that a name does not exist. Each takes a slot of the dentry cache, and
+one of kmalloc if its name is long; `bytes` are those slots.
+
+Directories and patterns tell who looks up such names: digits, hexadecimal and random stretches of
+names are written as <digits>, <hex> and XXXXXX. A page comes back only when all dentries on it are
+gone: fragmentation shows what pins them. walk_cost has what a visitor of a directory must pass;
+directories with inotify or fanotify watches come first, since the kernel itself visits them.
+
+patched_negative is what this dump would have under the rule of the series "fix the negative dentres
+bloating system memory usage": at most three unreferenced negatives in a row in each hash bucket.
+""",
+    examples=(
+        ("kcensus dentries vmcore -s vmlinux", "the census of a dump"),
+        ("kcensus dentries vmcore --only superblocks,directories", "where they are, and no more"),
+        ("kcensus dentries vmcore --json | jq .tables.patterns", "name patterns for a script"),
+    ),
+    params=(
+        Param(
+            "only",
+            str,
+            None,
+            f"Only totals and these parts, separated by commas: {', '.join(PARTS)}.",
+        ),
+        Param("limit", int, 1000, "Rows of the tables of directories and patterns in data."),
+    ),
+)
