@@ -169,32 +169,10 @@ class Oracle:
         """Charged objects of a slab by memory cgroup, read element by element."""
         found: Counter[int] = Counter()
         for index in range(len(slots)):
-            objcg = self._objcg(cache, slab, index)
+            objcg = objcg_of(self.prog, cache, slab, index)
             if objcg:
                 found[int(objcg.memcg)] += 1
         return found
-
-    def _objcg(self, cache: Object, slab: Object, index: int) -> Object | None:
-        prog = self.prog
-        pointer = prog.type("struct obj_cgroup *")
-        if hasattr(slab, "obj_exts"):
-            vector = int(slab.obj_exts) & ~(int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1)
-            if not vector:
-                return None
-            size = drgn.sizeof(prog.type("struct slabobj_ext"))
-            if hasattr(slab, "obj_exts_needs_objcg"):
-                if not slab.obj_exts_needs_objcg:
-                    return None
-                if slab.obj_exts_in_object:
-                    size = int(cache.size)
-            element = Object(prog, "struct slabobj_ext", address=vector + index * size)
-            member = "_objcg" if hasattr(element, "_objcg") else "objcg"
-            objcg: Object = element.member_(member).read_()
-            return objcg
-        word = int(slab.memcg_data if hasattr(slab, "memcg_data") else slab.obj_cgroups)
-        if not word & 1:
-            return None
-        return Object(prog, pointer, address=(word & ~3) + 8 * index).read_()
 
     def vector_bytes(self) -> int:
         """Bytes that the vectors of obj_cgroups occupy: their slots, or a word per object."""
@@ -234,6 +212,29 @@ class Oracle:
             for memcg, count in truth.charged.items():
                 found[paths[memcg]] += count
         return dict(found)
+
+
+def objcg_of(prog: Program, cache: Object, slab: Object, index: int) -> Object | None:
+    """The ``obj_cgroup`` that an object of a slab is charged to."""
+    pointer = prog.type("struct obj_cgroup *")
+    if hasattr(slab, "obj_exts"):
+        vector = int(slab.obj_exts) & ~(int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1)
+        if not vector:
+            return None
+        size = drgn.sizeof(prog.type("struct slabobj_ext"))
+        if hasattr(slab, "obj_exts_needs_objcg"):
+            if not slab.obj_exts_needs_objcg:
+                return None
+            if slab.obj_exts_in_object:
+                size = int(cache.size)
+        element = Object(prog, "struct slabobj_ext", address=vector + index * size)
+        member = "_objcg" if hasattr(element, "_objcg") else "objcg"
+        objcg: Object = element.member_(member).read_()
+        return objcg
+    word = int(slab.memcg_data if hasattr(slab, "memcg_data") else slab.obj_cgroups)
+    if not word & 1:
+        return None
+    return Object(prog, pointer, address=(word & ~3) + 8 * index).read_()
 
 
 def _left_pad(cache: Object) -> int:
