@@ -6,6 +6,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+import pandas as pd
+
 from drgn_scripts.human import human, human_ratio
 from drgn_scripts.results import Column, Figure, Finding, Gap, Result, Severity, Table, Unit
 from kernel_patches.model import Patch
@@ -58,7 +60,7 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
             "change_low": Figure(judgement.low, ratio, "less by, at least (95% of the time)"),
             "change_high": Figure(judgement.high, ratio, "less by, at most (95% of the time)"),
         }
-    result.tables = {"pairs": _pairs(pairs), "conditions": _conditions(pairs)}
+    result.tables = {"pairs": _pairs(pairs, validation.switch), "conditions": _conditions(pairs)}
     result.findings = [_finding(patch, judgement, old, new, unit)]
     for pair in pairs:
         for side in (pair.before, pair.after):
@@ -96,8 +98,9 @@ def _unknown(pairs: Sequence[Pair]) -> str:
     return f", as far as known ({', '.join(unknown)} is not)" if unknown else ""
 
 
-def _pairs(pairs: Sequence[Pair]) -> Table:
+def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
     text, unit = Unit.TEXT, pairs[0].unit
+    shown = 1 if switch else 2
     return Table.of(
         "Pairs",
         {
@@ -111,8 +114,14 @@ def _pairs(pairs: Sequence[Pair]) -> Table:
                 [pair.after.detected.state.value for pair in pairs],
                 Column(text, "patch after"),
             ),
-            "switch_before": ([pair.before.switch for pair in pairs], Column(Unit.NONE, "", 2)),
-            "switch_after": ([pair.after.switch for pair in pairs], Column(Unit.NONE, "", 2)),
+            "switch_before": (
+                pd.Series([pair.before.switch for pair in pairs], dtype="Int64"),
+                Column(Unit.NONE, f"{switch} before", shown),
+            ),
+            "switch_after": (
+                pd.Series([pair.after.switch for pair in pairs], dtype="Int64"),
+                Column(Unit.NONE, f"{switch} after", shown),
+            ),
             "old": ([pair.old for pair in pairs], Column(unit, "figure before", 0)),
             "new": ([pair.new for pair in pairs], Column(unit, "figure after", 0)),
             "change": ([pair.change for pair in pairs], Column(Unit.RATIO, "less by", 0)),

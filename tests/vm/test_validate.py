@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -84,6 +85,54 @@ def test_nonsense_is_refused(
     assert out == ""
     assert sentence in err.splitlines()[0]
     assert len(err.splitlines()) == 2
+
+
+LIMIT = """
+id = "limit"
+title = "A patch of our own"
+subsystem = "dm"
+status = "merged"
+summary = "It limits copies in flight."
+symptom = "Slab memory that cannot be reclaimed grows."
+[[commits]]
+subject = "one of ours"
+[detect]
+modules = ["dm_snapshot"]
+[[detect.rules]]
+state = "present"
+has = [{ member = "struct dm_snapshot.in_progress" }]
+[validate]
+switch = "cow_threshold"
+symptom-at-least = 33554432
+metric = { analysis = "slab", key = "unreclaimable_bytes", what = "slabs that cannot be reclaimed" }
+[[validate.workload]]
+metric = { analysis = "slab", key = "caches", what = "slab caches" }
+within = 0.02
+at-least = 50
+"""
+
+
+def test_limit_of_copies_in_flight(run: Run, tmp_path: Path) -> None:
+    """Both have the limit, one has it switched off; told with a patch file of the user's own."""
+    (tmp_path / "limit.toml").write_text(LIMIT)
+    dumps = words(("6.1", "kcopyd-limit-off"), ("6.1", "kcopyd-limited"))
+    status, found = run("validate", "limit", *dumps, "--catalogue", str(tmp_path))
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == (0, "confirmed")
+    (pair,) = found["tables"]["pairs"]
+    assert (pair["switch_before"], pair["switch_after"]) == (4294967295, 2048)
+    assert (pair["state_before"], pair["state_after"]) == ("present", "present")
+    # Tens of thousands of jobs of three kilobytes each.
+    assert summary["before"] - summary["after"] > 40 << 20
+
+
+def test_the_same_limit_on_both_is_no_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "limit.toml").write_text(LIMIT)
+    dumps = words(("6.1", "kcopyd-limited"), ("6.1", "mixed"))
+    assert cli.main(["validate", "limit", *dumps, "--catalogue", str(tmp_path)]) == 2
+    assert "cow_threshold is 2,048 on both" in capsys.readouterr().err
 
 
 def test_diff_of_a_dump_with_itself_is_empty(run: Run) -> None:
