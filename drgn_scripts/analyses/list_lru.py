@@ -25,6 +25,7 @@ from drgn_scripts.kernel.list_lru_model import (
     PATCH,
     Cost,
     Stage,
+    cost,
     memcgs_at_once,
     what_if,
 )
@@ -121,12 +122,29 @@ class _Report:
         self.dead = int(self.slots.dead_bytes.sum())
         self.empty = int(self.slots.empty_bytes.sum())
         self.serials = self._serials()
+        self.newer = self._newer()
 
     def _serials(self) -> int | None:
         try:
             return int(self.prog["css_serial_nr_next"])
         except (LookupError, drgn.FaultError):
             return None
+
+    def _newer(self) -> int | None:
+        """How many of the memory cgroups online were created after the oldest that is dying."""
+        serial, alive = self.groups.serial, self.groups.alive
+        if not serial.any() or alive.all():
+            return None
+        return int((serial[alive] > serial[~alive].min()).sum())
+
+    def _shrunk(self) -> int | None:
+        """Bytes of arrays and lists for as many ids as are needed; None since 5.18."""
+        census = self.census
+        if census.ids.cache_ids is None:
+            return None
+        population = replace(census.projection.population, ids=census.ids.highest + 1)
+        found = cost(Stage.ARRAYS, population, census.footprint.allocator())
+        return found.pointers + found.lists
 
     def write(self) -> None:
         """Fill the result."""
@@ -162,12 +180,18 @@ class _Report:
             "nr_cache_ids_needed": Figure(
                 ids.highest + 1, count, "what it could shrink to: the highest id in use plus one"
             ),
+            "bytes_if_shrunk": Figure(
+                self._shrunk(), size, "the arrays and lists of those, if they did shrink"
+            ),
             "ids_in_use": Figure(int(ids.live.sum()), count, "ids of online memory cgroups"),
             "highest_id": Figure(ids.highest, Unit.NONE, "highest of them"),
             "memcgs_online": Figure(alive, count, "memory cgroups online"),
             "memcgs_dying": Figure(len(groups) - alive, count, "memory cgroups dying"),
             "memcgs_offline": Figure(
                 int((~groups.online).sum()), count, "of those, offline: kept by what is charged"
+            ),
+            "memcgs_newer_than_dying": Figure(
+                self.newer, count, "online ones created after the oldest dying one"
             ),
             "list_lrus": Figure(len(census.lrus), count, "list_lrus"),
             "memcg_aware": Figure(int(census.lrus.aware.sum()), count, "that know memory cgroups"),
@@ -252,10 +276,8 @@ class _Report:
         if dying < max(_NOTABLE_DYING, alive // 2):
             return
         evidence = "each keeps its mem_cgroup, and a shrinker map for each node"
-        if groups.serial.any():
-            oldest = groups.serial[~groups.alive].min()
-            newer = int((groups.serial[groups.alive] > oldest).sum())
-            evidence += f"; {newer:,} of those online were created after the oldest of them"
+        if self.newer is not None:
+            evidence += f"; {self.newer:,} of those online were created after the oldest of them"
         self.result.findings.append(
             Finding(
                 Severity.NOTICE,

@@ -120,6 +120,11 @@ def layout(
     return Layout(type_.type_name(), drgn.sizeof(type_), fields)
 
 
+def word_dtype(prog: drgn.Program) -> np.dtype[Any]:
+    """The dtype of the program's ``unsigned long`` and pointers, which have 64 bits."""
+    return _dtype("u8", _little_endian(prog))
+
+
 def _little_endian(prog: drgn.Program) -> bool:
     platform = prog.platform
     return platform is None or bool(platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN)

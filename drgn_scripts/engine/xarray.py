@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """XArrays: the entries of many of them at once, level by level.
 
-drgn's ``xa_for_each()`` takes 8 µs an entry and one array at a time.
+drgn's ``xa_for_each()`` takes 7 µs an entry, and tells nothing of the nodes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from drgn_scripts.engine.chase import Lanes
 from drgn_scripts.engine.gather import gather, gather_arrays
-from drgn_scripts.engine.layout import layout
+from drgn_scripts.engine.layout import layout, word_dtype
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 
 _INTERNAL = np.uint64(2)
@@ -64,6 +64,7 @@ class XArrayWalk:
         self.length = type_.member("slots").type.length or 64
         self.bits = self.length.bit_length() - 1
         """Of an index, per level: 6, or 4 with CONFIG_BASE_SMALL."""
+        self.word = word_dtype(memory.prog)
         self.batch = max(memory.chunk_bytes // (self.length * 8), 1)
 
     def blocks(self, heads: Words) -> Iterator[XBlock]:
@@ -107,7 +108,7 @@ class XArrayWalk:
     ) -> tuple[XBlock, tuple[Lanes, Words, Words, Words]]:
         """What stands in the slots of nodes of one level."""
         slots, readable = gather_arrays(
-            self.memory, node + self.slots, self.length, "u8", self.faults
+            self.memory, node + self.slots, self.length, self.word, self.faults
         )
         self.damage.unreadable += int((~readable).sum())
         row, slot = np.nonzero(slots)

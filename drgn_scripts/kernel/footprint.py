@@ -14,6 +14,7 @@ from drgn_scripts.engine.gather import PageIndex
 from drgn_scripts.engine.memory import Faults, Words
 from drgn_scripts.engine.parked import parked
 from drgn_scripts.engine.slabs import ScanReport, SlabMap
+from drgn_scripts.kernel.list_lru_model import KMALLOC, Allocator
 from drgn_scripts.progress import Progress
 
 Counts = npt.NDArray[np.int64]
@@ -106,12 +107,12 @@ class Footprint:
         """A place in words: the cache's name, ``pages``, or ``vmalloc``."""
         return _PLACES.get(number) or self.slab_map.caches[number].name
 
-    def kmalloc_slots(self) -> tuple[int, ...]:
-        """Sizes of the slots of the normal kmalloc() caches, ascending."""
+    def allocator(self) -> Allocator:
+        """How this kernel's kmalloc() rounds."""
         found = {
             cache.slot_size for cache in self.slab_map.caches if _KMALLOC.fullmatch(cache.name)
         }
-        return tuple(sorted(found))
+        return Allocator(tuple(sorted(found)) or KMALLOC, self.page_size)
 
 
 @dataclass(frozen=True)

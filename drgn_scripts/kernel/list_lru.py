@@ -38,6 +38,8 @@ VARIABLES = (
     "gfs2_qd_lru",
     "nfsd_file_lru",
 )
+UNKNOWN = "(unknown)"
+"""Owner of what is in nothing that is known."""
 MODULES = ("xfs", "nfsv4", "gfs2", "nfsd")
 """Those that have list_lrus of their own."""
 _MAX = 1 << 20
@@ -79,8 +81,10 @@ class ListLrus:
     """The lists of memory cgroups are in an XArray (5.18), not in arrays."""
     total_listed: int | None = None
     """How many are on the kernel's own list; None if it has none."""
-    by_owner: int = 0
-    """How many of those were found by their owner."""
+    list_name: str = ""
+    """The variable that heads it."""
+    owned: int = 0
+    """How many of those have an owner that is known."""
     damaged: int = 0
     """Lists that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
@@ -101,6 +105,11 @@ class ListLruTypes:
             node = prog.type("struct list_lru_node")
         except LookupError:
             raise NoListLru("this kernel has no list_lrus") from None
+        if type_.has_member("mlrus"):
+            raise NoListLru(
+                "this kernel was built from the middle of the series that went into 5.18; "
+                "its list_lrus were in no release and are not supported"
+            )
         self.type = type_
         self.pointer_first = type_.has_member("ext")
         """UEK7 (5.15) has the members of 5.18 behind a pointer, so that the struct stays as is."""
@@ -138,6 +147,7 @@ class _Finder:
         self.types = ListLruTypes(self.prog)
         self.faults = Faults()
         self.damaged = 0
+        self.list_name, self.head = self._head()
         self.seen: set[int] = set()
         self.rows: list[tuple[int, str, int, int]] = []
         """Address, owner, kind, row of the super block."""
@@ -148,7 +158,6 @@ class _Finder:
         self._variables()
         self._pools()
         listed = self._listed()
-        by_owner = int(np.isin(listed, np.array(sorted(self.seen), np.uint64)).sum())
         for address in np.sort(listed).tolist():
             self._add(address, self._symbol(address), OTHER)
         read = self._read(np.array([row[0] for row in self.rows], np.uint64))
@@ -175,8 +184,9 @@ class _Finder:
             items=nodes.get("all", np.zeros_like(root)).astype(np.int64),
             counts_all="all" in nodes,
             has_xarray=self.types.has_xarray,
-            total_listed=len(listed) if self._head() is not None else None,
-            by_owner=by_owner,
+            total_listed=len(listed) if self.head is not None else None,
+            list_name=self.list_name,
+            owned=len(listed) - sum(row[1] == UNKNOWN for row in self.rows),
             damaged=self.damaged,
             faults=self.faults,
         )
@@ -250,23 +260,22 @@ class _Finder:
         except drgn.FaultError as error:
             self.faults.note(error)
 
-    def _head(self) -> drgn.Object | None:
+    def _head(self) -> tuple[str, drgn.Object | None]:
         # 3eef11279ba5 (5.16) keeps only those that are aware, and says so in the name.
         for name in ("memcg_list_lrus", "list_lrus"):
             try:
-                return self.prog[name]
+                return name, self.prog[name]
             except LookupError:
                 continue
-        return None
+        return "list_lrus", None
 
     def _listed(self) -> Words:
         """Addresses of those on the kernel's own list, which it has with CONFIG_MEMCG."""
-        head = self._head()
-        if head is None or not self.types.type.has_member("list"):
+        if self.head is None:
             return np.empty(0, np.uint64)
         damage = Damage()
         link = layout(self.prog, "struct list_head", ["next"])
-        start = head.address_of_().value_()
+        start = self.head.address_of_().value_()
         try:
             first = np.array([self.memory.word(start)], np.uint64)
         except drgn.FaultError as error:
@@ -285,7 +294,7 @@ class _Finder:
         try:
             return str(self.prog.symbol(address).name)
         except LookupError:
-            return "(unknown)"
+            return UNKNOWN
 
     def _read(self, address: Words) -> dict[str, npt.NDArray[np.uint64]]:
         """The members of the structs."""

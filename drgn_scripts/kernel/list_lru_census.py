@@ -15,7 +15,6 @@ from drgn_scripts.kernel.list_lru import ListLrus, ListLruTypes, list_lrus
 from drgn_scripts.kernel.list_lru_model import (
     LIST_LRU_ONE,
     XA_NODE,
-    Allocator,
     Cost,
     Population,
     Stage,
@@ -155,15 +154,20 @@ def _projection(
     nodes: int,
     ids_now: int,
 ) -> Projection:
-    allocator = Allocator(footprint.kmalloc_slots(), footprint.page_size)
-    lru, index = _pairs(groups, ids, slots, lrus.has_xarray)
+    allocator = footprint.allocator()
     aware = int(lrus.aware.sum())
+    if lrus.has_xarray:
+        # There may be millions, and they have been counted.
+        pairs, nodes_of = int(slots.slots.sum()), int(slots.xa_nodes.sum())
+    else:
+        lru, index = _pairs(groups, ids, slots)
+        pairs, nodes_of = len(lru), xa_nodes(lru, index)
     population = Population(
         nodes=nodes,
         ids=ids_now,
         lrus=aware,
-        pairs=len(lru),
-        xa_nodes=xa_nodes(lru, index),
+        pairs=pairs,
+        xa_nodes=nodes_of,
         others=len(lrus) - aware,
     )
     stride = XA_NODE
@@ -180,20 +184,20 @@ def _projection(
     )
 
 
-def _pairs(groups: Memcgs, ids: MemcgIds, slots: Slots, has_xarray: bool) -> tuple[Counts, Words]:
+def _pairs(groups: Memcgs, ids: MemcgIds, slots: Slots) -> tuple[Counts, Words]:
     """List_lrus and ids that would have a slot if slots came with the first item.
 
-    An XArray has them. Otherwise they are those that hold something, and those of the cgroups
-    above: allocation provides for the whole line. What has been used and is empty is not known.
+    They are those that hold something, and those of the cgroups above: allocation provides for the
+    whole line. What has been used and is empty now is not known.
     """
     lru, id_ = slots.pair_columns()
-    if has_xarray or not len(lru):
+    if not len(lru):
         return lru, id_.astype(np.uint64)
-    row = ids.row[id_]
-    found = key = np.unique(lru * len(groups) + row)
+    count = len(groups)
+    found = key = np.unique(lru * count + ids.row[id_])
     while len(key):
-        above = groups.parent[key % len(groups)]
-        key = (key - key % len(groups) + above)[above > 0]
+        above = groups.parent[key % count]
+        key = (key - key % count + above)[above > 0]
         key = np.setdiff1d(key, found)
         found = np.union1d(found, key)
-    return found // len(groups), groups.kmemcg_id[found % len(groups)].astype(np.uint64)
+    return found // count, groups.kmemcg_id[found % count].astype(np.uint64)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import drgn
 
-from drgn_scripts.kernel.list_lru import DENTRY, INODE, KINDS
+from drgn_scripts.kernel.list_lru import DENTRY, INODE, KINDS, UNKNOWN
 from drgn_scripts.kernel.list_lru_census import ListLruCensus
 from drgn_scripts.kernel.vmstat import percpu_sum
 from drgn_scripts.results import Check, Gap
@@ -49,8 +49,9 @@ def _items(prog: drgn.Program, census: ListLruCensus, note: str) -> Iterator[Che
 
 def _registries(census: ListLruCensus, note: str) -> Iterator[Check]:
     lrus, ids = census.lrus, census.ids
-    name = "memcg_list_lrus" if lrus.has_xarray else "list_lrus"
-    yield Check("list_lrus found by owner", lrus.by_owner, lrus.total_listed, source=name)
+    yield Check(
+        "list_lrus with an owner", lrus.owned, lrus.total_listed, source=lrus.list_name, note=note
+    )
     if ids.offline:
         note = "the counter includes memory cgroups that are offline; what they swapped keeps it"
     yield Check(
@@ -97,7 +98,7 @@ def _growth(census: ListLruCensus, before: Mapping[str, int]) -> Iterator[Check]
 def list_lru_gaps(census: ListLruCensus) -> list[Gap]:
     """What the census could not read or make sense of."""
     slots, lrus, report = census.slots, census.lrus, census.report
-    unknown = sum(name == "(unknown)" for name in lrus.owner)
+    unknown = lrus.owner.count(UNKNOWN)
     torn = report.slabs_torn + report.slabs_invalid + report.lists_lost
     found = [
         (

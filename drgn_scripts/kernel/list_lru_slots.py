@@ -18,7 +18,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.nodemask import nr_node_ids
 
 from drgn_scripts.engine.gather import PageIndex, gather_arrays, gather_words
-from drgn_scripts.engine.layout import layout
+from drgn_scripts.engine.layout import layout, word_dtype
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 from drgn_scripts.engine.workers import each
 from drgn_scripts.engine.xarray import XArrayWalk
@@ -64,8 +64,7 @@ class Slots:
     bytes_by_id: Counts
     """Over ids."""
     pairs: list[tuple[Counts, Counts]] = field(default_factory=list)
-    """List_lrus and ids of slots that count: up to 5.17 those that hold something, since then
-    all."""
+    """Up to 5.17: list_lrus and ids of slots that hold something."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     """What the allocator has for them, by kind of structure."""
     strays: int = 0
@@ -161,6 +160,7 @@ class SlotReader:
         self.live = live
         prog = self.memory.prog
         self._shift = np.uint64(self.memory.page_shift)
+        self.word = word_dtype(prog)
         self.nodes = nr_node_ids(prog)
         one = prog.type("struct list_lru_one")
         self.one_size = drgn.sizeof(one)
@@ -207,7 +207,7 @@ class SlotReader:
         lru = places // self.lrus.memcg_lrus.shape[1]
         part, ids = self._part(lru), len(self.live)
         start = self.lrus.memcg_lrus.ravel()[places] + np.uint64(self.header)
-        pointers, readable = gather_arrays(self.memory, start, ids, "u8", part.faults)
+        pointers, readable = gather_arrays(self.memory, start, ids, self.word, part.faults)
         part.arrays_unreadable = int((~readable).sum())
         there = pointers != 0
         address = pointers[there]
@@ -323,7 +323,6 @@ class SlotReader:
             sums = np.bincount(kinds * ids + id_, values, len(KINDS) * ids)
             table += sums.astype(np.int64).reshape(table.shape)
         part.bytes_by_id += np.bincount(id_, sizes, ids).astype(np.int64)
-        part.pairs.append((places[lane[live]], id_[live]))
 
     # Both
 

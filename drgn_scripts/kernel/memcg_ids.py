@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from drgn_scripts.engine.gather import gather_arrays
+from drgn_scripts.engine.layout import word_dtype
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
 from drgn_scripts.engine.xarray import XArrayWalk
 from drgn_scripts.kernel.list_lru_model import MOST_IDS
@@ -125,7 +126,8 @@ def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
     _, entry = _entries(walk, head)
     # A value has the bits of the lowest ids in itself.
     value = (entry & np.uint64(1)).astype(np.bool_)
-    words, readable = gather_arrays(memory, entry[~value], _BITMAP_WORDS, "u8", faults)
+    word = word_dtype(memory.prog)
+    words, readable = gather_arrays(memory, entry[~value], _BITMAP_WORDS, word, faults)
     if not readable.all() or walk.damage.unreadable or walk.damage.torn:
         return None
     bits = np.concatenate([entry[value] >> np.uint64(1), words.ravel().astype(np.uint64)])

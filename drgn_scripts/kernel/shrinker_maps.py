@@ -13,7 +13,7 @@ import numpy as np
 from drgn.helpers.linux.nodemask import nr_node_ids
 
 from drgn_scripts.engine.gather import gather, gather_arrays, gather_words
-from drgn_scripts.engine.layout import LayoutError, layout
+from drgn_scripts.engine.layout import LayoutError, layout, word_dtype
 from drgn_scripts.engine.memory import Memory, Words
 from drgn_scripts.kernel.footprint import Counts, Footprint, Tally
 from drgn_scripts.kernel.memcg import Memcgs
@@ -61,7 +61,7 @@ def shrinker_maps(
     steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + np.uint64(nodeinfo)
     places = (groups.address[:, None] + steps[None, :]).ravel()
     owners = np.repeat(np.arange(len(groups)), nodes)
-    pointers, ok = gather_words(memory, places, "u8", footprint.faults)
+    pointers, ok = gather_words(memory, places, word_dtype(prog), footprint.faults)
     maps = gather(memory, pointers, pernode, footprint.faults)
     unreadable = int((~ok).sum() + (ok & (pointers != 0) & ~maps.readable).sum())
     there = maps["map"] != 0
@@ -94,12 +94,13 @@ def _units(
     counts = -(-read["map_nr_max"].astype(np.int64) // _BITS)
     sane = (counts >= 0) & (counts <= _MOST_UNITS)
     lost = int((~read.readable | ~sane).sum())
+    word = word_dtype(memory.prog)
     asked = drgn.sizeof(memory.prog.type("struct shrinker_info_unit"))
     first = np.uint64(drgn.offsetof(type_, "unit"))
     # All maps are of the same size, but for those that are being replaced.
     for count in np.unique(counts[sane]).tolist():
         rows = np.flatnonzero(sane & (counts == count))
-        units, ok = gather_arrays(memory, address[rows] + first, count, "u8", footprint.faults)
+        units, ok = gather_arrays(memory, address[rows] + first, count, word, footprint.faults)
         lost += int((~ok).sum())
         there = units != 0
         owner = np.repeat(owners[rows], count)[there.ravel()]

@@ -25,7 +25,7 @@ from drgn_scripts.progress import SilentProgress
 from drgn_scripts.results import CheckStatus
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 from tests.unit.fakekernel.files import FakeFiles
-from tests.unit.fakekernel.list_lrus import LRU_ERAS, FakeListLrus, FakeLru
+from tests.unit.fakekernel.list_lrus import LRU_ERAS, FakeListLrus, FakeLru, types_of
 from tests.unit.fakekernel.types import add_types
 
 LONG_MIN = -(1 << 63)
@@ -93,7 +93,9 @@ def test_items_by_list_and_by_cgroup(era: str) -> None:
         "/outer/inner": (4, 0, 7),
     }
     assert table.loc["/outer/gone", ["state", "id"]].tolist() == ["offline", -1]
-    assert table["newer"].drop("(no online memory cgroup)").tolist() == [0] * 5  # no next number
+    # Without the kernel's next number nobody knows how many there have been since.
+    assert table["newer"].tolist() == [0] * 6
+    assert result.summary["memcgs_newer_than_dying"].value == 0
     assert result.gaps == []
 
 
@@ -116,6 +118,30 @@ def test_slots_of_arrays(era: str, chunk_bytes: int) -> None:
     assert found.ids.highest == 5
     assert found.projection.formula == 2 * 10 * 32 * 5
     assert found.structural_bytes == sum(size * count for size, count in fake.used.items())
+
+
+@pytest.mark.parametrize("era", ARRAYS)
+def test_what_arrays_would_shrink_to(era: str) -> None:
+    fake, _ = busy(era)
+    fake.settle()
+    summary = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic")).summary
+    assert summary["nr_cache_ids_needed"].value == 6
+    # Six pointers and an rcu_head; for each of five list_lrus and two nodes.
+    assert summary["bytes_if_shrunk"].value == 10 * (64 + 6 * 32)
+
+
+def test_how_long_cgroups_have_been_dying() -> None:
+    """There are no times: what was created since is all there is."""
+    fake, _ = busy("6.13")
+    fake.memcg("late", 7)
+    fake.memcg("later", 8)
+    fake.kernel.variable("css_serial_nr_next", "unsigned long", 20)
+    fake.settle()
+    result = run(Context(fake.kernel.prog, "synthetic", "6.13-synthetic"))
+    newer = result.tables["memcgs"].frame.set_index("memcg")["newer"]
+    assert newer["/outer/gone"] == 20 - 1 - 5
+    assert newer["/later"] == 20 - 1 - 7
+    assert result.summary["memcgs_newer_than_dying"].value == 2
 
 
 @pytest.mark.parametrize("era", XARRAYS)
@@ -145,7 +171,7 @@ def test_rhel_8_and_4_19_tell_awareness_by_arrays() -> None:
     aware = dict(zip(lrus.address.tolist(), lrus.aware.tolist(), strict=True))
     assert [aware[lru.object.address_] for lru in made.values()] == [True] * 5 + [False]
     # Then the kernel's own list has all, aware or not.
-    assert (lrus.total_listed, lrus.by_owner) == (6, 6)
+    assert (lrus.total_listed, lrus.owned, lrus.list_name) == (6, 6, "list_lrus")
 
 
 def test_an_offline_cgroup_is_not_its_parent() -> None:
@@ -246,7 +272,7 @@ def test_unknown_owners_are_named_as_such(era: str) -> None:
     assert found.lrus.owner.count("(unknown)") == 1
     assert [gap.what for gap in list_lru_gaps(found)] == ["list_lrus"]
     checks = {check.name: check for check in list_lru_checks(fake.kernel.prog, found, {}, False)}
-    assert checks["list_lrus found by owner"].difference == 1
+    assert checks["list_lrus with an owner"].difference == 1
 
 
 def test_ids_in_the_kernels_ida() -> None:
@@ -319,21 +345,34 @@ def test_the_kernels_list_runs_into_nowhere() -> None:
 
 
 def test_plain_lists_of_rhel_7() -> None:
-    k = FakeKernel("4.18")
-    FakeFiles(k)
-    types = {
-        "struct list_lru": (64, "8 struct list_head list"),
-        "struct list_lru_node": (64, "8 struct list_head list\n24 long nr_items"),
-        "struct super_block": (256, "112 struct list_head s_dentry_lru"),
-    }
-    memory = Memory(k.prog)
-    with pytest.raises(NoListLru, match="has no list_lrus"):
+    fake = FakeListLrus("4.15")
+    types = dict(types_of(fake.era))
+    size, members = types["struct super_block"]
+    types["struct super_block"] = (
+        size,
+        members.replace("struct list_lru s_", "struct list_head s_"),
+    )
+    add_types(fake.kernel.prog, types, "plain")
+    fake.files.super_block("xfs", b"sda1")
+    memory = Memory(fake.kernel.prog)
+    with pytest.raises(NoListLru, match="plain lists"):
         list_lrus(memory, superblocks(memory))
-    add_types(k.prog, types, "plain")
-    with pytest.raises((NoListLru, LookupError)):
+    with pytest.raises(AnalysisError, match="plain lists"):
+        run(Context(fake.kernel.prog, "synthetic", "3.10-synthetic"))
+
+
+def test_no_list_lrus_at_all() -> None:
+    files = FakeFiles(FakeKernel("4.18"))
+    with pytest.raises(AnalysisError, match="has no list_lrus"):
+        run(Context(files.machine.prog, "synthetic", "3.10-synthetic"))
+
+
+def test_a_kernel_from_the_middle_of_the_series() -> None:
+    fake = FakeListLrus("5.18")
+    add_types(fake.kernel.prog, {"struct list_lru": (64, "40 void * mlrus")}, "middle")
+    memory = Memory(fake.kernel.prog)
+    with pytest.raises(NoListLru, match="in no release"):
         list_lrus(memory, superblocks(memory))
-    with pytest.raises(AnalysisError):
-        run(Context(k.prog, "synthetic", "3.10-synthetic"))
 
 
 def test_a_kernel_without_memory_cgroups() -> None:
@@ -391,7 +430,7 @@ def test_places_and_sizes_of_allocations() -> None:
     assert id_.name == "kmalloc-128"
     assert tally.bytes[PAGES] == 4 * PAGE
     assert (tally.objects[VMALLOC], tally.bytes[UNKNOWN]) == (1, 40)
-    assert footprint.kmalloc_slots() == (32, 64, 96, 128, 192, 256, 512, 1024)
+    assert footprint.allocator().slots == (32, 64, 96, 128, 192, 256, 512, 1024)
 
 
 def test_many_small_allocations_of_two_sizes() -> None:
@@ -415,19 +454,22 @@ def test_many_small_allocations_of_two_sizes() -> None:
 
 def test_growth_of_a_cache() -> None:
     fake, _ = busy("5.10")
+    fake.kernel.slab(fake.caches[32], free=range(10))
     found = census(fake)
-    slots = 128 * len(fake.caches[32].slabs)
-    cases = {0: CheckStatus.EXPLAINED, slots - 99: CheckStatus.DIFFER}
-    free = next(slab for slab in fake.caches[32].slabs)
-    # All but 100 lists are allocated to nobody that is known, as long as none is free.
-    assert free.objects == 128
-    for before, status in cases.items():
-        checks = list_lru_checks(fake.kernel.prog, found, {"kmalloc-32": before}, False)
-        growth = next(check for check in checks if check.name == "growth of kmalloc-32")
-        assert growth.ours == 100
-        assert growth.counter == slots - before
-        if before:
-            assert growth.status is status
+    slots = sum(slab.objects for slab in fake.caches[32].slabs)
+    for grown, status in (
+        (100, CheckStatus.AGREE),
+        (99, CheckStatus.DIFFER),
+        (101, CheckStatus.EXPLAINED),
+        (110, CheckStatus.EXPLAINED),
+        (111, CheckStatus.DIFFER),
+    ):
+        before = {"kmalloc-32": slots - grown, "no such cache": 1}
+        checks = list_lru_checks(fake.kernel.prog, found, before, False)
+        growth = [check for check in checks if check.name.startswith("growth")]
+        assert [(check.ours, check.counter, check.status) for check in growth] == [
+            (100, grown, status)
+        ]
 
 
 def test_descriptions_of_earlier_slots() -> None:

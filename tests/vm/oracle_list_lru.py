@@ -38,6 +38,7 @@ class LruTruth:
     list_bytes: int = 0
     dead_bytes: int = 0
     empty_bytes: int = 0
+    ids: list[int] = field(default_factory=list)
     xa_nodes: int = 0
     xa_node_bytes: int = 0
 
@@ -190,6 +191,7 @@ class Oracle:
 
     def _slot_of(self, truth: LruTruth, id_: int, items: int, size: int) -> None:
         truth.slots += 1
+        truth.ids.append(id_)
         truth.list_bytes += size
         truth.memcg_items += items
         memcg = self.by_id.get(id_)

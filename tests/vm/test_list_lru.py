@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 import drgn
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -14,7 +15,7 @@ from drgn_scripts.analyses import Context
 from drgn_scripts.analyses.list_lru import ANALYSIS, run
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.kernel.list_lru_census import take
-from drgn_scripts.kernel.list_lru_model import Stage
+from drgn_scripts.kernel.list_lru_model import Stage, xa_nodes
 from drgn_scripts.kernel.list_lru_tables import NO_MEMCG
 from drgn_scripts.progress import SilentProgress
 from drgn_scripts.results import CheckStatus, Result
@@ -244,6 +245,7 @@ def test_model_gives_what_was_measured(case: Case) -> None:
     assert model.lists == case.total("list_bytes")
     assert model.pointers == case.total("pointer_bytes") + case.total("xa_node_bytes")
     assert model.node_arrays == case.total("node_bytes")
+    assert model.pointers > 0
     arrays = case.dump.kernel == "5.10"
     assert census.projection.measured is (Stage.ARRAYS if arrays else Stage.XARRAY)
     figures = {
@@ -253,6 +255,18 @@ def test_model_gives_what_was_measured(case: Case) -> None:
     assert figures[census.projection.measured] == case.figure("structural_bytes")
     assert figures[Stage.ARRAYS] >= figures[Stage.PER_MEMCG] > figures[Stage.ON_DEMAND]
     assert figures[Stage.ON_DEMAND] > figures[Stage.XARRAY]
+
+
+def test_nodes_of_xarrays_follow_from_ids(case: Case) -> None:
+    """What the projection of older kernels counts on."""
+    lrus = list(case.oracle.lrus.values())
+    lane = [row for row, truth in enumerate(lrus) for _ in truth.ids]
+    index = [id_ for truth in lrus for id_ in truth.ids]
+    expected = case.total("xa_nodes")
+    if case.dump.kernel == "5.10":
+        # Each would have 766 ids: twelve nodes, and one above them.
+        expected = case.total("aware") * 13
+    assert xa_nodes(np.array(lane), np.array(index, np.uint64)) == expected > 200
 
 
 def test_where_the_bytes_are(case: Case) -> None:

@@ -50,7 +50,8 @@ LRU_ERAS = {
 }
 
 
-def _types(era: LruEra) -> Table:
+def types_of(era: LruEra) -> Table:
+    """The types of an era, for :func:`add_types`."""
     lru = "8 struct list_head list\n24 int shrinker_id"
     lru += "\n28 bool memcg_aware" * era.flag
     where = "\n40 struct list_lru_node * node" + "\n48 struct xarray xa" * era.xarray
@@ -126,7 +127,7 @@ class FakeListLrus:
         self.era = LRU_ERAS[era] if isinstance(era, str) else era
         self.kernel = k = FakeKernel(self.era.kernel)
         self.files = FakeFiles(k)
-        add_types(k.prog, _types(self.era), "list_lrus")
+        add_types(k.prog, types_of(self.era), "list_lrus")
         self.ids = ids
         self.caches = {size: k.cache(f"kmalloc-{size}", size) for size in SLOTS}
         self.caches[584] = k.cache("radix_tree_node", 584)
