@@ -16,17 +16,14 @@ from drgn.helpers.linux.mm import totalram_pages
 from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.engine.slabs import UnsupportedAllocator
-from drgn_scripts.human import human_bytes, human_ratio
 from drgn_scripts.kernel.list_lru import MODULES, NoListLru
 from drgn_scripts.kernel.list_lru_census import ListLruCensus, take
 from drgn_scripts.kernel.list_lru_checks import list_lru_checks, list_lru_gaps, parse_before
+from drgn_scripts.kernel.list_lru_findings import list_lru_findings
 from drgn_scripts.kernel.list_lru_model import (
     LEFT_OUT,
-    PATCH,
-    Cost,
     Stage,
     cost,
-    memcgs_at_once,
     what_if,
 )
 from drgn_scripts.kernel.list_lru_tables import (
@@ -37,7 +34,7 @@ from drgn_scripts.kernel.list_lru_tables import (
     structure_table,
     superblock_table,
 )
-from drgn_scripts.results import Column, Figure, Finding, Result, Severity, Table, Unit
+from drgn_scripts.results import Column, Figure, Result, Table, Unit
 
 _SUMMARY_OF = {
     Stage.ARRAYS: "projected_arrays_bytes",
@@ -77,6 +74,7 @@ def _modelled(result: Result, text: str) -> Result:
         model = what_if(text)
     except ValueError as error:
         raise AnalysisError(f"--what-if: {error}") from None
+    result.measures = False
     of, size, count = model.population, Unit.BYTES, Unit.COUNT
     result.summary |= {
         "nodes": Figure(of.nodes, count, "NUMA nodes"),
@@ -102,40 +100,22 @@ class _Report:
     def __init__(self, result: Result, census: ListLruCensus, memory: Memory) -> None:
         self.result = result
         self.census = census
-        self.memory = memory
         self.prog = memory.prog
+        self.ram = int(totalram_pages(self.prog)) << memory.page_shift
         self.slots = census.slots
         self.groups = census.groups
-        self.now = Cost(
-            census.projection.measured,
-            int(census.node_bytes.sum()),
-            int(census.pointer_bytes.sum() + self.slots.xa_node_bytes.sum()),
-            int(self.slots.bytes.sum()),
-        )
-        # The arrays of nodes are the same at all stages, and these are measured.
-        self.costs = {
-            stage: replace(found, node_arrays=self.now.node_arrays)
-            for stage, found in census.projection.costs.items()
-        }
-        self.costs[self.now.stage] = self.now
+        self.now = census.projection.now
+        self.costs = census.projection.costs
         self.maps = int(census.shrinker_maps.bytes.sum())
         self.dead = int(self.slots.dead_bytes.sum())
         self.empty = int(self.slots.empty_bytes.sum())
         self.serials = self._serials()
-        self.newer = self._newer()
 
     def _serials(self) -> int | None:
         try:
             return int(self.prog["css_serial_nr_next"])
         except (LookupError, drgn.FaultError):
             return None
-
-    def _newer(self) -> int | None:
-        """How many of the memory cgroups online were created after the oldest that is dying."""
-        serial, alive = self.groups.serial, self.groups.alive
-        if not serial.any() or alive.all():
-            return None
-        return int((serial[alive] > serial[~alive].min()).sum())
 
     def _shrunk(self) -> int | None:
         """Bytes of arrays and lists for as many ids as are needed; None since 5.18."""
@@ -158,11 +138,7 @@ class _Report:
         tables["projection"] = projection_table(
             self.costs, now=(self.now.stage, self.now), shrinker_bytes=self.maps
         )
-        self._waste_finding()
-        self._slots_finding()
-        self._dying_finding()
-        self._maps_finding()
-        self._saved_finding()
+        self.result.findings += list_lru_findings(census, self.ram)
 
     def _projected(self, stage: Stage) -> int:
         return self.costs[stage].total + self.maps
@@ -191,7 +167,7 @@ class _Report:
                 int((~groups.online).sum()), count, "of those, offline: kept by what is charged"
             ),
             "memcgs_newer_than_dying": Figure(
-                self.newer, count, "online ones created after the oldest dying one"
+                census.newer, count, "online ones created after the oldest dying one"
             ),
             "list_lrus": Figure(len(census.lrus), count, "list_lrus"),
             "memcg_aware": Figure(int(census.lrus.aware.sum()), count, "that know memory cgroups"),
@@ -202,7 +178,9 @@ class _Report:
             "empty_slots": Figure(int(slots.empty.sum()), count, "of those, of one but empty"),
             "dead_slots": Figure(int(slots.dead.sum()), count, "of those, of no memory cgroup"),
             "structural_bytes": Figure(census.structural_bytes, size, "all structures"),
-            "share_of_ram": Figure(self._share(census.structural_bytes), Unit.RATIO, "of RAM"),
+            "share_of_ram": Figure(
+                census.structural_bytes / max(self.ram, 1), Unit.RATIO, "of RAM"
+            ),
             "empty_bytes": Figure(self.empty, size, "lists of memory cgroups that are empty"),
             "dead_slot_bytes": Figure(self.dead, size, "lists of memory cgroups that are gone"),
             "shrinker_map_bytes": Figure(self.maps, size, "shrinker maps"),
@@ -215,125 +193,6 @@ class _Report:
             label = f"with {stage.value}{measured}"
             figures[name] = Figure(self._projected(stage), size, label)
         self.result.summary |= figures
-
-    def _share(self, part: int) -> float:
-        return part / max(int(totalram_pages(self.prog)) << self.memory.page_shift, 1)
-
-    # Findings
-
-    def _waste_finding(self) -> None:
-        census, ids = self.census, self.census.ids
-        total, slots = self.now.total, int(self.slots.slots.sum())
-        waste = total - self.costs[Stage.XARRAY].total
-        if census.lrus.has_xarray or ids.cache_ids is None or waste < _NOTABLE_BYTES:
-            return
-        share = self._share(total)
-        used = slots - int(self.slots.dead.sum() + self.slots.empty.sum())
-        online = int(self.groups.online.sum())
-        largest = self.result.tables["owners"].frame.iloc[0]
-        per_mount = total // max(int(census.lrus.aware.sum()), 1) * 2
-        self.result.findings.append(
-            Finding(
-                _severity(share),
-                f"list_lrus take {human_bytes(total)}, {human_ratio(share)} of RAM; "
-                f"{used:,} of {slots:,} lists for memory cgroups hold anything, and "
-                f"{human_bytes(self.dead)} are for cgroups that are gone",
-                f"memcg_nr_cache_ids is {ids.cache_ids:,}: at least "
-                f"{memcgs_at_once(ids.cache_ids):,} memory cgroups have existed at the same time, "
-                f"{online:,} are online now. {len(census.blocks):,} super blocks have lists for "
-                f"each, {human_bytes(per_mount)} per mount; most have "
-                f"{largest['owner']} ({human_bytes(int(largest['bytes']))})",
-                f"5.18 (RHEL 9.2, UEK7) allocates lists on demand, which leaves "
-                f"{human_bytes(self.costs[Stage.XARRAY].total)}. Until then unmount what is not "
-                f"needed, which gives {human_bytes(per_mount)} back for each mount. Removing "
-                "cgroups and dropping caches gives nothing back: memcg_nr_cache_ids shrinks only "
-                "with a reboot",
-                patch=PATCH[Stage.XARRAY],
-                cost_bytes=waste,
-            )
-        )
-
-    def _slots_finding(self) -> None:
-        """With the XArray, lists that stay behind when they are empty."""
-        if not self.census.lrus.has_xarray or self.empty < _NOTABLE_BYTES:
-            return
-        self.result.findings.append(
-            Finding(
-                _severity(self._share(self.empty)),
-                f"lists of memory cgroups that are empty take {human_bytes(self.empty)}, "
-                f"{human_ratio(self._share(self.empty))} of RAM",
-                f"{int(self.slots.empty.sum()):,} of {int(self.slots.slots.sum()):,}: each is "
-                "for a file system that its cgroup, or one below, has used once",
-                "they go with their memory cgroup or their mount",
-                cost_bytes=self.empty,
-            )
-        )
-
-    def _dying_finding(self) -> None:
-        groups = self.groups
-        alive = int(groups.alive.sum())
-        dying = len(groups) - alive
-        if dying < max(_NOTABLE_DYING, alive // 2):
-            return
-        evidence = "each keeps its mem_cgroup, and a shrinker map for each node"
-        if self.newer is not None:
-            evidence += f"; {self.newer:,} of those online were created after the oldest of them"
-        self.result.findings.append(
-            Finding(
-                Severity.NOTICE,
-                f"{dying:,} of {len(groups):,} memory cgroups are dying: removed, but kept by "
-                "what is charged to them",
-                evidence,
-                "they have no lists of their own any more; what keeps them is most often page "
-                "cache or tmpfs, which reclaim or removing the files releases",
-                cost_bytes=int(self.census.shrinker_maps.bytes[~groups.alive].sum()),
-            )
-        )
-
-    def _maps_finding(self) -> None:
-        share = self._share(self.maps)
-        if self.maps < _NOTABLE_BYTES or share < _NOTABLE_SHARE:
-            return
-        self.result.findings.append(
-            Finding(
-                _severity(share),
-                f"shrinker maps of memory cgroups take {human_bytes(self.maps)}, "
-                f"{human_ratio(share)} of RAM",
-                f"{len(self.groups):,} memory cgroups, dying ones included, have room for "
-                f"{self.census.shrinker_maps.shrinkers or 0:,} shrinkers each on "
-                f"{self.census.nodes} nodes, of which each mount takes one",
-                "they go with the memory cgroups; they do not shrink with the mounts",
-                cost_bytes=self.maps,
-            )
-        )
-
-    def _saved_finding(self) -> None:
-        saved = self.costs[Stage.ARRAYS].total - self.now.total
-        if not self.census.lrus.has_xarray or saved < _NOTABLE_BYTES:
-            return
-        self.result.findings.append(
-            Finding(
-                Severity.INFO,
-                f"list_lrus take {human_bytes(self.now.total)}; the arrays of kernels up to 5.17 "
-                f"would take {human_bytes(self.costs[Stage.ARRAYS].total)} for the same mounts "
-                "and memory cgroups",
-                f"memcg_nr_cache_ids would be at least {self.census.ids_now:,}, from the highest "
-                "id in use now",
-            )
-        )
-
-
-_NOTABLE_BYTES = 1 << 20
-_NOTABLE_SHARE = 0.001
-_NOTABLE_DYING = 10
-_LARGE_SHARE, _HUGE_SHARE = 0.01, 0.05
-
-
-def _severity(share: float) -> Severity:
-    """Of a waste, by its share of RAM."""
-    if share >= _HUGE_SHARE:
-        return Severity.CRITICAL
-    return Severity.WARNING if share >= _LARGE_SHARE else Severity.NOTICE
 
 
 ANALYSIS = Analysis(

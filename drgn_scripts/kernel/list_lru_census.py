@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from drgn.helpers.linux.nodemask import for_each_node, nr_node_ids
@@ -42,10 +42,12 @@ class Projection:
     """What the lists of this dump cost at each stage of the series."""
 
     population: Population
+    now: Cost
+    """As measured, at the stage that this kernel is at."""
+    model: Cost
+    """What the model makes of that."""
     costs: dict[Stage, Cost]
-    """By the model, with the bytes of node arrays as they are."""
-    measured: Stage
-    """The stage that this kernel is at."""
+    """All stages: this one as measured, others by the model with node arrays as measured."""
     formula: int
     """Bytes by the published formula."""
 
@@ -88,6 +90,14 @@ class ListLruCensus:
         return items
 
     @property
+    def newer(self) -> int | None:
+        """How many memory cgroups online were created after the oldest that is dying."""
+        serial, alive = self.groups.serial, self.groups.alive
+        if not serial.any() or alive.all():
+            return None
+        return int((serial[alive] > serial[~alive].min()).sum())
+
+    @property
     def structural_bytes(self) -> int:
         """All of them, shrinker maps included."""
         return int(self.bytes.sum() + self.shrinker_maps.bytes.sum())
@@ -126,6 +136,20 @@ def take(memory: Memory, jobs: int, progress: Progress) -> ListLruCensus:
     if ids_now is None:
         # The root has the first of these ids and had none then: what is left counts from 0.
         ids_now = nr_cache_ids(max(ids.highest - 1, 0))
+    now = Cost(
+        Stage.XARRAY if lrus.has_xarray else Stage.ARRAYS,
+        node_arrays=int(node_bytes.sum()),
+        pointers=int(pointer_bytes.sum() + slots.xa_node_bytes.sum()),
+        lists=int(slots.bytes.sum()),
+    )
+    if lrus.has_xarray:
+        # There may be millions, and they have been counted.
+        pairs, pair_nodes = int(slots.slots.sum()), int(slots.xa_nodes.sum())
+    else:
+        lru, index = _pairs(groups, ids, slots)
+        pairs, pair_nodes = len(lru), xa_nodes(lru, index)
+    aware = int(lrus.aware.sum())
+    population = Population(nodes, ids_now, aware, pairs, pair_nodes, len(lrus) - aware)
     return ListLruCensus(
         blocks=blocks,
         lrus=lrus,
@@ -137,7 +161,7 @@ def take(memory: Memory, jobs: int, progress: Progress) -> ListLruCensus:
         shrinker_maps=maps,
         tallies=tallies,
         use=use,
-        projection=_projection(lrus, groups, ids, slots, footprint, nodes, ids_now),
+        projection=_projection(population, now, footprint, node_size),
         footprint=footprint,
         report=report,
         nodes=nodes,
@@ -146,41 +170,27 @@ def take(memory: Memory, jobs: int, progress: Progress) -> ListLruCensus:
 
 
 def _projection(
-    lrus: ListLrus,
-    groups: Memcgs,
-    ids: MemcgIds,
-    slots: Slots,
-    footprint: Footprint,
-    nodes: int,
-    ids_now: int,
+    population: Population, now: Cost, footprint: Footprint, node_size: int
 ) -> Projection:
     allocator = footprint.allocator()
-    aware = int(lrus.aware.sum())
-    if lrus.has_xarray:
-        # There may be millions, and they have been counted.
-        pairs, nodes_of = int(slots.slots.sum()), int(slots.xa_nodes.sum())
-    else:
-        lru, index = _pairs(groups, ids, slots)
-        pairs, nodes_of = len(lru), xa_nodes(lru, index)
-    population = Population(
-        nodes=nodes,
-        ids=ids_now,
-        lrus=aware,
-        pairs=pairs,
-        xa_nodes=nodes_of,
-        others=len(lrus) - aware,
-    )
     stride = XA_NODE
     for cache in footprint.slab_map.caches:
         if cache.name == "radix_tree_node":
             stride = cache.slot_size
-    costs = {stage: cost(stage, population, allocator, xa_node_bytes=stride) for stage in Stage}
+    models = {
+        stage: cost(stage, population, allocator, node_bytes=node_size, xa_node_bytes=stride)
+        for stage in Stage
+    }
+    # The arrays of nodes are the same at all stages, and these are measured.
+    costs = {stage: replace(found, node_arrays=now.node_arrays) for stage, found in models.items()}
+    costs[now.stage] = now
     slot = allocator.size(LIST_LRU_ONE)
     return Projection(
-        population,
-        costs,
-        Stage.XARRAY if lrus.has_xarray else Stage.ARRAYS,
-        formula(nodes, ids_now, aware, slot),
+        population=population,
+        now=now,
+        model=models[now.stage],
+        costs=costs,
+        formula=formula(population.nodes, population.ids, population.lrus, slot),
     )
 
 

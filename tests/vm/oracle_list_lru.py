@@ -39,6 +39,8 @@ class LruTruth:
     dead_bytes: int = 0
     empty_bytes: int = 0
     ids: list[int] = field(default_factory=list)
+    holders: set[str] = field(default_factory=set)
+    """Paths of memory cgroups that have something on it."""
     xa_nodes: int = 0
     xa_node_bytes: int = 0
 
@@ -202,6 +204,8 @@ class Oracle:
         memcg.slots += 1
         memcg.list_bytes += size
         memcg.items[truth.kind] += items
-        if not items:
+        if items:
+            truth.holders.add(memcg.path)
+        else:
             truth.empty += 1
             truth.empty_bytes += size

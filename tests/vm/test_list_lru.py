@@ -13,6 +13,7 @@ import pytest
 
 from drgn_scripts.analyses import Context
 from drgn_scripts.analyses.list_lru import ANALYSIS, run
+from drgn_scripts.analyses.slab import run as run_slab
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.kernel.list_lru_census import take
 from drgn_scripts.kernel.list_lru_model import Stage, xa_nodes
@@ -241,20 +242,43 @@ def test_arrays_shrink_no_more(case: Case) -> None:
 def test_model_gives_what_was_measured(case: Case) -> None:
     """The stage that this kernel is at, by arithmetic alone."""
     census = take(Memory(case.prog), 1, SilentProgress())
-    model = census.projection.costs[census.projection.measured]
+    model, now = census.projection.model, census.projection.now
     assert model.lists == case.total("list_bytes")
     assert model.pointers == case.total("pointer_bytes") + case.total("xa_node_bytes")
     assert model.node_arrays == case.total("node_bytes")
     assert model.pointers > 0
     arrays = case.dump.kernel == "5.10"
-    assert census.projection.measured is (Stage.ARRAYS if arrays else Stage.XARRAY)
+    assert now == model
+    assert now.stage is (Stage.ARRAYS if arrays else Stage.XARRAY)
     figures = {
         stage: case.figure(f"projected_{name}_bytes")
         for stage, name in zip(Stage, ("arrays", "patch7", "ondemand", "xarray"), strict=True)
     }
-    assert figures[census.projection.measured] == case.figure("structural_bytes")
+    assert figures[now.stage] == case.figure("structural_bytes")
     assert figures[Stage.ARRAYS] >= figures[Stage.PER_MEMCG] > figures[Stage.ON_DEMAND]
     assert figures[Stage.ON_DEMAND] > figures[Stage.XARRAY]
+
+
+def test_lists_on_demand(case: Case) -> None:
+    """What 5.18 would keep: lists for cgroups that have something there, and for those above."""
+    if case.dump.kernel != "5.10":
+        pairs = case.total("slots")
+    else:
+        holders = {
+            (row, "/".join(path.split("/")[:depth]))
+            for row, truth in enumerate(case.oracle.lrus.values())
+            for path in truth.holders
+            for depth in range(2, path.count("/") + 2)
+        }
+        pairs = len(holders)
+        assert pairs >= sum(len(truth.holders) for truth in case.oracle.lrus.values()) > 90
+    size = 64 if case.figure("nodes") == 2 else 32
+    frame = case.table("projection").set_index("stage")
+    assert frame.loc["on demand", "list_bytes"] == pairs * size
+    assert frame.loc["on demand", "pointer_bytes"] == case.figure("memcg_aware") * max(
+        case.total("pointer_bytes") // case.figure("memcg_aware"),
+        2048 if case.dump.kernel != "5.10" else 0,
+    )
 
 
 def test_nodes_of_xarrays_follow_from_ids(case: Case) -> None:
@@ -271,6 +295,9 @@ def test_nodes_of_xarrays_follow_from_ids(case: Case) -> None:
 
 def test_where_the_bytes_are(case: Case) -> None:
     frame = case.table("structures")
+    slab = run_slab(Context(case.prog, case.result.target, case.result.kernel))
+    active = slab.tables["caches"].frame.set_index("cache")["objects_active"]
+    assert frame["active"].tolist() == active[frame["place"]].tolist()
     assert frame["bytes"].sum() == case.figure("structural_bytes")
     lists = frame[frame["kind"] == "lists"]
     assert lists["objects"].sum() == case.figure("slots")
