@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 
 import drgn
 import numpy as np
@@ -339,6 +340,27 @@ def test_the_kernels_list_runs_into_nowhere() -> None:
     assert len(found.lrus) == 6
     gaps = [gap.what for gap in list_lru_gaps(found)]
     assert gaps == ["lists of super blocks, mounts, list_lrus or memory cgroups"]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_damage_is_an_exception(seed: int) -> None:
+    """Words of list_lrus, arrays, nodes and lists that say anything: figures, or a sentence."""
+    chance = random.Random(seed)
+    fake, _ = busy(chance.choice(list(LRU_ERAS)))
+    fake.settle()
+    used = [
+        address
+        for cache in fake.caches.values()
+        for slab in cache.slabs
+        for address in range(slab.address, slab.address + PAGE, 8)
+        if fake.kernel.word(address)
+    ]
+    for address in chance.sample(used, 5):
+        wild = DIRECT_MAP + chance.randrange(0, 4096 * PAGE, 8)
+        words = [0, 1, 2, 0x10, (1 << 64) - 1, wild, wild | 2, chance.getrandbits(64)]
+        fake.kernel.write_words(address, chance.choice(words))
+    result = run(Context(fake.kernel.prog, "synthetic", "synthetic"))
+    assert result.summary["slots"].value is not None
 
 
 # Kernels without

@@ -10,6 +10,8 @@ import drgn
 import numpy as np
 import pandas as pd
 import pytest
+from drgn.helpers.linux.mm import compound_nr, virt_to_page
+from drgn.helpers.linux.slab import find_containing_slab_cache
 
 from drgn_scripts.analyses import Context
 from drgn_scripts.analyses.list_lru import ANALYSIS, run
@@ -318,6 +320,29 @@ def test_small_chunks_and_two_processes_give_the_same(case: Case) -> None:
         assert again.findings == case.result.findings
         for name, table in again.tables.items():
             pd.testing.assert_frame_equal(table.frame, case.result.tables[name].frame)
+
+
+def test_arrays_beyond_the_slab_caches() -> None:
+    """Three thousand pointers do not fit into the largest of them."""
+    dump = build("5.10", "list-lru-large")
+    target = open_target(str(dump.formats["elf"]), dump.debug)
+    result = run(ANALYSIS.context(target, jobs=1))
+    prog, frame = target.prog, result.tables["lrus"].frame
+    pages = 0
+    for address in frame["address"].tolist():
+        array = drgn.Object(prog, "struct list_lru", address=address).node[0].memcg_lrus
+        assert not find_containing_slab_cache(prog, array)
+        pages += int(compound_nr(virt_to_page(array)))
+    assert frame["pointer_bytes"].sum() == pages * 4096 == len(frame) * 8 * 4096
+    structures = result.tables["structures"].frame.set_index("kind")
+    assert structures.loc["pointer arrays", "place"] == "pages"
+    assert {check.status for check in result.checks} == {CheckStatus.AGREE}
+    summary = result.summary
+    assert summary["nr_cache_ids"].value == 3070
+    assert summary["slots"].value == len(frame) * 3070 > 2_000_000
+    assert summary["formula_bytes"].value == len(frame) * 3070 * 32
+    # 100 of 1560 cgroups are left, and have the lowest numbers.
+    assert summary["nr_cache_ids_needed"].value == 100
 
 
 def test_a_bit_of_everything(mixed_target: Target, mixed_dump: Dump) -> None:
