@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,17 +110,45 @@ def test_modules_that_are_not_loaded_prove_nothing() -> None:
     assert found["list-lru-xarray"].state is State.PRESENT
 
 
-def test_command(mixed_dump: Dump, capsys: pytest.CaptureFixture[str], kernel: str) -> None:
-    symbols = [word for path in mixed_dump.debug for word in ("-s", str(path))]
-    assert cli.main(["patches", str(mixed_dump.formats["elf"]), *symbols, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
+    """Run ``kcensus ARGS --json``; its document."""
+    assert cli.main([*args, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("release", "scenario", "dear"),
+    [
+        # What costs most, or saves most: arrays of lists; names that do not exist; shared slabs.
+        ("5.10", "list-lru", "list-lru-memory"),
+        ("6.12", "negatives", "negative-dentry-bloat"),
+        ("6.1", "mixed", "slab-objcg-controller"),
+    ],
+)
+def test_prices_are_the_figures_of_the_analyses(
+    release: str, scenario: str, dear: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = build(release, scenario)
+    target = [str(dump.formats["elf"]), *(w for path in dump.debug for w in ("-s", str(path)))]
+    document = run(capsys, "patches", *target)
     rows = {row["patch"]: row for row in document["tables"]["patches"]}
     assert set(rows) == set(TRUTH)
-    # The figure is the slab analysis' own.
-    assert cli.main(["slab", str(mixed_dump.formats["elf"]), *symbols, "--json"]) == 0
-    slab = json.loads(capsys.readouterr().out)["summary"]
-    saving = rows["slab-objcg-controller"]["saving_bytes"]
-    assert saving == slab["old_controller_extra_bytes"] > 0
+    assert document["tables"]["prices"][0]["patch"] == dear
+    figures: dict[str, dict[str, int]] = {}
+    for price in document["tables"]["prices"]:
+        one, _, other = price["formula"].partition(" - ")
+        name, _, key = one.partition(".")
+        if name not in analyses():
+            continue
+        if name not in figures:
+            figures[name] = run(capsys, name, *target)["summary"]
+        expected = figures[name][key] - (figures[name][other.partition(".")[2]] if other else 0)
+        assert price["bytes"] == expected, price
+        row = rows[price["patch"]]
+        assert expected == (
+            row["cost_bytes"] if price["kind"] == "absence costs" else row["saving_bytes"]
+        )
+    assert len(figures) >= 2
     # A figure that the catalogue names and an analysis does not have is a mistake of ours.
     assert not any("no figure" in gap["reason"] for gap in document["gaps"])
 
