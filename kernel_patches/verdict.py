@@ -80,7 +80,13 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float, unit: U
     figures = f"{validation.metric.what} {human(old, unit)} before, {human(new, unit)} after"
     reasons = list(judgement.reasons)
     if judgement.verdict is not Verdict.INCONCLUSIVE:
-        reasons.insert(0, "the pair is alike in memory, CPUs and load" + _unknown(judgement.pairs))
+        useful = [pair for pair in judgement.pairs if not pair.problems]
+        what = "the pair is" if len(useful) == 1 else f"{len(useful)} pairs are"
+        reasons.insert(0, f"{what} alike in memory, CPUs and load{_unknown(useful)}")
+    if validation.switch and judgement.pairs[0].before.switch is not None:
+        sides = judgement.pairs[0].before.switch, judgement.pairs[0].after.switch
+        shown = [human(side, Unit.COUNT) for side in sides]
+        reasons.append(f"{validation.switch} is {shown[0]} before and {shown[1]} after")
     if judgement.claimed is not None:
         reasons.append(f"published for a machine of its own size: {human_ratio(judgement.claimed)}")
     return Finding(

@@ -122,6 +122,9 @@ def test_limit_of_copies_in_flight(run: Run, tmp_path: Path) -> None:
     (pair,) = found["tables"]["pairs"]
     assert (pair["switch_before"], pair["switch_after"]) == (4294967295, 2048)
     assert (pair["state_before"], pair["state_after"]) == ("present", "present")
+    assert (
+        "cow_threshold is 4,294,967,295 before and 2,048 after" in found["findings"][0]["evidence"]
+    )
     # Tens of thousands of jobs of three kilobytes each.
     assert summary["before"] - summary["after"] > 40 << 20
 
