@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import host, image, store, truth
+from . import headers, host, image, store, truth
 from .host import LabError, say
 from .qemu import Machine
 from .scenario import Scenario, load, scenarios
@@ -112,6 +112,8 @@ def _key(kernel: Kernel, case: Scenario) -> str:
         digest.update(step.line().encode())
     for path in image.guest_sources():
         digest.update(path.name.encode() + path.read_bytes())
+    for name in sorted(headers.names() & set(case.modules)):
+        digest.update(headers.source(name).read_bytes())
     return digest.hexdigest()[:12]
 
 

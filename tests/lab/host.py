@@ -21,6 +21,7 @@ _COMMANDS = {
     "dmsetup": "dmsetup",
     "mkfs.xfs": "xfsprogs",
     "gcc": "gcc",
+    "make": "make",
     "xz": "xz-utils",
     "crash": "crash",  # the tests hold our figures against it
 }

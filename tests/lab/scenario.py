@@ -129,6 +129,13 @@ def _ramdisks(table: _Table, context: _Context) -> Iterator[Step]:
 
 
 @_verb
+def _module(table: _Table, context: _Context) -> Iterator[Step]:
+    name = table.get("name", str)
+    context.modules[name] = None
+    yield Step("module", (f"/modules/{name}.ko", table.get("parameters", str, "")))
+
+
+@_verb
 def _xfs(table: _Table, context: _Context) -> Iterator[Step]:
     device, path = table.get("device", str), context.text(table.get("path", str))
     context.modules["xfs"] = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from . import debian, host
+from . import debian, headers, host
 from .host import LabError, say
 
 if sys.version_info >= (3, 11):
@@ -41,6 +41,7 @@ class Kernel:
     release: str
     version: str
     """The version of the Debian package."""
+    suite: str
     nodes: int
     path: Path
 
@@ -56,11 +57,15 @@ class Kernel:
 
     def module(self, name: str) -> Path | None:
         """The file of a loadable module; nothing if it is built in or does not exist."""
+        if name in headers.names():
+            return headers.module(name, self.suite, self.release, self.version)
         path = self.path / "modules" / f"{name}.ko"
         return path if path.exists() else None
 
     def debug(self, name: str) -> Path:
         """A module's debug information."""
+        if name in headers.names():
+            return headers.module(name, self.suite, self.release, self.version)
         return self.path / "debug" / f"{name}.ko"
 
     def closure(self, names: Iterable[str]) -> list[str]:
@@ -118,7 +123,7 @@ def _stored(wanted: _Wanted, pointer: Path, modules: list[str]) -> Kernel | None
     path = pointer.parent / data["directory"]
     if data["modules"] != modules or data["suite"] != wanted.suite or not path.is_dir():
         return None
-    return Kernel(wanted.name, data["release"], data["version"], wanted.nodes, path)
+    return Kernel(wanted.name, data["release"], data["version"], wanted.suite, wanted.nodes, path)
 
 
 def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> Kernel:
@@ -129,7 +134,9 @@ def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> 
     wanted = _declared().get(name)
     if not wanted:
         raise LabError(f"There is no kernel {name}; there are {', '.join(kernels())}.")
-    all_modules = sorted({*_MODULES, *(module.replace("-", "_") for module in modules)})
+    all_modules = sorted(
+        {*_MODULES, *(module.replace("-", "_") for module in modules)} - headers.names()
+    )
     pointer = host.cache() / "kernels" / f"{name}.json"
     if not refresh and (stored := _stored(wanted, pointer, all_modules)):
         return stored
@@ -151,7 +158,7 @@ def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> 
             )
         )
         pointer.with_suffix(".new").replace(pointer)
-    return Kernel(name, release, version, wanted.nodes, directory)
+    return Kernel(name, release, version, wanted.suite, wanted.nodes, directory)
 
 
 def _fetch(wanted: _Wanted, modules: list[str]) -> tuple[str, str, Path]:

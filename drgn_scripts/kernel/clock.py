@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Ticks: how many there are in a second, and how many have been."""
+
+from __future__ import annotations
+
+import drgn
+
+
+def hz(prog: drgn.Program) -> int:
+    """CONFIG_HZ, from the clock that counts ticks: ``mult >> shift`` is nanoseconds of one.
+
+    No variable holds HZ itself, and the kernel's configuration is seldom in its memory.
+
+    :raises LookupError: this kernel has no ``clocksource_jiffies``
+    """
+    clock = prog["clocksource_jiffies"]
+    return round(1_000_000_000 / (int(clock.mult) >> int(clock.shift)))
+
+
+def jiffies(prog: drgn.Program) -> int:
+    """The number of ticks, as the low word that kernel structures keep.
+
+    :raises LookupError: the variable is not known
+    """
+    return int(prog["jiffies_64"]) & ((1 << 64) - 1)
+
+
+def elapsed(now: int, then: int) -> int:
+    """Ticks from ``then`` to ``now``; not negative, since stamps of other CPUs may be ahead."""
+    distance = (now - then) & ((1 << 64) - 1)
+    return 0 if distance >= 1 << 63 else distance

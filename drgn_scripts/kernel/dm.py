@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Device-mapper devices with their names and the targets of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import drgn
+from drgn import Object, Program, cast
+from drgn.helpers.linux.idr import idr_for_each
+
+_MAX_TARGETS = 1 << 20
+"""No table has that many: a larger number is damage."""
+_RESERVED = (1 << 64) - 1
+"""A minor number that is taken, and whose device does not exist yet."""
+
+
+@dataclass(frozen=True)
+class DmTarget:
+    """One line of a table."""
+
+    type_name: str
+    begin: int
+    """First sector in the device."""
+    length: int
+    """Sectors."""
+    private: int
+    """Address of what the target's own module keeps."""
+
+
+@dataclass(frozen=True)
+class MappedDevice:
+    """One ``struct mapped_device``. Names are as the kernel has them, not safe to print."""
+
+    address: int
+    number: str
+    """``major:minor``"""
+    name: str
+    uuid: str
+    targets: tuple[DmTarget, ...]
+
+
+@dataclass
+class MappedDevices:
+    """All of them, by minor number."""
+
+    devices: list[MappedDevice] = field(default_factory=list)
+    damaged: int = 0
+    """Devices or tables that could not be read."""
+
+    def by_number(self) -> dict[str, str]:
+        """Names by ``major:minor``."""
+        return {device.number: device.name for device in self.devices}
+
+
+def text(raw: bytes) -> str:
+    """Bytes of a name as text that keeps them all."""
+    return raw.decode(errors="backslashreplace")
+
+
+def mapped_devices(prog: Program) -> MappedDevices:
+    """All devices of the device mapper; none where it is not loaded.
+
+    :raises LookupError: ``dm_mod`` has no debug info here
+    """
+    found = MappedDevices()
+    type_ = prog.type("struct mapped_device *")
+    for _, entry in _minors(prog, found):
+        if entry in (0, _RESERVED):
+            continue
+        try:
+            found.devices.append(_device(Object(prog, type_, value=entry), found))
+        except drgn.FaultError:
+            found.damaged += 1
+    return found
+
+
+def _minors(prog: Program, found: MappedDevices) -> list[tuple[int, int]]:
+    entries = []
+    try:
+        for minor, entry in idr_for_each(prog["_minor_idr"].address_of_()):
+            entries.append((int(minor), int(entry.value_())))
+    except drgn.FaultError:
+        found.damaged += 1
+    return sorted(entries)
+
+
+def _device(md: Object, found: MappedDevices) -> MappedDevice:
+    number = text(md.name.string_())
+    try:
+        # The name stands in the cell of a hash table up to 5.12, since b82096afc8af (5.13) of a
+        # red-black tree; the device points at it either way.
+        cell = cast("struct hash_cell *", md.interface_ptr)
+        name = text(cell.name.string_()) if cell else ""
+        uuid = text(cell.uuid.string_()) if cell and cell.uuid else ""
+    except (drgn.FaultError, LookupError):
+        name, uuid = "", ""
+        found.damaged += 1
+    try:
+        targets = tuple(_targets(md))
+    except drgn.FaultError:
+        targets = ()
+        found.damaged += 1
+    return MappedDevice(int(md.value_()), number, name, uuid, targets)
+
+
+def _targets(md: Object) -> list[DmTarget]:
+    table = cast("struct dm_table *", md.map)
+    if not table:
+        return []
+    return [
+        DmTarget(
+            text(target.type.name.string_()),
+            int(target.begin),
+            int(target.len),
+            int(target.private),
+        )
+        for target in (table.targets[i] for i in range(min(int(table.num_targets), _MAX_TARGETS)))
+    ]
+
+
+# The client of a target: from its private data, by the name of its type. dm-era and the RAID
+# targets of md have none.
+
+
+def _member(type_name: str, path: str) -> Callable[[Program, int], list[int]]:
+    def get(prog: Program, private: int) -> list[int]:
+        found = Object(prog, f"struct {type_name} *", value=private)
+        for name in path.split("."):
+            found = found.member_(name)
+        return [int(found.value_())]
+
+    return get
+
+
+def _zoned(prog: Program, private: int) -> list[int]:
+    target = Object(prog, "struct dmz_target *", value=private)
+    # 8f22272af7a7 (5.8) made it an array, with a thread of reclaim for each device.
+    if not prog.type("struct dmz_dev").has_member("reclaim"):
+        return [int(target.reclaim.kc)]
+    return [int(target.dev[i].reclaim.kc) for i in range(int(target.nr_ddevs))]
+
+
+CLIENTS_OF_TARGETS: dict[str, Callable[[Program, int], list[int]]] = {
+    "snapshot": _member("dm_snapshot", "kcopyd_client"),
+    "snapshot-merge": _member("dm_snapshot", "kcopyd_client"),
+    "mirror": _member("mirror_set", "kcopyd_client"),
+    "thin-pool": _member("pool_c", "pool.copier"),
+    "cache": _member("cache", "copier"),
+    "clone": _member("clone", "kcopyd_client"),
+    "writecache": _member("dm_writecache", "dm_kcopyd"),
+    "zoned": _zoned,
+}
+"""Addresses of the ``struct dm_kcopyd_client`` of a target, given the address of its private
+data. Raises LookupError where the target's module has no debug info."""
