@@ -112,9 +112,7 @@ class Snapshots:
     faults: Faults = field(default_factory=Faults)
 
 
-def snapshots(
-    memory: Memory, devices: Iterable[MappedDevice], threshold: int | None
-) -> Snapshots:
+def snapshots(memory: Memory, devices: Iterable[MappedDevice], threshold: int | None) -> Snapshots:
     """The snapshots among mapped devices.
 
     :raises LookupError: ``dm_snapshot`` has no debug info here

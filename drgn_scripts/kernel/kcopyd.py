@@ -8,14 +8,14 @@ counts masters and the sub-jobs that are on their way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import contextlib
+from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from drgn_scripts.engine.gather import gather, gather_arrays
+from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import Field, Layout, layout
 from drgn_scripts.engine.memory import Faults, Mask, Words
 from drgn_scripts.engine.scan import allocated
@@ -160,9 +160,7 @@ class Kcopyd:
         lists = {f"{n}.next": f"{n}_jobs.next" for n in LISTS}
         pool = "job_pool"
         # mempool_init() took the pool into the client in 4.18; before it was a pointer.
-        self._pool_embedded = (
-            self.client_type.member(pool).type.kind != drgn.TypeKind.POINTER
-        )
+        self._pool_embedded = self.client_type.member(pool).type.kind != drgn.TypeKind.POINTER
         self._client = layout(
             self.prog,
             self.client_type,
@@ -283,9 +281,7 @@ class Kcopyd:
     ) -> tuple[Words, dict[str, npt.NDArray[np.uint64]]]:
         """All allocated objects of the cache of jobs: their addresses, and the masters' members."""
         members = layout(self.prog, self.job_type, _JOB_MEMBERS)
-        return allocated(
-            self.slab_map, self.caches, members, report, jobs=jobs, progress=progress
-        )
+        return allocated(self.slab_map, self.caches, members, report, jobs=jobs, progress=progress)
 
     def count(
         self, clients: Clients, address: Words, columns: dict[str, npt.NDArray[np.uint64]]
@@ -370,10 +366,8 @@ class Kcopyd:
     ) -> Counts:
         """Pages that the data of jobs takes. Zeroing takes none: one page serves all."""
         shared = np.uint64(0)
-        try:
+        with contextlib.suppress(LookupError):
             shared = np.uint64(self.prog["zero_page_list"].address_of_().value_())
-        except LookupError:
-            pass
         per_page = self.memory.page_size // 512
         whole = ~split & (at["pages"] != 0) & (at["pages"] != shared)
         pages = np.where(whole, -(-at["count"].astype(np.int64) // per_page), 0)

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from drgn import Object, Program
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.idr import idr_for_each
+from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 from drgn.helpers.linux.percpu import per_cpu
 
 from drgn_scripts.engine.chase import Damage, Lanes, chase, circular, pointer_step
 from drgn_scripts.engine.gather import gather, gather_arrays
-from drgn_scripts.engine.layout import LayoutError, layout
+from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Memory, Words
 from drgn_scripts.kernel.clock import elapsed, hz, jiffies
 from drgn_scripts.kernel.dm import text
@@ -89,25 +89,41 @@ class Functions:
     def __init__(self, prog: Program) -> None:
         self.prog = prog
         self._known: dict[int, tuple[str, str]] = {}
+        self._symbols: dict[int, dict[int, str]] = {}
 
     def __call__(self, address: int) -> tuple[str, str]:
         """Name and module of a function; its address where no symbol is known."""
         if address not in self._known:
-            self._known[address] = (self._name(address), self._module(address))
+            module = self._module(address)
+            name = text(module.name.string_()) if module is not None else ""
+            self._known[address] = (self._name(address, module), name)
         return self._known[address]
 
-    def _name(self, address: int) -> str:
+    def _name(self, address: int, module: Object | None) -> str:
         try:
             return str(self.prog.symbol(address).name)
         except LookupError:
-            return f"0x{address:x}" if address else "?"
+            pass
+        # Of modules without debug info the kernel itself has the symbols.
+        if module is not None and (name := self._symbols_of(module).get(address)):
+            return name
+        return f"0x{address:x}" if address else "?"
 
-    def _module(self, address: int) -> str:
+    def _symbols_of(self, module: Object) -> dict[int, str]:
+        base = int(module.value_())
+        if base not in self._symbols:
+            try:
+                found = {symbol.address: str(symbol.name) for symbol in module_kallsyms(module)}
+            except (LookupError, AttributeError, ValueError, drgn.FaultError):
+                found = {}
+            self._symbols[base] = found
+        return self._symbols[base]
+
+    def _module(self, address: int) -> Object | None:
         try:
-            module = address_to_module(self.prog, address)
-            return "" if module is None or not module else text(module.name.string_())
-        except (LookupError, drgn.FaultError, ValueError, AttributeError):
-            return ""
+            return address_to_module(self.prog, address) or None
+        except (LookupError, AttributeError, drgn.FaultError):
+            return None
 
 
 def workqueues(memory: Memory) -> Workqueues:
@@ -296,7 +312,9 @@ class _Reader:
         self.damaged += torn
         wqs = nodes - np.uint64(drgn.offsetof(type_, "list"))
         read = gather(
-            self.memory, wqs, layout(self.prog, type_, {"name": "name", "pwqs": "pwqs.next"}),
+            self.memory,
+            wqs,
+            layout(self.prog, type_, {"name": "name", "pwqs": "pwqs.next"}),
             self.faults,
         )
         names = {
@@ -358,12 +376,13 @@ class _Reader:
         task = layout(self.prog, "struct task_struct", ["pid", "comm"])
         tasks = gather(self.memory, read["task"], task, self.faults)
         seconds = np.full(len(workers), np.nan)
-        for at, row in enumerate(pool.tolist()):
+        for row, home in enumerate(pool.tolist()):
             if "start" in members:
-                seconds[at] = elapsed(self.now, int(read["start"][at])) / self.hz
+                seconds[row] = elapsed(self.now, int(read["start"][row])) / self.hz
             else:
-                age = found[row].age
-                seconds[at] = np.nan if age is None else age
+                # The stamp is never older than the beginning of what runs.
+                age = found[home].age
+                seconds[row] = np.nan if age is None else age
         ids = np.array([one.id for one in found], np.int64)
         running = pd.DataFrame(
             {
