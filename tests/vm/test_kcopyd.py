@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus kcopyd`` on real kernels, against what the guests said and a slow walk."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from typing import Any, NamedTuple
+
+import drgn
+import pandas as pd
+import pytest
+from drgn import Object
+
+from drgn_scripts.analyses.kcopyd import ANALYSIS, run
+from drgn_scripts.kernel.kcopyd import Kcopyd
+from drgn_scripts.kernel.kernel_log import records
+from drgn_scripts.kernel.log_events import parse
+from drgn_scripts.render.json import write_json
+from drgn_scripts.results import CheckStatus, Result, Severity
+from drgn_scripts.target import Target, open_target
+from tests.lab import Dump, build, kernels
+from tests.vm import oracle_kcopyd as oracle
+
+PAGE = 4096
+SCENARIOS = ("kcopyd-waiting", "kcopyd-unlimited", "kcopyd-limited")
+
+
+class Case(NamedTuple):
+    """A dump, the program that reads it, and what we say of it."""
+
+    dump: Dump
+    target: Target
+    result: Result
+
+    @property
+    def prog(self) -> drgn.Program:
+        return self.target.prog
+
+    def figure(self, name: str) -> Any:
+        return self.result.summary[name].value
+
+    def table(self, name: str) -> pd.DataFrame:
+        return self.result.tables[name].frame
+
+
+_CASES: dict[tuple[str, str], Case] = {}
+
+
+def open_case(kernel: str, scenario: str) -> Case:
+    """Each dump is opened and looked at once."""
+    if (kernel, scenario) not in _CASES:
+        dump = build(kernel, scenario)
+        target = open_target(str(dump.formats["elf"]), dump.debug)
+        _CASES[kernel, scenario] = Case(dump, target, run(ANALYSIS.context(target)))
+    return _CASES[kernel, scenario]
+
+
+@pytest.fixture(scope="module", params=[(k, s) for s in SCENARIOS for k in kernels()], ids="-".join)
+def case(request: pytest.FixtureRequest) -> Case:
+    return open_case(*request.param)
+
+
+@pytest.fixture(scope="module")
+def waiting(kernel: str) -> Case:
+    return open_case(kernel, "kcopyd-waiting")
+
+
+@pytest.fixture(scope="module")
+def stall() -> Case:
+    return open_case("6.1", "kcopyd-stall")
+
+
+def assert_clients_equal(case: Case, truth: dict[int, oracle.ClientTruth]) -> None:
+    frame = case.table("clients").set_index("address")
+    assert set(frame.index) == set(truth)
+    for address, client in truth.items():
+        row = frame.loc[address]
+        assert int(row["jobs"]) == len(client.jobs)
+        assert int(row["nr_jobs"]) == client.nr_jobs
+        assert int(row["split"]) == client.split
+        assert int(row["sub_jobs"]) == client.sub_jobs
+        assert {name: int(row[f"{name}_jobs"]) for name in oracle.STATES} == client.listed
+        assert int(row["in_flight"]) == client.in_flight
+        assert int(row["reserved_jobs"]) == len(client.reserve)
+
+
+def test_clients_equal_the_slow_walk(case: Case) -> None:
+    owners = oracle.clients_of_targets(case.prog)
+    truth = oracle.clients(case.prog, set(owners))
+    assert_clients_equal(case, truth)
+    frame = case.table("clients").set_index("address")
+    found = {
+        address: (row["device"], row["number"], row["target"]) for address, row in frame.iterrows()
+    }
+    assert found == owners
+    assert case.figure("clients") == len(owners)
+    for client in truth.values():
+        # Nothing runs in these guests, so the kernel's count has no callback that is half done.
+        assert client.nr_jobs == len(client.jobs) + client.sub_jobs
+
+
+def test_jobs_are_the_slabs_active_objects(case: Case) -> None:
+    slabs = case.table("related_slabs").set_index("role").loc["jobs"]
+    jobs = int(case.table("clients")["jobs"].sum())
+    assert jobs == case.figure("jobs")
+    assert jobs + case.figure("reserved_jobs") == int(slabs["objects_active"])
+    fields = next(
+        line.split()
+        for line in case.dump.truth["slabinfo.after.2"].splitlines()
+        if line.startswith("kcopyd_job ")
+    )
+    # active_objs, num_objs, objsize, pages: what slabinfo calls active includes free objects of
+    # CPUs, so there the slabs are a lower bound.
+    assert int(slabs["objects_total"]) == int(fields[2])
+    assert int(slabs["slot_size"]) == int(fields[3])
+    assert int(slabs["objects_active"]) <= int(fields[1])
+    assert case.figure("job_bytes") == int(fields[14]) * int(fields[5]) * PAGE
+
+
+def test_snapshots_equal_dmsetup_status(case: Case) -> None:
+    frame = case.table("snapshots").set_index("device")
+    tables = dict(
+        re.findall(r"^(\S+): 0 \d+ snapshot (.*)$", case.dump.truth["dmsetup-table"], re.MULTILINE)
+    )
+    status = dict(
+        re.findall(r"^(\S+): 0 \d+ snapshot (.*)$", case.dump.truth["dmsetup-status"], re.MULTILINE)
+    )
+    assert set(frame.index) == set(tables) == set(status)
+    assert status
+    for name, line in status.items():
+        row = frame.loc[name]
+        origin, cow, store, chunk = tables[name].split()[:4]
+        assert row["origin"].endswith(origin) or f"({origin})" in row["origin"]
+        assert f"({cow})" in row["cow"]
+        assert row["store"] == store
+        assert int(row["chunk_bytes"]) == int(chunk) * 512
+        if line == "Invalid":
+            assert row["state"] == "invalid"
+            continue
+        assert row["state"] == "valid"
+        assert int(row["used_bytes"]) == int(re.match(r"(\d+)/", line)[1]) * 512  # type: ignore[index]
+
+
+def test_snapshots_equal_the_slow_walk(case: Case) -> None:
+    frame = case.table("snapshots").set_index("address")
+    for address, row in frame.iterrows():
+        snapshot = Object(case.prog, "struct dm_snapshot *", value=address)
+        assert int(row["in_flight"]) == int(snapshot.in_progress)
+        assert int(row["exceptions"]) == oracle.exceptions(snapshot.complete)
+        assert int(row["pending_exceptions"]) == oracle.exceptions(snapshot.pending)
+        pids = {int(pid) for pid in re.findall(r":(\d+)(?:,|$)", row["waiting_tasks"])}
+        assert pids == oracle.waiting(snapshot)
+        assert int(row["waiting"]) == len(pids)
+
+
+def test_what_the_scenario_wrote_is_what_is_copied(kernel: str) -> None:
+    frame = open_case(kernel, "kcopyd-unlimited").table("snapshots").set_index("device")
+    # 10,000 pages of 4 KiB, in chunks of 4, 4 and 8 KiB.
+    copies = frame["in_flight"].astype(int).to_dict()
+    assert copies == {
+        "snapshot-1": 10000,
+        "snapshot-2": 10000,
+        "snapshot-3": 5000,
+        "snapshot-fast": 0,
+        "snapshot-idle": 0,
+    }
+    # What the one without delay has copied is a run of chunks, 512 pages to an exception at most.
+    assert int(frame.loc["snapshot-fast", "exceptions"]) > 0
+    assert int(frame.loc["snapshot-fast", "used_bytes"]) == 10000 * PAGE
+
+
+def test_those_who_wait_are_those_that_the_kernel_shows_blocked(waiting: Case) -> None:
+    blocked = {
+        int(re.search(r"pid:\s*(\d+)", part)[1])  # type: ignore[index]
+        for part in re.split(r"(?=task:)", waiting.dump.truth["dmesg"])[1:]
+        if "wait_for_in_progress" in part
+    }
+    assert len(blocked) >= 3
+    row = waiting.table("snapshots").set_index("device").loc["snapshot-1"]
+    assert {int(pid) for pid in re.findall(r":(\d+)(?:,|$)", row["waiting_tasks"])} == blocked
+    assert waiting.figure("waiting_tasks") == len(blocked)
+    assert int(row["in_flight"]) == waiting.figure("cow_threshold") + 1 == 17
+    assert any(f"{len(blocked)} tasks wait" in f.title for f in waiting.result.findings)
+
+
+def test_split_jobs_of_a_mirror_and_zeroing_of_a_thin_pool(waiting: Case) -> None:
+    frame = waiting.table("clients").set_index("device")
+    mirror = frame.loc["mirror"]
+    # A region of 8 MiB in eight parts of 512 KiB at a time.
+    counted = ("jobs", "split", "sub_jobs", "nr_jobs", "in_flight")
+    assert tuple(int(mirror[name]) for name in counted) == (1, 1, 8, 9, 8)
+    assert int(mirror["page_bytes"]) == 4 << 20
+    assert (int(frame.loc["pool", "jobs"]), int(frame.loc["pool", "page_bytes"])) == (12, 0)
+    assert int(frame.loc["mirror-idle", "nr_jobs"]) == 0
+
+
+def test_idle_clients_of_unknown_targets_are_found(
+    waiting: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drgn_scripts.kernel.kcopyd_census.CLIENTS_OF_TARGETS", {})
+    frame = run(ANALYSIS.context(waiting.target)).tables["clients"].frame
+    assert set(frame["address"]) == oracle.idle_clients(waiting.prog)
+    assert set(frame["device"]) == {"(unknown)"}
+    ours = waiting.table("clients")
+    assert sorted(frame["jobs"]) == sorted(ours["jobs"])
+
+
+def test_clients_are_found_by_their_jobs_alone(
+    waiting: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("drgn_scripts.kernel.kcopyd_census.CLIENTS_OF_TARGETS", {})
+    monkeypatch.setattr(Kcopyd, "candidates", lambda _self: pd.Series([], dtype="u8").to_numpy())
+    frame = run(ANALYSIS.context(waiting.target)).tables["clients"].frame
+    ours = waiting.table("clients")
+    busy = set(ours[ours["nr_jobs"] > 0]["address"])
+    # Of the others only the reserve tells, and what is in reserve proves nothing.
+    assert busy <= set(frame["address"])
+    got = frame.set_index("address")["jobs"]
+    jobs = ours[ours["jobs"] > 0].set_index("address")["jobs"]
+    assert got[jobs.index].to_dict() == jobs.to_dict()
+
+
+def test_unbounded_against_bounded(kernel: str) -> None:
+    before, after = open_case(kernel, "kcopyd-unlimited"), open_case(kernel, "kcopyd-limited")
+    assert (before.figure("limited"), after.figure("limited")) == (False, True)
+    assert before.figure("cow_threshold") == 4294967295
+    bound = after.figure("cow_threshold") + 1
+    assert (
+        before.figure("bound_per_snapshot") == after.figure("bound_per_snapshot") == bound == 2049
+    )
+    copies = after.table("snapshots").set_index("device")["in_flight"].astype(int)
+    # The writer waits as soon as one snapshot has more copies in flight than the threshold. The
+    # third has chunks of twice the size.
+    assert (copies["snapshot-1"], copies["snapshot-2"]) == (bound, bound)
+    assert copies["snapshot-3"] <= bound
+    model = sum(min(int(n), bound) for n in before.table("snapshots")["in_flight"])
+    assert before.figure("projected_jobs") == model == 3 * bound
+    assert after.figure("jobs") <= before.figure("projected_jobs") < before.figure("jobs")
+    assert after.figure("projected_jobs") == after.figure("jobs")
+    finding = next(f for f in before.result.findings if f.severity >= Severity.WARNING)
+    assert "Nothing limits" in finding.title
+    assert finding.cost_bytes == before.figure("job_bytes") - before.figure("projected_job_bytes")
+    assert not any("Nothing limits" in f.title for f in after.result.findings)
+
+
+def test_checks_agree_and_nothing_is_missing(case: Case) -> None:
+    assert {check.status for check in case.result.checks} == {CheckStatus.AGREE}
+    assert case.result.gaps == []
+
+
+def test_work_equals_the_slow_walk(case: Case) -> None:
+    assert_work_equal(case)
+
+
+def assert_work_equal(case: Case) -> None:
+    ours: Counter[tuple[int, str, str]] = Counter()
+    frame = case.table("pending_work")
+    for row in frame.itertuples():
+        ours[int(row.pool), str(row.state), str(row.function)] += int(row.count)
+    expected: Counter[tuple[int, str, str]] = Counter()
+    for (pool, state, func, _), count in oracle.work_items(case.prog).items():
+        expected[pool, state, case.prog.symbol(func).name] += count
+    assert ours == expected
+
+
+# A pool that is really stalled
+
+
+def test_stalled_pool_its_culprit_and_its_victims(stall: Case) -> None:
+    pools = stall.table("pools")
+    stalled = pools[pools["stalled"]]
+    assert len(stalled) == stall.figure("stalled_pools") == 1
+    pool = stalled.iloc[0]
+    assert int(pool["cpu"]) == 1
+    # The guest rested for 52 s after it loaded the module, which began after 8 s.
+    assert 40 < float(pool["age"]) < 60
+    assert pool["running"].startswith("do_work [dm_mod] (")
+    work = stall.table("pending_work")
+    behind = work[work["behind_kcopyd"]]
+    assert set(behind["pool"]) == {int(pool["pool"])}
+    victims = Counter()
+    for row in behind.itertuples():
+        victims[str(row.workqueue), str(row.state), str(row.function), str(row.module)] += row.count
+    expected = {
+        ("kcopyd", "pending", "do_work", "dm_mod"): 3,
+        ("events", "pending", "kcensus_victim", "kcensus_stall"): 2,
+        ("kcensus_one", "pending", "kcensus_victim", "kcensus_stall"): 1,
+        ("kcensus_one", "inactive", "kcensus_victim", "kcensus_stall"): 1,
+    }
+    assert {key: victims[key] for key in expected} == expected
+    finding = next(f for f in stall.result.findings if f.severity is Severity.CRITICAL)
+    assert "CPU 1" in finding.title
+    assert "kcopyd holds it" in finding.title
+    assert "do_work [dm_mod] of kcopyd" in finding.evidence
+
+
+def test_busy_pool_that_makes_progress_is_not_stalled(stall: Case) -> None:
+    pools = stall.table("pools")
+    busy = pools[(pools["cpu"] == 0) & (pools["nice"] == 0)].iloc[0]
+    assert not busy["stalled"]
+    assert float(busy["age"]) < 1
+    assert int(busy["pending"]) >= 1 or "kcensus_hop" in busy["running"]
+
+
+def test_memory_shows_what_the_kernel_showed(stall: Case) -> None:
+    """The guest had its kernel print "Showing busy workqueues" during the stall."""
+    log = parse(records(stall.prog))
+    shown = Counter(
+        (event.pool, event.event, event.workqueue, event.function, event.module or "")
+        for event in log.of("in-flight", "pending", "inactive")
+        if event.pool == 2
+    )
+    assert sum(shown.values()) == 9
+    ours: Counter[tuple[int, str, str, str, str]] = Counter()
+    frame = stall.table("pending_work")
+    for row in frame[frame["pool"] == 2].itertuples():
+        key = int(row.pool), str(row.state), str(row.workqueue), str(row.function), str(row.module)
+        ours[key] += int(row.count)
+    assert ours == shown
+    assert log.unknown == 0
+    hung = next(event for event in log.of("pool") if event.pool == 2)
+    assert hung.seconds is not None
+    pool = stall.table("pools").set_index("pool").loc[2]
+    # 35 s into the stall; the dump came later.
+    assert hung.seconds <= float(pool["age"]) <= hung.seconds + 20
+    events = stall.table("log_events")
+    now = events[(events["event"] == "pool") & (events["pool"] == 2)].iloc[0]
+    assert float(now["now_seconds"]) == float(pool["age"])
+
+
+def test_clients_of_a_stalled_pool(stall: Case) -> None:
+    truth = oracle.clients(stall.prog, oracle.idle_clients(stall.prog))
+    assert_clients_equal(stall, truth)
+    frame = stall.table("clients")
+    states = Counter(re.sub(r"\d+", "N", state) for state in frame["work"])
+    assert states == {"running (N), pending": 1, "pending": 2, "idle": 1}
+    lists = sorted((int(row.callback_jobs), int(row.complete_jobs)) for row in frame.itertuples())
+    assert lists == [(0, 0), (1, 0), (2, 2), (5, 0)]
+    check = next(c for c in stall.result.checks if c.name == "jobs and sub-jobs")
+    # The one whose callback is running is no object any more.
+    assert (check.status, check.difference) == (CheckStatus.EXPLAINED, 1)
+
+
+def test_work_of_a_stalled_pool_equals_the_slow_walk(stall: Case) -> None:
+    # The slow walk takes names from debug info; ours came out of the kernel's own symbols.
+    assert stall.target.need_modules("kcensus_stall") == []
+    assert_work_equal(stall)
+
+
+# What is missing
+
+
+def test_without_module_debug_info(kernel: str) -> None:
+    dump = open_case(kernel, "kcopyd-unlimited")
+    target = open_target(str(dump.dump.formats["elf"]), [dump.dump.vmlinux])
+    # Whatever else this machine has is not to be found.
+    context = ANALYSIS.context(target)
+    if not context.lacking:
+        pytest.fail("the modules' debug info was found after all")
+    result = run(context)
+    for name in ("jobs", "job_bytes", "share_of_unreclaimable", "share_of_ram"):
+        whole = dump.figure(name)
+        ours = result.summary[name].value
+        # Without the clients nobody knows which objects their pools keep in reserve.
+        assert ours == whole + (dump.figure("reserved_jobs") if name == "jobs" else 0), name
+    assert result.summary["clients"].value is None
+    assert result.summary["limit_mechanism"].value is None
+    assert result.tables["related_slabs"].frame["role"].iloc[0] == "jobs"
+    assert any("dm_mod" in gap.reason or "dm-mod" in gap.reason for gap in result.gaps)
+    # Pools and queues are the kernel's own.
+    pd.testing.assert_frame_equal(
+        result.tables["pools"].frame[["pool", "pending", "age"]],
+        dump.table("pools")[["pool", "pending", "age"]],
+    )
+
+
+def test_not_in_use() -> None:
+    case = open_case("6.1", "list-lru")
+    assert [f.title for f in case.result.findings] == ["kcopyd is not in use."]
+    zeros = ("jobs", "job_bytes", "clients", "snapshots", "in_flight_cow", "projected_job_bytes")
+    assert {name: case.figure(name) for name in zeros} == dict.fromkeys(zeros, 0)
+    assert case.result.gaps == []
+    assert len(case.table("pools")) >= 4
+
+
+def test_same_dump_same_json(waiting: Case) -> None:
+    texts = []
+    for chunk_bytes in (4 << 20, 64 << 10):
+        out = io.StringIO()
+        write_json(run(ANALYSIS.context(waiting.target, chunk_bytes=chunk_bytes)), out)
+        texts.append(out.getvalue())
+    assert texts[0] == texts[1]
