@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drgn_scripts.analyses import Analysis
+from drgn_scripts.kernel.machine import machine
 from drgn_scripts.progress import Progress, SilentProgress
 from drgn_scripts.report import report
 from drgn_scripts.target import Target, TargetError
@@ -75,7 +76,8 @@ def create(
 
 
 def _look_for_patches(target: Target) -> None:
-    """Record what `kcensus patches` asks for: types and names, no memory."""
+    """Record what `kcensus patches` and `validate` ask for: types, names, the machine's size."""
     patches = load(entry_points=False).patches
     lacking = target.need_modules(*modules(patches))
     ask_everything(patches, Prober(target.prog, lacking))
+    machine(target.prog)

@@ -42,6 +42,8 @@ def ask_everything(patches: Mapping[str, Patch], prober: Prober) -> None:
         for rule in patch.detection.rules:
             for probe in (*rule.has, *rule.lacks):
                 prober.ask(probe, patch.detection.modules)
+        if patch.validation and patch.validation.switch:
+            prober.number(patch.validation.switch)
 
 
 def _one(patch: Patch, prober: Prober, release: str) -> Detected:

@@ -101,7 +101,7 @@ def _unknown(pairs: Sequence[Pair]) -> str:
     unknown = dict.fromkeys(
         one.what for pair in pairs for one in pair.conditions if one.alike is None
     )
-    return f", as far as known ({', '.join(unknown)} is not)" if unknown else ""
+    return f", as far as known (nothing is of: {', '.join(unknown)})" if unknown else ""
 
 
 def _pairs(pairs: Sequence[Pair], switch: str) -> Table:

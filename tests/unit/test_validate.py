@@ -106,7 +106,7 @@ def test_what_is_not_known_does_not_count_against_a_pair() -> None:
     judgement = judge(SERIES, [look_at(SERIES, BEFORE, after)])
     assert judgement.verdict is Verdict.CONFIRMED
     made = validation_result(SERIES, judgement)
-    assert "as far as known (CPUs, uptime is not)" in made.findings[0].evidence
+    assert "as far as known (nothing is of: CPUs, uptime)" in made.findings[0].evidence
 
 
 def test_a_load_that_is_not_known_counts() -> None:

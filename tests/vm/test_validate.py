@@ -31,6 +31,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Run ``kcensus ARGS --json``; (exit status, document)."""
 
     def run(*args: str) -> tuple[int, Any]:
+        capsys.readouterr()
         status = cli.main([*args, "--json"])
         return status, json.loads(capsys.readouterr().out)
 
@@ -127,6 +128,27 @@ def test_limit_of_copies_in_flight(run: Run, tmp_path: Path) -> None:
     )
     # Tens of thousands of jobs of three kilobytes each.
     assert summary["before"] - summary["after"] > 40 << 20
+
+
+def test_capsules_make_a_pair_as_their_dumps_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "limit.toml").write_text(LIMIT)
+    capsules = []
+    for scenario in ("kcopyd-limit-off", "kcopyd-limited"):
+        capsules.append(str(tmp_path / f"{scenario}.capsule"))
+        path, *debug = words(("6.1", scenario))
+        args = ["capsule", "create", path, capsules[-1], "--analyses", "slab", *debug]
+        assert cli.main(args) == 0
+    _, dumps = run(
+        "validate",
+        "limit",
+        *words(("6.1", "kcopyd-limit-off"), ("6.1", "kcopyd-limited")),
+        "--catalogue",
+        str(tmp_path),
+    )
+    status, found = run("validate", "limit", *capsules, "--catalogue", str(tmp_path))
+    assert status == 0
+    assert found["summary"] == dumps["summary"]
+    assert found["tables"]["conditions"] == dumps["tables"]["conditions"]
 
 
 def test_the_same_limit_on_both_is_no_pair(
