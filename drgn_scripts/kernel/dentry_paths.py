@@ -89,14 +89,14 @@ def resolve(found: Ancestry, dentries: Words, mount_roots: Mapping[int, str]) ->
                 # The topmost counts: of a whole file system rather than of a part of it.
                 prefix, below = mount, len(names)
             complete = found.is_root(at)
-            if not complete:
+            if not complete and found.parent[at] >= 0:
                 unhashed |= not found.hashed[at]
                 names.append(found.name[at])
         mounted = below >= 0
         shown = names[:below] if mounted else names
         text = prefix.rstrip("/") + "".join(f"/{name}" for name in reversed(shown))
         lost = "" if complete or mounted else "?"
-        paths.append(Path(lost + (text or "/"), unhashed, root, mounted, complete))
+        paths.append(Path(lost + text or "/", unhashed, root, mounted, complete))
     return paths
 
 

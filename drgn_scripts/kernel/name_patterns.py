@@ -42,7 +42,6 @@ def _classes() -> Bytes:
 
 
 _CLASS = _classes()
-_SHAPE = np.where(_CLASS != 0, ord("A"), np.arange(256)).astype(np.uint8)
 
 
 def _pairs(table: Bytes) -> npt.NDArray[np.uint16]:
@@ -52,7 +51,7 @@ def _pairs(table: Bytes) -> npt.NDArray[np.uint16]:
     return both
 
 
-_CLASS_PAIRS, _SHAPE_PAIRS = _pairs(_CLASS), _pairs(_SHAPE)
+_CLASS_PAIRS = _pairs(_CLASS)
 _WORD = np.dtype("<u8")
 """Little-endian whatever the machine: the first byte of a name is the lowest."""
 
@@ -107,9 +106,10 @@ def families(
     :param parent: their directories
     :param sums: columns to add up besides the number of names
     """
-    pairs = words.view(np.uint16)
-    classes = _CLASS_PAIRS[pairs].view(_WORD)
-    shape = _SHAPE_PAIRS[pairs].view(_WORD)
+    classes = _CLASS_PAIRS[words.view(np.uint16)].view(_WORD)
+    # Digits and letters become A, the rest stays: classes are below 0x80, so none carries over.
+    runs = ((classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS) >> np.uint64(7)
+    shape = (words & ~(runs * np.uint64(0xFF))) | (runs * np.uint64(ord("A")))
     key = _mix(parent.astype(np.int64).view(np.uint64) + np.uint64(1))
     for column in shape:
         key ^= column

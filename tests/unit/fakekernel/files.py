@@ -21,6 +21,8 @@ class FileEra:
     """``d_children``/``d_sib`` (6.8) rather than ``d_subdirs``/``d_child``."""
     shortname: bool = True
     """``d_shortname`` (6.14) rather than ``d_iname``."""
+    child_in_union: bool = False
+    """``d_u.d_child`` (until 3.18)."""
     type_shift: int = 19
     """Where in ``d_flags`` the type of entry stands."""
     enum: bool = True
@@ -38,6 +40,16 @@ class FileEra:
 FILE_ERAS = {
     era.name: era
     for era in (
+        FileEra(
+            "RHEL 7.4",
+            hlist=False,
+            shortname=False,
+            child_in_union=True,
+            type_shift=24,
+            enum=False,
+            hash_mask=True,
+            negative_counter=False,
+        ),
         FileEra(
             "4.14",
             hlist=False,
@@ -69,6 +81,8 @@ def _types(era: FileEra) -> Table:
         if era.hlist
         else "144 struct list_head d_child\n160 struct list_head d_subdirs"
     )
+    if era.child_in_union:
+        children = "144 union dentry_u d_u\n160 struct list_head d_subdirs"
     mounts = "struct mount *" if era.own_mount_list else "struct list_head"
     link = (
         "112 struct mount * mnt_next_for_sb"
@@ -84,6 +98,7 @@ def _types(era: FileEra) -> Table:
         ),
         "struct hlist_bl_head": (8, "0 struct hlist_bl_node * first"),
         "struct qstr": (16, "0 unsigned int hash\n4 unsigned int len\n8 const char * name"),
+        "union dentry_u": (16, "0 struct list_head d_child"),
         "struct lockref": (8, "0 unsigned int lock\n4 int count"),
         "union shortname_store": (40, "0 char [40] string"),
         "struct dentry": (
@@ -103,7 +118,7 @@ def _types(era: FileEra) -> Table:
         "struct inode": (
             64,
             """0 unsigned int i_fsnotify_mask
-            8 struct fsnotify_mark_connector * i_fsnotify_marks
+            8 void * i_fsnotify_marks
             16 struct super_block * i_sb""",
         ),
         "struct file_system_type": (64, "8 const char * name"),
@@ -138,14 +153,19 @@ class FakeFiles:
 
     :param era: one of :data:`FILE_ERAS` by name, or any other :class:`FileEra`
     :param room: addresses for dentries, from a slab cache for example; by default the heap
+    :param names: addresses for names that do not fit into a dentry
     """
 
     def __init__(
-        self, machine: Machine, era: str | FileEra = "7.3", room: Iterator[int] | None = None
+        self,
+        machine: Machine,
+        era: str | FileEra = "7.3",
+        room: Iterator[int] | None = None,
+        names: Iterator[int] | None = None,
     ) -> None:
         self.machine = k = machine
         self.era = FILE_ERAS[era] if isinstance(era, str) else era
-        self.room = room
+        self.room, self.names = room, names
         # The machine's own task_struct has no namespaces.
         add_types(k.prog, _types(self.era), "files")
         k.list_init(k.variable("super_blocks", "struct list_head"))
@@ -185,7 +205,12 @@ class FakeFiles:
         external = len(name) >= 40
         if not external:
             k.write(inline.address_, name + b"\0")
-        k.set(dentry.d_name.name, k.string(name) if external else inline)
+        if external and self.names is not None:
+            place = next(self.names) + 16
+            k.write(place, name + b"\0")
+        else:
+            place = k.string(name) if external else int(inline.address_)
+        k.set(dentry.d_name.name, place)
         k.set(dentry.d_name.len, len(name))
         k.set(dentry.d_parent, dentry if parent is None else parent)
         k.set(dentry.d_sb, super_block)
