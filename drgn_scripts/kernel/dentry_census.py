@@ -237,7 +237,7 @@ class DentryCensus:
             if isinstance(view.rows, slice)
             else (first[:, None] + np.arange(width)).ravel()
         )
-        code, pointers = _factorized(view.column("parent").ravel())
+        code, pointers = _factorized(view.column("parent"))
         above = self.slots.of(pointers)
         above[above < 0] = FOREIGN
         parent = above[code].reshape(view.allocated.shape)
@@ -279,34 +279,37 @@ class DentryCensus:
             return _by_code(code, keys, counted, negative, unused, name_bytes)
 
         part.directories = by(*parent, listed)
-        part.super_blocks = by(*_factorized(view.column("super_block").ravel()), dentry)
+        part.super_blocks = by(*_factorized(view.column("super_block")), dentry)
         if MEMCGS in self.wanted:
-            part.owners = by(*_factorized(self._owners(view, part).ravel()), dentry)
+            part.owners = by(*_factorized(self._owners(view, part)), dentry)
 
     def _state(
         self, view: View, parent: npt.NDArray[Any], first: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint16]:
-        flags, bits = view.column("flags"), self.flags
+        flags, bits = np.ascontiguousarray(view.column("flags")), self.flags
         count = view.column("count").astype(np.int32)
-        state = np.full(flags.shape, DENTRY, np.uint16)
-        dead = count < 0
-        special = dead.copy()
-        _mark(state, dead, DEAD)
-        _mark(state, count > 0, BUSY)
-        _mark(state, view.column("pprev") != 0, HASHED)
         own = first.astype(parent.dtype)[:, None] + np.arange(flags.shape[1], dtype=parent.dtype)
-        _mark(state, parent == own, ROOT)
-        for flag, bit in (
-            (bits.referenced, REFERENCED),
-            (bits.lru_list, ON_LRU),
-            (bits.shrink_list, ON_SHRINK),
+        state = np.full(flags.shape, DENTRY, np.uint16)
+        for bit, where in (
+            (NEGATIVE, view.column("inode") == 0),
+            (BUSY, count > 0),
+            (HASHED, view.column("pprev") != 0),
+            (ROOT, parent == own),
+            (REFERENCED, (flags & np.uint32(bits.referenced)) != 0),
+            (ON_LRU, (flags & np.uint32(bits.lru_list)) != 0),
         ):
-            _mark(state, (flags & np.uint32(flag)) != 0, bit)
-        for flag, bit in ((bits.par_lookup, LOOKUP), (bits.cursor, CURSOR)):
-            marked = (flags & np.uint32(flag)) != 0
-            _mark(state, marked, bit)
-            special |= marked
-        _mark(state, (view.column("inode") == 0) & ~special, NEGATIVE)
+            _mark(state, where, bit)
+        rare = np.uint32(bits.shrink_list | bits.par_lookup | bits.cursor)
+        if (flags & rare).any() or count.min(initial=0) < 0:
+            for bit, where in (
+                (ON_SHRINK, (flags & np.uint32(bits.shrink_list)) != 0),
+                (LOOKUP, (flags & np.uint32(bits.par_lookup)) != 0),
+                (CURSOR, (flags & np.uint32(bits.cursor)) != 0),
+                (DEAD, count < 0),
+            ):
+                _mark(state, where, bit)
+            # They have no inode, but they are no names that do not exist either.
+            state[(state & (LOOKUP | CURSOR | DEAD)) != 0] &= ~np.uint16(NEGATIVE)
         state[~view.allocated] = 0
         return state
 
@@ -317,10 +320,13 @@ class DentryCensus:
         if not outside.any():
             return None
         _mark(state, outside, EXTERNAL)
-        cache = self.slab_map.containing(pointers[outside], part.faults)
+        # Several share a page.
+        shift = np.uint64(self.memory.page_shift)
+        pages, at = np.unique(pointers[outside] >> shift, return_inverse=True)
+        cache = self.slab_map.containing(pages << shift, part.faults)
         size = self.slab_map.column("slot_size").astype(np.int64)[cache]
         name_bytes = np.zeros(state.shape, np.int64)
-        name_bytes[outside] = np.where(cache >= 0, size, 0)
+        name_bytes[outside] = np.where(cache >= 0, size, 0)[at]
         return name_bytes
 
     def _link(self, view: View, name: str, offset: np.uint64) -> npt.NDArray[Any]:
@@ -394,6 +400,9 @@ def _mark(state: npt.NDArray[np.uint16], where: Mask, bit: int) -> None:
 
 def _factorized(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """Codes of values, and the values that they stand for; values often come in long rows."""
+    if (values == values.flat[0]).all():
+        return np.zeros(values.size, np.int64), values.flat[:1]
+    values = values.ravel()
     changes = np.flatnonzero(values[1:] != values[:-1]) + 1
     if len(changes) * 4 > len(values):
         return pd.factorize(values)

@@ -100,7 +100,7 @@ def chains(memory: Memory, table: HashTable, census: Census) -> Chains:
         negative=_add([part.negative for part in parts]),
         rows=_add([part.rows for part in parts]),
         longest_buckets=_longest(pd.concat([part.longest for part in parts])),
-        chained=int(np.count_nonzero(walk.seen)),
+        chained=walk.chained,
         trimmed=walk.trimmed,
         trimmed_fewer=sum(part.trimmed_fewer for part in parts),
         cut=walk.cut,
@@ -151,7 +151,7 @@ class _Walk:
         self.offset = np.uint64(census.hash_link)
         self.seen = np.zeros(len(census.slots), np.bool_)
         self.trimmed = np.zeros(len(census.slots), np.bool_)
-        self.cut = 0
+        self.cut = self.chained = 0
 
     def walk(self, heads: npt.NDArray[Any]) -> _Part:
         """Walk the chains of some buckets; step k looks at the k-th dentry of each."""
@@ -185,6 +185,7 @@ class _Walk:
                 self.cut += int(np.count_nonzero(~fresh))
                 state = state[fresh]
                 keep(fresh)
+            self.chained += len(nodes)
             unreferenced = (state & _MASK) == _UNREFERENCED
             negative += (state & NEGATIVE) != 0
             row += 1

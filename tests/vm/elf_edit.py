@@ -61,3 +61,17 @@ def truncated(source: Path, target: Path, size: int) -> None:
     copy(source, target)
     with target.open("r+b") as dump:
         dump.truncate(size)
+
+
+def poke(dump: Path, address: int, data: bytes) -> None:
+    """Overwrite bytes at a physical address of a copy."""
+    with dump.open("r+b") as file:
+        header = _EHDR.unpack(file.read(_EHDR.size))
+        file.seek(header[5])
+        for _ in range(header[10]):
+            type_, _, offset, _, paddr, filesz, _, _ = _PHDR.unpack(file.read(_PHDR.size))
+            if type_ == _PT_LOAD and paddr <= address <= paddr + filesz - len(data):
+                file.seek(offset + address - paddr)
+                file.write(data)
+                return
+    raise AssertionError(f"{address:#x} is not in {dump}")

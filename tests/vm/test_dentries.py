@@ -4,20 +4,24 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import drgn
 import pandas as pd
 import pytest
+from drgn.helpers.linux.mm import virt_to_phys
 
 from drgn_scripts.analyses import Context
 from drgn_scripts.analyses.dentries import PARTS, run
 from drgn_scripts.kernel.dentry_tables import NO_MEMCG
 from drgn_scripts.results import CheckStatus, Result
-from drgn_scripts.target import Target
+from drgn_scripts.target import Target, open_target
 from tests.lab import Dump
+from tests.vm import elf_edit
 from tests.vm.oracle_dentries import OracleDentries
 
 PAGE = 4096
@@ -329,3 +333,70 @@ def test_a_short_table_adds_up_the_rest(case: Case) -> None:
         assert frame["negative"].sum() == whole["negative"].sum()
         assert frame["negative_bytes"].sum() == whole["negative_bytes"].sum()
     assert len(some.tables["walk_cost"].frame) == 3
+
+
+def test_damage(case: Case, tmp_path: Path) -> None:
+    """A chain and a list of children in a ring, and pages that were filtered out."""
+    oracle, prog = case.oracle, case.prog
+    chain = next(chain for chain in oracle.chains if len(chain) >= 4)
+    ring = next(
+        children
+        for address, children in oracle.directories.items()
+        if oracle.path(address) == "/srv/spool/locks"
+    )
+    # Two slab pages of nothing but unused negatives, none of them in what is damaged besides.
+    touched = {*chain, *ring}
+    whole = [
+        (start, dentries)
+        for start, dentries in oracle.slabs.items()
+        if all(dentry.negative for dentry in dentries)
+        and not touched & {dentry.address for dentry in dentries}
+    ]
+    lost = [whole[0], whole[-1]]
+    gone = [dentry for _, dentries in lost for dentry in dentries]
+    pages = [int(virt_to_phys(prog, start)) >> 12 for start, _ in lost]
+    type_ = prog.type("struct dentry")
+    hash_link = drgn.offsetof(type_, "d_hash")
+    sibling = drgn.offsetof(type_, "d_sib" if type_.has_member("d_sib") else "d_child")
+    dump = tmp_path / "damaged"
+    elf_edit.without_pages(case.dump.formats["elf"], dump, pages)
+    for place, value in (
+        (chain[1] + hash_link, chain[0] + hash_link),
+        (ring[-1] + sibling, ring[10] + sibling),
+    ):
+        elf_edit.poke(dump, int(virt_to_phys(prog, place)), value.to_bytes(8, "little"))
+
+    target = open_target(str(dump), case.dump.debug)
+    start = time.monotonic()
+    result = run(Context(target.prog, "damaged", case.result.kernel))
+    assert time.monotonic() - start < 30
+    summary = {name: figure.value for name, figure in result.summary.items()}
+    assert summary["dentries"] == len(oracle.dentries) - len(gone)
+    assert summary["negative"] == len(oracle.negatives) - len(gone)
+    assert summary["negative_bytes"] == case.figure("negative_bytes") - oracle.bytes_of(gone)
+    checks = {check.name: check for check in result.checks}
+    assert checks["dentries"].status is CheckStatus.DIFFER
+    assert checks["dentries"].difference == len(gone)
+    gaps = {gap.what: gap.count for gap in result.gaps}
+    assert gaps["slab pages"] == 2
+    assert gaps["lists of children"] >= 1
+    frame = result.tables["walk_cost"].frame.set_index("directory")
+    assert frame.loc["/srv/spool/locks", "damaged"]
+    assert frame.loc["/srv/spool/locks", "children"] == len(ring)
+    # The chain ends early, and so do those that led through the lost pages.
+    hashed = {dentry.address for dentry in gone if dentry.hashed}
+    reached = cut = 0
+    for bucket in oracle.chains:
+        for node in bucket:
+            if node in hashed:
+                cut += 1
+                break
+            reached += 1
+            if node == chain[1]:
+                cut += 1
+                break
+    assert gaps["hash chains"] == cut
+    assert (
+        gaps["dentries"]
+        == sum(dentry.hashed for dentry in oracle.dentries.values()) - len(hashed) - reached
+    )
