@@ -43,7 +43,7 @@ def create(
 
     :param level: of compression, 1 to 19
     :raises TargetError: the target is live or a capsule itself, or no analysis can be answered
-    :raises OSError: the capsule cannot be written
+    :raises CannotWrite: the capsule cannot be written
     """
     if target.live:
         raise TargetError(

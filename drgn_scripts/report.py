@@ -14,7 +14,7 @@ from drgn_scripts.analyses import Analysis, AnalysisError
 from drgn_scripts.progress import Progress
 from drgn_scripts.results import Finding, Result
 from drgn_scripts.target import Target
-from drgn_scripts.target.capsule import NotRecorded
+from drgn_scripts.target.capsule import BadCapsule, NotRecorded
 from drgn_scripts.text import printable
 
 
@@ -71,6 +71,8 @@ def report(
             result = analysis.run(context, **{one.name: one.default for one in analysis.params})
         except (AnalysisError, NotRecorded) as expected:
             error = str(expected)
+        except BadCapsule as damage:
+            error = f"the capsule {damage}"
         except drgn.FaultError as fault:
             error = f"needed memory of the target cannot be read: {fault}"
         except Exception as unexpected:  # the others are still worth having

@@ -28,6 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--bench-smoke", action="store_true", help="measure briefly, on small inputs only"
     )
+    parser.addoption(
+        "--fuzz-cases", type=int, default=1000, help="damaged capsules to open (default: 1000)"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

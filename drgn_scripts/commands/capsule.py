@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,27 +29,41 @@ _EXAMPLES = (
 )
 
 
+def _check_out(target: str, out: Path, force: bool) -> None:
+    """Refuse an impossible place before any work is done."""
+    if os.path.lexists(out) and not force:
+        raise click.UsageError(f"{out} exists; choose another name, or overwrite it with --force.")
+    if not out.parent.is_dir():
+        raise click.UsageError(f"{out.parent} is no directory.")
+    if out.is_dir():
+        raise click.UsageError(f"{out} is a directory.")
+    if out.exists() and os.path.exists(target) and out.samefile(target):
+        raise click.UsageError(f"{out} is the target itself; choose another name.")
+
+
 def _create(
     target: str, out: Path, analyses: str | None, level: int, force: bool,
     **values: Any,
 ) -> Exit:  # fmt: skip
     from drgn_scripts.capsule import create
+    from drgn_scripts.render.directory import OutputError
+    from drgn_scripts.target.capsule.container import CannotWrite
 
     wanted = chosen_analyses(analyses)
-    if out.exists() and not force:
-        raise click.UsageError(f"{out} exists; choose another name, or overwrite it with --force.")
-    if not out.parent.is_dir():
-        raise click.UsageError(f"{out.parent} is no directory.")
+    _check_out(target, out, force)
     reading = take(Reading, values)
     with opened(target, reading) as (opened_target, progress):
-        made = create(
-            opened_target,
-            out,
-            wanted,
-            level=level,
-            progress=progress,
-            chunk_bytes=reading.chunk_size,
-        )
+        try:
+            made = create(
+                opened_target,
+                out,
+                wanted,
+                level=level,
+                progress=progress,
+                chunk_bytes=reading.chunk_size,
+            )
+        except CannotWrite as reason:
+            raise OutputError(f"{out}: {reason}") from reason
     for name, error in made.failed.items():
         click.echo(f"kcensus: {name} cannot be answered from this target: {error}", err=True)
     unread = f", {made.unreadable:,} more could not be read" if made.unreadable else ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
@@ -53,6 +54,21 @@ class PageChunk:
         return self.raw[: self.count * stride].view(layout.dtype(stride))
 
 
+_MOST_SECTION_BITS = 34
+"""Of SECTION_SIZE_BITS; x86 has 27, other machines up to 30."""
+
+
+def _check_sections(prog: drgn.Program) -> None:
+    """Refuse sections of an impossible size, with which drgn shifts and so allocates.
+
+    :raises LookupError: they have one
+    """
+    if "SECTION_SIZE_BITS" in prog and not 21 <= int(prog["SECTION_SIZE_BITS"]) <= (
+        _MOST_SECTION_BITS
+    ):
+        raise LookupError("the memory sections of this kernel have an impossible size")
+
+
 class PageMap:
     """Where the struct pages are, and how page frame numbers and addresses map to each other.
 
@@ -65,6 +81,7 @@ class PageMap:
         prog = memory.prog
         self.layout = layout(prog, "struct page", _PAGE_MEMBERS, _PAGE_OPTIONAL)
         self.struct_size = self.layout.size
+        _check_sections(prog)
         ranges = list(for_each_valid_page_range(prog))
         self.ranges: list[tuple[int, int]] = [(start, end) for start, end, _ in ranges]
         """Valid page frame numbers: (first, one past the last)."""
@@ -148,7 +165,9 @@ class PageMap:
 
     @cached_property
     def _tail_bit(self) -> np.uint64:
-        return np.uint64(1 if self._tail_word == "compound" else 1 << self._enum("PG_tail"))
+        return np.uint64(
+            1 if self._tail_word == "compound" else 1 << min(self._enum("PG_tail"), 63)
+        )
 
     def _tail(self, word: Words) -> Mask:
         tail: Mask = (word & self._tail_bit).astype(np.bool_)
@@ -184,7 +203,7 @@ class PageMap:
 
     @cached_property
     def _slab_flag(self) -> np.uint64:
-        return np.uint64(1 << self._enum("PG_slab"))
+        return np.uint64(1 << min(self._enum("PG_slab"), 63))
 
     def is_slab(self, records: PageRecords) -> Mask:
         """Which struct pages are the head of a slab."""

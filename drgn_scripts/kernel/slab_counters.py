@@ -49,7 +49,7 @@ def reclaimable(slab_map: SlabMap) -> npt.NDArray[np.bool_]:
     """Which caches count as SReclaimable, by cache id (SLAB_RECLAIM_ACCOUNT)."""
     try:
         # 6.9 gave the flag bits an enum.
-        flag = 1 << int(slab_map.prog.constant("_SLAB_RECLAIM_ACCOUNT"))
+        flag = 1 << min(int(slab_map.prog.constant("_SLAB_RECLAIM_ACCOUNT")), 64)
     except LookupError:
         flag = 0x20000  # include/linux/slab.h, 2.6.22 to 6.8
     return np.array([bool(cache.flags & flag) for cache in slab_map.caches], np.bool_)

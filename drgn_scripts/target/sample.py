@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from drgn_scripts.target.capsule import open_capsule
@@ -14,10 +15,11 @@ SAMPLES = Path(__file__).parents[1] / "samples"
 
 def _path(spec: str | None) -> Path | None:
     """The capsule of that name; a file of the user's own wins."""
-    if spec is None or not spec.replace("-", "").isalnum() or Path(spec).exists():
+    # Not Path.exists(), which raises where a name is too long.
+    if spec is None or not spec.replace("-", "").isalnum() or os.path.lexists(spec):
         return None
     path = SAMPLES / f"{spec}.capsule"
-    return path if path.exists() else None
+    return path if os.path.isfile(path) else None
 
 
 def _open(request: Request) -> Target:

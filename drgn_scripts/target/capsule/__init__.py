@@ -7,6 +7,7 @@ FORMAT.md specifies the file.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import drgn
@@ -40,6 +41,7 @@ __all__ = ["BadCapsule", "NotRecorded", "open_capsule"]
 _PAGE_SIZES = (4096, 16384, 65536)
 _ARCHITECTURES = ("X86_64", "AARCH64")
 _MOST_MEMORY = 1 << 52
+_MOST_ANALYSES = 256
 
 
 class _Replay:
@@ -106,12 +108,20 @@ def open_capsule(path: str, name: str) -> Target:
 def _target(reader: Reader, name: str) -> Target:
     machine, page_size = _machine(reader)
     analyses = tuple(as_text(name) for name in as_list(reader.manifest.get("analyses")))
+    if len(analyses) > _MOST_ANALYSES:
+        raise BadTypes("it was recorded for too many analyses")
     replay = _Replay(reader, page_size, analyses)
     try:
         prog = assemble(machine, replay)
         check_platform(prog, name)
         kernel = printable(kernel_release(prog))
-    except (LookupError, ValueError, SyntaxError) as error:
+        if int(prog["PAGE_SIZE"]) != page_size:
+            raise BadTypes("its pages are not as large as the kernel's")
+        _translate(prog)
+    except (TargetError, BadCapsule, BadTypes, NotRecorded):
+        raise
+    except Exception as error:
+        # drgn's errors have no common base class.
         raise BadCapsule("is damaged: its VMCOREINFO is not of a Linux kernel") from error
     return Target(
         prog=prog,
@@ -141,6 +151,12 @@ def _facts(reader: Reader, machine: Machine, page_size: int) -> list[tuple[str, 
         ("redacted", "redacted", names or "nothing"),
         ("digests", "digests", f"wrong: {', '.join(damaged)}" if damaged else "all right"),
     ]
+
+
+def _translate(prog: drgn.Program) -> None:
+    """Let drgn look into VMCOREINFO for what it needs to walk page tables, which it does late."""
+    with contextlib.suppress(drgn.FaultError):
+        prog.read((1 << 64) - 8, 8)
 
 
 def _machine(reader: Reader) -> tuple[Machine, int]:

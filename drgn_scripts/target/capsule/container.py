@@ -7,14 +7,17 @@ what was compressed must come out exactly as long as announced.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import stat
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +28,7 @@ import zstandard
 
 from drgn_scripts.target.capsule.typetable import BadTypes, as_integer, as_text
 from drgn_scripts.target.faults import REASONS
+from drgn_scripts.target.reader import os_reason
 
 MAGIC = b"\x89kcaps\r\n"
 VERSION = 1
@@ -32,17 +36,27 @@ BLOCK_PAGES = 256
 """Pages that are compressed together."""
 
 _HEADER = struct.Struct("<8sIQQQ32s")
-_MOST_MANIFEST = 1 << 20
-_MOST_SECTION = 16 << 20
-_MOST_INDEX = 256 << 20
+_MOST_MANIFEST = 1 << 18
+_MOST_SECTION = 4 << 20
+_MOST_INDEX = 64 << 20
 RUN = np.dtype([("first", "<u8"), ("pages", "<u4"), ("status", "<u4")])
 """Pages in a row: the first page frame, how many, and 0 or 1 + the position in ``REASONS``."""
 _MOST_FRAMES = 1 << 48
 _COMPRESSORS = min(4, len(os.sched_getaffinity(0)))
 
 
-class BadCapsule(ValueError):
-    """The file is no capsule, or damaged; the message says how, to follow its name."""
+class BadCapsule(Exception):
+    """The file is no capsule, or damaged; the message says how, to follow its name.
+
+    No ``ValueError``: those are caught where single pages cannot be read.
+    """
+
+
+class CannotWrite(Exception):
+    """The file cannot be written; the message says why, to follow its name.
+
+    No ``OSError``: while a capsule is made, those are the target's.
+    """
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,9 @@ class Section:
 def is_capsule(path: str) -> bool:
     """Whether the file begins as capsules do; False if it cannot be read."""
     try:
+        # Opening a FIFO wakes up its writer, and opening some devices does something.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
         return False
@@ -90,7 +107,10 @@ class Index:
 class Writer:
     """Writes a capsule beside its final place, and moves it there when all is well.
 
+    Only its owner may read it, as is usual for what is made of a kernel's memory.
+
     :param level: of compression; 3 is fast, 19 small
+    :raises CannotWrite: by all methods
     """
 
     def __init__(self, path: Path, level: int = 3) -> None:
@@ -100,8 +120,11 @@ class Writer:
         self._sections: dict[str, Section] = {}
 
     def __enter__(self) -> Writer:
-        self._file = self._part.open("wb")
-        self._file.write(bytes(_HEADER.size))
+        with _writing():
+            self._part.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(self._part, flags, 0o600), "wb")
+        self._write(bytes(_HEADER.size))
         return self
 
     def __exit__(
@@ -110,11 +133,17 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._file.close()
-        if kind is None:
-            os.replace(self._part, self._path)
-        else:
+        try:
+            with _writing() if kind is None else contextlib.suppress(OSError):
+                self._file.close()
+                if kind is None:
+                    os.replace(self._part, self._path)
+        finally:
             self._part.unlink(missing_ok=True)
+
+    def _write(self, data: bytes) -> None:
+        with _writing():
+            self._file.write(data)
 
     def _compress(self, data: bytes) -> bytes:
         # One of its own for each call: they run in threads.
@@ -123,18 +152,18 @@ class Writer:
     def section(self, name: str, data: bytes) -> None:
         """Write a whole part."""
         offset, stored = self._file.tell(), self._compress(data)
-        self._file.write(stored)
+        self._write(stored)
         digest = hashlib.sha256(stored).hexdigest()
         self._sections[name] = Section(offset, len(stored), len(data), digest)
 
     def json_section(self, name: str, document: Mapping[str, Any]) -> None:
         """Write a part that is one JSON object.
 
-        :raises ValueError: it is larger than a reader takes
+        :raises CannotWrite: it is larger than a reader takes
         """
         data = json.dumps(document, separators=(",", ":")).encode()
         if len(data) > _MOST_SECTION:
-            raise ValueError(f"{name} has {len(data)} bytes, more than the format allows")
+            raise CannotWrite(f"{name} of {len(data)} bytes are more than a capsule can hold")
         self.section(name, data)
 
     def pages(self, runs: Callable[[], npt.NDArray[Any]], blocks: Iterable[bytes]) -> int:
@@ -148,7 +177,7 @@ class Writer:
         sizes = []
         with ThreadPoolExecutor(_COMPRESSORS) as pool:
             for length, stored in _ahead(pool, self._compress, blocks):
-                self._file.write(stored)
+                self._write(stored)
                 digest.update(stored)
                 sizes.append(len(stored))
                 total += length
@@ -156,8 +185,10 @@ class Writer:
         self._sections["pages"] = place
         index = runs()
         counts = np.array([len(index), len(sizes)], "<u8")
-        parts = (counts, index, np.array(sizes, "<u4"))
-        self.section("index", b"".join(part.tobytes() for part in parts))
+        data = b"".join(part.tobytes() for part in (counts, index, np.array(sizes, "<u4")))
+        if len(data) > _MOST_INDEX:
+            raise CannotWrite(f"{total} bytes of memory are more than a capsule can hold")
+        self.section("index", data)
         return total
 
     def manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -165,10 +196,11 @@ class Writer:
         sections = {name: vars(section) for name, section in self._sections.items()}
         data = json.dumps({**manifest, "sections": sections}, indent=1).encode()
         offset, stored = self._file.tell(), self._compress(data)
-        self._file.write(stored)
-        self._file.seek(0)
+        self._write(stored)
+        with _writing():
+            self._file.seek(0)
         digest = hashlib.sha256(stored).digest()
-        self._file.write(_HEADER.pack(MAGIC, VERSION, offset, len(stored), len(data), digest))
+        self._write(_HEADER.pack(MAGIC, VERSION, offset, len(stored), len(data), digest))
 
 
 class Reader:
@@ -180,6 +212,13 @@ class Reader:
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115, open as long as its memory is read
+        try:
+            self._open()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _open(self) -> None:
         self._size = os.fstat(self._file.fileno()).st_size
         header = self._pread(0, _HEADER.size)
         magic, version, offset, size, raw_size, digest = _HEADER.unpack(header)
@@ -190,13 +229,13 @@ class Reader:
                 f"is a capsule of version {version}, and this kcensus reads version {VERSION}; "
                 "install the kcensus that wrote it"
             )
-        if raw_size > _MOST_MANIFEST:
+        if raw_size > _MOST_MANIFEST or size > _most_stored(raw_size):
             raise BadCapsule("is damaged: its manifest is impossibly large")
         stored = self._pread(offset, size)
         if hashlib.sha256(stored).digest() != digest:
             raise BadCapsule("is damaged: its manifest does not match its digest")
         self.manifest = self._json("manifest", _decompress("manifest", stored, raw_size))
-        self._sections = _read_sections(self.manifest.get("sections"), self._size)
+        self._sections = _read_sections(self.manifest.get("sections"), offset)
 
     def _pread(self, offset: int, size: int) -> bytes:
         if offset + size > self._size:
@@ -219,7 +258,7 @@ class Reader:
     def section(self, name: str, most: int = _MOST_SECTION) -> bytes:
         """A whole part, checked against its digest."""
         place = self._place(name)
-        if place.raw_size > most:
+        if place.raw_size > most or place.size > _most_stored(place.raw_size):
             raise BadCapsule(f"is damaged: its section {name} is impossibly large")
         stored = self._pread(place.offset, place.size)
         if hashlib.sha256(stored).hexdigest() != place.sha256:
@@ -235,9 +274,10 @@ class Reader:
             raise BadCapsule(f"is damaged: it lacks its section {name}")
         return self._sections[name]
 
-    def index(self) -> Index:
+    def index(self, page_size: int) -> Index:
         """Which pages the capsule holds, and where.
 
+        :param page_size: bytes
         :raises BadCapsule: the index contradicts itself or the file
         """
         data = self.section("index", _MOST_INDEX)
@@ -247,6 +287,9 @@ class Reader:
         if len(data) != 16 + runs * RUN.itemsize + blocks * 4:
             raise BadCapsule("is damaged: its index is of the wrong length")
         found = np.frombuffer(data, RUN, runs, 16)
+        stored = int(found["pages"][found["status"] == 0].sum(dtype=np.int64))
+        if blocks != -(-stored // BLOCK_PAGES):
+            raise BadCapsule("is damaged: its index does not match its pages")
         sizes = np.frombuffer(data, "<u4", blocks, 16 + runs * RUN.itemsize).astype(np.int64)
         first, pages = found["first"].astype(np.int64), found["pages"].astype(np.int64)
         if (
@@ -257,8 +300,7 @@ class Reader:
         ):
             raise BadCapsule("is damaged: its index names impossible pages")
         place = self._place("pages")
-        stored = int(pages[found["status"] == 0].sum())
-        if sizes.sum() != place.size or blocks != -(-stored // BLOCK_PAGES):
+        if sizes.sum() != place.size or place.raw_size != stored * page_size:
             raise BadCapsule("is damaged: its index does not match its pages")
         offsets = place.offset + np.concatenate([[0], np.cumsum(sizes)])
         return Index(first, pages, found["status"].astype(np.int64), offsets, stored)
@@ -266,8 +308,10 @@ class Reader:
     def block(self, index: Index, number: int, page_size: int) -> bytes:
         """The stored pages of one block."""
         offset, end = index.offsets[number : number + 2].tolist()
-        pages = min(BLOCK_PAGES, index.stored - number * BLOCK_PAGES)
-        return _decompress("memory", self._pread(offset, end - offset), pages * page_size)
+        size = min(BLOCK_PAGES, index.stored - number * BLOCK_PAGES) * page_size
+        if end - offset > _most_stored(size):
+            raise BadCapsule("is damaged: its memory is impossibly large")
+        return _decompress("memory", self._pread(offset, end - offset), size)
 
     def verify(self) -> list[str]:
         """Names of the parts that do not match their digests; reads the whole file."""
@@ -296,6 +340,19 @@ def _ahead(
         yield length, done.result()
 
 
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CannotWrite(f"cannot be written ({os_reason(error)})") from error
+
+
+def _most_stored(raw_size: int) -> int:
+    """Bytes that so many come to when they cannot be compressed, generously."""
+    return raw_size + (raw_size >> 7) + 1024
+
+
 def _decompress(name: str, stored: bytes, raw_size: int) -> bytes:
     try:
         # Where a frame tells its size, zstandard allocates that, whatever the limit.
@@ -305,12 +362,11 @@ def _decompress(name: str, stored: bytes, raw_size: int) -> bytes:
             stored, max_output_size=raw_size, allow_extra_data=False
         )
     except (zstandard.ZstdError, ValueError, MemoryError) as error:
-        if isinstance(error, BadCapsule):
-            raise
         raise BadCapsule(f"is damaged: its {name} cannot be decompressed") from error
 
 
-def _read_sections(found: Any, file_size: int) -> dict[str, Section]:
+def _read_sections(found: Any, end: int) -> dict[str, Section]:
+    """Where the sections are: somewhere between the header and the manifest at ``end``."""
     sections = {}
     try:
         if not isinstance(found, dict) or len(found) > 64:
@@ -319,11 +375,16 @@ def _read_sections(found: Any, file_size: int) -> dict[str, Section]:
             if not isinstance(place, dict):
                 raise BadTypes("no section")
             sections[as_text(name)] = Section(
-                offset=as_integer(place.get("offset"), file_size),
-                size=as_integer(place.get("size"), file_size),
+                offset=as_integer(place.get("offset"), end, _HEADER.size),
+                size=as_integer(place.get("size"), end),
                 raw_size=as_integer(place.get("raw_size"), 1 << 62),
                 sha256=as_text(place.get("sha256")),
             )
     except BadTypes as error:
         raise BadCapsule("is damaged: its list of sections is of the wrong form") from error
+    places = sorted(
+        (section.offset, section.offset + section.size) for section in sections.values()
+    )
+    if any(after[0] < before[1] for before, after in pairwise([*places, (end, end)])):
+        raise BadCapsule("is damaged: its sections overlap")
     return sections

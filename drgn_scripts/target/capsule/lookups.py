@@ -66,7 +66,7 @@ class Lookups:
         for row in as_list(document.get("type_lookups")):
             kind, name, filename, use = _exactly(row, 4)
             key = TypeKey(as_text(kind), as_text(name), _optional_text(filename))
-            lookups.types[key] = None if use is None else table.ref(use)
+            lookups.types[key] = None if use is None else _found_type(key, table.ref(use))
         for row in as_list(document.get("object_lookups")):
             name, flags, filename, found = _exactly(row, 4)
             where = ObjectKey(as_text(name), as_integer(flags, 255), _optional_text(filename))
@@ -84,6 +84,12 @@ class Lookups:
 
 
 _HIGHEST = (1 << 64) - 1
+
+
+def _found_type(key: TypeKey, ref: Ref) -> Ref:
+    if ref.node.kind.name.lower() != key.kind or ref.qualifiers:
+        raise BadTypes("a type is not of the kind that was looked up")
+    return ref
 
 
 def _exactly(row: Any, length: int) -> list[Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from drgn_scripts.target.capsule.container import BLOCK_PAGES, Reader
 from drgn_scripts.target.faults import REASONS, UNRECORDED
 
-_CACHED_BLOCKS = 64
+_CACHED_BYTES = 64 << 20
 
 
 class PageStore:
@@ -22,12 +22,12 @@ class PageStore:
     """
 
     def __init__(self, reader: Reader, page_size: int) -> None:
-        self._index = index = reader.index()
+        self._index = index = reader.index(page_size)
         self._size = page_size
         stored = np.where(index.status == 0, index.pages, 0)
         self._position = np.concatenate([[0], np.cumsum(stored)])
         """How many pages are stored before those of each run."""
-        self._block = functools.lru_cache(_CACHED_BLOCKS)(
+        self._block = functools.lru_cache(_CACHED_BYTES // (BLOCK_PAGES * page_size))(
             functools.partial(reader.block, index, page_size=page_size)
         )
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
 from drgn_scripts.progress import Progress
-from drgn_scripts.target.capsule.container import BLOCK_PAGES, RUN, Writer
+from drgn_scripts.target.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
 from drgn_scripts.target.capsule.lookups import Lookups
 from drgn_scripts.target.capsule.program import (
     Machine,
@@ -25,7 +26,8 @@ from drgn_scripts.target.capsule.program import (
     TypeKey,
     assemble,
 )
-from drgn_scripts.target.capsule.types import KEYWORDS, Interner, Ref
+from drgn_scripts.target.capsule.types import KEYWORDS, Interner, NotRecorded, Ref
+from drgn_scripts.target.capsule.typetable import BadTypes
 from drgn_scripts.target.faults import REASONS, reason
 from drgn_scripts.target.model import Target
 
@@ -157,6 +159,7 @@ class Recorder:
         """
         with Writer(path, level) as writer:
             document = self._lookups.to_json()  # may look up, and so read, still more
+            _check(document)
             frames = np.flatnonzero(np.frombuffer(self._touched, np.uint8))
             status = np.zeros(len(frames), np.uint32)
             with progress.step("writing the capsule", len(frames)) as step:
@@ -211,6 +214,18 @@ class Recorder:
             scrub(frame, changed)
             data = bytes(changed)
         yield data
+
+
+def _check(document: dict[str, Any]) -> None:
+    """Refuse to write what nobody could read.
+
+    :raises CannotWrite: a type is larger or stranger than a reader takes
+    """
+    try:
+        # As JSON has it: tuples become lists.
+        Lookups.from_json(json.loads(json.dumps(document)), NotRecorded)
+    except BadTypes as error:
+        raise CannotWrite(f"cannot hold the types of this kernel: {error}") from error
 
 
 def _blocks(chunks: Iterator[bytes], page_size: int) -> Iterator[bytes]:

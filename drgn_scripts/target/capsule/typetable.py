@@ -9,7 +9,7 @@ contain itself; a member whose type was not recorded has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from drgn import Qualifiers, TypeKind
 
@@ -27,6 +27,11 @@ _KINDS = {kind.name.lower(): kind for kind in TypeKind}
 _QUALIFIERS = sum(qualifier.value for qualifier in Qualifiers)
 _MOST_NESTED = 64
 """Pointers to pointers, arrays of arrays, aliases of aliases: real ones have less than ten."""
+_MOST_INSIDE = 1 << 16
+"""Members of a struct with all that lies inside of them, which drgn goes through one by one; a
+real ``struct task_struct`` has a thousand."""
+_MOST_BYTES = _MOST_VALUES = 1 << 22
+"""Size of a type, and numbers and structs in a value of it, which Python may have to hold all."""
 
 
 class BadTypes(ValueError):
@@ -139,9 +144,10 @@ class Reader:
         # Members may be of types that stand further down.
         for node, found in members:
             node.members = [self._member(node, as_list(member, 2)) for member in found]
-        nested: dict[int, int] = {}
-        for node, _ in members:
-            _nesting(node, nested)
+        extents: dict[int, Extent] = {}
+        for node in self._nodes:
+            _measure(node, extents)
+        self._extents = extents
 
     def ref(self, use: Any) -> Ref:
         """The type that ``use`` refers to, among the rows read so far.
@@ -155,12 +161,8 @@ class Reader:
         )
 
     def size_of(self, ref: Ref) -> int | None:
-        """Bytes of a value; None if that is not known."""
-        node, factor = ref.node, 1
-        while node.kind in (TypeKind.TYPEDEF, TypeKind.ARRAY) and node.ref:
-            factor *= 1 if node.kind == TypeKind.TYPEDEF else node.length or 0
-            node = node.ref.node
-        return None if node.size is None else factor * node.size
+        """Bytes of a value; None if it has no size."""
+        return self._extents[id(ref.node)].size
 
     def _earlier(self, use: Any) -> tuple[int, Ref]:
         """How deeply what refers to ``use`` nests, and the type."""
@@ -202,6 +204,8 @@ class Reader:
         compatible = ref.node
         if compatible.kind != TypeKind.INT or ref.qualifiers or compatible.size is None:
             raise BadTypes("an enum is no integer")
+        if compatible.size > 8:
+            raise BadTypes("an enum has an impossible size")
         bits = compatible.size * 8 - compatible.signed
         least = -(1 << bits) if compatible.signed else 0
         enumerators = []
@@ -212,21 +216,29 @@ class Reader:
 
     def _member(self, owner: Node, row: list[Any]) -> Member:
         name = _optional(row[0])
-        label = f"the type of {owner.name or '(anonymous)'}.{name or '(anonymous)'}"
+        offset = as_integer(row[1], 8 * (owner.size or 0))
         bits = None if len(row) < 4 else as_integer(row[3], 64, 1)
         found = None if len(row) < 3 else MemberType(self.ref(row[2]), bits)
-        if bits is not None and found is not None:
+        if found is not None:
             node = _unaliased(found.ref.node)
-            if node.kind not in _BIT_FIELDS or bits > 8 * (node.size or 0):
+            if name is None and (node.kind not in COMPOUND or bits is not None):
+                raise BadTypes("a member without a name has no members either")
+            if bits is None and offset % 8:
+                raise BadTypes("a member begins inside a byte")
+            if bits is not None and (
+                node.kind not in _BIT_FIELDS
+                or bits > 8 * (node.size or 0)
+                or offset + bits > 8 * (owner.size or 0)
+            ):
                 raise BadTypes("a bit field is wider than its type")
 
         def resolve() -> MemberType:
+            label = f"the type of {owner.name or '(anonymous)'}.{name or '(anonymous)'}"
             raise self._lacking(label)
 
-        return Member(name, as_integer(row[1], _MOST_BYTES * 8), resolve, found)
+        return Member(name, offset, resolve, found)
 
 
-_MOST_BYTES = 1 << 40
 _POINTER_SIZE = 8
 _SCALAR_SIZES = (1, 2, 4, 8, 16)
 _BIT_FIELDS = (TypeKind.INT, TypeKind.BOOL, TypeKind.ENUM)
@@ -238,24 +250,67 @@ def _unaliased(node: Node) -> Node:
     return node
 
 
-def _nesting(node: Node, known: dict[int, int], level: int = 0) -> int:
-    """How many types lie within each other in a value of ``node``.
+class Extent(NamedTuple):
+    """What a value of a type comes to."""
 
-    :raises BadTypes: endlessly many, or too many
+    depth: int
+    """How many types lie within each other."""
+    inside: int
+    """Members, with those of what lies inside of them; an array counts as one of its elements."""
+    values: int
+    """Numbers and structs in a value."""
+    size: int | None
+    """Bytes; None for what has no size."""
+
+
+def _measure(node: Node, known: dict[int, Extent], level: int = 0) -> Extent:
+    """The extent of ``node``, and of all that lies inside of it.
+
+    :raises BadTypes: it contains itself, is larger than anything real, or holds what it cannot
     """
     if level > _MOST_NESTED:
         raise BadTypes("a type contains itself, or types are nested too deeply")
     if id(node) in known:
         return known[id(node)]
+    extent = Extent(1, 0, 1, node.size)
     if node.kind in (TypeKind.TYPEDEF, TypeKind.ARRAY) and node.ref:
-        inside = [node.ref.node]
-    else:
-        inside = [member.resolved.ref.node for member in node.members if member.resolved]
-    depth = 1 + max((_nesting(part, known, level + 1) for part in inside), default=0)
-    if depth > _MOST_NESTED:
+        depth, inside, values, size = _measure(node.ref.node, known, level + 1)
+        if node.kind == TypeKind.ARRAY:
+            if size is None or size * (node.length or 0) > _MOST_BYTES:
+                raise BadTypes("an array has an impossible size")
+            size = None if node.length is None else size * node.length
+            values *= node.length or 0
+        extent = Extent(depth + 1, inside, values, size)
+    elif node.members:
+        parts = [_measure_member(node, member, known, level) for member in node.members]
+        extent = Extent(
+            1 + max(part.depth for part in parts),
+            len(parts) + sum(part.inside for part in parts),
+            1 + sum(part.values for part in parts),
+            node.size,
+        )
+    if extent.depth > _MOST_NESTED:
         raise BadTypes("types are nested too deeply")
-    known[id(node)] = depth
-    return depth
+    if extent.inside > _MOST_INSIDE or extent.values > _MOST_VALUES:
+        raise BadTypes("a type has too many members")
+    known[id(node)] = extent
+    return extent
+
+
+def _measure_member(owner: Node, member: Member, known: dict[int, Extent], level: int) -> Extent:
+    if member.resolved is None:
+        return Extent(0, 0, 1, None)
+    ref, bits = member.resolved
+    extent = _measure(ref.node, known, level + 1)
+    size = extent.size
+    if size is None:
+        # The last member may be an array without a length.
+        if _unaliased(ref.node).kind != TypeKind.ARRAY:
+            raise BadTypes("a member has no size")
+        size = 0
+    if bits is None and member.bit_offset + 8 * size > 8 * (owner.size or 0):
+        raise BadTypes("a member reaches beyond its type")
+    return extent
 
 
 def as_list(value: Any, least: int = 0) -> list[Any]:
