@@ -26,6 +26,7 @@ from drgn_scripts.commands.shared import (
     target_argument,
     text_stdout,
 )
+from drgn_scripts.text import printable
 
 _EXAMPLES = (
     ("kcensus report sample", "see what it does, on a kernel that comes with kcensus"),
@@ -47,6 +48,10 @@ def _run(target: str | None, **values: Any) -> Exit:
         )
     results = [section.result for section in made.sections if section.result]
     if showing.csv or showing.parquet:
+        for section in made.sections:
+            if section.result is None:  # no file would tell
+                sentence = printable(f"{section.name} cannot be answered: {section.error}")
+                click.echo(f"kcensus: {sentence}", err=True)
         written: list[Path] = []
         for result in results:
             if showing.csv:
