@@ -346,6 +346,8 @@ def one_sentence(error: Exception) -> None:
 def explore(target: Target, names: dict[str, list[Any]], tally: Counter[str]) -> None:
     """Use all types, objects, symbols and pages that the good capsule has."""
     prog = target.prog
+    for fact in target.facts():
+        assert "".join(fact).isprintable()
     for kind, name in names["types"]:
         with _meant(tally):
             _use_type(prog.type(f"{kind} {name}".removeprefix("typedef ").removeprefix("int ")))

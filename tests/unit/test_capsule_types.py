@@ -122,7 +122,7 @@ class World:
     def replay(self) -> Target:
         self.recorder.write(
             self.path,
-            {"kernel": "0", "format": "synthetic", "analyses": ["types"]},
+            {"kernel": "0", "format": "synthetic", "analyses": ["types"], "redacted": []},
             level=1,
             progress=SilentProgress(),
         )
@@ -313,6 +313,9 @@ def test_missing_module_debug_info_is_remembered(world: World) -> None:
         def need_modules(self, *names: str) -> list[str]:
             return [f"no debug info for {name}" for name in names]
 
+        def places(self) -> list[tuple[str, str]]:
+            return []
+
     target = target_of(world.k)
     target.modules = Modules()
     world.recorder = Recorder(target)
@@ -479,6 +482,29 @@ def test_vmcoreinfo_that_cannot_be(world: World, text: bytes) -> None:
     parts.sections["vmcoreinfo"] = b"\n".join([text, *kept]) if b"\xff" not in text else text
     world.path.write_bytes(put_together(parts))
     with pytest.raises(TargetError, match=r"VMCOREINFO is not of a Linux kernel|not as large"):
+        open_target(str(world.path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"redacted": None},
+        {"redacted": ["\x1b[2J"]},
+        {"pages": {}},
+        {"pages": {"stored": -1}},
+        {"analyses": "types"},
+        {"analyses": ["types"] * 257},
+        {"analyses": [1]},
+        {"format": None},
+    ],
+    ids=range(8),
+)
+def test_manifests_that_cannot_be(world: World, change: dict[str, Any]) -> None:
+    world.replay()
+    parts = take_apart(world.path.read_bytes())
+    parts.manifest.update(change)
+    world.path.write_bytes(put_together(parts))
+    with pytest.raises(TargetError, match="is damaged"):
         open_target(str(world.path))
 
 

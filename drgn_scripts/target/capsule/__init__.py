@@ -110,6 +110,7 @@ def _target(reader: Reader, name: str) -> Target:
     analyses = tuple(as_text(name) for name in as_list(reader.manifest.get("analyses")))
     if len(analyses) > _MOST_ANALYSES:
         raise BadTypes("it was recorded for too many analyses")
+    facts = _facts(reader, machine, page_size)
     replay = _Replay(reader, page_size, analyses)
     try:
         prog = assemble(machine, replay)
@@ -133,24 +134,28 @@ def _target(reader: Reader, name: str) -> Target:
         shareable=True,
         compressed=True,
         modules=replay,
-        facts=lambda: _facts(reader, machine, page_size),
+        facts=lambda: [*facts, _digests(reader)],
         recorded_for=analyses,
     )
 
 
 def _facts(reader: Reader, machine: Machine, page_size: int) -> list[tuple[str, str, str]]:
-    """What the manifest says, and whether the file is whole, which takes to read all of it."""
+    """What the manifest says."""
     pages, redacted = reader.manifest.get("pages"), reader.manifest.get("redacted")
     stored = as_integer(pages.get("stored") if isinstance(pages, dict) else None, _MOST_MEMORY)
     names = ", ".join(as_text(name) for name in as_list(redacted))
     share = stored * page_size / machine.memory_bytes
-    damaged = reader.verify()
     return [
         ("recorded_for", "recorded for", ", ".join(map(as_text, reader.manifest["analyses"]))),
         ("pages", "memory", f"{stored:,} pages, {share:.1%} of the machine's"),
         ("redacted", "redacted", names or "nothing"),
-        ("digests", "digests", f"wrong: {', '.join(damaged)}" if damaged else "all right"),
     ]
+
+
+def _digests(reader: Reader) -> tuple[str, str, str]:
+    """Whether the file is whole, which takes to read all of it."""
+    damaged = reader.verify()
+    return "digests", "digests", f"wrong: {', '.join(damaged)}" if damaged else "all right"
 
 
 def _translate(prog: drgn.Program) -> None:
