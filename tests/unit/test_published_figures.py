@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from drgn_scripts.kernel import dentry_chains, kcopyd_census
 from drgn_scripts.kernel import list_lru_model as lru
 from kernel_patches import Patch, PublishedFigure, load
 from kernel_patches.model import Bound, Moment
@@ -47,7 +48,8 @@ DM = "dm-snapshot-cow-semaphore"
 
 
 def _jobs_in_flight(published: PublishedFigure) -> float:
-    return published.given["snapshots"] * published.given["threshold"] * 9 * JOB
+    assert published.given["threshold"] == kcopyd_census.DEFAULT_THRESHOLD
+    return published.given["snapshots"] * kcopyd_census.DEFAULT_THRESHOLD * 9 * JOB
 
 
 def _a_job_for_each_exception(_: PublishedFigure) -> float:
@@ -179,6 +181,8 @@ MODELS: dict[tuple[str, str], Model] = {
     (DM, "jobs-before"): Model(
         _a_job_for_each_exception, 0.05, "the kernel of the report has lockdep, with larger locks"
     ),
+    ("dm-snapshot-cow-in-progress", "threshold"): Model(lambda _: kcopyd_census.DEFAULT_THRESHOLD),
+    ("negative-dentry-hash-limit", "in-a-row"): Model(lambda _: dentry_chains.IN_A_ROW),
     ("list-lru-memory", "one-list-lru"): Model(_one_list_lru),
     ("list-lru-memory", "all-list-lrus"): Model(_one_list_lru),
     ("list-lru-memory", "kmalloc-32"): Model(
@@ -231,7 +235,6 @@ UNMODELLED: dict[tuple[str, str], str] = {
     (DM, "stall"): MEASURED,
     (DM, "write-time-before"): MEASURED,
     (DM, "write-time-after"): MEASURED,
-    ("dm-snapshot-cow-in-progress", "threshold"): DEFINITION,
     ("dm-kcopyd-callback-list", "stall"): MEASURED,
     ("dm-kcopyd-callback-list", "write-time-before"): MEASURED,
     ("dm-kcopyd-callback-list", "write-time-after"): MEASURED,
@@ -240,7 +243,6 @@ UNMODELLED: dict[tuple[str, str], str] = {
     ("list-lru-memory", "cgroups-alive"): "how many there were; the model tells how many had been",
     ("negative-dentry-bloat", "unlimited-256g"): "as far as memory goes; nothing else bounds it",
     ("negative-dentry-bloat", "unlimited-3t"): "as far as memory goes; nothing else bounds it",
-    ("negative-dentry-hash-limit", "in-a-row"): DEFINITION,
     ("negative-dentry-dir-limit", "children"): "one machine's directory",
     ("negative-dentry-dir-limit", "negative-children"): "one machine's directory",
     ("negative-dentry-dir-limit", "mark"): DEFINITION,

@@ -88,6 +88,27 @@ def test_nonsense_is_refused(
     assert len(err.splitlines()) == 2
 
 
+@pytest.mark.parametrize("patch", ["dm-snapshot-cow-semaphore", "dm-snapshot-cow-in-progress"])
+def test_limit_of_jobs_off_and_on(patch: str, run: Run) -> None:
+    dumps = words(("6.1", "kcopyd-limit-off"), ("6.1", "kcopyd-limited"))
+    status, found = run("validate", patch, *dumps)
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == (0, "confirmed")
+    for name, scenario in (("before", "kcopyd-limit-off"), ("after", "kcopyd-limited")):
+        _, alone = run("kcopyd", *words(("6.1", scenario)))
+        assert summary[name] == alone["summary"]["job_bytes"]
+    # The model packs slabs full; what CPUs and partial slabs keep is the rest.
+    assert 0.9 < summary["predicted"] / summary["after"] <= 1
+    claimed = {"dm-snapshot-cow-semaphore": pytest.approx(1 - 130 / 10240)}
+    assert summary["claimed_change"] == claimed.get(patch)
+
+
+def test_the_limit_needs_the_load(run: Run) -> None:
+    # mixed has snapshots and the limit, but another machine and a few copies in flight.
+    dumps = words(("6.1", "kcopyd-limit-off"), ("6.1", "mixed"))
+    assert cli.main(["validate", "dm-snapshot-cow-in-progress", *dumps]) == 5
+
+
 LIMIT = """
 id = "limit"
 title = "A patch of our own"
