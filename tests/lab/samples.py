@@ -37,7 +37,9 @@ def make() -> None:
         dump = build(kernel, "sample")
         path = SAMPLES / f"{name}.capsule"
         target = open_target(dump.formats["elf"], dump.debug)
+        path.unlink(missing_ok=True)
         made = create(target, path, list(analyses().values()), level=_SMALLEST)
+        path.chmod(0o644)  # others' capsules are private, this one is for everybody
         for analysis, error in made.failed.items():
             say(f"{name}: {analysis} is not in it: {error}")
         _write_truth(name, dump)
