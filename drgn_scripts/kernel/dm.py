@@ -136,7 +136,7 @@ def _member(type_name: str, path: str) -> Callable[[Program, int], list[int]]:
 
 def _zoned(prog: Program, private: int) -> list[int]:
     target = Object(prog, "struct dmz_target *", value=private)
-    # 8f22272af7a7 (5.8) made it an array, with a thread of reclaim for each device.
+    # One thread of reclaim for all devices, or in newer kernels one for each.
     if not prog.type("struct dmz_dev").has_member("reclaim"):
         return [int(target.reclaim.kc)]
     return [int(target.dev[i].reclaim.kc) for i in range(int(target.nr_ddevs))]

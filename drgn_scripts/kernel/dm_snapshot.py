@@ -80,6 +80,8 @@ class Snapshot:
     """Name of its target's type."""
     origin: str
     """``major:minor``"""
+    origin_disk: str
+    """Name of the disk it is on; empty if that cannot be read."""
     cow: str
     """``major:minor``"""
     store: str
@@ -160,11 +162,12 @@ def _snapshot(
         device=device,
         target=target,
         origin=text(snapshot.origin.name.string_()),
+        origin_disk=_disk(snapshot.origin),
         cow=text(snapshot.cow.name.string_()),
         store=text(store.type.name.string_()),
         chunk_sectors=int(store.chunk_size),
         valid=bool(snapshot.valid),
-        # 76c44f6d8091 (4.3) has it.
+        # Not yet in the oldest kernels.
         overflowed=bool(getattr(snapshot, "snapshot_overflowed", 0)),
         active=bool(snapshot.active),
         in_flight=in_flight,
@@ -175,6 +178,13 @@ def _snapshot(
         client=int(snapshot.kcopyd_client),
         waiters=waiters,
     )
+
+
+def _disk(device: Object) -> str:
+    try:
+        return text(device.bdev.bd_disk.disk_name.string_())
+    except (LookupError, AttributeError, drgn.FaultError):
+        return ""
 
 
 def _used(store: Object) -> int | None:
@@ -202,8 +212,8 @@ def _entries(memory: Memory, table: Object, found: Snapshots) -> int:
     addresses = np.uint64(table.table.value_()) + np.arange(buckets, dtype=np.uint64) * np.uint64(
         size
     )
-    # f79ae415b64c (5.2) made each bucket a list with a lock in its pointer; 7.0 has the lock
-    # beside it; before it was a list_head.
+    # A bucket was a list_head in older kernels, had a lock in its pointer (hlist_bl_head) in 5.10
+    # to 6.12, and has it beside the pointer (dm_hlist_head) in 7.3.
     ends: Words | None = None
     if name == "struct list_head":
         first, ends = layout(memory.prog, head, {"first": "next"}), addresses
@@ -225,7 +235,7 @@ def _entries(memory: Memory, table: Object, found: Snapshots) -> int:
 
 def _queue(memory: Memory, queue: Object, found: Snapshots) -> tuple[Waiter, ...]:
     """Tasks on a wait queue."""
-    # 50816c48997a (4.13) renamed wait_queue_t, ac6424b981bc and 2055da97389a its members.
+    # 4.13 renamed the struct and its members.
     try:
         head, type_, member = queue.head, "struct wait_queue_entry", "entry"
         memory.prog.type(type_)

@@ -155,7 +155,7 @@ class Kcopyd:
         self.client_type = self.prog.type("struct dm_kcopyd_client")
         self.job_type = self.prog.type("struct kcopyd_job")
         self.has_callback_list = self.client_type.has_member("callback_jobs")
-        """4a2ffac0d0ee and its backports: "Fix bug causing workqueue stalls" (5.0)."""
+        """The fix of workqueue stalls: 5.0, RHEL 8.3, and backports to 4.4 and later."""
         self.faults = Faults()
         lists = {f"{n}.next": f"{n}_jobs.next" for n in LISTS}
         pool = "job_pool"
@@ -409,7 +409,10 @@ class _Nodes:
         following[onto_head] = total + heads_order[head[onto_head]]
         position[:total] = following
         for _ in range(max(total, 1).bit_length()):
-            position[:total] = position[position[:total]]
+            further = position[position[:total]]
+            if np.array_equal(further, position[:total]):
+                break
+            position[:total] = further
         result = position[:total] - total
         found: npt.NDArray[np.int64] = np.where((result >= 0) & (result < len(heads)), result, -1)
         return found

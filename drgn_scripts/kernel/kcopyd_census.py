@@ -247,7 +247,7 @@ def _roles(memory: Memory, census: KcopydCensus, kcopyd: Kcopyd | None) -> dict[
     for device in census.devices.devices if census.devices else ():
         md = Object(prog, "struct mapped_device *", value=device.address)
         for name in ("bs", "io_bs"):
-            # 29dec90a0f1d (6.0) moved them out of the device.
+            # 5.10 has them in the device itself, 6.1 and later in mempools beside it.
             home = md.mempools if hasattr(md, "mempools") else md
             _bio_set(note, partial(home.member_, name), "bios of devices")
     _bio_set(note, lambda: prog["fs_bio_set"], "bios of file systems")

@@ -119,7 +119,10 @@ def snapshots(census: KcopydCensus) -> Table:
             "device": ([one.device.name for one in found], Column(_TEXT, "device", 0)),
             "number": ([one.device.number for one in found], Column(_TEXT, "number")),
             "target": ([one.target for one in found], Column(_TEXT, "target", 2)),
-            "origin": ([_named(one.origin, names) for one in found], Column(_TEXT, "origin")),
+            "origin": (
+                [_named(one.origin, {one.origin: one.origin_disk} | names) for one in found],
+                Column(_TEXT, "origin"),
+            ),
             "cow": ([_named(one.cow, names) for one in found], Column(_TEXT, "COW device")),
             "store": ([one.store for one in found], Column(_TEXT, "store", 2)),
             "chunk_bytes": (
@@ -171,7 +174,7 @@ def _state(valid: bool, overflowed: bool) -> str:
 
 
 def _named(number: str, names: dict[str, str]) -> str:
-    return f"{names[number]} ({number})" if number in names else number
+    return f"{names[number]} ({number})" if names.get(number) else number
 
 
 def pool_kind(pool: Pool, bottom_half: bool) -> str:

@@ -150,12 +150,12 @@ class _Reader:
         self.link = layout(prog, "struct list_head", ["next"])
         self.now, self.hz = jiffies(prog), hz(prog)
         try:
-            # CONFIG_WQ_WATCHDOG
+            # CONFIG_WQ_WATCHDOG; 0 turns it off.
             self.threshold = int(prog["wq_watchdog_thresh"])
-            self.known = True
-        except LookupError:
-            self.threshold, self.known = _DEFAULT_THRESHOLD, False
-        self.pwqs: dict[int, tuple[int, int]] = {}
+        except (LookupError, drgn.FaultError):
+            self.threshold = 0
+        self.known = self.threshold > 0
+        self.threshold = self.threshold or _DEFAULT_THRESHOLD
 
     def read(self) -> Workqueues:
         pools = self._pool_addresses()
@@ -172,7 +172,7 @@ class _Reader:
                 "worklist": "worklist.next",
                 "attrs": "attrs",
             },
-            # 82607adcf9cd (4.5); 6037160e52d7 (7.0) renamed it.
+            # Since 4.5; 6037160e52d7 (7.0) renamed it.
             {"stamp": ("last_progress_ts", "watchdog_ts")},
         )
         read = gather(self.memory, pools, members, self.faults)

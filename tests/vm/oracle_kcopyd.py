@@ -148,6 +148,20 @@ def work_items(prog: Program) -> Counter[tuple[int, str, int, int]]:
     return found
 
 
+def busy_workers(prog: Program) -> list[Object]:
+    """All workers that have an item."""
+    return [
+        worker
+        for _, entry in idr_for_each(prog["worker_pool_idr"].address_of_())
+        for worker in list_for_each_entry(
+            "struct worker",
+            Object(prog, "struct worker_pool *", value=entry.value_()).workers.address_of_(),
+            "node",
+        )
+        if worker.current_work
+    ]
+
+
 def idle_clients(prog: Program) -> set[int]:
     """Clients by their workqueues alone: each has one named kcopyd, with a rescuer of its own.
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import drgn
@@ -14,9 +15,11 @@ import pytest
 from drgn import Object
 
 from drgn_scripts.analyses.kcopyd import ANALYSIS, run
+from drgn_scripts.engine.memory import Memory
 from drgn_scripts.kernel.kcopyd import Kcopyd
 from drgn_scripts.kernel.kernel_log import records
 from drgn_scripts.kernel.log_events import parse
+from drgn_scripts.kernel.workqueues import workqueues
 from drgn_scripts.render.json import write_json
 from drgn_scripts.results import CheckStatus, Result, Severity
 from drgn_scripts.target import Target, open_target
@@ -132,7 +135,8 @@ def test_snapshots_equal_dmsetup_status(case: Case) -> None:
     for name, line in status.items():
         row = frame.loc[name]
         origin, cow, store, chunk = tables[name].split()[:4]
-        assert row["origin"].endswith(origin) or f"({origin})" in row["origin"]
+        # /dev/ramN of the scenario is disk 1:N.
+        assert row["origin"] == f"ram{origin.partition(':')[2]} ({origin})"
         assert f"({cow})" in row["cow"]
         assert row["store"] == store
         assert int(row["chunk_bytes"]) == int(chunk) * 512
@@ -265,6 +269,20 @@ def assert_work_equal(case: Case) -> None:
     assert ours == expected
 
 
+def test_how_long_a_worker_has_been_running_is_exact_where_the_kernel_tells() -> None:
+    case = open_case("7.3", "kcopyd-limited")
+    frame = case.table("pending_work")
+    (row,) = frame[frame["function"] == "wb_workfn"].itertuples()
+    (worker,) = (
+        worker for worker in oracle.busy_workers(case.prog) if int(worker.task.pid) == int(row.pids)
+    )
+    # CONFIG_HZ of Debian.
+    ticks = int(case.prog["jiffies_64"]) - int(worker.current_start)
+    assert float(row.seconds) == ticks / 250
+    # Writing back began before the scenario rested for 15 s, and the guest for 2 more.
+    assert 17 < float(row.seconds) < 60
+
+
 # A pool that is really stalled
 
 
@@ -294,6 +312,43 @@ def test_stalled_pool_its_culprit_and_its_victims(stall: Case) -> None:
     assert "CPU 1" in finding.title
     assert "kcopyd holds it" in finding.title
     assert "do_work [dm_mod] of kcopyd" in finding.evidence
+
+
+def test_stalled_is_what_the_kernels_watchdog_would_call_so(
+    stall: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    age = float(stall.table("pools").iloc[0]["age"])
+    memory = Memory(stall.prog)
+
+    def stalled() -> list[int]:
+        return [pool.cpu for pool in workqueues(memory).pools if pool.stalled]
+
+    for threshold, expected in ((int(age), [1]), (int(age) + 1, [])):
+        monkeypatch.setattr("drgn_scripts.kernel.workqueues._DEFAULT_THRESHOLD", threshold)
+        assert stalled() == expected
+    # As where the kernel has a watchdog: its threshold counts, and that somebody has told it to be
+    # patient. These kernels are built without.
+    now = int(stall.prog["jiffies_64"])
+    own = {"wq_watchdog_thresh": 10, "wq_watchdog_touched_cpu": now, "wq_watchdog_touched": now}
+
+    def find(prog: drgn.Program, name: str, _flags: object, _file: str | None) -> Object | None:
+        return Object(prog, "unsigned long", own[name]) if name in own else None
+
+    stall.prog.register_object_finder("watchdog", find, enable_index=0)
+    try:
+        patched = "drgn_scripts.kernel.workqueues.per_cpu"
+        monkeypatch.setattr(patched, lambda variable, _cpu: variable)
+        found = workqueues(memory)
+        assert (found.threshold, found.threshold_known) == (10, True)
+        assert stalled() == []
+        own["wq_watchdog_touched_cpu"] = now - 60 * 250
+        assert stalled() == [1]
+        own["wq_watchdog_thresh"] = 0
+        assert not workqueues(memory).threshold_known
+    finally:
+        stall.prog.set_enabled_object_finders(
+            [name for name in stall.prog.enabled_object_finders() if name != "watchdog"]
+        )
 
 
 def test_busy_pool_that_makes_progress_is_not_stalled(stall: Case) -> None:
@@ -383,6 +438,20 @@ def test_not_in_use() -> None:
     assert {name: case.figure(name) for name in zeros} == dict.fromkeys(zeros, 0)
     assert case.result.gaps == []
     assert len(case.table("pools")) >= 4
+
+
+def test_log_of_a_file_instead_of_the_one_in_memory(stall: Case, tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(
+        "[ 9.0] BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
+        "[ 9.1] Unreclaimable slab info:\n[ 9.2] kcopyd_job 4KB 8KB\n"
+    )
+    result = run(ANALYSIS.context(stall.target), log=str(log))
+    frame = result.tables["log_events"].frame
+    assert list(frame["event"]) == ["lockup", "slab"]
+    # Beside each, what memory says now of that pool and of that cache.
+    assert float(frame["now_seconds"].iloc[0]) == float(stall.table("pools").iloc[0]["age"])
+    assert int(frame["now_bytes"].iloc[1]) == stall.figure("job_bytes")
 
 
 def test_same_dump_same_json(waiting: Case) -> None:
