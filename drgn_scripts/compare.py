@@ -146,8 +146,8 @@ def _objects(values: Sequence[Any]) -> pd.Series[Any]:
 def compare_tables(before: Table, after: Table) -> Table | None:
     """Rows that were added, removed or changed, the largest change first.
 
-    The amount that ranks them is the first column of bytes, else of pages, seconds or counts, and
-    of these the first that is always shown.
+    The amount that ranks them is the first column of bytes that changed at all, else of pages,
+    seconds or counts, and of these the first that is always shown.
 
     :return: None where a table has nothing to compare: no names, or no amounts
     """
@@ -158,18 +158,19 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         for name, column in columns.items()
         if column.unit in _NUMBERS and _is_numeric(before, name) and _is_numeric(after, name)
     ]
-    main = _main(columns, numeric)
     keys = _keys(before, after, columns)
-    if main is None or keys is None:
+    if not any(columns[name].unit in _AMOUNTS for name in numeric) or keys is None:
         return None
     old, new = (_indexed(table, keys, numeric) for table in (before, after))
     rows = old.index.union(new.index)
     was, now = old.index, new.index
     old, new = old.reindex(rows, fill_value=0), new.reindex(rows, fill_value=0)
     changes = {name: _difference(old[name], new[name]) for name in numeric}
+    moved = {name: np.nan_to_num(change.astype(float)) != 0 for name, change in changes.items()}
+    main = _main(columns, numeric, moved)
     differs = np.zeros(len(rows), bool)
-    for change in changes.values():
-        differs |= np.nan_to_num(change.astype(float)) != 0
+    for change in moved.values():
+        differs |= change
     differs |= ~(rows.isin(was) & rows.isin(now))
     state = np.where(~rows.isin(was), "new", np.where(~rows.isin(now), "gone", "changed"))
     frame = rows.to_frame(index=False)
@@ -213,12 +214,17 @@ def _is_numeric(table: Table, name: str) -> bool:
     return table.frame[name].dtype.kind in "iuf"
 
 
-def _main(columns: Mapping[str, Column], numeric: Sequence[str]) -> str | None:
-    for unit in _AMOUNTS:
-        fitting = [name for name in numeric if columns[name].unit is unit]
-        if fitting:
-            return min(fitting, key=lambda name: columns[name].priority)
-    return None
+def _main(columns: Mapping[str, Column], numeric: Sequence[str], moved: Mapping[str, Any]) -> str:
+    """The amount that ranks rows; one that changed nowhere only where none did."""
+    amounts = [name for name in numeric if columns[name].unit in _AMOUNTS]
+    return min(
+        amounts,
+        key=lambda name: (
+            not moved[name].any(),
+            _AMOUNTS.index(columns[name].unit),
+            columns[name].priority,
+        ),
+    )
 
 
 def _keys(before: Table, after: Table, columns: Mapping[str, Column]) -> list[str] | None:
