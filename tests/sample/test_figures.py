@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the samples show of each question, held against what the guests counted and made."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from drgn_scripts import cli
+from tests.sample.conftest import Sample
+
+# What the workload looked up and did not find, by the pattern that its names have.
+PATTERNS = {
+    "tmp.XXXXXX": 12000,
+    "<hex>.lock": 8000,
+    "part-<digits>": 4000,
+    "event-<digits>.json": 3000,
+    "message-<digits>.a-name-too-long-for-the-dentry.eml": 2000,
+    "libvendor<digits>.so": 24 * 20,
+}
+
+
+def test_dentries_are_those_of_dentry_state(sample: Sample) -> None:
+    state = [int(word) for word in sample.truth["dentry-state"].split()]
+    summary = sample.run("dentries").summary
+    assert summary["dentries"].value == state[0]
+    assert summary["negative"].value == state[4]
+
+
+def test_dentries_have_the_patterns_of_the_workload(sample: Sample) -> None:
+    frame = sample.run("dentries").tables["patterns"].frame
+    found = dict(zip(frame["pattern"], frame["negative"], strict=True))
+    assert {pattern: found.get(pattern) for pattern in PATTERNS} == PATTERNS
+
+
+def test_the_watched_directory_is_the_first_to_cost(sample: Sample) -> None:
+    first = sample.run("dentries").tables["walk_cost"].frame.iloc[0]
+    assert (first["directory"], first["watched"], first["negative"]) == ("/srv/watched", True, 3000)
+
+
+def test_list_lru_knows_the_memory_cgroups_of_cgroup_stat(sample: Sample) -> None:
+    stat = dict(line.split() for line in sample.truth["cgroup.stat"].splitlines())
+    summary = sample.run("list-lru").summary
+    assert summary["memcgs_online"].value == int(stat["nr_descendants"]) + 1  # the root
+    assert summary["memcgs_dying"].value == int(stat["nr_dying_descendants"])
+
+
+def test_list_lru_before_and_after(before: Sample, after: Sample) -> None:
+    """One workload: arrays for every cgroup that ever was, then lists on demand."""
+    now = before.run("list-lru").summary
+    assert int(str(now["dead_slot_bytes"].value)) > 1 << 20
+    assert after.run("list-lru").summary["dead_slot_bytes"].value == 0
+
+
+def copies(sample: Sample) -> dict[str, int]:
+    """Sectors of the COW device in use, by snapshot, as ``dmsetup status`` tells."""
+    found = re.findall(r"^(\S+): 0 \d+ snapshot (\d+)/", sample.truth["dmsetup-status"], re.M)
+    return {name: int(sectors) for name, sectors in found}
+
+
+def test_snapshots_are_those_of_dmsetup_status(sample: Sample) -> None:
+    frame = sample.run("kcopyd").tables["snapshots"].frame
+    assert dict(zip(frame["device"], frame["used_bytes"] // 512, strict=True)) == copies(sample)
+
+
+def test_copies_in_flight_are_bounded_only_after(before: Sample, after: Sample) -> None:
+    unlimited, limited = (one.run("kcopyd").summary for one in (before, after))
+    # 5,000 chunks were written, each copied to two snapshots that take minutes for it.
+    assert unlimited["in_flight_cow"].value == 2 * 5000
+    assert limited["cow_threshold"].value == 2048
+    # A copy starts as long as no more than the threshold are in flight.
+    assert limited["in_flight_cow"].value == 2 * (2048 + 1)
+    assert limited["jobs"].value == limited["in_flight_cow"].value
+    projected = unlimited["projected_job_bytes"].value
+    assert int(str(projected)) < int(str(unlimited["job_bytes"].value)) / 2
+
+
+@pytest.mark.parametrize("name", ["sample", "sample-after"])
+def test_every_check_of_the_report_agrees_or_says_why(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", name, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    differing = [
+        (analysis, check["name"])
+        for analysis, result in report["analyses"].items()
+        for check in result["checks"]
+        if check["status"] == "differ" and not check["note"]
+    ]
+    assert differing == []
+
+
+def test_patches_are_told_from_the_sample_alone(
+    before: Sample, after: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = []
+    for sample in (before, after):
+        assert cli.main(["patches", sample.name, "--json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["tables"]["patches"]
+        states.append({row["patch"]: row["state"] for row in rows})
+    assert (states[0]["list-lru-xarray"], states[1]["list-lru-xarray"]) == ("absent", "present")
+    for state in states:
+        # The guests have no disk scheduler loaded whose types could tell.
+        unknown = {patch for patch, what in state.items() if what == "cannot tell"}
+        assert unknown <= {"mq-deadline-priorities"}
