@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import drgn
+
 from drgn_scripts.analyses import Analysis
 from drgn_scripts.kernel.machine import machine
 from drgn_scripts.progress import Progress, SilentProgress
+from drgn_scripts.pseudonyms import new_key
+from drgn_scripts.redaction import Redaction
 from drgn_scripts.report import report
 from drgn_scripts.target import Target, TargetError
 from drgn_scripts.target.capsule.recorder import Recorder
@@ -28,6 +32,12 @@ class Made:
     """Pages."""
     unreadable: int
     """Pages that were asked for and could not be read."""
+    unredacted: list[str]
+    """What could not be redacted: one sentence each."""
+
+
+REDACTABLE = ("names",)
+"""What :func:`create` can take out of a capsule."""
 
 
 def create(
@@ -36,12 +46,16 @@ def create(
     analyses: Sequence[Analysis],
     *,
     level: int = 3,
+    redact: Sequence[str] = (),
+    key: bytes | None = None,
     progress: Progress | None = None,
     chunk_bytes: int | None = None,
 ) -> Made:
     """Run ``analyses`` on ``target`` and write a capsule with what they read to ``path``.
 
     :param level: of compression, 1 to 19
+    :param redact: some of :data:`REDACTABLE`
+    :param key: secret of the pseudonyms that names are replaced by; random if None
     :raises TargetError: the target is live or a capsule itself, or no analysis can be answered
     :raises CannotWrite: the capsule cannot be written
     """
@@ -61,18 +75,26 @@ def create(
         raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
     _look_for_patches(recorder.target)
     names = [analysis.name for analysis in analyses]
+    redaction = None
+    if "names" in redact:
+        try:
+            redaction = Redaction(target, recorder.touched, key or new_key(), progress)
+        except (LookupError, drgn.FaultError) as error:
+            raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error
     counts = recorder.write(
         path,
         {
             "kernel": target.kernel,
             "format": target.format,
             "analyses": names,
-            "redacted": [],
+            "redacted": [what for what in REDACTABLE if what in redact],
         },
         level=level,
         progress=progress,
+        scrub=redaction,
     )
-    return Made(names, failed, counts["stored"], counts["unreadable"])
+    unredacted = redaction.missing if redaction else []
+    return Made(names, failed, counts["stored"], counts["unreadable"], unredacted)
 
 
 def _look_for_patches(target: Target) -> None:

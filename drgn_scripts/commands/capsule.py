@@ -25,6 +25,10 @@ from drgn_scripts.text import printable
 _EXAMPLES = (
     ("kcensus capsule create vmcore case.capsule -s vmlinux", "everything kcensus can look at"),
     ("kcensus capsule create vmcore case.capsule --analyses slab,dentries", "some of it"),
+    (
+        "kcensus capsule create vmcore case.capsule --redact names",
+        "without the names of files, cgroups, devices, processes and the host",
+    ),
     ("kcensus report case.capsule", "look at it, anywhere"),
 )
 
@@ -41,15 +45,34 @@ def _check_out(target: str, out: Path, force: bool) -> None:
         raise click.UsageError(f"{out} is the target itself; choose another name.")
 
 
+_SHORTEST_KEY = 16
+
+
+def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
+    if path is None:
+        return None
+    if "names" not in redact:
+        raise click.UsageError("--redact-key is for --redact names.")
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        from drgn_scripts.target.reader import os_reason
+
+        raise click.UsageError(f"--redact-key {path}: {os_reason(error)}.") from None
+    if len(key) < _SHORTEST_KEY:
+        raise click.UsageError(f"--redact-key {path}: is no key; it takes {_SHORTEST_KEY} bytes.")
+    return key
+
+
 def _create(
     target: str, out: Path, analyses: str | None, level: int, force: bool,
-    **values: Any,
+    redact: tuple[str, ...], redact_key: Path | None, **values: Any,
 ) -> Exit:  # fmt: skip
     from drgn_scripts.capsule import create
     from drgn_scripts.render.directory import OutputError
     from drgn_scripts.target.capsule.container import CannotWrite
 
-    wanted = chosen_analyses(analyses)
+    wanted, key = chosen_analyses(analyses), _key(redact_key, redact)
     _check_out(target, out, force)
     reading = take(Reading, values)
     with opened(target, reading) as (opened_target, progress):
@@ -59,6 +82,8 @@ def _create(
                 out,
                 wanted,
                 level=level,
+                redact=redact,
+                key=key,
                 progress=progress,
                 chunk_bytes=reading.chunk_size,
             )
@@ -66,10 +91,12 @@ def _create(
             raise OutputError(f"{out}: {reason}") from reason
     for name, error in made.failed.items():
         click.echo(f"kcensus: {name} cannot be answered from this target: {error}", err=True)
+    for sentence in made.unredacted:
+        click.echo(f"kcensus: not everything could be redacted: {printable(sentence)}", err=True)
     unread = f", {made.unreadable:,} more could not be read" if made.unreadable else ""
     click.echo(
         f"{printable(str(out))}: {out.stat().st_size:,} bytes, {made.stored:,} pages{unread}, "
-        f"for {', '.join(made.analyses)}"
+        f"for {', '.join(made.analyses)}" + (f"; redacted: {', '.join(redact)}" if redact else "")
     )
     return Exit.DONE
 
@@ -99,6 +126,21 @@ COMMAND = click.Group(
                     default=3,
                     show_default=True,
                     help="Compression: 1 is fast, 19 small.",
+                ),
+                click.Option(
+                    ["--redact"],
+                    type=click.Choice(["names"]),
+                    multiple=True,
+                    help="Replace the names of files, cgroups, device-mapper devices, processes"
+                    " and the host by pseudonyms of the same shape, and wipe free memory. Other"
+                    " contents of memory stay.",
+                ),
+                click.Option(
+                    ["--redact-key"],
+                    type=click.Path(path_type=Path),
+                    metavar="FILE",
+                    help="A secret of 16 bytes or more: capsules that were made with the same have"
+                    " the same pseudonyms. Default: a random one, which nobody keeps.",
                 ),
                 click.Option(["--force"], is_flag=True, help="Overwrite OUT."),
                 *reading_options(),

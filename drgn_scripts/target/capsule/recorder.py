@@ -139,7 +139,12 @@ class Recorder:
     @property
     def pages(self) -> int:
         """Pages asked for so far."""
-        return int(np.count_nonzero(np.frombuffer(self._touched, np.uint8)))
+        return int(np.count_nonzero(self.touched))
+
+    @property
+    def touched(self) -> npt.NDArray[np.bool_]:
+        """Per page frame, whether it was asked for; keeps changing with each read."""
+        return np.frombuffer(self._touched, np.bool_)
 
     def write(
         self,
@@ -160,7 +165,7 @@ class Recorder:
         with Writer(path, level) as writer:
             document = self._lookups.to_json()  # may look up, and so read, still more
             _check(document)
-            frames = np.flatnonzero(np.frombuffer(self._touched, np.uint8))
+            frames = np.flatnonzero(self.touched)
             status = np.zeros(len(frames), np.uint32)
             with progress.step("writing the capsule", len(frames)) as step:
                 blocks = _blocks(self._chunks(frames, status, step.advance, scrub), self.page_size)
