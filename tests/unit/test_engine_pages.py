@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.pages import PageChunk, PageMap
+from drgn_scripts.engine.slabs import SlabMap
+from drgn_scripts.kernel.slab_counters import reclaimable
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, RANGES, VMEMMAP, FakeKernel
 
 every_era = pytest.mark.parametrize("era", ERAS)
@@ -278,3 +280,19 @@ def test_a_chunk_is_only_as_long_as_it_says() -> None:
     layout = page_map(KERNEL).layout
     raw: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
     assert len(PageChunk(0, raw, None, 2).records(layout, 64)) == 2
+
+
+@pytest.mark.parametrize("bits", [0, 12, 40, 1 << 40])
+def test_sections_of_an_impossible_size_are_refused(bits: int) -> None:
+    """Before drgn shifts by it, which would take all memory there is."""
+    k = FakeKernel()
+    k.constant("SECTION_SIZE_BITS", bits)
+    with pytest.raises(LookupError, match="impossible size"):
+        PageMap(Memory(k.prog))
+
+
+def test_flags_beyond_any_word_take_no_memory() -> None:
+    k = FakeKernel()
+    k.cache("dentry", 192, reclaimable=True)
+    k.constant("_SLAB_RECLAIM_ACCOUNT", 1 << 40)
+    assert not reclaimable(SlabMap(Memory(k.prog))).any()
