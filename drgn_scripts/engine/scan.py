@@ -92,11 +92,10 @@ class View:
         pages = self._block.readable.reshape(len(self.slabs), -1)
         return np.asarray(pages.all(axis=1))
 
-    def address(self) -> Words:
-        """Addresses of the slots, shape (slabs, slots)."""
-        cache = self._block.cache
-        slots = np.arange(self._block.width, dtype=np.uint64) * np.uint64(cache.slot_size)
-        return (self.slabs.address + np.uint64(cache.left_pad))[:, None] + slots[None, :]
+    @property
+    def cache(self) -> SlabCache:
+        """What all of the slabs belong to."""
+        return self._block.cache
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """A member of all slots, allocated or not, shape (slabs, slots); not a copy."""

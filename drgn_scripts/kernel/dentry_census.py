@@ -266,9 +266,10 @@ class DentryCensus:
         unused = negative == NEGATIVE
         negative = (negative & NEGATIVE) != 0
         dentry = (state & DENTRY) != 0
-        # A count of bytes along short rows is several times quicker as a sum of a wider type.
         for name, mask in (("dentries", dentry), ("unused", unused)):
-            self.by_slab[name][view.rows] = np.einsum("ij->i", mask, dtype=np.uint16)
+            self.by_slab[name][view.rows] = np.add.reduce(
+                mask.view(np.uint8), axis=1, dtype=np.uint16
+            )
         part.by_state = np.bincount(state.ravel(), minlength=STATES)
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
@@ -316,7 +317,11 @@ class DentryCensus:
     def _external(self, view: View, state: npt.NDArray[np.uint16], part: _Part) -> Counts | None:
         """Bytes of the slots that hold names; None if all are inside their dentries."""
         pointers = view.column("name")
-        outside = (pointers != view.address() + self.inline) & view.allocated
+        # Where each name would be inside, less the address of its slab.
+        slots = np.arange(pointers.shape[1], dtype=np.uint64) * np.uint64(view.cache.slot_size)
+        slots += self.inline + np.uint64(view.cache.left_pad)
+        outside = (pointers - view.slabs.address[:, None]) != slots
+        outside &= view.allocated
         if not outside.any():
             return None
         _mark(state, outside, EXTERNAL)
@@ -332,7 +337,9 @@ class DentryCensus:
     def _link(self, view: View, name: str, offset: np.uint64) -> npt.NDArray[Any]:
         pointers = np.ascontiguousarray(view.column(name))
         slots = self.slots.of(pointers - offset)
-        slots[(slots < 0) & (pointers != 0)] = FOREIGN
+        ends = slots < 0
+        if ends.any():
+            slots[ends & (pointers != 0)] = FOREIGN
         return slots
 
     def _names(
@@ -345,7 +352,7 @@ class DentryCensus:
     ) -> None:
         """The families of negative dentries' names."""
         outside = (state & EXTERNAL) != 0
-        length = view.column("length").astype(np.int64)
+        length = np.ascontiguousarray(view.column("length"))
         negative = (state & NEGATIVE) != 0
         room = self.columns.fields["inline"].dtype.itemsize
         good = negative & (length > 0) & (length <= _LONGEST_NAME) & (outside | (length < room))
@@ -355,7 +362,7 @@ class DentryCensus:
         def add(at: Rows, columns: Iterable[npt.NDArray[Any]]) -> None:
             if not len(at):
                 return
-            long = lengths[at]
+            long = lengths[at].astype(np.int64)
             words = trimmed(columns, long)
             size = np.zeros(len(at), np.int64) if name_bytes is None else name_bytes.ravel()[at]
             sums = [(states[at] & BUSY) == 0, size]

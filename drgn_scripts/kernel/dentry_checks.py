@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import drgn
+
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.kernel.dcache import counter, lru_items
 from drgn_scripts.kernel.dentry_census import DEAD, DENTRY, NEGATIVE, ON_LRU, ON_SHRINK, Census
@@ -16,11 +20,12 @@ def dentry_checks(
     """All dentries, those on LRU lists, and the negative ones among them."""
     prog = memory.prog
     note = "the kernel went on while it was read" if live else ""
-    unused = counter(prog, "nr_dentry_unused")
-    # RHEL 7 keeps one number instead of one for each CPU.
-    source = "nr_dentry_unused"
-    if unused is None and "dentry_stat" in prog and "nr_dentry_unused" not in prog:
-        unused, source = int(prog["dentry_stat"].nr_unused), "dentry_stat.nr_unused"
+    unused, source = counter(prog, "nr_dentry_unused"), "nr_dentry_unused"
+    if "nr_dentry_unused" not in prog:
+        # Up to 3.11, and in RHEL 7, it is one number instead of one for each CPU.
+        source = "dentry_stat.nr_unused"
+        with suppress(LookupError, AttributeError, drgn.FaultError):
+            unused = int(prog["dentry_stat"].nr_unused)
     on_list = census.count(ON_LRU, ON_SHRINK)
     items, lost = (None, 0) if super_blocks is None else lru_items(memory, super_blocks.address)
     return [

@@ -16,7 +16,7 @@ Everything is columns: a name is a row of words of eight bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,17 +41,7 @@ def _classes() -> Bytes:
     return table
 
 
-_CLASS = _classes()
-
-
-def _pairs(table: Bytes) -> npt.NDArray[np.uint16]:
-    """The same table for two bytes at once, which takes half of the time."""
-    number = np.arange(1 << 16)
-    both: npt.NDArray[np.uint16] = table[number & 255] | table[number >> 8].astype(np.uint16) << 8
-    return both
-
-
-_CLASS_PAIRS = _pairs(_CLASS)
+_CLASS_TABLE = _classes().tobytes()
 _WORD = np.dtype("<u8")
 """Little-endian whatever the machine: the first byte of a name is the lowest."""
 
@@ -59,14 +49,13 @@ _WORD = np.dtype("<u8")
 def trimmed(columns: Iterable[npt.NDArray[Any]], lengths: npt.NDArray[np.int64]) -> Words:
     """Names as columns of words, zero behind their end.
 
-    :param columns: the first eight bytes of all names, the second eight …
+    :param columns: the first eight bytes of all names, the second eight …; all names end in the
+        last of them
     :return: shape (words, names): what is done to all first words is done to neighbours in memory
     """
-    kept = [
-        column.astype(_WORD) & _KEEP[np.clip(lengths - 8 * at, 0, 8)]
-        for at, column in enumerate(columns)
-    ]
-    return np.stack(kept)
+    words = np.stack([column.astype(_WORD, copy=False) for column in columns])
+    words[-1] &= _KEEP[lengths - 8 * (len(words) - 1)]
+    return words
 
 
 _KEEP = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
@@ -102,11 +91,12 @@ def families(
     """Bring names together.
 
     :param words: from :func:`trimmed`
-    :param lengths: bytes of each name, at least 1
+    :param lengths: bytes of each name; all end in the last word
     :param parent: their directories
     :param sums: columns to add up besides the number of names
     """
-    classes = _CLASS_PAIRS[words.view(np.uint16)].view(_WORD)
+    # Python's own table lookup takes a quarter of the time of NumPy's, which widens the indexes.
+    classes = np.frombuffer(words.tobytes().translate(_CLASS_TABLE), _WORD).reshape(words.shape)
     # Digits and letters become A, the rest stays: classes are below 0x80, so none carries over.
     runs = ((classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS) >> np.uint64(7)
     shape = (words & ~(runs * np.uint64(0xFF))) | (runs * np.uint64(ord("A")))
@@ -115,20 +105,26 @@ def families(
         key ^= column
         key = _mix(key)
     key = _mix(key ^ _short_word(words[0], classes[0]))
-    key = _mix(key ^ _short_word(*_last_words((words, classes), lengths)))
-    code, keys = pd.factorize(key)
+    key = _mix(key ^ _short_word(_last_word(words, lengths), _last_word(classes, lengths)))
+    if (key == key[0]).all():
+        # So it is in a flood, of which each page holds names of one family.
+        code, keys = np.zeros(0, np.int64), key[:1]
+        totals = [np.array([column.sum()]) for column in (np.ones(len(key), np.bool_), *sums)]
+    else:
+        code, keys = pd.factorize(key)
+        # Sums of integers below 2^53 are exact in the doubles of bincount().
+        totals = [np.bincount(code, minlength=len(keys))]
+        totals += [np.bincount(code, column, len(keys)).astype(np.int64) for column in sums]
     order, starts, first = _sorted_by(code, len(keys))
     sample = words[:, first]
     differs = words ^ (sample[:, code] if len(keys) > 1 else sample)
-    ones = np.ones(len(key), np.int64)
-    columns = [ones, *(column.astype(np.int64) for column in sums)]
     return Families(
         keys,
         parent[first].astype(np.int64),
         sample,
         _reduced(np.bitwise_or, differs, order, starts),
         _reduced(np.bitwise_or, classes, order, starts),
-        _reduced(np.add, np.stack(columns), order, starts),
+        np.stack(totals),
     )
 
 
@@ -157,19 +153,15 @@ def _short_word(name: Words, classes: Words) -> Words:
     return word
 
 
-def _last_words(columns: tuple[Words, ...], lengths: npt.NDArray[np.int64]) -> Iterator[Words]:
+def _last_word(words: Words, lengths: npt.NDArray[np.int64]) -> Words:
     """The last eight bytes of each name in reverse order."""
-    at = (lengths - 1) >> 3
-    rest = (((lengths - 1) & 7) + 1).astype(np.uint64) * np.uint64(8)
-    names = np.arange(len(lengths))
-    last, before = at * len(lengths) + names, np.maximum(at - 1, 0) * len(lengths) + names
-    # NumPy shifts by 64 to 0, as wanted where the last word is full.
-    left = np.uint64(64) - rest
-    for words in columns:
-        flat = words.reshape(-1)
-        upper = flat[last] << left
-        lower = (flat[before] >> rest) * (at > 0)
-        yield (upper | lower).byteswap()
+    used = (lengths - 8 * (len(words) - 1)).astype(np.uint64) * np.uint64(8)
+    last: Words = words[-1] << (np.uint64(64) - used)
+    if len(words) > 1:
+        # NumPy shifts by 64 to 0, as wanted where the last word is full.
+        last |= words[-2] >> used
+    last.byteswap(inplace=True)
+    return last
 
 
 def _sorted_by(
