@@ -38,6 +38,7 @@ Exit status:
   2  usage
   3  the target or its debug info cannot be used, or cannot answer the question
   4  kcensus failed, or its output could not be written
+  5  validate: the pair shows neither that the patch works nor that it does not
 
 `kcensus ANALYSIS --help` explains an analysis and its options."""
 
