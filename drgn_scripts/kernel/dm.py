@@ -12,6 +12,9 @@ from drgn.helpers.linux.idr import idr_for_each
 
 _MAX_TARGETS = 1 << 20
 """No table has that many: a larger number is damage."""
+UNKNOWN = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
+"""What reading a variable of a module can raise: no debug info, no such page, and debug info of a
+module that is not loaded."""
 _RESERVED = (1 << 64) - 1
 """A minor number that is taken, and whose device does not exist yet."""
 
@@ -81,6 +84,8 @@ def _minors(prog: Program, found: MappedDevices) -> list[tuple[int, int]]:
     try:
         for minor, entry in idr_for_each(prog["_minor_idr"].address_of_()):
             entries.append((int(minor), int(entry.value_())))
+    except drgn.ObjectAbsentError:
+        return []
     except drgn.FaultError:
         found.damaged += 1
     return sorted(entries)

@@ -54,7 +54,7 @@ def cow_threshold(prog: Program) -> int | None:
     """
     try:
         return int(prog["cow_threshold"])
-    except KeyError:
+    except (LookupError, drgn.ObjectAbsentError):
         return None
 
 

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import Field, Layout, layout
 from drgn_scripts.engine.memory import Faults, Mask, Words
-from drgn_scripts.engine.scan import allocated
+from drgn_scripts.engine.scan import View, allocated, visit
 from drgn_scripts.engine.slabs import ScanReport, SlabCache, SlabMap
+from drgn_scripts.kernel.dm import UNKNOWN
 from drgn_scripts.progress import Progress
 
 LISTS = ("callback", "complete", "io", "pages")
@@ -45,7 +46,7 @@ def job_caches(slab_map: SlabMap) -> list[SlabCache]:
     try:
         pointer = int(slab_map.prog["_job_cache"].value_())
         ids = {cache.id for cache in slab_map.caches if cache.address == pointer}
-    except (LookupError, drgn.FaultError):
+    except UNKNOWN:
         pass
     if not ids:
         name = "kcopyd_job"
@@ -182,12 +183,17 @@ class Kcopyd:
 
     # Clients
 
-    def candidates(self) -> Words:
+    def candidates(
+        self, jobs: int = 1, progress: Progress | None = None, report: ScanReport | None = None
+    ) -> Words:
         """Addresses of all that look like a client in kmalloc()'s caches.
 
         So those are found, too, that have no job and belong to a target nobody knows: a client's
         pool names the cache that it allocates jobs from.
+
+        :param report: takes note of what could not be read
         """
+        report = ScanReport() if report is None else report
         size = drgn.sizeof(self.client_type)
         kmalloc = [
             cache
@@ -203,11 +209,18 @@ class Kcopyd:
             offset += self._mempool.fields["cache"].offset
         word = self.slab_map.word.fields["word"].dtype
         where = Layout("struct dm_kcopyd_client", size, {"pool": Field("", offset, word)})
-        address, columns = allocated(self.slab_map, homes, where, ScanReport())
-        found = columns["pool"]
-        if not self._pool_embedded:
-            found = gather(self.memory, found, self._mempool, Faults())["cache"]
-        return address[np.isin(found, self._cache_addresses())]
+        ours = self._cache_addresses()
+
+        def look(view: View, _report: ScanReport) -> Words:
+            pools, address = view.column("pool")[view.allocated], view.address()[view.allocated]
+            if not self._pool_embedded:
+                pools = gather(self.memory, pools, self._mempool, Faults())["cache"]
+            return address[np.isin(pools, ours)]
+
+        slabs = self.slab_map.index(homes, report, jobs=jobs, progress=progress)
+        slabs = slabs[slabs.inuse > 0]
+        found = visit(self.slab_map, slabs, where, look, report, jobs=jobs, progress=progress)
+        return np.concatenate([np.empty(0, np.uint64), *found])
 
     def _cache_addresses(self) -> Words:
         return np.array([cache.address for cache in self.caches], np.uint64)
@@ -366,7 +379,7 @@ class Kcopyd:
     ) -> Counts:
         """Pages that the data of jobs takes. Zeroing takes none: one page serves all."""
         shared = np.uint64(0)
-        with contextlib.suppress(LookupError):
+        with contextlib.suppress(*UNKNOWN):
             shared = np.uint64(self.prog["zero_page_list"].address_of_().value_())
         per_page = self.memory.page_size // 512
         whole = ~split & (at["pages"] != 0) & (at["pages"] != shared)

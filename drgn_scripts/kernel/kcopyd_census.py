@@ -14,7 +14,7 @@ from drgn import Object
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.engine.parked import parked
 from drgn_scripts.engine.slabs import ScanReport, SlabCache, SlabMap
-from drgn_scripts.kernel.dm import CLIENTS_OF_TARGETS, MappedDevices, mapped_devices
+from drgn_scripts.kernel.dm import CLIENTS_OF_TARGETS, UNKNOWN, MappedDevices, mapped_devices
 from drgn_scripts.kernel.dm_snapshot import (
     UNLIMITED,
     Limit,
@@ -171,7 +171,8 @@ def _clients(
             except (LookupError, AttributeError, TypeError):
                 lacking[target.type_name] = lacking.get(target.type_name, 0) + 1
     certain = np.array(sorted(census.owners), np.uint64)
-    certain = np.concatenate([certain, kcopyd.candidates()])
+    search = ScanReport()
+    certain = np.concatenate([certain, kcopyd.candidates(jobs, progress, search)])
     census.clients = kcopyd.clients(certain)
     if kcopyd.caches:
         report = ScanReport()
@@ -189,6 +190,15 @@ def _clients(
         )
     if unreadable:
         census.gaps.append(Gap("targets", "unreadable", unreadable, "their clients have no owner"))
+    if search.slabs:
+        census.gaps.append(
+            Gap(
+                "pages of kmalloc()'s slabs",
+                ", ".join(sorted(search.slabs)),
+                search.slabs.total(),
+                "clients that have no job and no known target may be missing",
+            )
+        )
     if census.clients.reserves_lost:
         census.gaps.append(
             Gap(
@@ -237,7 +247,7 @@ def _roles(memory: Memory, census: KcopydCensus, kcopyd: Kcopyd | None) -> dict[
     for name, role in (("pending_cache", "pending exceptions"), ("exception_cache", "exceptions")):
         try:
             note(int(prog[name].value_()), role)
-        except (LookupError, drgn.FaultError):
+        except UNKNOWN:
             continue
     if kcopyd is not None and census.clients is not None:
         type_ = prog.type("struct dm_kcopyd_client *")
@@ -264,7 +274,7 @@ def _bio_set(note: Callable[[int, str], None], get: Callable[[], Object], role: 
         bios = get()
         note(int(bios.bio_slab), role)
         note(int(bios.bvec_pool.pool_data), "bio vectors")
-    except (LookupError, AttributeError, drgn.FaultError):
+    except (*UNKNOWN, AttributeError):
         return
 
 

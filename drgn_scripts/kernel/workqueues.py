@@ -25,7 +25,7 @@ from drgn_scripts.engine.gather import gather, gather_arrays
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Memory, Words
 from drgn_scripts.kernel.clock import elapsed, hz, jiffies
-from drgn_scripts.kernel.dm import text
+from drgn_scripts.kernel.dm import UNKNOWN, text
 
 _DEFAULT_THRESHOLD = 30
 """Seconds; the kernel's own default, where it does not watch its workqueues itself."""
@@ -152,7 +152,7 @@ class _Reader:
         try:
             # CONFIG_WQ_WATCHDOG; 0 turns it off.
             self.threshold = int(prog["wq_watchdog_thresh"])
-        except (LookupError, drgn.FaultError):
+        except UNKNOWN:
             self.threshold = 0
         self.known = self.threshold > 0
         self.threshold = self.threshold or _DEFAULT_THRESHOLD

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import drgn
+import numpy as np
 import pandas as pd
 import pytest
 from drgn import Object
 
+from drgn_scripts.analyses import Context
 from drgn_scripts.analyses.kcopyd import ANALYSIS, run
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.kernel.kcopyd import Kcopyd
@@ -215,7 +217,8 @@ def test_clients_are_found_by_their_jobs_alone(
     waiting: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("drgn_scripts.kernel.kcopyd_census.CLIENTS_OF_TARGETS", {})
-    monkeypatch.setattr(Kcopyd, "candidates", lambda _self: pd.Series([], dtype="u8").to_numpy())
+    nothing = np.empty(0, np.uint64)
+    monkeypatch.setattr(Kcopyd, "candidates", lambda *_: nothing)
     frame = run(ANALYSIS.context(waiting.target)).tables["clients"].frame
     ours = waiting.table("clients")
     busy = set(ours[ours["nr_jobs"] > 0]["address"])
@@ -454,10 +457,25 @@ def test_log_of_a_file_instead_of_the_one_in_memory(stall: Case, tmp_path: Path)
     assert int(frame["now_bytes"].iloc[1]) == stall.figure("job_bytes")
 
 
+def test_debug_info_of_a_module_that_is_not_loaded() -> None:
+    other = open_case("6.1", "list-lru")
+    prog = drgn.Program()
+    prog.set_core_dump(str(other.dump.formats["elf"]))
+    prog.load_debug_info([other.dump.vmlinux])
+    for name in ("dm_mod", "dm_snapshot"):
+        path = next(p for p in open_case("6.1", "kcopyd-limited").dump.debug if p.stem == name)
+        prog.extra_module(name, create=True).try_file(path, force=True)
+    assert prog.type("struct dm_kcopyd_client")
+    result = run(Context(prog, "no dm_mod", other.result.kernel))
+    assert [f.title for f in result.findings] == ["kcopyd is not in use."]
+    assert result.gaps == []
+
+
 def test_same_dump_same_json(waiting: Case) -> None:
-    texts = []
-    for chunk_bytes in (4 << 20, 64 << 10):
+    texts = set()
+    for chunk_bytes, jobs in ((4 << 20, 1), (64 << 10, 1), (1 << 20, 2)):
         out = io.StringIO()
-        write_json(run(ANALYSIS.context(waiting.target, chunk_bytes=chunk_bytes)), out)
-        texts.append(out.getvalue())
-    assert texts[0] == texts[1]
+        context = ANALYSIS.context(waiting.target, jobs=jobs, chunk_bytes=chunk_bytes)
+        write_json(run(context), out)
+        texts.add(out.getvalue())
+    assert len(texts) == 1
