@@ -97,6 +97,12 @@ class View:
         """What all of the slabs belong to."""
         return self._block.cache
 
+    def address(self) -> Words:
+        """Addresses of the slots, shape (slabs, slots)."""
+        cache = self._block.cache
+        slots = np.arange(self._block.width, dtype=np.uint64) * np.uint64(cache.slot_size)
+        return (self.slabs.address + np.uint64(cache.left_pad))[:, None] + slots[None, :]
+
     def column(self, name: str) -> npt.NDArray[Any]:
         """A member of all slots, allocated or not, shape (slabs, slots); not a copy."""
         f = self._columns.fields[name]
