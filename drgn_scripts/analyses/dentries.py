@@ -51,6 +51,7 @@ _NEEDS = {
     "memcgs": dc.MEMCGS,
     "chains": dc.CHAINS,
     "walk_cost": dc.SIBLINGS,
+    "fragmentation": dc.SLABS,
 }
 
 

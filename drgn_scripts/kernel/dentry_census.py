@@ -32,7 +32,7 @@ from drgn_scripts.progress import Progress
 Counts = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
 
-PATTERNS, MEMCGS, CHAINS, SIBLINGS = "patterns", "memcgs", "chains", "siblings"
+PATTERNS, MEMCGS, CHAINS, SIBLINGS, SLABS = "patterns", "memcgs", "chains", "siblings", "slabs"
 """What a census may look at besides totals, super blocks and directories."""
 
 # Bits of Census.state.
@@ -110,7 +110,8 @@ class Census:
     name_slot: npt.NDArray[np.uint16]
     """Bytes of the slot that holds an external name, divided by 8; 0 for a name inside."""
     dentries_in_slab: npt.NDArray[np.uint16]
-    """By slab of :attr:`slots`; what is on an unreadable page is not counted."""
+    """By slab of :attr:`slots`; what is on an unreadable page is not counted. Empty, as the next
+    two, unless asked for."""
     negative_unused_in_slab: npt.NDArray[np.uint16]
     slab_readable: Mask
     by_state: Counts
@@ -154,7 +155,8 @@ class DentryCensus:
 
     def __init__(self, memory: Memory, flags: Flags, wanted: Collection[str]) -> None:
         """
-        :param wanted: of :data:`PATTERNS`, :data:`MEMCGS`, :data:`CHAINS` and :data:`SIBLINGS`
+        :param wanted: of :data:`PATTERNS`, :data:`MEMCGS`, :data:`CHAINS`, :data:`SIBLINGS` and
+            :data:`SLABS`
         """
         self.memory = memory
         self.flags = flags
@@ -187,7 +189,7 @@ class DentryCensus:
         self.out = out = Columns(room, size, shared=jobs > 1)
         self.by_slab = Columns(
             {name: np.dtype(np.uint16) for name in ("dentries", "unused", "readable")},
-            len(slabs),
+            len(slabs) if SLABS in self.wanted else 0,
             shared=jobs > 1,
         )
         parts: list[_Part] = []
@@ -266,14 +268,14 @@ class DentryCensus:
         unused = negative == NEGATIVE
         negative = (negative & NEGATIVE) != 0
         dentry = (state & DENTRY) != 0
-        for name, mask in (("dentries", dentry), ("unused", unused)):
-            self.by_slab[name][view.rows] = np.add.reduce(
-                mask.view(np.uint8), axis=1, dtype=np.uint16
-            )
         part.by_state = np.bincount(state.ravel(), minlength=STATES)
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
-        self.by_slab["readable"][view.rows] = view.readable
+        if SLABS in self.wanted:
+            for name, mask in (("dentries", dentry), ("unused", unused)):
+                sums = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.uint16)
+                self.by_slab[name][view.rows] = sums
+            self.by_slab["readable"][view.rows] = view.readable
         listed = dentry & ((state & (ROOT | DEAD)) == 0)
 
         def by(code: Rows, keys: npt.NDArray[Any], counted: Mask) -> Sums:
