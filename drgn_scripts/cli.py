@@ -165,11 +165,13 @@ def _verdict(error: Exception) -> tuple[Exit, str, bool]:
 
     import drgn
 
-    from drgn_scripts.analyses import AnalysisError
+    from drgn_scripts.analyses import AnalysisError, ParamError
     from drgn_scripts.render.directory import OutputError
     from drgn_scripts.target import TargetError
     from drgn_scripts.target.capsule import BadCapsule, NotRecorded
 
+    if isinstance(error, ParamError):
+        return Exit.USAGE, str(error), True
     if isinstance(error, (TargetError, AnalysisError, NotRecorded)):
         return Exit.TARGET, str(error), True
     if isinstance(error, BadCapsule):

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import drgn
@@ -64,26 +65,35 @@ def report(
     """
     made = Report(target.name, target.kernel, target.live)
     for analysis in analyses:
-        start = time.monotonic()
-        result, error = None, ""
-        try:
-            context = analysis.context(target, progress=progress, **options)
-            result = analysis.run(context, **{one.name: one.default for one in analysis.params})
-        except (AnalysisError, NotRecorded) as expected:
-            error = str(expected)
-        except BadCapsule as damage:
-            error = f"the capsule {damage}"
-        except drgn.FaultError as fault:
-            error = f"needed memory of the target cannot be read: {fault}"
-        except Exception as unexpected:  # the others are still worth having
-            error = f"failed with {type(unexpected).__name__}: {unexpected}"
-        seconds = time.monotonic() - start
         made.sections.append(
-            Section(analysis.name, analysis.question, result, printable(error), seconds)
+            attempt(
+                analysis.name,
+                analysis.question,
+                functools.partial(_run, analysis, target, progress, options),
+            )
         )
     return made
 
 
-def without_findings(result: Result) -> Result:
-    """The same, where the findings stand elsewhere."""
-    return replace(result, findings=[])
+def _run(
+    analysis: Analysis, target: Target, progress: Progress, options: Mapping[str, Any]
+) -> Result:
+    context = analysis.context(target, progress=progress, **options)
+    return analysis.run(context, **{param.name: param.default for param in analysis.params})
+
+
+def attempt(name: str, question: str, run: Callable[[], Result]) -> Section:
+    """One section of a report, whatever becomes of it."""
+    start = time.monotonic()
+    result, error = None, ""
+    try:
+        result = run()
+    except (AnalysisError, NotRecorded) as expected:
+        error = str(expected)
+    except BadCapsule as damage:
+        error = f"the capsule {damage}"
+    except drgn.FaultError as fault:
+        error = f"needed memory of the target cannot be read: {fault}"
+    except Exception as unexpected:  # the others are still worth having
+        error = f"failed with {type(unexpected).__name__}: {unexpected}"
+    return Section(name, question, result, printable(error), time.monotonic() - start)

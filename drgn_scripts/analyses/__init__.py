@@ -26,6 +26,10 @@ class AnalysisError(Exception):
     """The question cannot be answered on this target; the message is one sentence saying why."""
 
 
+class ParamError(AnalysisError):
+    """An option has a value that the analysis cannot take; the message names the option."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What an analysis works on."""

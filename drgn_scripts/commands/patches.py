@@ -28,9 +28,13 @@ from drgn_scripts.commands.shared import (
 
 if TYPE_CHECKING:
     from drgn_scripts.progress import Progress
+    from drgn_scripts.report import Report
     from drgn_scripts.results import Result
     from drgn_scripts.target import Target
     from kernel_patches import Catalogue
+    from kernel_patches.model import Detected
+
+QUESTION = "which kernel patches does this kernel have, and what does that mean here?"
 
 _HELP = """Which kernel patches does this kernel have, and what does that mean here?
 
@@ -70,6 +74,17 @@ def _run(words: tuple[str, ...], catalogue: tuple[Path, ...], prices: bool, **va
     return show(result, showing)
 
 
+def catalogue_option() -> click.Option:
+    """The option that adds to the catalogue."""
+    return click.Option(
+        ["--catalogue"],
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="A directory of patch files and rules of your own. May be repeated.",
+    )
+
+
 def load_catalogue(directories: Sequence[Path]) -> Catalogue:
     """The catalogue with the user's directories.
 
@@ -97,12 +112,9 @@ def examine(
     """
     from drgn_scripts.analyses import analyses
     from drgn_scripts.report import report
-    from kernel_patches import Prober, detect, modules
     from kernel_patches.price import analyses_wanted
-    from kernel_patches.result import patches_result
 
-    lacking = target.need_modules(*modules(catalogue.patches))
-    detected = detect(catalogue.patches, Prober(target.prog, lacking), target.kernel)
+    lacking, detected = _detect(target, catalogue)
     wanted = analyses_wanted(catalogue, detected) if prices else ()
     known = analyses()
     made = report(
@@ -111,19 +123,44 @@ def examine(
         progress=progress,
         **options,
     )
-    results = {one.name: one.result for one in made.sections if one.result}
-    failed = {one.name: one.error for one in made.sections if not one.result}
-    failed |= {name: "there is no analysis of this name" for name in wanted if name not in known}
+    absent = {name: "there is no analysis of this name" for name in wanted if name not in known}
+    return _result(target, catalogue, (lacking, detected), made, absent, priced=prices)
+
+
+def judge(target: Target, catalogue: Catalogue, made: Report) -> Result:
+    """Detect all patches on a target whose analyses have run already."""
+    return _result(target, catalogue, _detect(target, catalogue), made, {}, priced=True)
+
+
+def _detect(target: Target, catalogue: Catalogue) -> tuple[list[str], dict[str, Detected]]:
+    from kernel_patches import Prober, detect, modules
+
+    lacking = target.need_modules(*modules(catalogue.patches))
+    return lacking, detect(catalogue.patches, Prober(target.prog, lacking), target.kernel)
+
+
+def _result(
+    target: Target,
+    catalogue: Catalogue,
+    found: tuple[list[str], dict[str, Detected]],
+    made: Report,
+    absent: Mapping[str, str],
+    *,
+    priced: bool,
+) -> Result:
+    from kernel_patches.result import patches_result
+
+    lacking, detected = found
     return patches_result(
         catalogue,
         detected,
-        results,
+        {one.name: one.result for one in made.sections if one.result},
         target=target.name,
         kernel=target.kernel,
         live=target.live,
         lacking=lacking,
-        failed=failed,
-        priced=prices,
+        failed={one.name: one.error for one in made.sections if not one.result} | dict(absent),
+        priced=priced,
     )
 
 
@@ -164,13 +201,7 @@ COMMAND = click.Command(
     callback=_run,
     params=[
         click.Argument(["words"], nargs=-1, metavar="[TARGET | show ID]"),
-        click.Option(
-            ["--catalogue"],
-            type=click.Path(path_type=Path),
-            multiple=True,
-            metavar="DIR",
-            help="A directory of patch files and rules of your own. May be repeated.",
-        ),
+        catalogue_option(),
         click.Option(
             ["--prices/--no-prices"],
             default=True,
@@ -180,7 +211,7 @@ COMMAND = click.Command(
         *reading_options(),
     ],
     help=_HELP,
-    short_help="which kernel patches does this kernel have, and what does that mean here?",
+    short_help=QUESTION,
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )

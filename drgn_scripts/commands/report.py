@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import click
 
+from drgn_scripts.commands import patches
 from drgn_scripts.commands.shared import (
     CONTEXT_SETTINGS,
     Exit,
@@ -36,16 +38,19 @@ _EXAMPLES = (
 )
 
 
-def _run(target: str | None, **values: Any) -> Exit:
+def _run(target: str | None, catalogue: tuple[Path, ...], **values: Any) -> Exit:
     from drgn_scripts.analyses import analyses
-    from drgn_scripts.report import report
+    from drgn_scripts.report import attempt, report
 
     reading, showing = take(Reading, values), take(Showing, values)
     check_output(showing)
+    known = patches.load_catalogue(catalogue)
     with opened(target, reading) as (opened_target, progress):
         made = report(
             opened_target, analyses().values(), progress=progress, **context_options(reading)
         )
+        judge = functools.partial(patches.judge, opened_target, known, made)
+        made.sections.append(attempt("patches", patches.QUESTION, judge))
     results = [section.result for section in made.sections if section.result]
     if showing.csv or showing.parquet:
         for section in made.sections:
@@ -75,7 +80,7 @@ def _run(target: str | None, **values: Any) -> Exit:
         from drgn_scripts.render.terminal import console_for, write_report
 
         write_report(made, console_for(text_stdout()), showing.top)
-    if not results:
+    if not any(result.analysis in analyses() for result in results):
         return Exit.TARGET
     return gravest((finding for _, finding in made.findings), showing.fail_on)
 
@@ -83,10 +88,15 @@ def _run(target: str | None, **values: Any) -> Exit:
 COMMAND = click.Command(
     "report",
     callback=_run,
-    params=[target_argument(), *showing_options(), *reading_options()],
-    help="What is wrong here?\n\nRuns all analyses. The findings of all come first, the gravest"
-    " and dearest on top; then follow the figures of each. An analysis that fails says why, and"
-    " does not stop the others.",
+    params=[
+        target_argument(),
+        patches.catalogue_option(),
+        *showing_options(),
+        *reading_options(),
+    ],
+    help="What is wrong here?\n\nRuns all analyses, and tells which patches the kernel has. The"
+    " findings of all come first, the gravest and dearest on top; then follow the figures of each."
+    " An analysis that fails says why, and does not stop the others.",
     short_help="What is wrong here? All analyses, findings first.",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,

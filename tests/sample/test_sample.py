@@ -58,7 +58,7 @@ def test_report_has_findings_and_all_analyses(
 ) -> None:
     assert cli.main(["report", sample.name, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert list(report["analyses"]) == list(analyses())
+    assert list(report["analyses"]) == [*analyses(), "patches"]
     assert report["failed"] == {}
     assert report["findings"]
     ranks = ["critical", "warning", "notice", "info"]

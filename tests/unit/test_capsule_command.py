@@ -154,7 +154,7 @@ def test_report_json(run: Run) -> None:
     assert (status, err) == (0, "")
     document = json.loads(out)
     assert document["failed"] == {name: sentence for name, (_, sentence) in ERRORS.items()}
-    assert list(document["analyses"]) == ["calm", "loud"]
+    assert list(document["analyses"]) == ["calm", "loud", "patches"]
     assert document["analyses"]["calm"]["summary"]["word"] == 4711
     assert document["findings"][0]["title"] == "Everything is lost."
     assert {finding["analysis"] for finding in document["findings"]} == {"calm", "loud"}
@@ -175,7 +175,7 @@ def test_report_files_stand_in_a_directory_for_each_analysis(
 ) -> None:
     status, out, err = run("report", "vmcore", f"--{face}", tmp_path / "out")
     assert status == 0
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["calm", "loud"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["calm", "loud", "patches"]
     written = sorted(str(path) for path in (tmp_path / "out").rglob(f"*.{face}"))
     assert sorted(out.split()) == written
     assert f"{tmp_path}/out/calm/rows.{face}" in written
@@ -185,9 +185,30 @@ def test_report_files_stand_in_a_directory_for_each_analysis(
 
 
 @failing
-def test_a_report_without_any_result_is_an_error(run: Run) -> None:
+def test_a_report_without_any_answer_is_an_error(run: Run) -> None:
     assert run("report", "vmcore")[0] == 3
     assert run("report", "vmcore", "--json")[0] == 3
+
+
+@fine
+def test_a_report_takes_rules_of_the_user(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text(
+        """
+        [[rules]]
+        severity = "critical"
+        title = "{value} words are too many"
+        at-least = 4000
+        metric = { analysis = "calm", key = "word", what = "words" }
+        """
+    )
+    status, out, _ = run("report", "vmcore", "--json", "--catalogue", tmp_path)
+    assert status == 0
+    titles = [finding["title"] for finding in json.loads(out)["findings"]]
+    assert "4,711 words are too many" in titles
+    (tmp_path / "ours.toml").write_text("[[rules]]\nnonsense = 1\n")
+    status, _, err = run("report", "vmcore", "--catalogue", tmp_path)
+    assert status == 2
+    assert "ours.toml" in err
 
 
 @pytest.mark.parametrize(("limit", "status"), [("critical", 1), ("info", 1)])
