@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The analyses: one module per question.
+"""The analyses: one module or package per question.
 
-A module of this package that defines ``ANALYSIS`` (an :class:`Analysis`) *is* a command: the
-command line, the report and the tests find it here by themselves. To add an analysis, add a file.
+A module or package here that defines ``ANALYSIS`` (an :class:`Analysis`) *is* a command: the
+command line, the report and the tests find it here by themselves. To add an analysis, add one.
 """
 
 from __future__ import annotations

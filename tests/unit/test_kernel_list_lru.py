@@ -13,13 +13,13 @@ from drgn import Object
 
 from drgn_scripts.analyses import AnalysisError, Context
 from drgn_scripts.analyses.list_lru import run
+from drgn_scripts.analyses.list_lru.checks import list_lru_checks, list_lru_gaps, parse_before
 from drgn_scripts.engine.gather import PageIndex
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.slabs import SlabMap
 from drgn_scripts.kernel.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tally
 from drgn_scripts.kernel.list_lru import KINDS, NoListLru, list_lrus
 from drgn_scripts.kernel.list_lru_census import ListLruCensus, take
-from drgn_scripts.kernel.list_lru_checks import list_lru_checks, list_lru_gaps, parse_before
 from drgn_scripts.kernel.memcg import memcgs
 from drgn_scripts.kernel.superblocks import superblocks
 from drgn_scripts.progress import SilentProgress
@@ -143,6 +143,23 @@ def test_how_long_cgroups_have_been_dying() -> None:
     assert newer["/outer/gone"] == 20 - 1 - 5
     assert newer["/later"] == 20 - 1 - 7
     assert result.summary["memcgs_newer_than_dying"].value == 2
+
+
+@pytest.mark.parametrize(("dying", "found"), [(9, False), (10, True)])
+def test_many_dying_cgroups(dying: int, found: bool) -> None:
+    fake, _ = busy("5.10")
+    for at in range(dying - 1):
+        fake.memcg(f"gone {at}", 2, online=False)
+    fake.memcg("late", 7)
+    fake.settle()
+    result = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic"))
+    about = [each for each in result.findings if "dying" in each.title]
+    assert len(about) == found
+    for finding in about:
+        assert finding.title.startswith("10 of 15 memory cgroups are dying")
+        # This kernel has no shrinker maps.
+        assert "shrinker" not in finding.evidence
+        assert "1 of those online were created after the oldest dying one" in finding.evidence
 
 
 @pytest.mark.parametrize("era", XARRAYS)

@@ -15,11 +15,11 @@ from drgn.helpers.linux.slab import find_containing_slab_cache
 
 from drgn_scripts.analyses import Context
 from drgn_scripts.analyses.list_lru import ANALYSIS, run
+from drgn_scripts.analyses.list_lru.tables import NO_MEMCG
 from drgn_scripts.analyses.slab import run as run_slab
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.kernel.list_lru_census import take
 from drgn_scripts.kernel.list_lru_model import Stage, xa_nodes
-from drgn_scripts.kernel.list_lru_tables import NO_MEMCG
 from drgn_scripts.progress import SilentProgress
 from drgn_scripts.results import CheckStatus, Result
 from drgn_scripts.target import Target, open_target

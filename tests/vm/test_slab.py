@@ -16,7 +16,8 @@ from drgn.helpers.linux.slab import (
 )
 
 from drgn_scripts.analyses import Context
-from drgn_scripts.analyses.slab import NO_MEMCG, run
+from drgn_scripts.analyses.slab import run
+from drgn_scripts.analyses.slab.figures import NO_MEMCG
 from drgn_scripts.engine.frame import MergedCacheWarning, objects
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.scan import allocated

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from drgn_scripts.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures
 from drgn_scripts.engine.slabs import SlabMap
 from drgn_scripts.kernel.slab_census import Census
 from drgn_scripts.kernel.slab_counters import NodeCounters, reclaimable
 from drgn_scripts.kernel.vmstat import node_page_state
-from drgn_scripts.results import Check, Unit
+from drgn_scripts.results import Check, Gap, Unit
 
 _LISTED = 10
 """Caches that differ from the kernel's counters, by name."""
@@ -96,3 +97,39 @@ def _page_check(
         note if counter is not None and counter > ours else "",
         explained,
     )
+
+
+def slab_gaps(figures: Figures, counters: NodeCounters | None) -> list[Gap]:
+    """What the census could not read or make sense of.
+
+    :param counters: None where the kernel keeps none
+    """
+    groups, census = figures.groups, figures.census
+    found = [
+        (
+            "counters of slab caches",
+            "unreadable",
+            0 if counters is None else int((~counters.readable).sum()),
+            "none; these caches are not checked",
+        ),
+        (
+            "objects",
+            "charged to a memory cgroup, but counted as free",
+            figures.overcharged,
+            f"their number is in no row {NO_MEMCG}",
+        ),
+        (
+            "obj_cgroups",
+            ", ".join(sorted(census.vectors)) or "unreadable",
+            census.objcgs_unreadable,
+            f"objects charged to them are in the row {UNKNOWN_MEMCG}",
+        ),
+        (
+            "lists or pages of memory cgroups",
+            "torn or unreadable",
+            groups.damaged + groups.faults.total(),
+            f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
+        ),
+    ]
+    own = [Gap(*gap) for gap in found if gap[2]]
+    return [*own[:1], *figures.slab_census.gaps(census, NO_MEMCG), *own[1:]]

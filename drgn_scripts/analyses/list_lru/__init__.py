@@ -14,25 +14,25 @@ import drgn
 from drgn.helpers.linux.mm import totalram_pages
 
 from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
-from drgn_scripts.engine.memory import Memory
-from drgn_scripts.engine.slabs import UnsupportedAllocator
-from drgn_scripts.kernel.list_lru import MODULES, NoListLru
-from drgn_scripts.kernel.list_lru_census import ListLruCensus, take
-from drgn_scripts.kernel.list_lru_checks import list_lru_checks, list_lru_gaps, parse_before
-from drgn_scripts.kernel.list_lru_findings import list_lru_findings
-from drgn_scripts.kernel.list_lru_model import (
-    LEFT_OUT,
-    Stage,
-    cost,
-    what_if,
-)
-from drgn_scripts.kernel.list_lru_tables import (
+from drgn_scripts.analyses.list_lru.checks import list_lru_checks, list_lru_gaps, parse_before
+from drgn_scripts.analyses.list_lru.findings import list_lru_findings
+from drgn_scripts.analyses.list_lru.tables import (
     lru_table,
     memcg_table,
     owner_table,
     projection_table,
     structure_table,
     superblock_table,
+)
+from drgn_scripts.engine.memory import Memory
+from drgn_scripts.engine.slabs import UnsupportedAllocator
+from drgn_scripts.kernel.list_lru import MODULES, NoListLru
+from drgn_scripts.kernel.list_lru_census import ListLruCensus, take
+from drgn_scripts.kernel.list_lru_model import (
+    LEFT_OUT,
+    Stage,
+    cost,
+    what_if,
 )
 from drgn_scripts.results import Column, Figure, Result, Table, Unit
 
