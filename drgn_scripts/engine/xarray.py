@@ -59,7 +59,7 @@ class XArrayWalk:
         self.faults = faults
         self.damage = XDamage()
         type_ = memory.prog.type("struct xa_node")
-        self.node = layout(memory.prog, type_, ["shift", "parent"])
+        self.node = layout(memory.prog, type_, ["shift", "offset", "parent"])
         self.slots = np.uint64(drgn.offsetof(type_, "slots"))
         self.length = type_.member("slots").type.length or 64
         self.bits = self.length.bit_length() - 1
@@ -91,9 +91,12 @@ class XArrayWalk:
             read = gather(self.memory, node, self.node, self.faults)
             self.damage.unreadable += int((~read.readable).sum())
             own = read["shift"].astype(np.int64)
-            # A child is one level down and knows its parent: nothing can go round in circles.
+            # A child is one level down and knows its parent and its slot there: nothing can go
+            # round in circles, nor be reached twice, which would multiply at each level.
             fits = (own == shift) if shift >= 0 else (own < 64) & (own % self.bits == 0)
             fits &= read["parent"] == parent
+            if shift >= 0:
+                fits &= read["offset"] == (base >> np.uint64(shift + self.bits)) % self.length
             self.damage.torn += int((read.readable & ~fits).sum())
             ok = read.readable & fits
             lane, node, base, own = lane[ok], node[ok], base[ok], own[ok]

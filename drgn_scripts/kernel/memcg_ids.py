@@ -66,17 +66,24 @@ def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
     rows = np.flatnonzero(own)
     if has_xarray:
         return _registered(memory, groups, rows)
+    faults = Faults()
     try:
-        count = int(memory.prog["memcg_nr_cache_ids"])
+        said = int(memory.prog["memcg_nr_cache_ids"])
     except LookupError:
-        count = 0
-    row = np.full(min(count, MOST_IDS), -1)
+        said = 0
+    except drgn.FaultError as error:
+        faults.note(error)
+        said = 0
+    count = min(max(said, 0), MOST_IDS)
+    row = np.full(count, -1)
     rows = rows[groups.kmemcg_id[rows] < len(row)]
     row[groups.kmemcg_id[rows]] = rows
-    faults = Faults()
     registered = _ida_count(memory, "memcg_cache_ida", faults)
     ours = int((row >= 0).sum())
-    return MemcgIds(row, count, ours, registered, "memcg_cache_ida", faults=faults)
+    damaged = int(count != said)
+    return MemcgIds(
+        row, count, ours, registered, "memcg_cache_ida", damaged=damaged, faults=faults
+    )
 
 
 def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> MemcgIds:

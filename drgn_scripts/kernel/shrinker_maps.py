@@ -20,7 +20,8 @@ from drgn_scripts.kernel.memcg import Memcgs
 
 _BITS = 64
 _DEFERRED = 8
-_MOST_UNITS = 1 << 16
+_MOST_UNITS = 1 << 12
+"""Of 64 shrinkers each: more than any machine has mounts."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ def shrinker_maps(
     try:
         shrinkers: int | None = int(prog["shrinker_nr_max"])
     except LookupError:
+        shrinkers = None
+    except drgn.FaultError as error:
+        footprint.faults.note(error)
+        shrinkers = None
+    if shrinkers is not None and not 0 <= shrinkers <= _MOST_UNITS * _BITS:
         shrinkers = None
     try:
         pernode = layout(

@@ -107,6 +107,18 @@ def test_a_torn_node_costs_what_is_below_it(how: str, expected: tuple[int, int])
     assert (damage.unreadable, damage.torn) == expected
 
 
+def test_a_node_that_is_reached_twice_counts_once() -> None:
+    """With many slots that lead to the same child, work would multiply at each level."""
+    fake, arrays = made({0: {index * 64: (index + 1) << 40 for index in range(5)}})
+    root = Object(fake.kernel.prog, "struct xa_node", address=int(arrays[0].xa_head) - 2)
+    for slot in (3, 7, 63):
+        fake.kernel.set(root.slots[slot], int(root.slots[1]))
+    found, nodes, damage = walk(fake, arrays)
+    assert found == {0: {index * 64: (index + 1) << 40 for index in (0, 1, 2, 4)}}
+    assert nodes == {0: 1 + 4}
+    assert (damage.unreadable, damage.torn) == (0, 3)
+
+
 def test_a_head_that_is_no_node() -> None:
     fake, arrays = made({0: {9: 8 << 40}})
     k = fake.kernel

@@ -337,6 +337,33 @@ def test_an_array_on_a_page_that_is_missing() -> None:
     assert gaps["arrays of pointers"] == found.slots.arrays_unreadable
 
 
+@pytest.mark.parametrize(
+    ("said", "count"), [(-5 & 0xFFFFFFFF, 0), (1 << 30, 65_535), (None, 0)], ids=str
+)
+def test_a_number_of_ids_that_cannot_be(said: int | None, count: int) -> None:
+    fake, _ = busy("5.10")
+    fake.settle()
+    place = fake.kernel.prog["memcg_nr_cache_ids"].address_
+    if said is None:
+        fake.kernel.drop(place)
+    else:
+        fake.kernel.write_words(place, said)
+    result = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic"))
+    assert result.summary["nr_cache_ids"].value == count
+    gaps = {gap.what: gap.count for gap in result.gaps}
+    assert gaps["registry of ids"] == 1
+
+
+def test_a_number_of_shrinkers_that_cannot_be() -> None:
+    fake, _ = busy("5.10")
+    fake.kernel.variable("shrinker_nr_max", "int", -1 & 0xFFFFFFFF)
+    assert census(fake).shrinker_maps.shrinkers is None
+    fake.kernel.drop(fake.kernel.prog["shrinker_nr_max"].address_)
+    found = census(fake)
+    assert found.shrinker_maps.shrinkers is None
+    assert found.footprint.faults.total() == 1
+
+
 def test_a_torn_node_of_an_xarray() -> None:
     fake, made = busy("5.18")
     fake.settle()

@@ -65,7 +65,8 @@ def types_of(era: LruEra) -> Table:
         "struct ida": (16, "0 struct xarray xa"),
         "struct xa_node": (
             576,
-            "1 unsigned char shift\n16 struct xa_node * parent\n48 void * [64] slots",
+            "0 unsigned char shift\n1 unsigned char offset\n"
+            "16 struct xa_node * parent\n48 void * [64] slots",
         ),
         "struct list_lru": (64, lru + ("\n32 struct list_lru_ext * ext" if era.ext else where)),
         "struct list_lru_node": (64, f"8 struct list_lru_one lru{node}"),
@@ -260,17 +261,18 @@ class FakeListLrus:
             shift += 6
         head = entries.get(0, 0)
         if entries and max(entries):
-            head = self._xa_node(entries, shift, 0) | 2
+            head = self._xa_node(entries, shift, 0, 0) | 2
         self.kernel.set(array.xa_head, head)
 
-    def _xa_node(self, entries: Mapping[int, int], shift: int, parent: int) -> int:
+    def _xa_node(self, entries: Mapping[int, int], shift: int, parent: int, offset: int) -> int:
         k, place = self.kernel, self.slot(576)
         node = Object(k.prog, "struct xa_node", address=place)
         k.set(node.shift, shift)
+        k.set(node.offset, offset)
         k.set(node.parent, parent)
         for slot in {index >> shift for index in entries}:
             low = slot << shift
             below = {at - low: entry for at, entry in entries.items() if at >> shift == slot}
-            word = self._xa_node(below, shift - 6, place) | 2 if shift else below[0]
+            word = self._xa_node(below, shift - 6, place, slot) | 2 if shift else below[0]
             k.set(node.slots[slot], word)
         return place
