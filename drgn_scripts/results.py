@@ -73,9 +73,11 @@ class Table:
             detail=detail,
         )
 
-    def largest_first(self, key: str, name: str) -> Table:
-        """The same rows by descending ``key``, and by ``name`` where that is equal."""
-        self.frame = self.frame.sort_values([key, name], ascending=[False, True], ignore_index=True)
+    def largest_first(self, key: str, *names: str) -> Table:
+        """The same rows by descending ``key``, and by ``names`` in turn where that is equal."""
+        self.frame = self.frame.sort_values(
+            [key, *names], ascending=[False] + [True] * len(names), ignore_index=True
+        )
         return self
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.nodemask import nr_node_ids
 
-from drgn_scripts.engine.chase import Damage, chase, pointer_step
+from drgn_scripts.engine.chase import circular
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Mask, Memory, Words
@@ -168,14 +168,14 @@ class _Finder:
         nodes = self._nodes(read["node"][exists])
         memcg_lrus = nodes.get("memcg_lrus", np.zeros_like(nodes["root"], np.uint64))
         # 3e8589963773 (5.2) added the flag.
-        aware = read.get("aware", (memcg_lrus != 0).any(axis=1)[: len(exists)])
+        aware = read["aware"][exists] != 0 if "aware" in read else (memcg_lrus != 0).any(axis=1)
         root = nodes["root"].astype(np.int64)
         return ListLrus(
             address=address,
             owner=[row[1] for row in rows],
             kind=np.array([row[2] for row in rows], np.int8),
             superblock=np.array([row[3] for row in rows], np.int64),
-            aware=aware[exists] != 0 if "aware" in read else aware,
+            aware=aware,
             listed=np.isin(address, listed),
             node=read["node"][exists],
             xa_head=read.get("xa_head", np.zeros(len(read["node"]), np.uint64))[exists],
@@ -273,21 +273,14 @@ class _Finder:
         """Addresses of those on the kernel's own list, which it has with CONFIG_MEMCG."""
         if self.head is None:
             return np.empty(0, np.uint64)
-        damage = Damage()
-        link = layout(self.prog, "struct list_head", ["next"])
-        start = self.head.address_of_().value_()
         try:
-            first = np.array([self.memory.word(start)], np.uint64)
+            start = self.head.address_of_().value_()
+            found, cut = circular(self.memory, start, self.faults, limit=_MAX)
         except drgn.FaultError as error:
             self.faults.note(error)
             return np.empty(0, np.uint64)
-        step = pointer_step(self.memory, link, "next", self.faults)
-        ends = np.array([start], np.uint64)
-        walk = chase(first, step, limit=_MAX, damage=damage, ends=ends)
-        nodes = [node for _, node in walk]
-        self.damaged += damage.lists
+        self.damaged += cut
         offset = np.uint64(drgn.offsetof(self.types.type, "list"))
-        found = np.concatenate(nodes) if nodes else np.empty(0, np.uint64)
         return np.unique(found) - offset
 
     def _symbol(self, address: int) -> str:

@@ -118,6 +118,11 @@ class Slots:
         self.torn += part.torn
         self.faults.update(part.faults)
 
+    @property
+    def holding(self) -> int:
+        """Up to 5.17: how many slots hold something."""
+        return sum(len(lru) for lru, _ in self.pairs)
+
     def pair_columns(self) -> tuple[Counts, Counts]:
         """List_lrus and ids of :attr:`pairs`, each pair once and in order."""
         none = np.empty(0, np.int64)

@@ -81,9 +81,7 @@ def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
     registered = _ida_count(memory, "memcg_cache_ida", faults)
     ours = int((row >= 0).sum())
     damaged = int(count != said)
-    return MemcgIds(
-        row, count, ours, registered, "memcg_cache_ida", damaged=damaged, faults=faults
-    )
+    return MemcgIds(row, count, ours, registered, "memcg_cache_ida", damaged=damaged, faults=faults)
 
 
 def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> MemcgIds:

@@ -12,8 +12,10 @@ import pytest
 from drgn import Object
 
 from drgn_scripts.analyses import AnalysisError, Context
+from drgn_scripts.analyses.list_lru import findings as list_lru_findings
 from drgn_scripts.analyses.list_lru import run
 from drgn_scripts.analyses.list_lru.checks import list_lru_checks, list_lru_gaps, parse_before
+from drgn_scripts.analyses.list_lru.tables import NO_MEMCG
 from drgn_scripts.engine.gather import PageIndex
 from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.engine.slabs import SlabMap
@@ -23,7 +25,7 @@ from drgn_scripts.kernel.list_lru_census import ListLruCensus, take
 from drgn_scripts.kernel.memcg import memcgs
 from drgn_scripts.kernel.superblocks import superblocks
 from drgn_scripts.progress import SilentProgress
-from drgn_scripts.results import CheckStatus
+from drgn_scripts.results import CheckStatus, Severity
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 from tests.unit.fakekernel.files import FakeFiles
 from tests.unit.fakekernel.list_lrus import LRU_ERAS, FakeListLrus, FakeLru, types_of
@@ -89,9 +91,11 @@ def test_items_by_list_and_by_cgroup(era: str) -> None:
     table = result.tables["memcgs"].frame.set_index("memcg")
     counts = table[["dentries", "inodes", "other_items"]].itertuples(name=None)
     assert {path: (d, i, o) for path, d, i, o in counts if d + i + o} == {
-        "/": (8, 0, 5 + 9),
+        "/": (8, 0, 5),
         "/outer": (3, 2, 0),
         "/outer/inner": (4, 0, 7),
+        # On a list that knows no memory cgroups.
+        NO_MEMCG: (0, 0, 9),
     }
     assert table.loc["/outer/gone", ["state", "id"]].tolist() == ["offline", -1]
     # Without the kernel's next number nobody knows how many there have been since.
@@ -143,6 +147,29 @@ def test_how_long_cgroups_have_been_dying() -> None:
     assert newer["/outer/gone"] == 20 - 1 - 5
     assert newer["/later"] == 20 - 1 - 7
     assert result.summary["memcgs_newer_than_dying"].value == 2
+
+
+def test_the_waste_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_lru_findings, "_NOTABLE_BYTES", 0)
+    fake, made = busy("5.10")
+    found = census(fake)
+    for ram, severity in (
+        (1 << 34, Severity.INFO),
+        (1 << 22, Severity.NOTICE),
+        (1 << 18, Severity.WARNING),
+        (1 << 16, Severity.CRITICAL),
+    ):
+        finding = list_lru_findings.list_lru_findings(found, ram)[0]
+        assert finding.severity is severity
+    assert "5 of 100 lists for memory cgroups hold" in finding.title
+    assert "are for ids that no online one has" in finding.title
+    assert "at least 5 memory cgroups have had an id at the same time, 3 have" in finding.evidence
+    # What cannot be read is not called used.
+    fake.kernel.drop(made["shadow"].entries[5])
+    found = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    assert found.slots.unreadable == 100
+    finding = list_lru_findings.list_lru_findings(found, 1 << 16)[0]
+    assert "0 of 100 lists for memory cgroups hold" in finding.title
 
 
 @pytest.mark.parametrize(("dying", "found"), [(9, False), (10, True)])

@@ -155,7 +155,8 @@ class Oracle:
             per_node = lru.node[node]
             root = int(per_node.lru.nr_items)
             truth.root_items += root
-            self.root.items[truth.kind] += root
+            if truth.aware:
+                self.root.items[truth.kind] += root
             counter = per_node.nr_items
             truth.counted += int(counter.counter if hasattr(counter, "counter") else counter)
         if hasattr(lru, "xa"):

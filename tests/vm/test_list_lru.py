@@ -114,7 +114,10 @@ def test_summary_equals_the_slow_walk(case: Case) -> None:
         ("structural_bytes", case.total("bytes") + maps),
         ("highest_id", max(case.oracle.by_id)),
         ("ids_in_use", len(case.oracle.by_id)),
-        ("nr_cache_ids_needed", max(case.oracle.by_id) + 1),
+        (
+            "nr_cache_ids_needed",
+            max(case.oracle.by_id) + 1 if case.dump.kernel == "5.10" else None,
+        ),
     ):
         assert case.figure(name) == expected, name
     assert maps > 0
@@ -188,6 +191,8 @@ def test_memory_cgroups_equal_the_slow_walk(case: Case) -> None:
     assert Counter(rows) == expected
     rest = frame[frame["memcg"] == NO_MEMCG].iloc[0]
     assert (rest["slots"], rest["list_bytes"]) == (case.total("dead"), case.total("dead_bytes"))
+    nobody = sum(truth.items for truth in case.oracle.lrus.values() if not truth.aware)
+    assert rest[["dentries", "inodes", "other_items"]].tolist() == [0, 0, nobody]
     assert len({truth.path for truth in case.oracle.memcgs.values() if truth.items}) > 60
 
 
@@ -237,6 +242,10 @@ def test_arrays_shrink_no_more(case: Case) -> None:
     assert case.figure("formula_bytes") == case.figure("slots") * 32
     finding = case.result.findings[0]
     assert finding.patch == "list-lru-xarray"
+    # Ids that nobody has are not all of cgroups that are gone: half of them never had one.
+    assert "at least 383 memory cgroups have had an id at the same time, 116 have one now" in (
+        finding.evidence
+    )
     assert finding.cost_bytes is not None
     assert finding.cost_bytes > 0.9 * case.figure("structural_bytes")
 

@@ -36,12 +36,13 @@ from drgn_scripts.kernel.list_lru_model import (
 )
 from drgn_scripts.results import Column, Figure, Result, Table, Unit
 
-_SUMMARY_OF = {
-    Stage.ARRAYS: "projected_arrays_bytes",
-    Stage.PER_MEMCG: "projected_patch7_bytes",
-    Stage.ON_DEMAND: "projected_ondemand_bytes",
-    Stage.XARRAY: "projected_xarray_bytes",
+_PROJECTED = {
+    Stage.ARRAYS: ("projected_arrays_bytes", "all with arrays per node (up to 5.17)"),
+    Stage.PER_MEMCG: ("projected_patch7_bytes", "all with arrays per memcg (patch 7)"),
+    Stage.ON_DEMAND: ("projected_ondemand_bytes", "all with lists on demand (patch 70)"),
+    Stage.XARRAY: ("projected_xarray_bytes", "all with XArrays (patch 72; 5.18)"),
 }
+"""Names and labels in the summary."""
 
 
 def run(context: Context, what_if: str | None = None, before: str | None = None) -> Result:
@@ -85,8 +86,8 @@ def _modelled(result: Result, text: str) -> Result:
         "formula_bytes": Figure(model.formula, size, "by the published formula"),
     }
     for found in model.costs:
-        label = f"with {found.stage.value}"
-        result.summary[_SUMMARY_OF[found.stage]] = Figure(found.total, size, label)
+        name, label = _PROJECTED[found.stage]
+        result.summary[name] = Figure(found.total, size, label)
     result.tables["projection"] = projection_table({found.stage: found for found in model.costs})
     result.tables["left_out"] = Table.of(
         "What the model leaves out", {"what": (list(LEFT_OUT), Column(Unit.TEXT, "what", 0))}
@@ -151,46 +152,51 @@ class _Report:
         figures = {
             "nr_cache_ids": Figure(ids.cache_ids, count, "memcg_nr_cache_ids"),
             "nr_cache_ids_if_arrays": Figure(
-                census.ids_now, count, "the same, or what these ids would make it"
+                census.ids_now, count, "the same, or what the highest id would make it"
             ),
             "nr_cache_ids_needed": Figure(
-                ids.highest + 1, count, "what it could shrink to: the highest id in use plus one"
+                None if ids.cache_ids is None else ids.highest + 1,
+                count,
+                "what it could shrink to: the highest id in use plus one",
             ),
             "bytes_if_shrunk": Figure(
-                self._shrunk(), size, "the arrays and lists of those, if they did shrink"
+                self._shrunk(), size, "arrays and lists if they did shrink to that"
             ),
             "ids_in_use": Figure(int(ids.live.sum()), count, "ids of online memory cgroups"),
-            "highest_id": Figure(ids.highest, Unit.NONE, "highest of them"),
+            "highest_id": Figure(ids.highest, Unit.NONE, "highest of these ids"),
             "memcgs_online": Figure(alive, count, "memory cgroups online"),
             "memcgs_dying": Figure(len(groups) - alive, count, "memory cgroups dying"),
             "memcgs_offline": Figure(
-                int((~groups.online).sum()), count, "of those, offline: kept by what is charged"
+                int((~groups.online).sum()), count, "of those, offline already"
             ),
             "memcgs_newer_than_dying": Figure(
                 census.newer, count, "online ones created after the oldest dying one"
             ),
             "list_lrus": Figure(len(census.lrus), count, "list_lrus"),
-            "memcg_aware": Figure(int(census.lrus.aware.sum()), count, "that know memory cgroups"),
-            "superblocks": Figure(len(census.blocks), count, "super blocks"),
-            "nodes": Figure(census.nodes, count, "NUMA nodes that can be"),
-            "items": Figure(int(items.sum()), count, "items on them"),
-            "slots": Figure(int(slots.slots.sum()), count, "lists for memory cgroups"),
-            "empty_slots": Figure(int(slots.empty.sum()), count, "of those, of one but empty"),
-            "dead_slots": Figure(int(slots.dead.sum()), count, "of those, of no memory cgroup"),
-            "structural_bytes": Figure(census.structural_bytes, size, "all structures"),
-            "share_of_ram": Figure(
-                census.structural_bytes / max(self.ram, 1), Unit.RATIO, "of RAM"
+            "memcg_aware": Figure(
+                int(census.lrus.aware.sum()), count, "of those, with lists for memory cgroups"
             ),
-            "empty_bytes": Figure(self.empty, size, "lists of memory cgroups that are empty"),
-            "dead_slot_bytes": Figure(self.dead, size, "lists of memory cgroups that are gone"),
+            "superblocks": Figure(len(census.blocks), count, "super blocks"),
+            "nodes": Figure(census.nodes, count, "possible NUMA nodes"),
+            "items": Figure(int(items.sum()), count, "items on all lists"),
+            "slots": Figure(int(slots.slots.sum()), count, "lists for memory cgroups"),
+            "empty_slots": Figure(
+                int(slots.empty.sum()), count, "of those, empty and of an online one"
+            ),
+            "dead_slots": Figure(int(slots.dead.sum()), count, "of those, of no online one"),
+            "structural_bytes": Figure(census.structural_bytes, size, "all structures together"),
+            "share_of_ram": Figure(
+                census.structural_bytes / max(self.ram, 1), Unit.RATIO, "their share of RAM"
+            ),
+            "empty_bytes": Figure(self.empty, size, "empty lists of online memory cgroups"),
+            "dead_slot_bytes": Figure(self.dead, size, "lists of no online memory cgroup"),
             "shrinker_map_bytes": Figure(self.maps, size, "shrinker maps"),
             "formula_bytes": Figure(
                 census.projection.formula, size, "nodes x ids x 32 B x list_lrus, as published"
             ),
         }
-        for stage, name in _SUMMARY_OF.items():
-            measured = " (measured)" if stage is self.now.stage else ""
-            label = f"with {stage.value}{measured}"
+        for stage, (name, label) in _PROJECTED.items():
+            label += ", as measured" if stage is self.now.stage else ""
             figures[name] = Figure(self._projected(stage), size, label)
         self.result.summary |= figures
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 from drgn_scripts.human import human_bytes, human_ratio
 from drgn_scripts.kernel.list_lru_census import ListLruCensus
-from drgn_scripts.kernel.list_lru_model import PATCH, Stage, memcgs_at_once
+from drgn_scripts.kernel.list_lru_model import LRUS_PER_MOUNT, PATCH, Stage, memcgs_at_once
 from drgn_scripts.results import Finding, Severity
 
 _NOTABLE_BYTES = 1 << 20
@@ -25,10 +25,12 @@ def list_lru_findings(census: ListLruCensus, ram: int) -> list[Finding]:
 
 
 def _severity(share: float) -> Severity:
-    """Of a waste, by its share of RAM."""
+    """By the share of RAM."""
     if share >= _HUGE_SHARE:
         return Severity.CRITICAL
-    return Severity.WARNING if share >= _LARGE_SHARE else Severity.NOTICE
+    if share >= _LARGE_SHARE:
+        return Severity.WARNING
+    return Severity.NOTICE if share >= _NOTABLE_SHARE else Severity.INFO
 
 
 class _Findings:
@@ -67,26 +69,24 @@ class _Findings:
         if census.lrus.has_xarray or ids.cache_ids is None or waste < _NOTABLE_BYTES:
             return
         share = self._share(total)
-        used = slots - int(self.census.slots.dead.sum() + self.census.slots.empty.sum())
-        online = int(self.census.groups.online.sum())
         owner, most = self._largest_owner()
-        per_mount = total // max(int(census.lrus.aware.sum()), 1) * 2
+        per_block = total // max(int(census.lrus.aware.sum()), 1) * LRUS_PER_MOUNT
         self.found.append(
             Finding(
                 _severity(share),
                 f"list_lrus take {human_bytes(total)}, {human_ratio(share)} of RAM; "
-                f"{used:,} of {slots:,} lists for memory cgroups hold anything, and "
-                f"{human_bytes(self.dead)} are for cgroups that are gone",
+                f"{census.slots.holding:,} of {slots:,} lists for memory cgroups hold anything, "
+                f"and {human_bytes(self.dead)} are for ids that no online one has",
                 f"memcg_nr_cache_ids is {ids.cache_ids:,}: at least "
-                f"{memcgs_at_once(ids.cache_ids):,} memory cgroups have existed at the same time, "
-                f"{online:,} are online now. {len(census.blocks):,} super blocks have lists for "
-                f"each, {human_bytes(per_mount)} per mount; most have "
+                f"{memcgs_at_once(ids.cache_ids):,} memory cgroups have had an id at the same "
+                f"time, {int(ids.live.sum()):,} have one now. {len(census.blocks):,} super blocks "
+                f"have lists for each id, {human_bytes(per_block)} per super block; largest owner: "
                 f"{owner} ({human_bytes(most)})",
-                f"5.18 (RHEL 9.2, UEK7) allocates lists on demand, which leaves "
-                f"{human_bytes(self.costs[Stage.XARRAY].total)}. Until then unmount what is not "
-                f"needed, which gives {human_bytes(per_mount)} back for each mount. Removing "
-                "cgroups and dropping caches gives nothing back: memcg_nr_cache_ids shrinks only "
-                "with a reboot",
+                "5.18 (RHEL 9.2, UEK7) allocates lists on demand, which leaves "
+                f"{human_bytes(self.costs[Stage.XARRAY].total)} or somewhat more. Until then "
+                "unmount file systems that are not needed: the last mount of each gives "
+                f"{human_bytes(per_block)} back. Removing cgroups and dropping caches gives "
+                "nothing back: memcg_nr_cache_ids shrinks only with a reboot",
                 patch=PATCH[Stage.XARRAY],
                 cost_bytes=waste,
             )
@@ -100,7 +100,7 @@ class _Findings:
         self.found.append(
             Finding(
                 _severity(self._share(self.empty)),
-                f"lists of memory cgroups that are empty take {human_bytes(self.empty)}, "
+                f"empty lists of memory cgroups take {human_bytes(self.empty)}, "
                 f"{human_ratio(self._share(self.empty))} of RAM",
                 f"{int(slots.empty.sum()):,} of {int(slots.slots.sum()):,}: each is for a file "
                 "system that its cgroup, or one below, has used once",
@@ -138,15 +138,16 @@ class _Findings:
         share = self._share(self.maps)
         if self.maps < _NOTABLE_BYTES or share < _NOTABLE_SHARE:
             return
+        room = self.census.shrinker_maps.shrinkers
+        each = "" if room is None else f", with room for {room:,} shrinkers: one a super block"
         self.found.append(
             Finding(
                 _severity(share),
                 f"shrinker maps of memory cgroups take {human_bytes(self.maps)}, "
                 f"{human_ratio(share)} of RAM",
-                f"{len(self.census.groups):,} memory cgroups, dying ones included, have room for "
-                f"{self.census.shrinker_maps.shrinkers or 0:,} shrinkers each on "
-                f"{self.census.nodes} nodes, of which each mount takes one",
-                "they go with the memory cgroups; they do not shrink with the mounts",
+                f"{len(self.census.groups):,} memory cgroups, dying ones included, have one for "
+                f"each of {self.census.nodes} nodes{each}",
+                "they go with their memory cgroups; unmounting does not shrink them",
                 cost_bytes=self.maps,
             )
         )

@@ -16,6 +16,7 @@ from drgn_scripts.kernel.list_lru_model import ADDS, PATCH, Cost, Stage
 from drgn_scripts.results import Column, Table, Unit
 
 NO_MEMCG = "(no online memory cgroup)"
+"""Slots of ids that nobody has, and items on lists that know no memory cgroups."""
 _TEXT, _BYTES, _COUNT = Unit.TEXT, Unit.BYTES, Unit.COUNT
 
 
@@ -50,7 +51,7 @@ def lru_table(census: ListLruCensus) -> Table:
             "address": (lrus.address, Column(Unit.ADDRESS, "list_lru", 2)),
         },
     )
-    return _largest_first(table, "owner", "id", "kind", "mount", "address")
+    return table.largest_first("bytes", "owner", "id", "kind", "mount", "address")
 
 
 def _slots(slots: Any, dead: Any, empty: Any) -> dict[str, tuple[Any, Column]]:
@@ -67,12 +68,6 @@ def _waste(total: Any, dead: Any, empty: Any) -> dict[str, tuple[Any, Column]]:
         "dead_bytes": (dead, Column(_BYTES, "for no memcg", 0)),
         "empty_bytes": (empty, Column(_BYTES, "empty")),
     }
-
-
-def _largest_first(table: Table, *ties: str) -> Table:
-    descending = [False] + [True] * len(ties)
-    table.frame = table.frame.sort_values(["bytes", *ties], ascending=descending, ignore_index=True)
-    return table
 
 
 def superblock_table(census: ListLruCensus) -> Table:
@@ -106,7 +101,7 @@ def superblock_table(census: ListLruCensus) -> Table:
             "address": (blocks.address, Column(Unit.ADDRESS, "super_block", 2)),
         },
     )
-    return _largest_first(table, "type", "id", "mount", "address")
+    return table.largest_first("bytes", "type", "id", "mount", "address")
 
 
 def owner_table(census: ListLruCensus) -> Table:
@@ -138,7 +133,7 @@ def owner_table(census: ListLruCensus) -> Table:
             **_waste(sums["bytes"], sums["dead_bytes"], sums["empty_bytes"]),
         },
     )
-    return _largest_first(table, "owner", "kind")
+    return table.largest_first("bytes", "owner", "kind")
 
 
 def memcg_table(census: ListLruCensus, serials: int | None) -> Table:
@@ -154,9 +149,11 @@ def memcg_table(census: ListLruCensus, serials: int | None) -> Table:
         return np.bincount(at, values, count + 1).astype(np.int64)
 
     items = np.stack([by_group(values) for values in slots.items_by_id])
-    if count:
+    root = lrus.root_items.sum(axis=1)
+    # What knows memory cgroups has the root's items there, if there is a root.
+    for row, mask in ((0, lrus.aware), (count, ~lrus.aware)):
         for kind in range(len(KINDS)):
-            items[kind, 0] += lrus.root_items[lrus.kind == kind].sum()
+            items[kind, row] += root[mask & (lrus.kind == kind)].sum()
     since = np.zeros(count, np.int64)
     if serials is not None and groups.serial.any():
         since = serials - 1 - groups.serial.astype(np.int64)
@@ -191,7 +188,7 @@ def memcg_table(census: ListLruCensus, serials: int | None) -> Table:
     frame = table.frame
     frame["bytes"] = frame["list_bytes"] + frame["shrinker_map_bytes"]
     table.columns = {**table.columns, "bytes": Column(_BYTES, "bytes", 0)}
-    return _largest_first(table, "memcg", "state", "newer", "id")
+    return table.largest_first("bytes", "memcg", "state", "newer", "id")
 
 
 def structure_table(census: ListLruCensus) -> Table:
@@ -222,7 +219,7 @@ def structure_table(census: ListLruCensus) -> Table:
             "share": (columns[5], Column(Unit.RATIO, "of these objects")),
         },
     )
-    return _largest_first(table, "kind", "place")
+    return table.largest_first("bytes", "kind", "place")
 
 
 def projection_table(
@@ -249,8 +246,8 @@ def projection_table(
     return Table.of(
         "Projection",
         {
-            "stage": ([row[0] for row in rows], Column(_TEXT, "lists of memory cgroups", 0)),
-            "source": ([row[1] for row in rows], Column(_TEXT, "since", 0)),
+            "stage": ([row[0] for row in rows], Column(_TEXT, "stage", 0)),
+            "source": ([row[1] for row in rows], Column(_TEXT, "source", 0)),
             "patch": ([row[2] for row in rows], Column(_TEXT, "patch", 2)),
             "node_array_bytes": (
                 [row[3].node_arrays for row in rows],
@@ -260,9 +257,9 @@ def projection_table(
             "list_bytes": ([row[3].lists for row in rows], Column(_BYTES, "lists")),
             "shrinker_map_bytes": (
                 [shrinker_bytes] * len(rows),
-                Column(_BYTES, "shrinker maps", 2),
+                Column(_BYTES, "shrinker maps"),
             ),
             "bytes": (total, Column(_BYTES, "bytes", 0)),
-            "saved_bytes": (saved, Column(_BYTES, "less than before", 0)),
+            "saved_bytes": (saved, Column(_BYTES, "less than above", 0)),
         },
     )
