@@ -106,7 +106,7 @@ COMMAND = click.Group(
     help="Make capsules.\n\nA capsule is the part of a vmcore that analyses read, with the types"
     " they used: small, readable without debug info, and without the rest of the memory. Every"
     " analysis takes one in place of a vmcore.",
-    short_help="Record the part of a vmcore that analyses read, small enough to be mailed.",
+    short_help="record the part of a vmcore that analyses read, small enough to be mailed",
     context_settings=CONTEXT_SETTINGS,
     commands=[
         click.Command(
@@ -146,7 +146,7 @@ COMMAND = click.Group(
                 *reading_options(),
             ],
             help="Run analyses on TARGET, and write what they read to OUT.",
-            short_help="Record a target.",
+            short_help="record a target",
             epilog=examples_epilog(_EXAMPLES),
             context_settings=CONTEXT_SETTINGS,
         )

@@ -87,7 +87,7 @@ COMMAND = click.Command(
         *reading_options(),
     ],
     help=_HELP,
-    short_help="What changed between two kernels, or two dumps of one?",
+    short_help="what changed between two kernels, or two dumps of one?",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )

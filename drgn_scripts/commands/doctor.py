@@ -138,7 +138,7 @@ COMMAND = click.Command(
     params=[target_argument(), *showing_options(), *reading_options()],
     help="Can this target be read, and how well?\n\nTells what the target is, how much of the"
     " memory it holds, where debug info was found, and what each analysis still lacks.",
-    short_help="Can this target be read, how well, and what is missing?",
+    short_help="can this target be read, how well, and what is missing?",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )

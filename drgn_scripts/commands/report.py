@@ -97,7 +97,7 @@ COMMAND = click.Command(
     help="What is wrong here?\n\nRuns all analyses, and tells which patches the kernel has. The"
     " findings of all come first, the gravest and dearest on top; then follow the figures of each."
     " An analysis that fails says why, and does not stop the others.",
-    short_help="What is wrong here? All analyses, findings first.",
+    short_help="what is wrong here? All analyses, findings first",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )

@@ -181,7 +181,7 @@ COMMAND = click.Command(
         *reading_options(),
     ],
     help=_HELP,
-    short_help="Does a patch do on these dumps what it promises?",
+    short_help="does a patch do on these dumps what it promises?",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )
