@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,6 +31,12 @@ from drgn_scripts.commands.shared import (
 )
 from drgn_scripts.text import printable
 
+if TYPE_CHECKING:
+    from drgn_scripts.progress import Progress
+    from drgn_scripts.report import Report
+    from drgn_scripts.target import Target
+    from kernel_patches import Catalogue
+
 _EXAMPLES = (
     ("kcensus report sample", "see what it does, on a kernel that comes with kcensus"),
     ("kcensus report vmcore -s vmlinux --top 3", "the first look at a dump"),
@@ -40,17 +47,12 @@ _EXAMPLES = (
 
 def _run(target: str | None, catalogue: tuple[Path, ...], **values: Any) -> Exit:
     from drgn_scripts.analyses import analyses
-    from drgn_scripts.report import attempt, report
 
     reading, showing = take(Reading, values), take(Showing, values)
     check_output(showing)
     known = patches.load_catalogue(catalogue)
     with opened(target, reading) as (opened_target, progress):
-        made = report(
-            opened_target, analyses().values(), progress=progress, **context_options(reading)
-        )
-        judge = functools.partial(patches.judge, opened_target, known, made)
-        made.sections.append(attempt("patches", patches.QUESTION, judge))
+        made = examine(opened_target, known, progress, context_options(reading))
     results = [section.result for section in made.sections if section.result]
     if showing.csv or showing.parquet:
         for section in made.sections:
@@ -83,6 +85,22 @@ def _run(target: str | None, catalogue: tuple[Path, ...], **values: Any) -> Exit
     if not any(result.analysis in analyses() for result in results):
         return Exit.TARGET
     return gravest((finding for _, finding in made.findings), showing.fail_on)
+
+
+def examine(
+    target: Target, catalogue: Catalogue, progress: Progress, options: Mapping[str, Any]
+) -> Report:
+    """Run all analyses on a target, and detect all patches.
+
+    :param options: for :meth:`drgn_scripts.analyses.Analysis.context`
+    """
+    from drgn_scripts.analyses import analyses
+    from drgn_scripts.report import attempt, report
+
+    made = report(target, analyses().values(), progress=progress, **options)
+    judge = functools.partial(patches.judge, target, catalogue, made)
+    made.sections.append(attempt("patches", patches.QUESTION, judge))
+    return made
 
 
 COMMAND = click.Command(

@@ -17,9 +17,10 @@ import pytest
 
 from drgn_scripts.analyses import Analysis, AnalysisError, analyses
 from drgn_scripts.capsule import create
+from drgn_scripts.commands.patches import load_catalogue
+from drgn_scripts.commands.report import examine
 from drgn_scripts.progress import SilentProgress
 from drgn_scripts.render.json import write_json, write_report_json
-from drgn_scripts.report import report
 from drgn_scripts.target import Target, open_target
 from drgn_scripts.target.capsule import NotRecorded
 from drgn_scripts.target.capsule.container import Reader
@@ -160,7 +161,7 @@ def test_no_debug_info_is_needed(kernel: str, dumps: Dumps, tmp_path: Path) -> N
     assert "debug info" in refused.stderr
     target = replace(dumps.target(kernel, "mixed", "elf"), name=str(path))
     expected = io.StringIO()
-    write_report_json(report(target, analyses().values(), progress=SilentProgress()), expected)
+    write_report_json(examine(target, load_catalogue(()), SilentProgress(), {}), expected)
     done = command("report", path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == expected.getvalue()
