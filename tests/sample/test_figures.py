@@ -9,6 +9,8 @@ import re
 import pytest
 
 from drgn_scripts import cli
+from drgn_scripts.analyses import analyses
+from kernel_patches import load
 from tests.sample.conftest import Sample
 
 # What the workload looked up and did not find, by the pattern that its names have.
@@ -105,3 +107,15 @@ def test_patches_are_told_from_the_sample_alone(
         # The guests have no disk scheduler loaded whose types could tell.
         unknown = {patch for patch, what in state.items() if what == "cannot tell"}
         assert unknown <= {"mq-deadline-priorities"}
+
+
+def test_every_patch_that_a_finding_names_can_be_looked_up(sample: Sample) -> None:
+    known = set(load(entry_points=False).patches)
+    named = {
+        finding.patch
+        for name in analyses()
+        for finding in sample.run(name).findings
+        if finding.patch
+    }
+    assert named or sample.name != "sample"  # there it has something to look up
+    assert named <= known

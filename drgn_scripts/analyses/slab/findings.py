@@ -85,6 +85,7 @@ def _controller_finding(figures: Figures) -> Iterator[Finding]:
             f"{human_bytes(extra)}, even if all slabs were packed full",
             f"{len(figures.caches) - figures.cache_count} child caches; {need}",
             "kernels from 5.9 on share slab pages between memory cgroups",
+            patch="slab-objcg-controller",
             cost_bytes=extra,
         )
     elif figures.slab_census.controller is Controller.PER_OBJECT:
