@@ -37,7 +37,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def job_caches(slab_map: SlabMap) -> list[SlabCache]:
-    """The cache of jobs, with its children up to 5.8; empty where kcopyd is not in use.
+    """The cache of jobs, and after it its children up to 5.8; empty where kcopyd is not in use.
 
     It is the one that the module's own variable points at; without debug info, the one of that
     name, which may have been merged with another of the same size.
@@ -55,7 +55,8 @@ def job_caches(slab_map: SlabMap) -> list[SlabCache]:
             name = slab_map.aliases[name]
             ids = {cache.id for cache in slab_map.caches if cache.name == name}
     roots, _ = slab_map.lineage
-    return [cache for cache in slab_map.caches if int(roots[cache.id]) in ids]
+    found = [cache for cache in slab_map.caches if int(roots[cache.id]) in ids]
+    return sorted(found, key=lambda cache: int(roots[cache.id]) != cache.id)
 
 
 @dataclass(frozen=True)

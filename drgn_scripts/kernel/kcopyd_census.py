@@ -16,8 +16,10 @@ from drgn_scripts.engine.parked import parked
 from drgn_scripts.engine.slabs import ScanReport, SlabCache, SlabMap
 from drgn_scripts.kernel.dm import CLIENTS_OF_TARGETS, UNKNOWN, MappedDevices, mapped_devices
 from drgn_scripts.kernel.dm_snapshot import (
+    TARGETS,
     UNLIMITED,
     Limit,
+    Snapshot,
     Snapshots,
     cow_threshold,
     limit_mechanism,
@@ -81,17 +83,44 @@ class KcopydCensus:
     @property
     def unlimited(self) -> bool:
         """Whether snapshots may copy as much at once as they like."""
-        if self.limit is Limit.SEMAPHORE:
-            return self.threshold is None or not 0 < self.threshold < UNLIMITED
-        return self.limit is Limit.NONE or self.threshold is None or self.threshold >= UNLIMITED
+        if self.limit is None or self.limit is Limit.NONE:
+            return self.limit is Limit.NONE
+        if self.threshold is None:
+            return False
+        if self.limit is Limit.SEMAPHORE and self.threshold <= 0:
+            return True
+        return self.threshold >= UNLIMITED
+
+    @property
+    def limited(self) -> bool | None:
+        """Whether they may not; None where that cannot be known."""
+        if self.limit is None or (self.limit is not Limit.NONE and self.threshold is None):
+            return None
+        return not self.unlimited
 
     @property
     def bound(self) -> int:
         """Copies of one snapshot at once under the limit: the one of this kernel, else 2048.
 
-        A task waits when more than the threshold are in progress, so there can be one more.
+        A semaphore lets just as many through. Without it a task waits when more than the threshold
+        are in progress, so there can be one more for each task that writes; one is assumed.
         """
-        return (self.threshold or 0) + 1 if not self.unlimited else DEFAULT_THRESHOLD + 1
+        limit = self.threshold if self.limited and self.threshold else 0
+        if not self.limited:
+            limit = DEFAULT_THRESHOLD
+        return limit + (self.limit is not Limit.SEMAPHORE)
+
+    def copies(self, one: Snapshot) -> int | None:
+        """Copies that a snapshot has in flight: its own count, else the jobs of its client.
+
+        A semaphore tells only how many more may start, and of what limit it was made with the
+        parameter may not say any more.
+        """
+        if self.limit is not Limit.IN_PROGRESS and self.clients is not None and self.jobs:
+            row = int(self.clients.rows(np.array([one.client], np.uint64))[0])
+            if row >= 0:
+                return int(self.jobs.jobs[row])
+        return one.in_flight
 
     def snapshot_clients(self) -> set[int]:
         """Addresses of the clients of snapshots."""
@@ -214,9 +243,16 @@ def _snapshots(census: KcopydCensus, memory: Memory, devices: MappedDevices) -> 
     try:
         census.limit = limit_mechanism(memory.prog)
     except LookupError:
+        # The runner has said that dm_snapshot's debug info is missing, if the module is loaded.
+        names = {target.type_name for device in devices.devices for target in device.targets}
+        if names.isdisjoint(TARGETS) and not devices.damaged:
+            census.snapshots = Snapshots()
         return
     try:
         census.threshold = cow_threshold(memory.prog)
+    except drgn.FaultError as error:
+        census.gaps.append(Gap("snapshot_cow_threshold", str(error), 1, "the limit is not known"))
+    try:
         census.snapshots = snapshots(memory, devices.devices, census.threshold)
     except (LookupError, drgn.FaultError) as error:
         census.gaps.append(Gap("snapshots", str(error), 1, "they are in no figure"))
@@ -295,11 +331,8 @@ def slab_use(
     heads = [*job[:1], *others]
     if not heads:
         return []
-    wanted = [
-        cache
-        for cache in slab_map.caches
-        if any(int(roots[cache.id]) == head.id for head in heads) or cache in job
-    ]
+    of_heads = np.isin(roots, [head.id for head in heads])
+    wanted = [cache for cache in slab_map.caches if of_heads[cache.id]]
     slabs = slab_map.index(wanted, report, jobs=jobs, progress=progress)
     number = len(slab_map.caches)
     root = roots[slabs.cache]

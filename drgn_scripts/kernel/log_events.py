@@ -65,7 +65,7 @@ class LogEvents:
         return frame
 
 
-_POOL = r"cpus=(?P<cpus>\S+)(?: node=-?\d+)?(?: flags=0x[0-9a-f]+)?(?: nice=-?\d+)?"
+_POOL = r"cpus=(?P<cpus>\S+)(?!\S)(?: node=-?\d+)?(?: flags=0x[0-9a-f]+)?(?: nice=-?\d+)?"
 
 _LOCKUP = re.compile(
     rf"BUG: workqueue lockup - pool (?:(?P<pool>\d+): )?{_POOL}.* stuck for (?P<seconds>\d+)s!"
@@ -95,7 +95,7 @@ _HOG = re.compile(
 )
 _OOM = re.compile(r"(?P<comm>.{1,63}) invoked oom-killer: (?P<detail>gfp_mask=.*)$")
 _SLAB_PAGES = re.compile(r"slab_reclaimable:(?P<reclaimable>\d+) slab_unreclaimable:(?P<count>\d+)")
-_SLAB = re.compile(r"(?P<detail>\S.*?)\s+(?P<used>\d+)KB\s+(?P<total>\d+)KB$")
+_SIZE = re.compile(r"(\d{1,15})KB")
 _VICTIM = re.compile(
     r"(?:Out of memory: |Memory cgroup out of memory: )?Kill(?:ed)? process (?P<pid>\d+),? "
     r"\((?P<comm>.{0,63}?)\)(?P<detail>.*)$"
@@ -208,14 +208,16 @@ class _Parser:
 
     def _slab(self, time: float | None, text: str) -> bool:
         """A line of the table of unreclaimable slabs; whether it is one."""
-        if match := _SLAB.match(text):
+        words = text.rsplit(None, 2)
+        used, total = map(_SIZE.fullmatch, words[1:]) if len(words) == 3 else (None, None)
+        if used and total:
             self._add(
                 Event(
                     time,
                     "slab",
-                    detail=match["detail"],
-                    used_bytes=int(match["used"]) << 10,
-                    total_bytes=int(match["total"]) << 10,
+                    detail=words[0],
+                    used_bytes=int(used[1]) << 10,
+                    total_bytes=int(total[1]) << 10,
                 )
             )
             return True
@@ -231,13 +233,17 @@ class _Parser:
         return False
 
 
+_MOST_DIGITS = 18
+"""Longer numbers are nobody's, and do not fit a column."""
+
+
 def _event(time: float | None, kind: str, match: re.Match[str]) -> Event:
     """An event from the named groups of a pattern."""
     groups = match.groupdict()
 
     def number(name: str) -> int | None:
         value = groups.get(name)
-        return int(value) if value is not None else None
+        return int(value) if value is not None and len(value) <= _MOST_DIGITS else None
 
     seconds = number("seconds")
     detail = (groups.get("detail") or "").strip(" ,/")

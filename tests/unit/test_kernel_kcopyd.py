@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 from drgn import Object
 
+from drgn_scripts.analyses.kcopyd.findings import findings
+from drgn_scripts.analyses.kcopyd.tables import snapshots as snapshot_table
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.engine.slabs import ScanReport, SlabMap
 from drgn_scripts.kernel.dm import DmTarget, MappedDevice
@@ -17,13 +19,13 @@ from drgn_scripts.kernel.dm_snapshot import (
     Limit,
     Snapshot,
     Snapshots,
+    Waiter,
     cow_threshold,
     limit_mechanism,
     snapshots,
 )
 from drgn_scripts.kernel.kcopyd import Kcopyd, _Nodes, job_caches
 from drgn_scripts.kernel.kcopyd_census import KcopydCensus, SlabUse
-from drgn_scripts.kernel.kcopyd_findings import findings
 from drgn_scripts.kernel.log_events import LogEvents
 from drgn_scripts.kernel.workqueues import Functions
 from drgn_scripts.progress import SilentProgress
@@ -365,6 +367,8 @@ def test_snapshot_without_a_limit() -> None:
 
 # What it means
 
+FUNCTIONS = Functions(FakeKernel("6.10").prog)
+
 
 def census(limit: Limit, threshold: int | None, *, callback_list: bool = True) -> KcopydCensus:
     device = MappedDevice(1, "253:0", "snap", "", ())
@@ -398,10 +402,9 @@ def census(limit: Limit, threshold: int | None, *, callback_list: bool = True) -
 
 
 def said(found: KcopydCensus, ram: int = 1 << 30) -> list[tuple[Severity, str]]:
-    prog = FakeKernel("6.10").prog
     return [
         (finding.severity, finding.patch)
-        for finding in findings(found, LogEvents(), Functions(prog), ram)
+        for finding in findings(found, LogEvents(), FUNCTIONS, ram)
     ]
 
 
@@ -409,9 +412,9 @@ def said(found: KcopydCensus, ram: int = 1 << 30) -> list[tuple[Severity, str]]:
     ("limit", "threshold", "unlimited", "bound"),
     [
         (Limit.NONE, None, True, 2049),
-        (Limit.SEMAPHORE, 0, True, 2049),
-        (Limit.SEMAPHORE, -1, True, 2049),
-        (Limit.SEMAPHORE, 512, False, 513),
+        (Limit.SEMAPHORE, 0, True, 2048),
+        (Limit.SEMAPHORE, -1, True, 2048),
+        (Limit.SEMAPHORE, 512, False, 512),
         (Limit.IN_PROGRESS, 0, False, 1),
         (Limit.IN_PROGRESS, 2048, False, 2049),
         (Limit.IN_PROGRESS, UNLIMITED, True, 2049),
@@ -437,6 +440,57 @@ def test_findings_by_era() -> None:
     # A quarter of RAM and more is what brings the OOM killer.
     small = 300 << 20
     assert said(census(Limit.IN_PROGRESS, 4294967295), small) == [(Severity.CRITICAL, "")]
+
+
+def counted(limit: Limit, threshold: int | None) -> KcopydCensus:
+    """A snapshot that does not count its copies, or not right, and whose client has 30,000 jobs."""
+    w = world("4.18")
+    _, clients, jobs = count(w)
+    found = census(limit, threshold, callback_list=False)
+    found.clients, found.jobs = clients, replace(jobs, jobs=np.array([30000, 0]))
+    assert found.snapshots is not None
+    in_flight = None if limit is Limit.NONE else UNLIMITED - 2048
+    (one,) = found.snapshots.all
+    found.snapshots.all = [replace(one, client=w.clients["busy"], in_flight=in_flight)]
+    return found
+
+
+def test_jobs_of_a_snapshot_that_does_not_count_are_its_copies() -> None:
+    found = counted(Limit.NONE, None)
+    # The case that brought the OOM killer: before 5.0 the snapshot itself counts nothing.
+    assert said(found, 300 << 20)[0] == (Severity.CRITICAL, "dm-snapshot-cow-in-progress")
+    frame = snapshot_table(found).frame
+    assert frame["in_flight"].tolist() == [30000]
+
+
+def test_a_semaphore_made_with_another_limit_tells_no_copies() -> None:
+    found = counted(Limit.SEMAPHORE, 0)
+    assert snapshot_table(found).frame["in_flight"].tolist() == [30000]
+
+
+def test_a_limit_that_cannot_be_read_is_not_called_none() -> None:
+    found = census(Limit.IN_PROGRESS, None)
+    assert (found.unlimited, found.limited) == (False, None)
+    assert said(found) == []
+    assert (census(Limit.NONE, None).limited, census(Limit.IN_PROGRESS, 9).limited) == (False, True)
+
+
+def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
+    found = census(Limit.SEMAPHORE, None)
+    assert found.snapshots is not None
+    (one,) = found.snapshots.all
+    found.snapshots.all = [replace(one, in_flight=None, waiters=(Waiter(7, "dd"),))]
+    titles = [finding.title for finding in findings(found, LogEvents(), FUNCTIONS, 1 << 30)]
+    assert "1 task waits until snapshot snap has copied" in titles
+
+
+def test_much_memory_is_told_whatever_is_known_of_it() -> None:
+    found = KcopydCensus(job_slab=census(Limit.NONE, None).job_slab)
+    (finding,) = findings(found, LogEvents(), FUNCTIONS, 300 << 20)
+    assert finding.severity is Severity.CRITICAL
+    assert finding.title == "jobs of kcopyd take 100.0 MiB, 33.3% of RAM"
+    assert "debug info" in finding.remedy
+    assert findings(found, LogEvents(), FUNCTIONS, 2 << 30) == []
 
 
 def test_page_size_is_the_machines() -> None:

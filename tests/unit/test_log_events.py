@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from drgn_scripts.analyses import AnalysisError
-from drgn_scripts.analyses.kcopyd import _from_file, from_log
+from drgn_scripts.analyses import AnalysisError, no_target
+from drgn_scripts.analyses.kcopyd import run
 from drgn_scripts.kernel.kernel_log import lines
 from drgn_scripts.kernel.log_events import Event, LogEvents, parse
 
@@ -22,7 +23,7 @@ def read(name: str) -> str:
 
 
 def parsed(text: str) -> LogEvents:
-    return parse(lines(text))
+    return parse(lines(text.splitlines()))
 
 
 def items(log: LogEvents, *states: str) -> list[tuple[object, ...]]:
@@ -86,19 +87,32 @@ def test_oom_report_with_its_slab_table() -> None:
     assert log.unknown == 0
 
 
-def test_findings_of_a_log_alone() -> None:
-    text = read("oom-kcopyd") + read("lockup-27s") + read("lockup-95s")
-    result = from_log(text, "dmesg.txt")
-    titles = [finding.title for finding in result.findings]
-    assert titles == [
-        "The log reports 2 workqueue lockups, the longest of 1 min 35 s on CPUs 0.",
-        "The log reports that memory ran out 1 time. "
-        "The largest unreclaimable slab was kcopyd_job with 6.7 GiB.",
+def test_findings_of_a_log_alone(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(read("oom-kcopyd") + read("lockup-27s") + read("lockup-95s"))
+    result = run(no_target(), log=str(log))
+    assert [finding.title for finding in result.findings] == [
+        "the log reports 2 workqueue lockups, the longest of 1 min 35 s on CPU 0, where kcopyd "
+        "was running",
+        "the log reports that memory ran out 1 time; the largest unreclaimable slab was "
+        "kcopyd_job with 6.7 GiB",
     ]
-    assert "do_work [dm_mod]" in result.findings[0].evidence
-    assert "kcopyd was among them" in result.findings[0].evidence
+    assert result.findings[0].evidence == "running there: do_work [dm_mod] of kcopyd"
+    assert "killed: ruby2.3:1298" in result.findings[1].evidence
+    assert result.target == str(log)
     assert result.summary["log_lines_unknown"].value == 0
     assert len(result.tables["log_events"].frame) == result.summary["log_events"].value == 50
+
+
+def test_kcopyd_on_another_cpu_is_not_where_the_lockup_was(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(
+        "BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
+        + read("lockup-27s").replace("stuck for 27s", "stuck for 7s")
+    )
+    (finding,) = run(no_target(), log=str(log)).findings
+    assert finding.title.endswith("on CPU 1")
+    assert (finding.evidence, finding.remedy) == ("running there: nothing shown", "")
 
 
 @pytest.mark.parametrize("name", ["oom-kcopyd", "lockup-27s", "lockup-95s"])
@@ -211,19 +225,71 @@ def test_items_as_newer_kernels_print_them() -> None:
     ],
 )
 def test_stamps(prefix: str) -> None:
-    (line,) = lines(f"{prefix}kthreadd invoked oom-killer: gfp_mask=0x0")
+    (line,) = lines([f"{prefix}kthreadd invoked oom-killer: gfp_mask=0x0"])
     assert line == (463.492878, "kthreadd invoked oom-killer: gfp_mask=0x0")
 
 
 def test_hostile_bytes_cannot_reach_a_terminal() -> None:
-    (line,) = lines("[1.0] INFO: task \x1b[31mred:12 blocked for more than 120 seconds.")
+    (line,) = lines(["[1.0] INFO: task \x1b[31mred:12 blocked for more than 120 seconds."])
     assert "\x1b" not in line[1]
     (event,) = parse([line]).of("hung task")
     assert event.comm == "\\x1b[31mred"
 
 
-def test_a_log_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(AnalysisError, match="cannot read"):
-        _from_file(str(tmp_path / "missing"))
-    (tmp_path / "log").write_bytes(b"\xff[ 1.0] plain\n")
-    assert _from_file(str(tmp_path / "log")).lines == 1
+def refused(path: Path) -> str:
+    with pytest.raises(AnalysisError) as error:
+        run(no_target(), log=str(path))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    assert refused(log) == f"--log: cannot read {log}: No such file or directory"
+    assert refused(tmp_path) == f"--log: cannot read {tmp_path}: Is a directory"
+    for binary in (b"\x7fELF\2\1\1" + bytes(1000), "[ 1.0] plain\n".encode("utf-16")):
+        log.write_bytes(binary)
+        assert refused(log) == f"--log: {log} is not a text, so it cannot be a kernel's log"
+    monkeypatch.setattr("drgn_scripts.kernel.kernel_log._LARGEST", 1 << 20)
+    log.write_bytes(b"[ 1.0] plain\n" * 100_000)
+    assert "is larger than 1 MiB" in refused(log)
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff[ 1.0] plain\n", b"[ 1.0] ok\r\n" * 500 + bytes(99)])
+def test_a_log_with_strange_bytes_is_read(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "log").write_bytes(text)
+    result = run(no_target(), log=str(tmp_path / "log"))
+    assert result.summary["log_lines"].value == text.count(b"\n") + (text[-1:] not in b"\n")
+
+
+def test_numbers_that_fit_nowhere() -> None:
+    many = "9" * 5000
+    log = parsed(
+        f"[{many}.1] INFO: task a:{many} blocked for more than {many} seconds.\n"
+        f"[1.0] INFO: task a:{many} blocked for more than {many} seconds.\n"
+        f"[1.0] Unreclaimable slab info:\n[1.0] kcopyd_job {many}KB {many}KB\n[1.0] \n"
+    )
+    (hung,) = log.of("hung task")
+    assert (hung.pid, hung.seconds) == (None, None)
+    assert log.of("slab") == []
+    assert log.unknown == 1
+    assert len(log.frame()) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kcopyd_job" + " " * 100_000 + "x",
+        "BUG: workqueue lockup - pool cpus=" + "0" * 100_000,
+        "pwq 8: cpus=" + "0" * 100_000,
+        "pool 8: cpus=" + "0," * 50_000,
+        "in-flight: " + "1*" * 50_000,
+        "[" + " " * 100_000,
+    ],
+)
+def test_long_lines_take_no_longer_than_they_are(line: str) -> None:
+    start = time.process_time()
+    for header in ("Showing busy workqueues and worker pools:", "Unreclaimable slab info:"):
+        parsed(f"{header}\n{line}")
+    # Quadratic, it would be minutes.
+    assert time.process_time() - start < 2

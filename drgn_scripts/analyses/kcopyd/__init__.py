@@ -8,31 +8,33 @@ once than their COW device can take, without a limit or with a limit that was li
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import drgn
-import numpy as np
 from drgn.helpers.linux.mm import totalram_pages
 
 from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
+from drgn_scripts.analyses.kcopyd import tables
+from drgn_scripts.analyses.kcopyd.checks import kcopyd_checks
+from drgn_scripts.analyses.kcopyd.findings import findings, log_findings
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.engine.slabs import UnsupportedAllocator
-from drgn_scripts.kernel import kcopyd_tables as tables
 from drgn_scripts.kernel.kcopyd_census import KcopydCensus, take
-from drgn_scripts.kernel.kcopyd_findings import findings, log_findings
-from drgn_scripts.kernel.kernel_log import lines, records
+from drgn_scripts.kernel.kernel_log import log_file, records
 from drgn_scripts.kernel.log_events import LogEvents, parse
 from drgn_scripts.kernel.vmstat import node_page_state
 from drgn_scripts.kernel.workqueues import Functions
-from drgn_scripts.results import Check, Figure, Finding, Gap, Result, Severity, Unit
+from drgn_scripts.results import Figure, Finding, Gap, Result, Severity, Unit
 
 
-def run(context: Context, log: str = "") -> Result:
-    """Take the census and say what it means.
+def run(context: Context, log: str | None = None) -> Result:
+    """Take the census and say what it means; on no target, what a log alone tells.
 
     :param log: a file with the kernel's log, to be read instead of the log in memory
     """
     result = context.result("kcopyd")
+    events = None if log is None else _from_file(log)
+    if events is not None and context.prog.platform is None:
+        result.target = log or ""
+        return _of_log(result, events)
     memory = Memory(context.prog, context.chunk_bytes)
     try:
         census = take(memory, context.jobs, context.progress)
@@ -43,19 +45,14 @@ def run(context: Context, log: str = "") -> Result:
             f"this kernel's slabs cannot be found, its debug info or memory model lacks: {error}"
         ) from None
     result.gaps += census.gaps
-    events = _from_file(log) if log else _from_memory(memory.prog, result)
+    if events is None:
+        events = _from_memory(memory.prog, result)
     _Report(result, census, events, memory, context.live).write()
     return result
 
 
-def from_log(text: str, name: str) -> Result:
-    """What a log alone tells, where there is no memory to look at.
-
-    :param text: as ``dmesg`` or a system log has it
-    :param name: what to call it
-    """
-    result = Result(analysis="kcopyd", target=name, kernel="")
-    events = parse(lines(text))
+def _of_log(result: Result, events: LogEvents) -> Result:
+    result.measures = False
     result.summary |= _log_figures(events)
     result.tables["log_events"] = tables.log_events(events, None)
     result.findings += log_findings(events)
@@ -64,9 +61,11 @@ def from_log(text: str, name: str) -> Result:
 
 def _from_file(path: str) -> LogEvents:
     try:
-        return parse(lines(Path(path).read_bytes().decode(errors="backslashreplace")))
+        return parse(log_file(path))
+    except ValueError as error:
+        raise AnalysisError(f"--log: {error}") from None
     except OSError as error:
-        raise AnalysisError(f"cannot read {path}: {error.strerror}") from None
+        raise AnalysisError(f"--log: cannot read {path}: {error.strerror}") from None
 
 
 def _from_memory(prog: drgn.Program, result: Result) -> LogEvents:
@@ -98,10 +97,10 @@ class _Report:
         self.log = log
         self.memory = memory
         self.prog = memory.prog
-        self.note = "the kernel went on while it was read" if live else ""
+        self.live = live
         self.functions = Functions(memory.prog)
         pages = node_page_state(self.prog, "NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE")
-        self.unreclaimable = (pages or 0) << memory.page_shift
+        self.unreclaimable = None if pages is None else pages << memory.page_shift
         self.ram = int(totalram_pages(self.prog)) << memory.page_shift
 
     def write(self) -> None:
@@ -120,13 +119,13 @@ class _Report:
             "related_slabs": tables.related_slabs(self.census, self.unreclaimable),
             "log_events": tables.log_events(self.log, self.census),
         }
-        self._checks()
+        self.result.checks += kcopyd_checks(self.census, self.live)
         if self.census.job_slab is None:
             self.result.findings.append(
                 Finding(
                     Severity.INFO,
-                    "kcopyd is not in use.",
-                    "There is no cache of kcopyd jobs: the device mapper is not loaded.",
+                    "kcopyd is not in use",
+                    "there is no cache of kcopyd jobs: the device mapper is not loaded",
                 )
             )
         self.result.findings += findings(self.census, self.log, self.functions, self.ram)
@@ -145,6 +144,7 @@ class _Report:
         census, count, size = self.census, Unit.COUNT, Unit.BYTES
         jobs, use, queues = census.jobs, census.job_slab, census.workqueues
         shots = census.snapshots.all if census.snapshots else []
+        known = census.snapshots is not None or use is None
         bytes_ = use.bytes if use else 0
         used = jobs.active - jobs.reserve if jobs else (use.active if use else 0)
         stalled = [pool for pool in queues.pools if pool.stalled] if queues else []
@@ -156,16 +156,14 @@ class _Report:
             "jobs": Figure(used, count, "jobs"),
             "job_bytes": Figure(bytes_, size, "slabs of jobs"),
             "clients": Figure(clients, count, "clients of kcopyd"),
-            "snapshots": Figure(
-                len(shots) if census.snapshots or not use else None, count, "snapshots"
-            ),
-            "in_flight_cow": Figure(self._in_flight(), count, "copies on write in flight"),
+            "snapshots": Figure(len(shots) if known else None, count, "snapshots"),
+            "in_flight_cow": Figure(self._copies(), count, "copies on write in flight"),
             "cow_threshold": Figure(census.threshold, count, "snapshot_cow_threshold"),
             "limit_mechanism": Figure(
                 census.limit.value if census.limit else None, Unit.TEXT, "limit of copies by"
             ),
             "limited": Figure(
-                None if census.limit is None else not census.unlimited,
+                census.limited,
                 Unit.NONE,
                 "copies are limited",
             ),
@@ -174,19 +172,19 @@ class _Report:
             ),
             "stalled_pools": Figure(len(stalled) if queues else None, count, "stalled pools"),
             "share_of_unreclaimable": Figure(
-                bytes_ / self.unreclaimable if self.unreclaimable else 0.0,
+                self._share(self.unreclaimable),
                 Unit.RATIO,
                 "jobs' share of unreclaimable slabs",
             ),
-            "share_of_ram": Figure(
-                bytes_ / self.ram if self.ram else 0.0, Unit.RATIO, "jobs' share of RAM"
-            ),
+            "share_of_ram": Figure(self._share(self.ram), Unit.RATIO, "jobs' share of RAM"),
             "projected_jobs": Figure(
                 census.projected_jobs() if use else 0, count, "jobs under the limit"
             ),
             "projected_job_bytes": Figure(projected, size, "slabs of jobs under the limit"),
             "bound_per_snapshot": Figure(
-                census.bound, count, "copies of one snapshot at once under the limit"
+                census.bound if census.limit else None,
+                count,
+                "copies of one snapshot at once under the limit",
             ),
             "reserved_jobs": Figure(
                 jobs.reserve if jobs else None, count, "jobs that pools keep in reserve"
@@ -197,117 +195,40 @@ class _Report:
                 "pages that jobs copy through",
             ),
             "pending_exceptions": Figure(
-                sum(one.pending for one in shots), count, "pending exceptions"
+                sum(one.pending for one in shots) if known else None, count, "pending exceptions"
             ),
-            "exceptions": Figure(sum(one.exceptions for one in shots), count, "exceptions"),
+            "exceptions": Figure(
+                sum(one.exceptions for one in shots) if known else None, count, "exceptions"
+            ),
             "waiting_tasks": Figure(
-                sum(len(one.waiters) for one in shots), count, "tasks waiting for the limit"
+                sum(len(one.waiters) for one in shots) if known else None,
+                count,
+                "tasks waiting for the limit",
             ),
             "stall_threshold": Figure(
                 queues.threshold if queues else None, Unit.SECONDS, "a pool is stalled after"
             ),
         } | _log_figures(self.log)
 
-    def _in_flight(self) -> int | None:
-        """As the snapshots count them; where they do not, the jobs of their clients."""
+    def _copies(self) -> int | None:
         census = self.census
         if census.job_slab is None:
             return 0
         if census.snapshots is None:
             return None
-        counted = [one.in_flight for one in census.snapshots.all]
-        if None not in counted:
-            return sum(one or 0 for one in counted)
-        if census.jobs is None or census.clients is None:
-            return None
-        ours = np.isin(census.clients.address, sorted(census.snapshot_clients()))
-        return int(census.jobs.jobs[ours].sum())
+        counted = [census.copies(one) for one in census.snapshots.all]
+        known = [copies for copies in counted if copies is not None]
+        return sum(known) if len(known) == len(counted) else None
 
-    # Checks
-
-    def _checks(self) -> None:
-        census, checks = self.census, self.result.checks
-        jobs, clients = census.jobs, census.clients
-        if jobs is not None and clients is not None and census.job_slab is not None:
-            checks.append(
-                Check(
-                    "jobs of all clients, in reserve, and unknown",
-                    int(jobs.jobs.sum()) + jobs.reserve + jobs.unknown,
-                    census.job_slab.active,
-                    source="active objects of the slab cache",
-                    note=self.note,
-                )
-            )
-            running = self._running()
-            ours = int((jobs.jobs + jobs.sub_jobs).sum())
-            counter = int(clients.nr_jobs.sum())
-            checks.append(
-                Check(
-                    "jobs and sub-jobs",
-                    ours,
-                    counter,
-                    source="dm_kcopyd_client.nr_jobs",
-                    note=(
-                        "a job is freed before its callback and counts until it has returned; "
-                        f"{running} clients are running"
-                        if counter != ours
-                        else self.note
-                    ),
-                    explained=counter - ours if 0 < counter - ours <= running else None,
-                )
-            )
-        if census.snapshots is None:
-            return
-        self._snapshot_checks()
-
-    def _running(self) -> int:
-        """Clients whose work item is being run."""
-        states = tables.work_states(self.census.workqueues)
-        work = self.census.clients.work.tolist() if self.census.clients is not None else []
-        return sum(states.get(at, ("", 0))[0].startswith("running") for at in work)
-
-    def _snapshot_checks(self) -> None:
-        census, checks = self.census, self.result.checks
-        shots = census.snapshots.all if census.snapshots else []
-        if census.jobs is not None and census.clients is not None:
-            # Merging copies as well, and is not counted by the snapshot.
-            copying = [one for one in shots if one.target == "snapshot"]
-            rows = census.clients.rows(np.array([one.client for one in copying], np.uint64))
-            counted = [one.in_flight for one in copying]
-            checks.append(
-                Check(
-                    "jobs of snapshots",
-                    int(census.jobs.jobs[rows[rows >= 0]].sum()),
-                    None if None in counted else sum(one or 0 for one in counted),
-                    source=f"dm_snapshot.{census.limit.value if census.limit else 'in_progress'}",
-                    note=self.note,
-                )
-            )
-        checks.append(
-            Check(
-                "pending exceptions in tables",
-                sum(one.pending_in_table for one in shots),
-                sum(one.pending for one in shots),
-                source="dm_snapshot.pending_exceptions_count",
-                note=self.note,
-            )
-        )
-        for use in census.related:
-            if use.role == "exceptions" and not use.merged:
-                checks.append(
-                    Check(
-                        "exceptions in tables",
-                        sum(one.exceptions for one in shots),
-                        use.active,
-                        source="active objects of the slab cache",
-                        note=self.note,
-                    )
-                )
+    def _share(self, whole: int | None) -> float | None:
+        """Of the jobs' slabs in ``whole``."""
+        part = self.census.job_slab.bytes if self.census.job_slab else 0
+        return part / whole if whole else None
 
 
 ANALYSIS = Analysis(
     name="kcopyd",
-    question="Who queued those kcopyd jobs, and which worker pools are stuck behind them?",
+    question="who queued those kcopyd jobs, and which worker pools are stuck behind them?",
     run=run,
     description=(
         "A job is an object of the cache kcopyd_job: one copy, with room for the eight parts it "
@@ -322,9 +243,15 @@ ANALYSIS = Analysis(
     examples=(
         ("kcensus kcopyd vmcore -s vmlinux", "jobs by client, snapshots and stalled pools"),
         ("kcensus kcopyd vmcore --log dmesg.txt", "with the events of a saved log"),
+        ("kcensus kcopyd --log dmesg.txt", "what a log alone tells, where there is no dump"),
     ),
     params=(
-        Param("log", str, "", "a file with the kernel's log, to use instead of the one in memory"),
+        Param(
+            "log",
+            str,
+            None,
+            "Read the kernel's log from this file, not from memory. It needs no VMCORE.",
+        ),
     ),
     modules=(
         "dm_mod",
@@ -336,4 +263,5 @@ ANALYSIS = Analysis(
         "dm_writecache",
         "dm_zoned",
     ),
+    without_target=("log",),
 )

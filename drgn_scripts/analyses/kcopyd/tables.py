@@ -17,14 +17,16 @@ _COUNT, _BYTES, _TEXT, _SECONDS = Unit.COUNT, Unit.BYTES, Unit.TEXT, Unit.SECOND
 UNKNOWN = Owner("(unknown)", "", "")
 
 
-def work_states(queues: Workqueues | None) -> dict[int, tuple[str, int]]:
-    """What work items are doing, and in which pool, by their address; the others are idle."""
+def work_states(census: KcopydCensus) -> dict[int, tuple[str, int]]:
+    """What the clients' work items are doing, and in which pool, by their address; idle ones are
+    left out."""
     found: dict[int, tuple[str, int]] = {}
-    if queues is None:
+    if census.workqueues is None or census.clients is None:
         return found
-    items = queues.items.sort_values("state", kind="stable")
+    items = census.workqueues.items
+    ours = items[items["work"].isin(census.clients.work)].sort_values("state", kind="stable")
     for work, state, pid, pool in zip(
-        items["work"].tolist(), items["state"], items["pid"], items["pool"].tolist(), strict=True
+        ours["work"].tolist(), ours["state"], ours["pid"], ours["pool"].tolist(), strict=True
     ):
         named = f"running ({pid})" if state == "in-flight" else str(state)
         before, first = found.get(work, ("", pool))
@@ -39,7 +41,7 @@ def clients(census: KcopydCensus, page_size: int) -> Table:
     nothing = np.zeros(number, np.int64)
     addresses = found.address.tolist() if found is not None else []
     owners = [census.owners.get(address, UNKNOWN) for address in addresses]
-    states = work_states(census.workqueues)
+    states = work_states(census)
     work = [states.get(int(at), ("idle", -1)) for at in (found.work if found is not None else ())]
     slot = census.job_slab.slot_size if census.job_slab else 0
     counted = jobs.jobs if jobs else nothing
@@ -106,11 +108,7 @@ def snapshots(census: KcopydCensus) -> Table:
     jobs = [
         int(census.jobs.jobs[row]) if census.jobs is not None and row >= 0 else 0 for row in rows
     ]
-    in_flight = [
-        count if one.in_flight is None else one.in_flight
-        for one, count in zip(found, jobs, strict=True)
-    ]
-    counts = np.array(in_flight, np.int64)
+    counts = pd.array([census.copies(one) for one in found], "Int64")
     exceptions = np.array([one.exceptions for one in found], np.int64)
     used = [None if one.used_sectors is None else one.used_sectors * 512 for one in found]
     return Table.of(
@@ -334,7 +332,7 @@ def pending_work(census: KcopydCensus, functions: Functions) -> Table:
     return table
 
 
-def related_slabs(census: KcopydCensus, unreclaimable: int) -> Table:
+def related_slabs(census: KcopydCensus, unreclaimable: int | None) -> Table:
     """The cache of jobs and those that grow with it."""
     uses = [census.job_slab] if census.job_slab else []
     uses += census.related
@@ -357,7 +355,7 @@ def related_slabs(census: KcopydCensus, unreclaimable: int) -> Table:
             ),
             "bytes": (np.array([use.bytes for use in uses], np.int64), Column(_BYTES, "bytes", 0)),
             "share_of_unreclaimable": (
-                np.array([use.bytes / unreclaimable if unreclaimable else 0.0 for use in uses]),
+                np.array([use.bytes / unreclaimable if unreclaimable else np.nan for use in uses]),
                 Column(Unit.RATIO, "of unreclaimable"),
             ),
             "merged": ([use.merged for use in uses], Column(Unit.NONE, "merged", 2)),
