@@ -98,3 +98,12 @@ def test_a_file_of_that_name_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     Path("sample").write_text("not a dump\n")
     assert cli.main(["slab", "sample"]) == 3
+
+
+def test_the_report_fits_a_terminal(
+    sample: Sample, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main(["report", sample.name, "--top", "0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100

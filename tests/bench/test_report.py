@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a report takes, beside the slowest analysis in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from drgn_scripts.analyses import analyses
+from tests.bench.timing import best, report
+from tests.lab import build
+
+
+@pytest.mark.parametrize(
+    ("release", "scenario"),
+    [
+        ("5.10", "mixed"),
+        ("6.1", "mixed"),
+        ("6.12", "mixed"),
+        ("7.3", "mixed"),
+        ("6.12", "negatives"),
+    ],
+)
+def test_report(release: str, scenario: str, slack: float, bench_smoke: bool) -> None:
+    """Whole commands, as somebody waits for them."""
+    dump = build(release, scenario)
+    symbols = [word for path in dump.debug for word in ("-s", str(path))]
+
+    def seconds(command: str) -> float:
+        words = [sys.executable, "-m", "drgn_scripts", command, str(dump.formats["elf"]), *symbols]
+        return best(
+            lambda: subprocess.run(words, check=True, stdout=subprocess.DEVNULL),
+            1 if bench_smoke else 3,
+        )
+
+    seconds("slab")  # into the page cache
+    single = {name: seconds(name) for name in analyses()}
+    whole = seconds("report")
+    slowest = max(single.values())
+    report(
+        f"report, {release} {scenario}",
+        times_the_slowest=whole / slowest,
+        seconds=whole,
+        **single,
+    )
+    assert whole <= 3 * slowest * slack
