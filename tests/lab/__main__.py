@@ -35,7 +35,12 @@ def _build(arguments: argparse.Namespace) -> None:
     host.install_packages()
     # The longest first, so that no CPU idles at the end.
     cases.sort(key=lambda case: -scenario.load(case[1], case[0]).time_limit)
-    wanted = [case for case in cases if not scenario.load(case[1], case[0]).live]
+    named = arguments.scenario or ()
+    wanted = []
+    for kernel, name in cases:
+        case = scenario.load(name, kernel)
+        if not case.live and (name in named or not case.on_request):
+            wanted.append((kernel, name))
     with ThreadPoolExecutor(arguments.jobs) as pool:
         try:
             fetches = [
@@ -81,8 +86,11 @@ def _summary(done: list[dumps.Dump]) -> None:
 
 def _list(arguments: argparse.Namespace) -> None:
     for kernel, name in _cases(arguments):
-        if scenario.load(name, kernel).live:
+        case = scenario.load(name, kernel)
+        if case.live:
             state = "live"
+        elif case.on_request and not dumps.cached(kernel, name):
+            state = "on request"
         else:
             state = "cached" if dumps.cached(kernel, name) else "to be built"
         print(f"{name:12} {kernel:6} {state}")

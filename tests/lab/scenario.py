@@ -61,6 +61,8 @@ class Scenario:
     """Seconds without work before the counters are read."""
     live: bool
     """Meant for :func:`live`, not for a dump."""
+    on_request: bool
+    """Dumped only when it is named."""
     modules: tuple[str, ...]
     steps: tuple[Step, ...]
     records: tuple[tuple[str, str], ...] = field(default=())
@@ -349,6 +351,7 @@ def load(name: str, kernel: str) -> Scenario:
         time_limit=table.get("time-limit", int, 240),
         settle=table.get("settle", int, 2),
         live=table.get("live", bool, False),
+        on_request=table.get("on-request", bool, False),
         steps=tuple(_compile(table.tables("step"), context)),
         modules=tuple(context.modules),
         records=tuple(context.records.items()),
