@@ -17,7 +17,7 @@ from drgn.helpers.linux.mm import virt_to_phys
 
 from drgn_scripts.analyses import Context
 from drgn_scripts.analyses.dentries import PARTS, run
-from drgn_scripts.kernel.dentry_tables import NO_MEMCG
+from drgn_scripts.analyses.dentries.tables import NO_MEMCG
 from drgn_scripts.results import CheckStatus, Result
 from drgn_scripts.target import Target, open_target
 from tests.lab import Dump

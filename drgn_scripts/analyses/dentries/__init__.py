@@ -15,17 +15,9 @@ import numpy as np
 from drgn.helpers.linux.mm import totalram_pages
 
 from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
-from drgn_scripts.engine.memory import Faults, Memory
-from drgn_scripts.engine.slabs import UnsupportedAllocator
-from drgn_scripts.kernel import dentry_census as dc
-from drgn_scripts.kernel.dcache import flags, hash_table, limits
-from drgn_scripts.kernel.dentry_census import Census, DentryCensus
-from drgn_scripts.kernel.dentry_chains import FEWER, Chains, chains
-from drgn_scripts.kernel.dentry_checks import dentry_checks
-from drgn_scripts.kernel.dentry_children import Children, children
-from drgn_scripts.kernel.dentry_findings import Cost, dentry_findings
-from drgn_scripts.kernel.dentry_slabs import pinning
-from drgn_scripts.kernel.dentry_tables import (
+from drgn_scripts.analyses.dentries.checks import dentry_checks
+from drgn_scripts.analyses.dentries.findings import Cost, dentry_findings
+from drgn_scripts.analyses.dentries.tables import (
     NO_MEMCG,
     ORPHANS,
     UNKNOWN_MEMCG,
@@ -38,6 +30,14 @@ from drgn_scripts.kernel.dentry_tables import (
     pattern_table,
     super_block_table,
 )
+from drgn_scripts.engine.memory import Faults, Memory
+from drgn_scripts.engine.slabs import UnsupportedAllocator
+from drgn_scripts.kernel import dentry_census as dc
+from drgn_scripts.kernel.dcache import flags, hash_table, limits
+from drgn_scripts.kernel.dentry_census import Census, DentryCensus
+from drgn_scripts.kernel.dentry_chains import FEWER, Chains, chains
+from drgn_scripts.kernel.dentry_children import Children, children
+from drgn_scripts.kernel.dentry_slabs import pinning
 from drgn_scripts.kernel.memcg import memcgs
 from drgn_scripts.kernel.name_patterns import patterns
 from drgn_scripts.kernel.superblocks import SuperBlocks, superblocks
