@@ -24,6 +24,7 @@ from drgn_scripts.kernel.dentry_census import (
     FOREIGN,
     HASHED,
     NEGATIVE,
+    NO_SLOT,
     REFERENCED,
     Census,
     Counts,
@@ -35,6 +36,11 @@ FEWER = 16
 """How many times fewer buckets the smaller machine has of the review's question."""
 _LANES = 1 << 18
 """Buckets to walk together: what that takes does not grow with the table."""
+_FEW = 8
+"""With so few chains left each is walked alone: a step of all takes 40 µs, however few they are,
+and a chain can be as long as somebody cares to make it."""
+_PIECE = 1 << 16
+"""Dentries of such a chain to look at together."""
 _LISTED = 20
 """Buckets with the longest chains to name."""
 _LONGEST = 1 << 16
@@ -52,6 +58,10 @@ class Chains:
     """Negative dentries by length of their chain."""
     rows: Counts
     """Buckets by the longest row of unreferenced negatives in them."""
+    longest: int
+    """Dentries in the longest chain."""
+    longest_row: int
+    """Unreferenced negatives in the longest row."""
     longest_buckets: pd.DataFrame
     """``bucket``, ``length``, ``negative`` and ``row`` of the buckets with the longest chains."""
     chained: int
@@ -64,16 +74,6 @@ class Chains:
     """Chains that lead to something that is no dentry, or to one that was there before."""
     buckets_unreadable: int
     faults: Faults
-
-    @property
-    def longest(self) -> int:
-        """Dentries in the longest chain."""
-        return len(self.lengths) - 1
-
-    @property
-    def longest_row(self) -> int:
-        """Unreferenced negatives in the longest row."""
-        return len(self.rows) - 1
 
 
 def chains(memory: Memory, table: HashTable, census: Census) -> Chains:
@@ -99,6 +99,8 @@ def chains(memory: Memory, table: HashTable, census: Census) -> Chains:
         lengths=_add([part.lengths for part in parts]),
         negative=_add([part.negative for part in parts]),
         rows=_add([part.rows for part in parts]),
+        longest=max(part.longest_chain for part in parts),
+        longest_row=max(part.longest_row for part in parts),
         longest_buckets=_longest(pd.concat([part.longest for part in parts])),
         chained=walk.chained,
         trimmed=walk.trimmed,
@@ -131,6 +133,8 @@ class _Part:
     lengths: Counts
     negative: Counts
     rows: Counts
+    longest_chain: int
+    longest_row: int
     longest: pd.DataFrame
     trimmed_fewer: int
 
@@ -149,16 +153,17 @@ class _Walk:
     def __init__(self, census: Census) -> None:
         self.census = census
         self.offset = np.uint64(census.hash_link)
-        self.seen = np.zeros(len(census.slots), np.bool_)
+        self.seen = np.full(len(census.slots), -1, np.int32)
+        """By slot: the lane that came by, -1 for none."""
         self.trimmed = np.zeros(len(census.slots), np.bool_)
         self.cut = self.chained = 0
 
     def walk(self, heads: npt.NDArray[Any]) -> _Part:
         """Walk the chains of some buckets; step k looks at the k-th dentry of each."""
         count = len(heads)
-        length = np.zeros(count, np.int64)
-        # Of each chain: its negatives, the longest row, the row at its beginning and at its end.
-        done = np.zeros((4, count), np.int32)
+        # Of each chain: its dentries, its negatives, the longest row, the row at its beginning
+        # and at its end.
+        done = np.zeros((5, count), np.int64)
         lanes = np.arange(count, dtype=np.int32)
         negative, longest, lead, row = (np.zeros(count, np.int32) for _ in range(4))
         nodes, steps, gone = heads, 0, 0
@@ -166,21 +171,23 @@ class _Walk:
         def keep(going: Mask) -> None:
             nonlocal lanes, nodes, negative, longest, lead, row
             ended = lanes[~going]
-            length[ended] = steps
             for at, column in enumerate((negative, longest, lead, row)):
-                done[at, ended] = column[~going]
+                done[at + 1, ended] = column[~going]
+            done[0, ended] = steps
             lanes, nodes = lanes[going], nodes[going]
             negative, longest = negative[going], longest[going]
             lead, row = lead[going], row[going]
 
-        while len(lanes):
+        while len(lanes) > _FEW:
             going = nodes >= 0
             if not going.all():
                 self.cut += int(np.count_nonzero(nodes == FOREIGN))
                 keep(going)
             state = self.census.state[nodes]
-            fresh = ~self.seen[nodes] & (state != 0)
-            self.seen[nodes] = True
+            fresh = (self.seen[nodes] < 0) & (state != 0)
+            self.seen[nodes] = lanes
+            # Of chains that meet in this step one goes on.
+            fresh &= self.seen[nodes] == lanes
             if not fresh.all():
                 self.cut += int(np.count_nonzero(~fresh))
                 state = state[fresh]
@@ -199,27 +206,82 @@ class _Walk:
                 gone += len(chosen)
                 self.trimmed[chosen] = True
             nodes = self.census.next[nodes]
-        negative, longest, lead, row = done
+        rest = list(zip(lanes.tolist(), nodes.tolist(), strict=True))
+        keep(np.zeros(len(lanes), np.bool_))
+        gone += sum(self._alone(node, done[:, lane]) for lane, node in rest)
+        length, negatives, rows, leads, tails = done
         # All that may be among the longest, whatever their rank.
         least = np.partition(length, -_LISTED)[-_LISTED] if count > _LISTED else 1
         top = np.flatnonzero(length >= max(int(least), 1))
         capped = np.minimum(length, _LONGEST)
         return _Part(
             np.bincount(capped),
-            np.bincount(capped, negative).astype(np.int64),
-            np.bincount(np.minimum(longest, _LONGEST)),
+            np.bincount(capped, negatives).astype(np.int64),
+            np.bincount(np.minimum(rows, _LONGEST)),
+            int(length.max()),
+            int(rows.max()),
             _longest(
                 pd.DataFrame(
                     {
                         "bucket": top,
                         "length": length[top],
-                        "negative": negative[top],
-                        "row": longest[top],
+                        "negative": negatives[top],
+                        "row": rows[top],
                     }
                 )
             ),
-            gone + _joined(length, lead, row),
+            gone + _joined(length, leads, tails),
         )
+
+    def _alone(self, node: int, tally: Counts) -> int:
+        """Go on in one chain, some thousand dentries at a time.
+
+        :param node: the next dentry, if it is one
+        :param tally: of the chain so far, a column of ``done``; is brought up to date
+        :return: how many dentries the limit would not leave
+        """
+        gone = 0
+        while True:
+            nodes, node = self._ahead(node)
+            if not len(nodes):
+                return gone
+            state = self.census.state[nodes]
+            unreferenced = (state & _MASK) == _UNREFERENCED
+            length, negative, longest, lead, row = tally.tolist()
+            at = np.arange(len(nodes))
+            last = np.maximum.accumulate(np.where(unreferenced, -1, at))
+            rows = np.where(last < 0, row + at + 1, at - last)
+            chosen = nodes[rows > IN_A_ROW]
+            gone += len(chosen)
+            self.trimmed[chosen] = True
+            self.chained += len(nodes)
+            if lead == length:
+                lead += int(np.count_nonzero(last < 0))
+            tally[:] = (
+                length + len(nodes),
+                negative + int(np.count_nonzero(state & NEGATIVE)),
+                max(longest, int(rows.max())),
+                lead,
+                int(rows[-1]),
+            )
+
+    def _ahead(self, node: int) -> tuple[npt.NDArray[np.int64], int]:
+        """Up to :data:`_PIECE` dentries of a chain, and where it goes on."""
+        # What NumPy does with one element takes three times as long.
+        seen, state = self.seen.data, self.census.state.data
+        following = self.census.next.data
+        found: list[int] = []
+        while node >= 0 and len(found) < _PIECE:
+            if seen[node] >= 0 or not state[node]:
+                node = FOREIGN
+                break
+            seen[node] = 0
+            found.append(node)
+            node = following[node]
+        if node == FOREIGN:
+            self.cut += 1
+            node = NO_SLOT
+        return np.array(found, np.int64), node
 
 
 def _joined(length: Counts, lead: npt.NDArray[Any], tail: npt.NDArray[Any]) -> int:
