@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import drgn
 import numpy as np
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.percpu import per_cpu
 
@@ -47,10 +48,6 @@ def dentry_layout(prog: drgn.Program) -> Layout:
 class Flags:
     """Bits of ``d_flags`` of this kernel."""
 
-    type_shift: int
-    """Of the three bits that tell the type of entry."""
-    calibrated: bool
-    """Whether they were found by what is in memory, or by the debug information."""
     referenced: int
     shrink_list: int
     lru_list: int
@@ -64,10 +61,11 @@ _ENUM = ("REFERENCED", "SHRINK_LIST", "LRU_LIST", "PAR_LOOKUP", "DENTRY_CURSOR")
 # all others: 9748cb2dc393 (6.15) repacked them, and the kernels of RHEL 7 have an order of their
 # own (include/linux/dcache.h of each).
 _BY_SHIFT = {
-    19: Flags(19, True, 1 << 6, 1 << 10, 1 << 18, 1 << 24, 1 << 25),
-    20: Flags(20, True, 1 << 6, 1 << 10, 1 << 19, 1 << 28, 1 << 29),
-    24: Flags(24, True, 1 << 6, 1 << 10, 1 << 19, 0, 0),
+    19: Flags(1 << 6, 1 << 10, 1 << 18, 1 << 24, 1 << 25),
+    20: Flags(1 << 6, 1 << 10, 1 << 19, 1 << 28, 1 << 29),
+    24: Flags(1 << 6, 1 << 10, 1 << 19, 0, 0),
 }
+"""By where the three bits are that tell the type of entry."""
 _DIRECTORY = {19: (2, 3), 20: (2, 3), 24: (1, 2)}
 """What the type of entry is for directories."""
 
@@ -83,12 +81,9 @@ def flags(memory: Memory, roots: Words) -> Flags:
     """
     prog = memory.prog
     try:
-        bits = [int(prog.constant(f"DCACHE_{name}")) for name in _ENUM]
-        mask = int(prog.constant("DCACHE_ENTRY_TYPE"))
+        return Flags(*(int(prog.constant(f"DCACHE_{name}")) for name in _ENUM))
     except LookupError:
         pass
-    else:
-        return Flags((mask & -mask).bit_length() - 1, False, *bits)
     member = layout(prog, "struct dentry", {"flags": "d_flags", "inode": "d_inode"})
     read = gather(memory, roots[roots != 0], member, Faults())
     seen = read["flags"][read.readable & (read["inode"] != 0)]
@@ -115,7 +110,7 @@ class HashTable:
     buckets: int
 
 
-def hash_table(prog: drgn.Program) -> HashTable:
+def hash_table(memory: Memory) -> HashTable:
     """Where the hash table is, and how many buckets it has.
 
     854d3e63438d (4.16) made ``d_hash_shift`` what a hash is shifted by, and dropped
@@ -125,9 +120,11 @@ def hash_table(prog: drgn.Program) -> HashTable:
     :raises drgn.FaultError: one of them is not in the dump
     :raises ValueError: the number of buckets is impossible
     """
+    prog = memory.prog
     shift = int(prog["d_hash_shift"])
     bits = shift if "d_hash_mask" in prog else 32 - shift
-    if not 0 < bits <= 32:
+    # By default it takes a thousandth of memory; one can ask for more, but not for more than all.
+    if not 0 < bits <= 32 or 8 << bits > int(totalram_pages(prog)) << memory.page_shift:
         raise ValueError(f"d_hash_shift is {shift}")
     return HashTable(int(prog["dentry_hashtable"]), 1 << bits)
 
@@ -174,38 +171,51 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
 
 @dataclass(frozen=True)
 class Limit:
-    """A setting of this kernel that bounds dentries."""
+    """A setting of this kernel that bears on how many dentries there are."""
 
     name: str
     value: int
     meaning: str
+    bounds: bool
+    """Whether it bounds the number of dentries, where it is not 0."""
 
 
 def limits(prog: drgn.Program) -> Iterator[Limit]:
-    """The limits and mitigations that this kernel has, by their variables."""
-    for symbol, name, meaning in (
+    """The limits and mitigations that this kernel has, by their variables.
+
+    How those of fs.negative-dentry-limit (RHEL 7.8, Oracle UEK) are called is not known.
+    """
+    for symbol, name, meaning, bounds in (
         # e6957c99dca5 (6.13)
         (
             "dentry_negative_policy",
             "fs.dentry-negative",
             "1: unlink leaves no negative dentry; failed lookups leave theirs all the same",
+            False,
         ),
         # RHEL 8.10 only
-        ("dentry_fs_klimit_sysctl", "fs.dentry-fs-klimit", "thousands of dentries; 0: no limit"),
+        (
+            "dentry_fs_klimit_sysctl",
+            "fs.dentry-fs-klimit",
+            "thousands of dentries; 0: no limit",
+            True,
+        ),
         (
             "sysctl_vfs_cache_pressure",
             "vm.vfs_cache_pressure",
             "how eagerly reclaim takes dentries and inodes; 100 is the default",
+            False,
         ),
         # 6.17
         (
             "sysctl_vfs_cache_pressure_denom",
             "vm.vfs_cache_pressure_denom",
             "what vm.vfs_cache_pressure is a fraction of",
+            False,
         ),
     ):
         try:
-            yield Limit(name, int(prog[symbol]), meaning)
+            yield Limit(name, int(prog[symbol]), meaning, bounds)
         except (LookupError, drgn.FaultError):
             continue
 
@@ -217,7 +227,7 @@ def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:
         marks = layout(
             prog, "struct inode", {"mask": "i_fsnotify_mask", "marks": "i_fsnotify_marks"}
         )
-    except LookupError:  # i_fsnotify_marks was a list_head up to 4.11
+    except LookupError:  # i_fsnotify_marks was a struct up to 4.11
         try:
             marks = layout(prog, "struct inode", {"mask": "i_fsnotify_mask"})
         except LookupError:  # without CONFIG_FSNOTIFY

@@ -88,7 +88,7 @@ class _Part:
     directories: Sums = field(default_factory=Sums.none)
     families: dict[int, Families] = field(default_factory=dict)
     """By words of room."""
-    names_unreadable: int = 0
+    names_unreadable: Counts = field(default_factory=lambda: np.zeros(3, np.int64))
     vectors_unreadable: int = 0
     faults: Faults = field(default_factory=Faults)
 
@@ -127,7 +127,8 @@ class Census:
     """By the parent's slot, or :data:`FOREIGN`; only what is on a list of children."""
     families: list[Families]
     """Names of negative dentries; sums are their number, how many are unused, external bytes."""
-    names_unreadable: int
+    names_unreadable: Counts
+    """How many of these could not be read; sums as in :attr:`families`."""
     vectors_unreadable: int
     owner_is_memcg: bool
     hash_link: int
@@ -358,20 +359,26 @@ class DentryCensus:
         negative = (state & NEGATIVE) != 0
         room = self.columns.fields["inline"].dtype.itemsize
         good = negative & (length > 0) & (length <= _LONGEST_NAME) & (outside | (length < room))
-        part.names_unreadable += int(np.count_nonzero(negative) - np.count_nonzero(good))
         found: dict[int, list[Families]] = {}
+
+        def sums(at: Rows) -> list[npt.NDArray[Any]]:
+            size = np.zeros(len(at), np.int64) if name_bytes is None else name_bytes.ravel()[at]
+            return [(states[at] & BUSY) == 0, size]
 
         def add(at: Rows, columns: Iterable[npt.NDArray[Any]]) -> None:
             if not len(at):
                 return
             long = lengths[at].astype(np.int64)
             words = trimmed(columns, long)
-            size = np.zeros(len(at), np.int64) if name_bytes is None else name_bytes.ravel()[at]
-            sums = [(states[at] & BUSY) == 0, size]
-            found.setdefault(len(words), []).append(families(words, long, parents[at], sums))
+            found.setdefault(len(words), []).append(families(words, long, parents[at], sums(at)))
+
+        def lose(at: Rows) -> None:
+            if len(at):
+                part.names_unreadable += [len(at), *(int(column.sum()) for column in sums(at))]
 
         lengths, states, parents = length.ravel(), state.ravel(), parent.ravel()
         pointers, inline = view.column("name"), view.words("inline")
+        lose(np.flatnonzero(negative & ~good))
         # Names of a family are equally long, so those with equally many words make good company.
         words = np.where(good, (length + 7) >> 3, 0).astype(np.uint8)
         words[good & outside] |= _FAR
@@ -385,7 +392,7 @@ class DentryCensus:
             names, ok = gather_arrays(
                 self.memory, pointers[chosen], count - _FAR, self.word, part.faults
             )
-            part.names_unreadable += int(np.count_nonzero(~ok))
+            lose(at[~ok])
             add(at[ok], names[ok].T)
         part.families = {room: merged(some) for room, some in found.items()}
 
@@ -475,7 +482,7 @@ def _sum(parts: list[_Part]) -> _Part:
             room: merged([part.families[room] for part in parts if room in part.families])
             for room in rooms
         },
-        names_unreadable=sum(part.names_unreadable for part in parts),
+        names_unreadable=np.sum([part.names_unreadable for part in parts], axis=0),
         vectors_unreadable=sum(part.vectors_unreadable for part in parts),
         faults=faults,
     )

@@ -19,6 +19,7 @@ from drgn_scripts.kernel.dentry_census import (
     ROOT,
     Census,
     Counts,
+    Sums,
 )
 
 _BLOCK = 1 << 20
@@ -36,9 +37,8 @@ class Children:
     negative_unused: Counts
     external_bytes: Counts
     """Of the names of negative children."""
-    orphans: int
-    """Dentries whose parent is no dentry of the census."""
-    negative_orphans: int
+    orphans: Sums
+    """Dentries whose parent is no dentry of the census, in one row or none."""
     sweeps: Counts = field(default_factory=lambda: np.empty(0, np.int64))
     """How often on its list a positive dentry follows a negative one: 0 means that all negatives
     stand at the tail."""
@@ -58,17 +58,13 @@ def children(census: Census) -> Children:
     """Directories with their children; with the census's siblings also the order of these."""
     sums = census.directories
     known = sums.key >= 0
-    orphans, negative_orphans = (
-        int(column[~known].sum()) for column in (sums.dentries, sums.negative)
-    )
     found = Children(
         slot=sums.key[known].astype(np.int64),
         children=sums.dentries[known],
         negative=sums.negative[known],
         negative_unused=sums.negative_unused[known],
         external_bytes=sums.external_bytes[known],
-        orphans=orphans,
-        negative_orphans=negative_orphans,
+        orphans=Sums(*(column[~known] for column in (sums.key, *sums.columns()))),
     )
     return _ordered(census, found) if len(census.sibling) else found
 
@@ -121,7 +117,6 @@ def _ordered(census: Census, found: Children) -> Children:
         found.negative_unused,
         found.external_bytes,
         found.orphans,
-        found.negative_orphans,
         sweeps[found.slot].astype(np.int64),
         (ends[found.slot] != 1) | (bad[found.slot] > 0),
     )

@@ -20,9 +20,7 @@ class Pinning:
     dentries: Counts
     negative_unused: Counts
     free: Counts
-    """Slots without a dentry."""
-    unreadable: int
-    """Slabs of which nothing is known."""
+    """Slots without a dentry. What could not be read is in no figure."""
 
 
 def pinning(slab_map: SlabMap, census: Census) -> Pinning:
@@ -44,5 +42,4 @@ def pinning(slab_map: SlabMap, census: Census) -> Pinning:
         dentries=sums(dentries),
         negative_unused=sums(negative),
         free=sums(slabs.objects - dentries),
-        unreadable=int(np.count_nonzero(~known)),
     )

@@ -13,13 +13,13 @@ import pytest
 from drgn import Object
 from rich.console import Console
 
-from drgn_scripts.analyses import AnalysisError, Context
+from drgn_scripts.analyses import AnalysisError, Context, ParamError
 from drgn_scripts.analyses.dentries import run
 from drgn_scripts.render.csvdir import write_csv
 from drgn_scripts.render.html import write_html
 from drgn_scripts.render.json import write_json
 from drgn_scripts.render.terminal import write_terminal
-from drgn_scripts.results import CheckStatus, Result
+from drgn_scripts.results import CheckStatus, Result, Unit
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
 from tests.unit.fakekernel.files import FILE_ERAS
 
@@ -136,7 +136,7 @@ def test_walks_and_pages(dcache: FakeDcache) -> None:
         ("/dir", True, 69 + special, 68, 1),
         ("/", False, 1, 0, 0),
     ]
-    assert rows(result, "walk_cost", "at_tail", "damaged") == [(False, False), (True, False)]
+    assert rows(result, "walk_cost", "at_tail", "damaged") == [(False, False), (None, False)]
     per_slab = 4096 // SLOT
     pinning = [0] * len(dcache.slabs)
     for dentry in made.values():
@@ -211,11 +211,127 @@ def test_parts_and_their_names(dcache: FakeDcache) -> None:
     populate(dcache)
     assert set(census(dcache, only="totals").tables) == {"limits"}
     assert set(census(dcache, only="walk-cost, chains").tables) >= {"walk_cost", "chains"}
-    with pytest.raises(AnalysisError, match="not everything"):
+    with pytest.raises(ParamError, match="not everything"):
         census(dcache, only="totals,everything")
+    with pytest.raises(ParamError, match="--limit must be at least 1"):
+        census(dcache, limit=0)
+
+
+def test_what_is_beyond_a_short_table() -> None:
+    dcache = FakeDcache()
+    populate(dcache)
+    # Names of several patterns may be in the same directories, so nobody knows in how many.
+    assert rows(census(dcache, limit=2), "patterns", "pattern", "negative")[2:] == [
+        ("(2 more patterns)", 3)
+    ]
+    directories = census(dcache, limit=2).tables["patterns"].frame["directories"]
+    assert directories.isna().tolist() == [False, False, True]
+
+
+def test_directories_that_only_a_container_sees() -> None:
+    dcache = FakeDcache()
+    home, away = dcache.super_block("sda"), dcache.super_block("sdb")
+    dcache.files.mount(home, None)
+    dcache.files.mount(away, None, namespace=dcache.machine.alloc("struct mnt_namespace"))
+    for super_block in (home, away):
+        dcache.dentry(b"x1", super_block.s_root[0])
+    dcache.finish()
+    assert sorted(rows(census(dcache), "directories", "directory", "state")) == [
+        ("/", "mounted"),
+        ("/", "other namespace"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "evidence"),
+    [
+        (None, 0, "this kernel has no fs.dentry-fs-klimit"),
+        ("dentry_negative_policy", 1, "this kernel has no fs.dentry-fs-klimit"),
+        ("dentry_fs_klimit_sysctl", 0, "fs.dentry-fs-klimit, which is off"),
+        ("dentry_fs_klimit_sysctl", 1000, None),
+    ],
+)
+def test_the_cost_is_told_once(setting: str | None, value: int, evidence: str | None) -> None:
+    """And a sysctl that only unlink heeds bounds nothing."""
+    dcache = FakeDcache()
+    populate(dcache)
+    if setting:
+        dcache.machine.variable(setting, "int", value)
+    k = dcache.machine
+    k.set(k.symbols["_totalram_pages"].counter, 10)
+    found = census(dcache).findings
+    costs = {finding.patch: finding.cost_bytes for finding in found if finding.patch}
+    assert costs.pop("negative-dentry-hash-limit") == 29 * SLOT + 2 * NAME_SLOT
+    assert costs == ({} if evidence is None else {"negative-dentry-sysctl-limit": None})
+    assert evidence is None or any(evidence in finding.evidence for finding in found)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_walk_that_is_felt(monkeypatch: pytest.MonkeyPatch, lazy: bool, damaged: bool) -> None:
+    monkeypatch.setattr("drgn_scripts.analyses.dentries.findings._LONG_WALK", 10)
+    monkeypatch.setattr("drgn_scripts.analyses.dentries.findings._clears_lazily", lambda _: lazy)
+    dcache = FakeDcache()
+    _, made = populate(dcache)
+    k = dcache.machine
+    inode = k.alloc("struct inode")
+    k.set(inode.i_fsnotify_mask, 2)
+    k.set(inode.i_fsnotify_marks, inode)
+    k.set(made["dir"].object.d_inode, inode)
+    if damaged:
+        k.set(made["n0"].object.d_sib.next, made["n4"].object.d_sib)
+    (walk,) = (finding for finding in census(dcache).findings if "watched" in finding.title)
+    assert walk.patch == "negative-dentry-sibling-tail"
+    assert ("whenever its first watch comes" in walk.title) == lazy
+    assert ("order is not known" in walk.evidence) == damaged
 
 
 # Damage
+
+
+@pytest.mark.parametrize("shift", [0, 2, 32, 40])
+def test_a_hash_table_that_cannot_be(shift: int) -> None:
+    """Nobody waits for a walk of a thousand million buckets that are not there."""
+    dcache = FakeDcache()
+    populate(dcache)
+    dcache.machine.set(dcache.machine.symbols["d_hash_shift"], shift)
+    result = census(dcache)
+    assert figures(result, "patched_negative", "patched_bytes", "buckets") == (None, None, None)
+    assert result.summary["patched_bytes"].unit is Unit.BYTES
+    assert {gap.what for gap in result.gaps} == {"hash table"}
+    assert figures(result, "negative") == (38,)
+
+
+def test_names_that_cannot_be_read() -> None:
+    dcache = FakeDcache()
+    _, made = populate(dcache)
+    k = dcache.machine
+    k.set(made["held"].object.d_name.len, 300)
+    k.set(made["l0"].object.d_name.len, 300)
+    result = census(dcache)
+    assert rows(result, "patterns", "pattern", "negative", "negative_unused", "negative_bytes")[
+        -1
+    ] == ("(names that could not be read)", 2, 1, 2 * SLOT + NAME_SLOT)
+    assert (
+        result.tables["patterns"].frame["negative_bytes"].sum()
+        == figures(result, "negative_bytes")[0]
+    )
+
+
+def test_parents_that_are_no_dentries() -> None:
+    """What is known of their children is told, and no more."""
+    dcache = FakeDcache()
+    _, made = populate(dcache)
+    for name in ("held", "l0", "file"):
+        dcache.machine.set(made[name].object.d_parent, 0xFFFF_8880_0012_3450)
+    columns = ("directory", "negative", "negative_unused", "others", "negative_bytes")
+    assert rows(census(dcache), "directories", *columns)[-1] == (
+        "(parents that are not in the dump)",
+        2,
+        1,
+        1,
+        2 * SLOT + NAME_SLOT,
+    )
 
 
 def test_flags_that_nobody_knows() -> None:

@@ -14,7 +14,7 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.mm import totalram_pages
 
-from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
+from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param, ParamError
 from drgn_scripts.analyses.dentries.checks import dentry_checks
 from drgn_scripts.analyses.dentries.findings import Cost, dentry_findings
 from drgn_scripts.analyses.dentries.tables import (
@@ -54,14 +54,27 @@ _NEEDS = {
     "fragmentation": dc.SLABS,
 }
 
+_CHAIN_FIGURES = {
+    "patched_negative": ("negatives left by a limit of three in a row", Unit.COUNT),
+    "patched_bytes": ("bytes of those left", Unit.BYTES),
+    "patched_negative_fewer_buckets": (f"left by it with 1/{FEWER} of the buckets", Unit.COUNT),
+    "buckets": ("hash buckets", Unit.COUNT),
+    "longest_chain": ("dentries in the longest hash chain", Unit.COUNT),
+    "longest_negative_run": ("longest row of unreferenced negatives", Unit.COUNT),
+}
+"""What hash chains tell: label and unit."""
+
 
 def run(context: Context, only: str | None = None, limit: int = 1000) -> Result:
     """Take the census and say what it means.
 
     :param only: names of :data:`PARTS` (and ``totals``), separated by commas; all by default
     :param limit: rows of the tables of directories and patterns; what is beyond is added up
+    :raises ParamError: a part is unknown, or the limit impossible
     """
     wanted = _parts(only)
+    if limit < 1:
+        raise ParamError(f"--limit must be at least 1, not {limit}")
     result = context.result("dentries")
     memory = Memory(context.prog, context.chunk_bytes)
     try:
@@ -74,7 +87,7 @@ def run(context: Context, only: str | None = None, limit: int = 1000) -> Result:
     except LookupError as error:
         raise AnalysisError(f"this kernel's dentries cannot be found: {error}") from None
     census = taker.take(context.jobs, context.progress)
-    _Report(result, memory, taker, census, super_blocks, wanted, max(limit, 1)).write()
+    _Report(result, memory, taker, census, super_blocks, wanted, limit).write()
     return result
 
 
@@ -84,7 +97,7 @@ def _parts(only: str | None) -> frozenset[str]:
     named = {name.strip().replace("-", "_") for name in only.split(",")}
     unknown = named - {*PARTS, "totals"}
     if unknown:
-        raise AnalysisError(
+        raise ParamError(
             f"--only knows totals, {', '.join(PARTS)}, and not {', '.join(sorted(unknown))}"
         )
     return frozenset(named)
@@ -146,12 +159,13 @@ class _Report:
             self._fragmentation()
         if "chains" in self.wanted:
             self._chains()
+        self._states()
         tables["limits"] = limit_table(self.cost.limits)
         self.result.checks += dentry_checks(
             self.memory, self.census, self.super_blocks, self.result.live
         )
         self._gaps()
-        self.result.findings += dentry_findings(self.result, self.cost)
+        self.result.findings += dentry_findings(self.memory.prog, self.result, self.cost)
 
     def _figure(self, name: str, value: float | int | None, label: str, unit: Unit) -> None:
         self.result.summary[name] = Figure(value, unit, label)
@@ -165,30 +179,35 @@ class _Report:
         reclaimable = node_page_state(
             self.memory.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE"
         )
-        for name, bits, label in (
-            ("dentries", dc.DENTRY, "dentries"),
-            ("negative", dc.NEGATIVE, "negative: for names that do not exist"),
+        size, ratio = Unit.BYTES, Unit.RATIO
+        for name, value, label, unit in (
+            ("dentries", census.count(dc.DENTRY), "dentries", Unit.COUNT),
+            ("negative", cost.negative, "negative: for names that do not exist", Unit.COUNT),
+            ("negative_unused", cost.negative_unused, "negative and unused", Unit.COUNT),
+            ("negative_bytes", cost.negative_bytes, "negative, with their long names", size),
+            ("slab_bytes", pages << page_shift, "slab pages of all dentries", size),
+            ("external_name_bytes", names, "names of all that are too long for a dentry", size),
         ):
-            self._figure(name, census.count(bits), label, Unit.COUNT)
-        self._figure("negative_unused", cost.negative_unused, "negative, unused", Unit.COUNT)
+            self._figure(name, value, label, unit)
+        total = (pages << page_shift) + names
+        self._figure("share_of_ram", total / max(cost.ram, 1), "both as a share of RAM", ratio)
+        share = pages / reclaimable if reclaimable else None
+        self._figure(
+            "share_of_reclaimable", share, "slab pages as a share of the reclaimable ones", ratio
+        )
+
+    def _states(self) -> None:
+        """What else is true of dentries, of interest to few."""
         for name, bits, lacking, label in (
             ("unused", dc.DENTRY, dc.BUSY | dc.DEAD, "unused: nobody holds them"),
-            ("referenced", dc.REFERENCED, 0, "found again since reclaim last passed"),
+            ("referenced", dc.REFERENCED, 0, "used again since reclaim last passed"),
             ("on_lru", dc.ON_LRU, dc.ON_SHRINK, "on LRU lists"),
             ("on_shrink_lists", dc.ON_SHRINK, 0, "on shrink lists: about to go"),
             ("in_lookup", dc.LOOKUP, 0, "being looked up"),
             ("cursors", dc.CURSOR, 0, "cursors of readers of directories"),
             ("dead", dc.DEAD, 0, "killed, memory not yet free"),
         ):
-            self._figure(name, census.count(bits, lacking), label, Unit.COUNT)
-        size, ratio = Unit.BYTES, Unit.RATIO
-        self._figure("slab_bytes", pages << page_shift, "slab pages of dentries", size)
-        self._figure("external_name_bytes", names, "names too long for a dentry", size)
-        self._figure("negative_bytes", cost.negative_bytes, "negative, with their names", size)
-        total = (pages << page_shift) + names
-        self._figure("share_of_ram", total / max(cost.ram, 1), "share of RAM", ratio)
-        share = pages / reclaimable if reclaimable else None
-        self._figure("share_of_reclaimable", share, "of the reclaimable slab pages", ratio)
+            self._figure(name, self.census.count(bits, lacking), label, Unit.COUNT)
 
     def _directories(self, found: Children) -> None:
         tables = Directories(
@@ -207,7 +226,7 @@ class _Report:
         self._gap(
             "dentries",
             "their parents are not in the dump",
-            found.orphans,
+            int(found.orphans.dentries.sum()),
             f"negative ones are in the row {ORPHANS}",
         )
         self.faults.update(tables.faults)
@@ -234,25 +253,26 @@ class _Report:
     def _fragmentation(self) -> None:
         found = pinning(self.taker.slab_map, self.census)
         pages = int(found.pages[0]) if len(found.pages) else 0
-        self._figure("pages_freeable", pages, "pages with unused negatives only", Unit.PAGES)
+        self._figure(
+            "pages_freeable", pages, "slab pages with nothing but unused negatives", Unit.PAGES
+        )
         self._figure(
             "freeable_bytes",
             pages << self.memory.page_shift,
-            "slab pages back if all unused negatives went",
+            "what they would give back",
             Unit.BYTES,
         )
         self.result.tables["fragmentation"] = fragmentation_table(found, self.memory.page_size)
 
     def _chains(self) -> None:
         try:
-            table = hash_table(self.memory.prog)
-            found = chains(self.memory, table, self.census)
+            table = hash_table(self.memory)
         except (LookupError, ValueError, drgn.FaultError) as error:
             self._gap("hash table", f"not found: {error}", 1, "nothing is known of hash chains")
-            for name in ("patched_negative", "patched_bytes", "buckets", "longest_chain"):
-                self._figure(name, None, "not known without the hash table", Unit.COUNT)
-            self._figure("longest_negative_run", None, "not known", Unit.COUNT)
+            for name, (label, unit) in _CHAIN_FIGURES.items():
+                self._figure(name, None, label, unit)
             return
+        found = chains(self.memory, table, self.census)
         self._patched(found)
         self.result.tables |= chain_tables(found)
         hashed = self.census.count(dc.HASHED)
@@ -280,27 +300,17 @@ class _Report:
 
     def _patched(self, found: Chains) -> None:
         trimmed = np.flatnonzero(found.trimmed)
-        count, size = Unit.COUNT, Unit.BYTES
-        left = self.cost.negative - len(trimmed)
-        self._figure("buckets", found.buckets, "hash buckets", count)
-        self._figure("longest_chain", found.longest, "longest hash chain", count)
-        self._figure(
-            "longest_negative_run",
-            found.longest_row,
-            "unreferenced negatives in a row, at most",
-            count,
-        )
-        self._figure(
-            "patched_negative", left, "negative, with at most three in a row per bucket", count
-        )
         gone = len(trimmed) * self.slot_size + self.census.external_bytes(trimmed)
-        self._figure("patched_bytes", self.cost.negative_bytes - gone, "their bytes", size)
-        self._figure(
-            "patched_negative_fewer_buckets",
+        values = (
+            self.cost.negative - len(trimmed),
+            self.cost.negative_bytes - gone,
             self.cost.negative - found.trimmed_fewer,
-            f"the same on a machine with 1/{FEWER} of the buckets",
-            count,
+            found.buckets,
+            found.longest,
+            found.longest_row,
         )
+        for value, (name, (label, unit)) in zip(values, _CHAIN_FIGURES.items(), strict=True):
+            self._figure(name, value, label, unit)
 
     def _gap(self, what: str, reason: str, count: int, effect: str) -> None:
         if count > 0:
@@ -338,7 +348,7 @@ class _Report:
             (
                 "names",
                 "unreadable or of an impossible length",
-                self.census.names_unreadable,
+                int(self.census.names_unreadable[0]),
                 f"in the row {UNREADABLE_NAMES}",
             ),
             (
@@ -377,7 +387,8 @@ gone: fragmentation shows what pins them. walk_cost has what a visitor of a dire
 directories with inotify or fanotify watches come first, since the kernel itself visits them.
 
 patched_negative is what this dump would have under the rule of the series "fix the negative dentres
-bloating system memory usage": at most three unreferenced negatives in a row in each hash bucket.
+bloating system memory usage": at most three unreferenced negatives in a row in each hash bucket,
+of a longer row the first three. A long name that several dentries share counts for each of them.
 """,
     examples=(
         ("kcensus dentries vmcore -s vmlinux", "the census of a dump"),

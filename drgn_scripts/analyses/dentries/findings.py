@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import drgn
+
 from drgn_scripts.human import human_bytes, human_ratio
 from drgn_scripts.kernel.dcache import Limit
 from drgn_scripts.results import Finding, Result, Severity
@@ -37,9 +39,14 @@ class Cost:
     limits: list[Limit]
 
 
-def dentry_findings(result: Result, cost: Cost) -> list[Finding]:
+def dentry_findings(prog: drgn.Program, result: Result, cost: Cost) -> list[Finding]:
     """Sentences about a result whose figures and tables are complete."""
-    found = [*_size(result, cost), *_walks(result), *_crowd(result, cost), *_pinned(result, cost)]
+    found = [
+        *_size(result, cost),
+        *_walks(prog, result),
+        *_crowd(result, cost),
+        *_pinned(result, cost),
+    ]
     return sorted(found, key=lambda finding: -finding.severity)
 
 
@@ -54,7 +61,7 @@ def _size(result: Result, cost: Cost) -> Iterator[Finding]:
         return
     left, left_bytes = _value(result, "patched_negative"), _value(result, "patched_bytes")
     evidence = f"{cost.negative_unused:,} of them are unused"
-    saved = cost.unused_bytes
+    saved = None
     if left is not None:
         evidence += (
             f"; at most three unreferenced in a row in each of {_value(result, 'buckets'):,} "
@@ -66,26 +73,37 @@ def _size(result: Result, cost: Cost) -> Iterator[Finding]:
         f"{cost.negative:,} negative dentries hold {human_bytes(cost.negative_bytes)}, "
         f"{human_ratio(share)} of RAM",
         evidence,
-        "the tables of directories and patterns tell which program makes them; "
-        "writing 2 to /proc/sys/vm/drop_caches drops them once",
+        "the tables of directories and patterns tell which program makes them; writing 2 to "
+        "/proc/sys/vm/drop_caches drops them once, with all other unused dentries and inodes",
         "negative-dentry-hash-limit",
         saved,
     )
-    if not any(limit.name.startswith("fs.dentry") and limit.value for limit in cost.limits):
-        known = [limit.name for limit in cost.limits if limit.name.startswith("fs.dentry")]
+    bounds = [limit for limit in cost.limits if limit.bounds]
+    if not any(limit.value for limit in bounds):
+        # No cost: it is that of the finding before.
         yield Finding(
             Severity.INFO,
-            f"no limit bounds these {cost.negative:,} negative dentries",
-            f"this kernel has {', '.join(known)}, which is off"
-            if known
-            else "this kernel has none",
-            "vm.vfs_cache_pressure makes reclaim prefer dentries, but starts none",
+            f"no limit that kcensus knows of bounds these {cost.negative:,} negative dentries",
+            f"this kernel has {', '.join(limit.name for limit in bounds)}, which is off"
+            if bounds
+            else "this kernel has no fs.dentry-fs-klimit; whether it has fs.negative-dentry-limit, "
+            "as RHEL 7.8 and Oracle UEK do, no debug information tells",
+            "set fs.negative-dentry-limit where /proc/sys/fs has it; vm.vfs_cache_pressure above "
+            "100 makes reclaim prefer dentries and inodes, but does not start it",
             "negative-dentry-sysctl-limit",
-            cost.negative_bytes,
         )
 
 
-def _walks(result: Result) -> Iterator[Finding]:
+def _clears_lazily(prog: drgn.Program) -> bool:
+    """Whether children are walked only when a directory is first watched: 172e422ffea2."""
+    try:
+        prog.symbol("fsnotify_set_children_dentry_flags")
+    except LookupError:
+        return False
+    return True
+
+
+def _walks(prog: drgn.Program, result: Result) -> Iterator[Finding]:
     table = result.tables.get("walk_cost")
     if table is None:
         return
@@ -94,16 +112,20 @@ def _walks(result: Result) -> Iterator[Finding]:
         if row.children < _LONG_WALK or row.negative * 2 < row.children:
             continue
         if row.watched:
+            when = "its first watch comes" if _clears_lazily(prog) else "a watch comes or goes"
+            if row.damaged:
+                order = "its list of children is damaged, so their order is not known"
+            elif row.at_tail:
+                order = "all negatives stand at the tail, where a walk could stop"
+            else:
+                order = f"negatives stand before others in {row.sweeps:,} stretches"
             yield Finding(
                 Severity.CRITICAL if row.children >= _LOCKUP else Severity.WARNING,
                 f"{row.directory} is watched, and its {row.children:,} children, "
-                f"{row.negative:,} of them negative, are walked with a lock held whenever a "
-                "watch comes or goes",
-                "all negatives stand at the tail, where a walk could stop"
-                if row.at_tail
-                else f"negatives stand before positives in {row.sweeps:,} stretches",
+                f"{row.negative:,} of them negative, are walked with a lock held whenever {when}",
+                order,
                 "remove the watch, or move what looks up missing names elsewhere",
-                "negative-dentry-dir-limit",
+                "negative-dentry-sibling-tail",
             )
         elif row.children >= _LOCKUP:
             yield Finding(

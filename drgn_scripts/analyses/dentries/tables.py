@@ -108,15 +108,15 @@ class Directories:
         roots = dict(zip(self.super_blocks.root.tolist(), self.super_blocks.state, strict=True))
         states = []
         for path in paths:
+            state = roots.get(path.root)
             if not path.complete and not path.mounted:
                 states.append("unreadable")
             elif path.unhashed:
                 states.append("unhashed")
-            elif path.mounted:
-                states.append(MountState.MOUNTED.value)
+            elif state is not None:
+                states.append(state.value)
             else:
-                state = roots.get(path.root)
-                states.append("disconnected" if state is None else state.value)
+                states.append(MountState.MOUNTED.value if path.mounted else "disconnected")
         return [path.text for path in paths], states, addresses
 
     def most_negative(self) -> Table:
@@ -142,10 +142,15 @@ class Directories:
                 negative_bytes[rest].sum(),
             ]
             extra.append((f"({len(rest)} more directories)", [int(value) for value in sums]))
-        if found.negative_orphans:
-            count = found.negative_orphans
-            others = found.orphans - count
-            extra.append((ORPHANS, [count, count, others, count * self.slot_size]))
+        lost = found.orphans
+        if lost.negative.any():
+            sums = [
+                lost.negative.sum(),
+                lost.negative_unused.sum(),
+                (lost.dentries - lost.negative).sum(),
+                (lost.negative * self.slot_size + lost.external_bytes).sum(),
+            ]
+            extra.append((ORPHANS, [int(value) for value in sums]))
         columns = [
             np.concatenate([column, [sums[at] for _, sums in extra]]).astype(np.int64)
             for at, column in enumerate(values)
@@ -183,14 +188,16 @@ class Directories:
             "Cost of walking a directory's children, watched directories first",
             {
                 "directory": (paths, Column(_TEXT, "dir", 0)),
-                "state": (states, Column(_TEXT, "state", 2)),
+                "state": (states, Column(_TEXT, "state", 1)),
                 "watched": (marked[order], Column(Unit.NONE, "watched", 0)),
                 "children": (found.children[order], Column(_COUNT, "children", 0)),
-                "others": (found.children[order] - negative, Column(_COUNT, "positive", 1)),
+                "others": (found.children[order] - negative, Column(_COUNT, "others", 1)),
                 "negative": (negative, _NEGATIVE),
                 "at_tail": (
-                    (found.sweeps[order] == 0) & ~found.damaged[order],
-                    Column(Unit.NONE, "negatives at tail", 1),
+                    pd.Series((found.sweeps[order] == 0) & ~found.damaged[order]).where(
+                        negative > 0, None
+                    ),
+                    Column(Unit.NONE, "at tail", 1),
                 ),
                 "sweeps": (found.sweeps[order], Column(_COUNT, "stretches before positives", 2)),
                 "damaged": (found.damaged[order], Column(Unit.NONE, "list damaged", 2)),
@@ -199,8 +206,11 @@ class Directories:
         )
 
 
-def pattern_table(found: Patterns, unreadable: int, limit: int, slot_size: int) -> Table:
-    """Negative dentries by what their names have in common."""
+def pattern_table(found: Patterns, unreadable: Counts, limit: int, slot_size: int) -> Table:
+    """Negative dentries by what their names have in common.
+
+    :param unreadable: :attr:`Census.names_unreadable`
+    """
     count = found.sums[:, 0]
     # More than are shown, so that equally many are in the order of their text.
     edge = np.partition(count, -limit)[-limit] if len(count) > limit else 0
@@ -213,16 +223,19 @@ def pattern_table(found: Patterns, unreadable: int, limit: int, slot_size: int) 
     order_ = sorted(range(len(at)), key=lambda row: (-int(count[at[row]]), texts[row]))[:limit]
     rows = at[order_]
     names = [texts[row] for row in order_]
-    sums = np.concatenate([found.sums[rows], found.directories[rows, None]], axis=1)
+    sums = found.sums[rows]
+    # Directories of several patterns are not to be added up: they may be the same.
+    directories: list[int | None] = [int(count) for count in found.directories[rows]]
     rest = np.ones(len(count), np.bool_)
     rest[rows] = False
     if rest.any():
         names.append(f"({int(rest.sum())} more patterns)")
-        more = [*found.sums[rest].sum(axis=0).tolist(), int(found.directories[rest].max())]
-        sums = np.concatenate([sums, [more]])
-    if unreadable:
+        directories.append(None)
+        sums = np.concatenate([sums, [found.sums[rest].sum(axis=0)]])
+    if unreadable[0]:
         names.append(UNREADABLE_NAMES)
-        sums = np.concatenate([sums, [[unreadable, unreadable, 0, 0]]])
+        directories.append(None)
+        sums = np.concatenate([sums, [unreadable]])
     share = sums[:, 0] / max(int(sums[:, 0].sum()), 1)
     return Table.of(
         "Negative dentries by name pattern",
@@ -231,7 +244,10 @@ def pattern_table(found: Patterns, unreadable: int, limit: int, slot_size: int) 
             "negative": (sums[:, 0], _NEGATIVE),
             "negative_unused": (sums[:, 1], _UNUSED),
             "negative_bytes": (sums[:, 0] * slot_size + sums[:, 2], _NEGATIVE_BYTES),
-            "directories": (sums[:, 3], Column(_COUNT, "directories", 1)),
+            "directories": (
+                pd.array(directories, dtype="Int64") if None in directories else directories,
+                Column(_COUNT, "directories", 1),
+            ),
             "share": (share, Column(_RATIO, "of all negative", 1)),
         },
     )
@@ -322,7 +338,7 @@ def fragmentation_table(found: Pinning, page_size: int) -> Table:
 
 
 def limit_table(found: Sequence[Limit]) -> Table:
-    """The settings of this kernel that bound dentries."""
+    """The settings of this kernel that bear on how many dentries there are."""
     columns: dict[str, tuple[Any, Column]] = {
         "setting": ([limit.name for limit in found], Column(_TEXT, "setting", 0)),
         "value": (
@@ -331,4 +347,4 @@ def limit_table(found: Sequence[Limit]) -> Table:
         ),
         "meaning": ([limit.meaning for limit in found], Column(_TEXT, "meaning", 1)),
     }
-    return Table.of("Limits that this kernel has", columns)
+    return Table.of("Limits and settings that this kernel has", columns)
