@@ -15,13 +15,12 @@ import numpy as np
 from drgn.helpers.linux.mm import totalram_pages
 
 from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param, ParamError
-from drgn_scripts.analyses.dentries.checks import dentry_checks
+from drgn_scripts.analyses.dentries.checks import dentry_checks, dentry_gaps
 from drgn_scripts.analyses.dentries.findings import Cost, dentry_findings
 from drgn_scripts.analyses.dentries.tables import (
     NO_MEMCG,
     ORPHANS,
     UNKNOWN_MEMCG,
-    UNREADABLE_NAMES,
     Directories,
     chain_tables,
     fragmentation_table,
@@ -164,7 +163,7 @@ class _Report:
         self.result.checks += dentry_checks(
             self.memory, self.census, self.super_blocks, self.result.live
         )
-        self._gaps()
+        self.result.gaps += dentry_gaps(self.taker, self.census, self.super_blocks, self.faults)
         self.result.findings += dentry_findings(self.memory.prog, self.result, self.cost)
 
     def _figure(self, name: str, value: float | int | None, label: str, unit: Unit) -> None:
@@ -315,62 +314,6 @@ class _Report:
     def _gap(self, what: str, reason: str, count: int, effect: str) -> None:
         if count > 0:
             self.result.gaps.append(Gap(what, reason, count, effect))
-
-    def _gaps(self) -> None:
-        report = self.census.report
-        for reason, count in sorted(report.memmap.items()):
-            self._gap(
-                "pages of the struct page array", reason, count, "dentries there are in no figure"
-            )
-        for reason, count in sorted(report.slabs.items()):
-            self._gap("slab pages", reason, count, "dentries on them are in no figure")
-        slab_map = self.taker.slab_map
-        for what, reason, count, effect in (
-            (
-                "lists of slab caches",
-                "torn, unreadable or impossible",
-                slab_map.caches_torn + slab_map.caches_damaged,
-                "if that of dentries is among them, they are in no figure",
-            ),
-            ("slabs", "their counters are impossible", report.slabs_invalid, "in no figure"),
-            (
-                "slabs",
-                "their free lists are torn",
-                report.slabs_torn,
-                f"{report.objects_uncertain} free slots are counted as dentries",
-            ),
-            (
-                "free lists of CPUs or sheaves",
-                "torn or unreadable",
-                report.lists_lost,
-                "free slots on them are counted as dentries",
-            ),
-            (
-                "names",
-                "unreadable or of an impossible length",
-                int(self.census.names_unreadable[0]),
-                f"in the row {UNREADABLE_NAMES}",
-            ),
-            (
-                "lists or pages of super blocks and mounts",
-                "torn or unreadable",
-                self.super_blocks.damaged + self.super_blocks.faults.total(),
-                "paths below them begin where that is known",
-            ),
-            (
-                "slab caches",
-                "merged with others",
-                sum(cache.merged for cache in self.taker.caches),
-                "objects that are no dentries are counted, too",
-            ),
-            (
-                "pages",
-                ", ".join(sorted({*self.faults, *self.census.faults})),
-                (self.faults + self.census.faults).total(),
-                "names, paths, watches or owners there are unknown",
-            ),
-        ):
-            self._gap(what, reason, count, effect)
 
 
 ANALYSIS = Analysis(

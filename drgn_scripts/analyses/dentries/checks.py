@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of dentries, held against what the kernel counts itself."""
+"""A census of dentries, held against what the kernel counts itself, and what it lacks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 import drgn
 
-from drgn_scripts.engine.memory import Memory
+from drgn_scripts.analyses.dentries.tables import UNREADABLE_NAMES
+from drgn_scripts.engine.memory import Faults, Memory
 from drgn_scripts.kernel.dcache import counter, lru_items
-from drgn_scripts.kernel.dentry_census import DEAD, DENTRY, NEGATIVE, ON_LRU, ON_SHRINK, Census
+from drgn_scripts.kernel.dentry_census import (
+    DEAD,
+    DENTRY,
+    NEGATIVE,
+    ON_LRU,
+    ON_SHRINK,
+    Census,
+    DentryCensus,
+)
 from drgn_scripts.kernel.superblocks import SuperBlocks
-from drgn_scripts.results import Check
+from drgn_scripts.results import Check, Gap
 
 
 def dentry_checks(
@@ -54,3 +64,66 @@ def dentry_checks(
             note=f"{lost} list heads could not be read" if lost else note,
         ),
     ]
+
+
+def dentry_gaps(
+    taker: DentryCensus, census: Census, super_blocks: SuperBlocks, faults: Faults
+) -> Iterator[Gap]:
+    """What the census, or what was read for its tables, lacks.
+
+    :param faults: of reading paths, watches and owners
+    """
+    report, slab_map = census.report, taker.slab_map
+    for reason, count in sorted(report.memmap.items()):
+        yield Gap(
+            "pages of the struct page array", reason, count, "dentries there are in no figure"
+        )
+    for reason, count in sorted(report.slabs.items()):
+        yield Gap("slab pages", reason, count, "dentries on them are in no figure")
+    for what, reason, count, effect in (
+        (
+            "lists of slab caches",
+            "torn, unreadable or impossible",
+            slab_map.caches_torn + slab_map.caches_damaged,
+            "if that of dentries is among them, they are in no figure",
+        ),
+        ("slabs", "their counters are impossible", report.slabs_invalid, "in no figure"),
+        (
+            "slabs",
+            "their free lists are torn",
+            report.slabs_torn,
+            f"{report.objects_uncertain} free slots are counted as dentries",
+        ),
+        (
+            "free lists of CPUs or sheaves",
+            "torn or unreadable",
+            report.lists_lost,
+            "free slots on them are counted as dentries",
+        ),
+        (
+            "names",
+            "unreadable or of an impossible length",
+            int(census.names_unreadable[0]),
+            f"in the row {UNREADABLE_NAMES}",
+        ),
+        (
+            "lists or pages of super blocks and mounts",
+            "torn or unreadable",
+            super_blocks.damaged + super_blocks.faults.total(),
+            "paths below them begin where that is known",
+        ),
+        (
+            "slab caches",
+            "merged with others",
+            sum(cache.merged for cache in taker.caches),
+            "objects that are no dentries are counted, too",
+        ),
+        (
+            "pages",
+            ", ".join(sorted({*faults, *census.faults})),
+            (faults + census.faults).total(),
+            "names, paths, watches or owners there are unknown",
+        ),
+    ):
+        if count > 0:
+            yield Gap(what, reason, count, effect)
