@@ -11,10 +11,13 @@ def hz(prog: drgn.Program) -> int:
 
     No variable holds HZ itself, and the kernel's configuration is seldom in its memory.
 
-    :raises LookupError: this kernel has no ``clocksource_jiffies``
+    :raises LookupError: this kernel has no ``clocksource_jiffies``, or it is damaged
     """
     clock = prog["clocksource_jiffies"]
-    return round(1_000_000_000 / (int(clock.mult) >> int(clock.shift)))
+    tick = int(clock.mult) >> int(clock.shift)
+    if not 0 < tick <= 1_000_000_000:
+        raise LookupError("the length of a tick is not known: clocksource_jiffies is damaged")
+    return round(1_000_000_000 / tick)
 
 
 def jiffies(prog: drgn.Program) -> int:

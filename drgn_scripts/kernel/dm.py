@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import drgn
 from drgn import Object, Program, cast
-from drgn.helpers.linux.idr import idr_for_each
+
+from drgn_scripts.engine.memory import Memory
+from drgn_scripts.kernel.idr import idr_entries
 
 _MAX_TARGETS = 1 << 20
 """No table has that many: a larger number is damage."""
+_MAX_ZONED = 256
+"""Devices of one zoned target."""
+_LONGEST_NAME = 256
+"""Names and UUIDs of devices have 128 bytes at most."""
 UNKNOWN = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
 """What reading a variable of a module can raise: no debug info, no such page, and debug info of a
 module that is not loaded."""
@@ -57,38 +63,42 @@ class MappedDevices:
         return {device.number: device.name for device in self.devices}
 
 
+def name_at(pointer: Object) -> str:
+    """The string at a ``char *``, empty for a null pointer; cut where it is too long for a name.
+
+    :raises drgn.FaultError: it cannot be read
+    """
+    address = int(pointer)
+    return text(pointer.prog_.read_c_string(address, max_size=_LONGEST_NAME)) if address else ""
+
+
 def text(raw: bytes) -> str:
     """Bytes of a name as text that keeps them all."""
     return raw.decode(errors="backslashreplace")
 
 
-def mapped_devices(prog: Program) -> MappedDevices:
+def mapped_devices(memory: Memory) -> MappedDevices:
     """All devices of the device mapper; none where it is not loaded.
 
     :raises LookupError: ``dm_mod`` has no debug info here
     """
     found = MappedDevices()
-    type_ = prog.type("struct mapped_device *")
-    for _, entry in _minors(prog, found):
+    type_ = memory.prog.type("struct mapped_device *")
+    try:
+        entries, found.damaged = idr_entries(memory, memory.prog["_minor_idr"])
+    except drgn.ObjectAbsentError:
+        return found
+    except drgn.FaultError:
+        found.damaged += 1
+        return found
+    for entry in entries:
         if entry in (0, _RESERVED):
             continue
         try:
-            found.devices.append(_device(Object(prog, type_, value=entry), found))
+            found.devices.append(_device(Object(memory.prog, type_, value=entry), found))
         except drgn.FaultError:
             found.damaged += 1
     return found
-
-
-def _minors(prog: Program, found: MappedDevices) -> list[tuple[int, int]]:
-    entries = []
-    try:
-        for minor, entry in idr_for_each(prog["_minor_idr"].address_of_()):
-            entries.append((int(minor), int(entry.value_())))
-    except drgn.ObjectAbsentError:
-        return []
-    except drgn.FaultError:
-        found.damaged += 1
-    return sorted(entries)
 
 
 def _device(md: Object, found: MappedDevices) -> MappedDevice:
@@ -97,32 +107,24 @@ def _device(md: Object, found: MappedDevices) -> MappedDevice:
         # The name stands in the cell of a hash table up to 5.12, since b82096afc8af (5.13) of a
         # red-black tree; the device points at it either way.
         cell = cast("struct hash_cell *", md.interface_ptr)
-        name = text(cell.name.string_()) if cell else ""
-        uuid = text(cell.uuid.string_()) if cell and cell.uuid else ""
+        name, uuid = (name_at(cell.name), name_at(cell.uuid)) if cell else ("", "")
     except (drgn.FaultError, LookupError):
         name, uuid = "", ""
         found.damaged += 1
+    return MappedDevice(int(md.value_()), number, name, uuid, tuple(_targets(md, found)))
+
+
+def _targets(md: Object, found: MappedDevices) -> Iterator[DmTarget]:
+    """Those that can be read; a table is left at the first that cannot."""
     try:
-        targets = tuple(_targets(md))
+        table = cast("struct dm_table *", md.map)
+        number = min(int(table.num_targets), _MAX_TARGETS) if table else 0
+        for target in (table.targets[i] for i in range(number)):
+            yield DmTarget(
+                name_at(target.type.name), int(target.begin), int(target.len), int(target.private)
+            )
     except drgn.FaultError:
-        targets = ()
         found.damaged += 1
-    return MappedDevice(int(md.value_()), number, name, uuid, targets)
-
-
-def _targets(md: Object) -> list[DmTarget]:
-    table = cast("struct dm_table *", md.map)
-    if not table:
-        return []
-    return [
-        DmTarget(
-            text(target.type.name.string_()),
-            int(target.begin),
-            int(target.len),
-            int(target.private),
-        )
-        for target in (table.targets[i] for i in range(min(int(table.num_targets), _MAX_TARGETS)))
-    ]
 
 
 # The client of a target: from its private data, by the name of its type. dm-era and the RAID
@@ -144,7 +146,8 @@ def _zoned(prog: Program, private: int) -> list[int]:
     # One thread of reclaim for all devices, or in newer kernels one for each.
     if not prog.type("struct dmz_dev").has_member("reclaim"):
         return [int(target.reclaim.kc)]
-    return [int(target.dev[i].reclaim.kc) for i in range(int(target.nr_ddevs))]
+    devices = min(int(target.nr_ddevs), _MAX_ZONED)
+    return [int(target.dev[i].reclaim.kc) for i in range(devices)]
 
 
 CLIENTS_OF_TARGETS: dict[str, Callable[[Program, int], list[int]]] = {

@@ -15,13 +15,14 @@ from drgn_scripts.engine.chase import Damage, chase, circular, pointer_step
 from drgn_scripts.engine.gather import gather
 from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Memory, Words
-from drgn_scripts.kernel.dm import MappedDevice, text
+from drgn_scripts.kernel.dm import MappedDevice, name_at, text
 
 TARGETS = ("snapshot", "snapshot-merge")
 _MAX_WAITERS = 1 << 20
 _MAX_EXCEPTIONS = 1 << 24
 """In one bucket of a table: more is damage."""
-_MAX_BUCKETS = 1 << 28
+_MAX_BUCKETS = 1 << 22
+"""Of a table, which takes 2 MiB at most: more is damage."""
 
 
 class Limit(enum.Enum):
@@ -164,7 +165,7 @@ def _snapshot(
         origin=text(snapshot.origin.name.string_()),
         origin_disk=_disk(snapshot.origin),
         cow=text(snapshot.cow.name.string_()),
-        store=text(store.type.name.string_()),
+        store=name_at(store.type.name),
         chunk_sectors=int(store.chunk_size),
         valid=bool(snapshot.valid),
         # Not yet in the oldest kernels.
@@ -190,10 +191,10 @@ def _disk(device: Object) -> str:
 def _used(store: Object) -> int | None:
     """What the store says it has allocated; None for an invalid or unknown one."""
     try:
-        name = store.type.name.string_()
-        if name.startswith(b"N"):
+        name = name_at(store.type.name)
+        if name.startswith("N"):
             return int(cast("struct transient_c *", store.context).next_free)
-        if name.startswith(b"P"):
+        if name.startswith("P"):
             return int(cast("struct pstore *", store.context).next_free) * int(store.chunk_size)
     except (LookupError, drgn.FaultError):
         pass

@@ -154,7 +154,7 @@ def take(memory: Memory, jobs: int, progress: Progress) -> KcopydCensus:
     caches = job_caches(slab_map)
     kcopyd: Kcopyd | None = None
     try:
-        census.devices = mapped_devices(memory.prog)
+        census.devices = mapped_devices(memory)
         kcopyd = Kcopyd(slab_map, caches)
     except LookupError:
         # The runner has said that dm_mod's debug info is missing, if the module is loaded.

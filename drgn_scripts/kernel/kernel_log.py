@@ -26,12 +26,30 @@ def records(prog: drgn.Program) -> list[Line]:
 
     :raises LookupError: this kernel's log cannot be found
     :raises drgn.FaultError: it cannot be read
+    :raises ValueError: its ends cannot be
     """
+    _check_ends(prog)
     return [
         (record.timestamp / 1e9, printable(line))
         for record in get_printk_records(prog)
         for line in record.text.split(b"\n")
     ]
+
+
+def _check_ends(prog: drgn.Program) -> None:
+    """drgn goes from the tail to the head, however far apart they are said to be."""
+    try:
+        ring = prog["prb"].desc_ring
+    except LookupError:
+        return  # up to 5.9
+    bits = int(ring.count_bits)
+    distance = int(ring.head_id.counter) - int(ring.tail_id.counter)
+    if bits > _MOST_BITS or not 0 <= distance % (1 << 62) < 1 << bits:
+        raise ValueError("the ends of the ring of records are damaged")
+
+
+_MOST_BITS = 24
+"""Of the number of records: of a log of half a gigabyte."""
 
 
 def lines(text: Iterable[str]) -> Iterator[Line]:

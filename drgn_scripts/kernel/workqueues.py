@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from drgn import Object, Program
-from drgn.helpers.linux.idr import idr_for_each
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 from drgn.helpers.linux.percpu import per_cpu
@@ -26,13 +25,12 @@ from drgn_scripts.engine.layout import layout
 from drgn_scripts.engine.memory import Faults, Memory, Words
 from drgn_scripts.kernel.clock import elapsed, hz, jiffies
 from drgn_scripts.kernel.dm import UNKNOWN, text
+from drgn_scripts.kernel.idr import idr_entries
 
 _DEFAULT_THRESHOLD = 30
 """Seconds; the kernel's own default, where it does not watch its workqueues itself."""
 _MAX_ITEMS = 1 << 24
 _MAX_WORKQUEUES = 1 << 20
-_MAX_CPUS = 1 << 16
-_MAX_POOLS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,7 @@ class Functions:
     def __call__(self, address: int) -> tuple[str, str]:
         """Name and module of a function; its address where no symbol is known."""
         if address not in self._known:
-            module = self._module(address)
-            name = text(module.name.string_()) if module is not None else ""
+            module, name = self._module(address)
             self._known[address] = (self._name(address, module), name)
         return self._known[address]
 
@@ -119,11 +116,12 @@ class Functions:
             self._symbols[base] = found
         return self._symbols[base]
 
-    def _module(self, address: int) -> Object | None:
+    def _module(self, address: int) -> tuple[Object | None, str]:
         try:
-            return address_to_module(self.prog, address) or None
+            module = address_to_module(self.prog, address)
+            return (module, text(module.name.string_())) if module else (None, "")
         except (LookupError, AttributeError, drgn.FaultError):
-            return None
+            return None, ""
 
 
 def workqueues(memory: Memory) -> Workqueues:
@@ -230,15 +228,12 @@ class _Reader:
         )
 
     def _pool_addresses(self) -> Words:
-        found = set()
         try:
-            for _, entry in idr_for_each(self.prog["worker_pool_idr"].address_of_()):
-                found.add(int(entry.value_()))
-                if len(found) > _MAX_POOLS:
-                    break
+            found, damaged = idr_entries(self.memory, self.prog["worker_pool_idr"])
         except drgn.FaultError:
-            self.damaged += 1
-        return np.array(sorted(found - {0}), np.uint64)
+            found, damaged = [], 1
+        self.damaged += damaged
+        return np.array(sorted(set(found) - {0}), np.uint64)
 
     def _touched(self, stamp: int, cpu: int) -> int:
         """The stamp, or when somebody last told the watchdog to be patient, if that is later."""
@@ -264,7 +259,12 @@ class _Reader:
         lanes = np.concatenate([lanes for lanes, _ in walk])
         nodes = np.concatenate([nodes for _, nodes in walk])
         order = np.argsort(lanes, kind="stable")
-        return lanes[order], nodes[order]
+        lanes, nodes = lanes[order], nodes[order]
+        if damage.cyclic:
+            # Nodes of a cycle come more than once.
+            again = pd.DataFrame({"lane": lanes, "node": nodes}).duplicated().to_numpy()
+            lanes, nodes = lanes[~again], nodes[~again]
+        return lanes, nodes
 
     # What waits
 
