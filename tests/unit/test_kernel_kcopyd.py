@@ -10,6 +10,7 @@ import pytest
 from drgn import Object
 
 from drgn_scripts.analyses.kcopyd.findings import findings
+from drgn_scripts.analyses.kcopyd.tables import related_slabs
 from drgn_scripts.analyses.kcopyd.tables import snapshots as snapshot_table
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.engine.slabs import ScanReport, SlabMap
@@ -482,6 +483,15 @@ def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
     found.snapshots.all = [replace(one, in_flight=None, waiters=(Waiter(7, "dd"),))]
     titles = [finding.title for finding in findings(found, LogEvents(), FUNCTIONS, 1 << 30)]
     assert "1 task waits until snapshot snap has copied" in titles
+
+
+def test_a_share_of_what_is_not_known_is_not_known() -> None:
+    shares = [
+        related_slabs(census(Limit.NONE, None), whole).frame["share_of_unreclaimable"].tolist()
+        for whole in (200 << 20, None)
+    ]
+    assert shares[0] == [0.5]
+    assert np.isnan(shares[1]).all()
 
 
 def test_much_memory_is_told_whatever_is_known_of_it() -> None:

@@ -104,6 +104,17 @@ def test_findings_of_a_log_alone(tmp_path: Path) -> None:
     assert len(result.tables["log_events"].frame) == result.summary["log_events"].value == 50
 
 
+def test_the_table_shows_what_the_log_has(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(read("oom-kcopyd"))
+    table = run(no_target(), log=str(log)).tables["log_events"]
+    shown = {name for name, column in table.columns.items() if column.priority < 2}
+    # Of lockups there are none; the names of caches are details.
+    assert shown == {"time", "event", "pid", "comm", "used_bytes", "total_bytes", "detail"}
+    assert table.columns["detail"].priority == 0
+    assert set(table.frame.columns) == set(table.columns)
+
+
 def test_kcopyd_on_another_cpu_is_not_where_the_lockup_was(tmp_path: Path) -> None:
     log = tmp_path / "dmesg.txt"
     log.write_text(

@@ -21,7 +21,7 @@ from drgn_scripts.engine.memory import Memory
 from drgn_scripts.kernel.kcopyd import Kcopyd
 from drgn_scripts.kernel.kernel_log import records
 from drgn_scripts.kernel.log_events import parse
-from drgn_scripts.kernel.workqueues import workqueues
+from drgn_scripts.kernel.workqueues import _Reader, workqueues
 from drgn_scripts.render.json import write_json
 from drgn_scripts.results import CheckStatus, Result, Severity
 from drgn_scripts.target import Target, open_target
@@ -354,6 +354,17 @@ def test_stalled_is_what_the_kernels_watchdog_would_call_so(
         )
 
 
+def test_items_of_a_list_that_does_not_end_count_once(stall: Case) -> None:
+    reader = _Reader(Memory(stall.prog))
+    pool = next(p for p in workqueues(reader.memory).pools if p.stalled)
+    worklist = Object(stall.prog, "struct worker_pool", address=pool.address).worklist
+    first = np.array([int(worklist.next)], np.uint64)
+    # With an end that never comes, the head is one more node of a circle.
+    _, nodes = reader._follow(first, np.zeros(1, np.uint64))
+    assert len(nodes) == len(set(nodes.tolist())) == pool.pending + 1
+    assert reader.damaged == 1
+
+
 def test_busy_pool_that_makes_progress_is_not_stalled(stall: Case) -> None:
     pools = stall.table("pools")
     busy = pools[(pools["cpu"] == 0) & (pools["nice"] == 0)].iloc[0]
@@ -401,6 +412,13 @@ def test_clients_of_a_stalled_pool(stall: Case) -> None:
     assert (check.status, check.difference) == (CheckStatus.EXPLAINED, 1)
 
 
+def test_no_snapshot_where_their_module_is_not_loaded(stall: Case) -> None:
+    assert (stall.figure("snapshots"), stall.figure("pending_exceptions")) == (0, 0)
+    assert stall.figure("in_flight_cow") == 0
+    for name in ("limit_mechanism", "limited", "bound_per_snapshot"):
+        assert stall.figure(name) is None
+
+
 def test_work_of_a_stalled_pool_equals_the_slow_walk(stall: Case) -> None:
     # The slow walk takes names from debug info; ours came out of the kernel's own symbols.
     assert stall.target.need_modules("kcensus_stall") == []
@@ -424,7 +442,8 @@ def test_without_module_debug_info(kernel: str) -> None:
         # Without the clients nobody knows which objects their pools keep in reserve.
         assert ours == whole + (dump.figure("reserved_jobs") if name == "jobs" else 0), name
     assert result.summary["clients"].value is None
-    assert result.summary["limit_mechanism"].value is None
+    for name in ("limit_mechanism", "snapshots", "pending_exceptions", "bound_per_snapshot"):
+        assert result.summary[name].value is None, name
     assert result.tables["related_slabs"].frame["role"].iloc[0] == "jobs"
     assert any("dm_mod" in gap.reason or "dm-mod" in gap.reason for gap in result.gaps)
     # Pools and queues are the kernel's own.

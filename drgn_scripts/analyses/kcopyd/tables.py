@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -341,6 +343,7 @@ def related_slabs(census: KcopydCensus, unreclaimable: int | None) -> Table:
         {
             "cache": ([use.name for use in uses], Column(_TEXT, "cache", 0)),
             "role": ([use.role for use in uses], Column(_TEXT, "holds", 0)),
+            "merged": ([use.merged for use in uses], Column(Unit.NONE, "and others", 0)),
             "objects_active": (
                 np.array([use.active for use in uses], np.int64),
                 Column(_COUNT, "active", 0),
@@ -351,14 +354,13 @@ def related_slabs(census: KcopydCensus, unreclaimable: int | None) -> Table:
             ),
             "slot_size": (
                 np.array([use.slot_size for use in uses], np.int64),
-                Column(_BYTES, "slot"),
+                Column(_BYTES, "slot", 2),
             ),
             "bytes": (np.array([use.bytes for use in uses], np.int64), Column(_BYTES, "bytes", 0)),
             "share_of_unreclaimable": (
                 np.array([use.bytes / unreclaimable if unreclaimable else np.nan for use in uses]),
                 Column(Unit.RATIO, "of unreclaimable"),
             ),
-            "merged": ([use.merged for use in uses], Column(Unit.NONE, "merged", 2)),
         },
     ).largest_first("bytes", "cache")
 
@@ -385,7 +387,8 @@ def log_events(log: LogEvents, census: KcopydCensus | None) -> Table:
     frame["now_seconds"] = np.array(ages, float)
     frame["now_bytes"] = pd.array(bytes_now, "Int64")
     described = {
-        "time": Column(_SECONDS, "time", 0),
+        # As the log has it, to be found there again.
+        "time": Column(Unit.NONE, "time [s]", 0),
         "event": Column(_TEXT, "event", 0),
         "pool": Column(Unit.NONE, "pool"),
         "cpus": Column(_TEXT, "CPUs"),
@@ -398,8 +401,11 @@ def log_events(log: LogEvents, census: KcopydCensus | None) -> Table:
         "used_bytes": Column(_BYTES, "used"),
         "total_bytes": Column(_BYTES, "total"),
         "count": Column(_COUNT, "count", 2),
-        "detail": Column(_TEXT, "detail"),
+        "detail": Column(_TEXT, "detail", 0),
         "now_seconds": Column(_SECONDS, "pool's age now", 2),
         "now_bytes": Column(_BYTES, "slab's bytes now", 2),
     }
+    for name in frame.columns[frame.isna().all()]:
+        # Most logs tell of one kind of trouble, and leave the columns of the others empty.
+        described[name] = replace(described[name], priority=2)
     return Table(frame, described, "What the kernel's log says")
