@@ -6,11 +6,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from drgn import Object
 
+from drgn_scripts.analyses.kcopyd.checks import kcopyd_checks
 from drgn_scripts.analyses.kcopyd.findings import findings
-from drgn_scripts.analyses.kcopyd.tables import related_slabs
+from drgn_scripts.analyses.kcopyd.tables import related_slabs, work_states
 from drgn_scripts.analyses.kcopyd.tables import snapshots as snapshot_table
 from drgn_scripts.engine.memory import Memory
 from drgn_scripts.engine.slabs import ScanReport, SlabMap
@@ -28,9 +30,9 @@ from drgn_scripts.kernel.dm_snapshot import (
 from drgn_scripts.kernel.kcopyd import Kcopyd, _Nodes, job_caches
 from drgn_scripts.kernel.kcopyd_census import KcopydCensus, SlabUse
 from drgn_scripts.kernel.log_events import LogEvents
-from drgn_scripts.kernel.workqueues import Functions
+from drgn_scripts.kernel.workqueues import Functions, Workqueues
 from drgn_scripts.progress import SilentProgress
-from drgn_scripts.results import Severity
+from drgn_scripts.results import CheckStatus, Severity
 from tests.unit.fakekernel import PAGE, FakeKernel, add_types
 
 _JOB = """
@@ -483,6 +485,33 @@ def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
     found.snapshots.all = [replace(one, in_flight=None, waiters=(Waiter(7, "dd"),))]
     titles = [finding.title for finding in findings(found, LogEvents(), FUNCTIONS, 1 << 30)]
     assert "1 task waits until snapshot snap has copied" in titles
+
+
+@pytest.mark.parametrize(
+    ("state", "in_progress", "status"),
+    [
+        ("in-flight", 10, CheckStatus.AGREE),
+        ("in-flight", 11, CheckStatus.EXPLAINED),
+        ("in-flight", 12, CheckStatus.DIFFER),
+        ("pending", 11, CheckStatus.DIFFER),
+    ],
+)
+def test_a_copy_counts_until_its_callback_has_returned(
+    state: str, in_progress: int, status: CheckStatus
+) -> None:
+    w = world("6.10")
+    found = census(Limit.IN_PROGRESS, 2048)
+    _, found.clients, found.jobs = count(w)
+    assert found.snapshots is not None
+    (one,) = found.snapshots.all
+    found.snapshots.all = [replace(one, client=w.clients["busy"], in_flight=in_progress)]
+    work = [found.clients.work[0], np.uint64(0x5000)]
+    items = pd.DataFrame({"work": work, "state": state, "pid": 9, "pool": 0})
+    found.workqueues = Workqueues([], items, {}, 30, False)
+    check = next(c for c in kcopyd_checks(found, False) if c.name == "jobs of snapshots")
+    assert check.status is status
+    # Work of others is none of ours.
+    assert len(work_states(found)) == 1
 
 
 def test_a_share_of_what_is_not_known_is_not_known() -> None:
