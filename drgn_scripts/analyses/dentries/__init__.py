@@ -55,8 +55,8 @@ _NEEDS = {
 
 _CHAIN_FIGURES = {
     "patched_negative": ("negatives left by a limit of three in a row", Unit.COUNT),
-    "patched_bytes": ("bytes of those left", Unit.BYTES),
-    "patched_negative_fewer_buckets": (f"left by it with 1/{FEWER} of the buckets", Unit.COUNT),
+    "patched_bytes": ("bytes left by a limit of three in a row", Unit.BYTES),
+    "patched_negative_fewer_buckets": (f"negatives left with 1/{FEWER} of the buckets", Unit.COUNT),
     "buckets": ("hash buckets", Unit.COUNT),
     "longest_chain": ("dentries in the longest hash chain", Unit.COUNT),
     "longest_negative_run": ("longest row of unreferenced negatives", Unit.COUNT),
@@ -189,7 +189,12 @@ class _Report:
         ):
             self._figure(name, value, label, unit)
         total = (pages << page_shift) + names
-        self._figure("share_of_ram", total / max(cost.ram, 1), "both as a share of RAM", ratio)
+        self._figure(
+            "share_of_ram",
+            total / max(cost.ram, 1),
+            "share of RAM: slab pages and long names",
+            ratio,
+        )
         share = pages / reclaimable if reclaimable else None
         self._figure(
             "share_of_reclaimable", share, "slab pages as a share of the reclaimable ones", ratio
@@ -258,7 +263,7 @@ class _Report:
         self._figure(
             "freeable_bytes",
             pages << self.memory.page_shift,
-            "what they would give back",
+            "bytes back if all unused negatives went",
             Unit.BYTES,
         )
         self.result.tables["fragmentation"] = fragmentation_table(found, self.memory.page_size)
