@@ -14,7 +14,6 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.block import for_each_partition, part_name
-from drgn.helpers.linux.idr import idr_for_each_entry
 from drgn.helpers.linux.list import list_for_each_entry
 from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.module import for_each_module
@@ -26,6 +25,7 @@ from drgn_scripts.engine.layout import Layout, layout
 from drgn_scripts.engine.memory import Bytes, Faults, Mask, Words
 from drgn_scripts.engine.scan import allocated
 from drgn_scripts.engine.slabs import ScanReport, SlabMap
+from drgn_scripts.kernel.idr import idr_entries
 from drgn_scripts.kernel.superblocks import superblocks
 from drgn_scripts.progress import Progress
 
@@ -253,14 +253,16 @@ class UserNames:
             except LookupError:
                 return
         try:
-            devices = idr_for_each_entry(
-                self.prog["_minor_idr"].address_of_(), self.prog.type("struct mapped_device")
-            )
+            entries, _ = idr_entries(self.memory, self.prog["_minor_idr"])
+            devices = [
+                drgn.Object(self.prog, "struct mapped_device *", value=entry)
+                for entry in entries
+                if entry < (1 << 64) - 4096  # a reserved number has no device yet
+            ]
             cells = [
                 drgn.cast("struct hash_cell *", device.interface_ptr)
-                for _, device in devices
-                # A reserved number has no device yet.
-                if int(device) < (1 << 64) - 4096 and device.interface_ptr
+                for device in devices
+                if device.interface_ptr
             ]
             strings = [int(text) for cell in cells for text in (cell.name, cell.uuid) if text]
         except LookupError:
