@@ -41,21 +41,21 @@ def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Cata
     :raises CatalogueError: a directory or a file of it is unusable
     """
     patches: dict[str, Patch] = {}
-    rules: list[FindingRule] = []
+    rules: list[tuple[str, FindingRule]] = []
     plugged = _plugged() if entry_points else []
     for path in _files([PACKAGED, *plugged, *directories]):
         read = read_file(path)
+        found = read.rules if isinstance(read, Patch) else read
+        rules += [(str(path), rule) for rule in found]
         if not isinstance(read, Patch):
-            rules += read
             continue
         if read.id in patches:
             other = printable(patches[read.id].file)
             raise CatalogueError(f"{printable(str(path))}: id: {read.id!r} is taken by {other}")
         patches[read.id] = read
-        rules += read.rules
     check_references(patches, rules)
     ordered = sorted(patches.values(), key=lambda patch: (patch.subsystem, patch.id))
-    return Catalogue({patch.id: patch for patch in ordered}, tuple(rules))
+    return Catalogue({patch.id: patch for patch in ordered}, tuple(rule for _, rule in rules))
 
 
 def _files(directories: Iterable[Path]) -> Iterable[Path]:

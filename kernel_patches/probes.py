@@ -111,7 +111,7 @@ class Prober:
     def _lookup(self, name: str) -> drgn.Type | None:
         try:
             return self._prog.type(name)
-        except LookupError:
+        except (LookupError, SyntaxError):  # a keyword of C, as a name, is the latter
             return None
 
     def _constant(self, name: str) -> bool:

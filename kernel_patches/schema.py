@@ -166,7 +166,8 @@ class _Table:
         if required:
             self.need(key)
         value = self._get(key, int, float)
-        if value is not None and not (math.isfinite(value) and abs(value) < 1 << 63):
+        # Compared first: a whole number of hundreds of digits is no float.
+        if value is not None and not (abs(value) < 1 << 63 and math.isfinite(value)):
             raise self.error(key, "is not a number that anything here could be")
         return None if value is None else float(value)
 
@@ -487,8 +488,12 @@ def _finding_rule(table: _Table, patch: str | None) -> FindingRule:
     return rule
 
 
-def check_references(patches: Mapping[str, Patch], rules: Sequence[FindingRule]) -> None:
+def check_references(
+    patches: Mapping[str, Patch], rules: Sequence[tuple[str, FindingRule]]
+) -> None:
     """Every id that a file names must be in the catalogue, and a series no part of itself.
+
+    :param rules: each with the file that it stands in
 
     :raises CatalogueError: with the file and the key of the first that is not
     """
@@ -510,6 +515,6 @@ def check_references(patches: Mapping[str, Patch], rules: Sequence[FindingRule])
                     raise CatalogueError(
                         printable(f"{patch.file}: {key}: {identifier!r} is a series, too")
                     )
-    for rule in rules:
+    for file, rule in rules:
         if rule.patch and rule.patch not in patches:
-            raise CatalogueError(printable(f"rules: patch: names unknown {rule.patch!r}"))
+            raise CatalogueError(printable(f"{file}: rules: patch: names unknown {rule.patch!r}"))

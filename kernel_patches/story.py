@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernel_patches.model import Bound, Metric, Patch, PublishedFigure, Rule
+from kernel_patches.model import Bound, Commit, Metric, Patch, Posting, PublishedFigure, Rule
 
 
 def document(patch: Patch) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
         _prose("What it does", patch.summary),
         _prose("What a machine without it shows", patch.symptom),
         _prose("What to do", patch.remedy),
-        _list("Posted", (_posting(one.date, one.where, one.subject) for one in patch.postings)),
+        _list("Posted", map(_posting, patch.postings)),
         _list("Commits", map(_commit, patch.commits)),
         _list("Kernels that have it earlier", (_noted(b.kernel, b.note) for b in patch.backports)),
         _list("Stages", (f"{one.patch}: {one.what}" for one in patch.stages)),
@@ -90,13 +90,17 @@ def _facts(patch: Patch) -> _Section:
     return "", [f"{name:14} {value}" for name, value in facts.items() if value], 17
 
 
-def _posting(date: str, where: str, subject: str) -> str:
-    return f"{date}, {where}: {subject}" if subject else f"{date}, {where}"
+def _posting(posting: Posting) -> str:
+    words = f"{posting.date}, {posting.where}"
+    if posting.subject:
+        words += f": {posting.subject}"
+    return f"{words} <{posting.message_id}>" if posting.message_id else words
 
 
-def _commit(commit: Any) -> str:
+def _commit(commit: Commit) -> str:
     words = " ".join(part for part in (commit.hash, commit.subject) if part)
-    return _noted(words, commit.note)
+    release = f"since {commit.release}" if commit.release else ""
+    return _noted(words, "; ".join(part for part in (release, commit.note) if part))
 
 
 def _noted(words: str, note: str) -> str:

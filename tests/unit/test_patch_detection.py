@@ -213,6 +213,7 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
             PRESENT: {
                 *LIST_LRU,
                 "dm-snapshot-cow-in-progress",
+                "list-lru-memcg-id",
                 "list-lru-memcg-lists",
                 "slab-objcg-controller",
             },
@@ -338,6 +339,13 @@ def test_a_type_that_is_only_declared_is_unknown() -> None:
         answer = prober.ask(probe)
         assert answer.value is None
         assert "not described" in answer.reason
+
+
+@pytest.mark.parametrize("name", ["struct", "const", "struct int", "struct x\u00b2"])
+def test_what_cannot_name_a_type_names_none(name: str) -> None:
+    prober = Prober(known.RHEL_9_2.program())
+    assert prober.ask(Probe(ProbeKind.TYPE, name)).value is False
+    assert prober.ask(Probe(ProbeKind.MEMBER, f"{name}.x")).value is False
 
 
 def test_members_behind_pointers_and_in_anonymous_unions() -> None:
