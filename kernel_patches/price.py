@@ -7,6 +7,7 @@ measured is not guessed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,6 +78,8 @@ def _figure(result: Result, key: str) -> tuple[float, Unit]:
         raise Unmeasured(f"{result.analysis} has no figure {key} here")
     if isinstance(figure.value, bool) or not isinstance(figure.value, (int, float)):
         raise Unmeasured(f"{result.analysis}.{key} is no number here")
+    if not math.isfinite(figure.value):
+        raise Unmeasured(f"{result.analysis}.{key} is a share of nothing here")
     return figure.value, figure.unit
 
 

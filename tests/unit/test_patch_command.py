@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -46,8 +47,10 @@ RESULTS = {
         projected_patch7_bytes=500 * MIB,
         projected_arrays_bytes=800 * MIB,
     ),
-    "slab": result("slab", old_controller_extra_bytes=30 * MIB, slab_bytes=90 * MIB, name="x"),
-    "kcopyd": result("kcopyd", job_bytes=MIB),
+    "slab": result(
+        "slab", old_controller_extra_bytes=30 * MIB, slab_bytes=90 * MIB, name="x", share=math.nan
+    ),
+    "kcopyd": result("kcopyd", job_bytes=5 * MIB, projected_job_bytes=MIB),
 }
 
 
@@ -68,6 +71,7 @@ def test_a_metric_is_a_figure_or_a_difference() -> None:
         (Metric("dentries", "x"), "dentries has no result here"),
         (Metric("slab", "gone"), "slab has no figure gone here"),
         (Metric("slab", "name"), "slab.name is no number here"),
+        (Metric("slab", "share"), "slab.share is a share of nothing here"),
         (Metric("slab", "slab_bytes", "gone"), "slab has no figure gone here"),
     ],
 )
@@ -92,6 +96,11 @@ def test_absence_costs_and_presence_saves() -> None:
     newer = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_2), RESULTS)}
     assert not set(newer) & {"list-lru-xarray", "dm-snapshot-cow-semaphore"}
     assert (newer["list-lru-memory"].is_cost, newer["list-lru-memory"].value) == (False, 100 * MIB)
+
+
+def test_a_limit_costs_what_is_beyond_it() -> None:
+    found = {price.detected.patch.id: price for price in prices(on(known.MAINLINE_4_19), RESULTS)}
+    assert found["dm-snapshot-cow-semaphore"].value == 4 * MIB
 
 
 def test_nothing_is_said_of_patches_that_cannot_be_told() -> None:
@@ -294,6 +303,7 @@ def test_every_story_tells_all(run: Any, patch: str) -> None:
         *about.summary.split("\n\n"),
         *about.symptom.split("\n\n"),
         *(posting.subject for posting in about.postings),
+        *(posting.message_id for posting in about.postings),
         *(commit.hash for commit in about.commits),
         *(backport.kernel for backport in about.backports),
         *(stage.what for stage in about.stages),
