@@ -16,7 +16,7 @@ import numpy as np
 
 from drgn_scripts.human import human
 from drgn_scripts.results import Result, Unit
-from kernel_patches.model import Detected, Metric, Moment, Patch, State, Validation
+from kernel_patches.model import UNITS, Detected, Metric, Moment, Patch, State, Validation
 from kernel_patches.price import Unmeasured, measure
 
 LEAST_CHANGE = 0.1
@@ -261,8 +261,12 @@ def interval(changes: Sequence[float]) -> tuple[float, float]:
 def _claimed(patch: Patch) -> float | None:
     """The change that was published for the run that the catalogue names."""
     assert patch.validation is not None
+    claim = patch.validation.claim
+    # A run may have published times beside the bytes that the metric measures.
     run = [
-        one for one in patch.figures if patch.validation.claim and one.run == patch.validation.claim
+        one
+        for one in patch.figures
+        if claim and one.run == claim and UNITS[one.unit][0] == Unit.BYTES.value
     ]
     ends = [
         max((one.base for one in run if one.moment is moment), default=None)

@@ -25,6 +25,8 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
     validation = patch.validation
     assert validation is not None
     pairs = judgement.pairs
+    # What does not count towards the verdict does not count towards its figures either.
+    shown = [pair for pair in pairs if not pair.problems] or pairs
     first = pairs[0]
     kernels = dict.fromkeys(side.kernel for pair in pairs for side in (pair.before, pair.after))
     result = Result(
@@ -36,9 +38,9 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
     )
     old, new = (
         statistics.median(values)
-        for values in ([pair.old for pair in pairs], [pair.new for pair in pairs])
+        for values in ([pair.old for pair in shown], [pair.new for pair in shown])
     )
-    predictions = [pair.predicted for pair in pairs if pair.predicted is not None]
+    predictions = [pair.predicted for pair in shown if pair.predicted is not None]
     what, unit, ratio = validation.metric.what, first.unit, Unit.RATIO
     result.summary |= {
         "verdict": Figure(judgement.verdict.value, Unit.TEXT, "verdict"),

@@ -68,6 +68,17 @@ def test_confirmed() -> None:
     assert judgement.claimed == pytest.approx(0.8215, abs=1e-4)
 
 
+def test_a_claim_is_of_bytes_alone() -> None:
+    # Its run has a stall of 27 seconds, too.
+    patch = PATCHES["dm-snapshot-cow-semaphore"]
+    figures = tuple(
+        replace(one, value=1e12) if one.name == "stall" else one for one in patch.figures
+    )
+    pair = look_at(SERIES, BEFORE, AFTER)
+    claimed = judge(replace(patch, figures=figures), [pair]).claimed
+    assert claimed == pytest.approx(1 - 130 / 10240)
+
+
 def test_contradicted() -> None:
     assert verdict(after=side("B", State.PRESENT, 100 * MIB))[0] is Verdict.CONTRADICTED
     assert verdict(after=side("B", State.PRESENT, 150 * MIB))[0] is Verdict.CONTRADICTED
@@ -193,6 +204,8 @@ def test_pairs_that_are_not_alike_do_not_count() -> None:
     assert judgement.high <= 0.9
     made = validation_result(SERIES, judgement)
     assert made.tables["pairs"].frame["useful"].tolist() == [True, True, False]
+    # Its 500 MiB are in no median either.
+    assert (made.summary["before"].value, made.summary["after"].value) == (100 * MIB, 15 * MIB)
 
 
 def test_interval_is_always_the_same() -> None:
