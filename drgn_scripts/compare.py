@@ -22,6 +22,8 @@ _AMOUNTS = (Unit.BYTES, Unit.PAGES, Unit.SECONDS, Unit.COUNT)
 """What can grow and shrink, and which of them ranks rows, in this order."""
 _NUMBERS = (*_AMOUNTS, Unit.RATIO)
 _OCCURRENCE = "occurrence"
+_OWN = ("state", "before", "after", "change")
+"""Columns of a comparison; a name that is called so is shown as ``name_state``."""
 
 
 def compare(pairs: Iterable[tuple[Result, Result]], before: str, after: str) -> Result:
@@ -166,17 +168,18 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     was, now = old.index, new.index
     old, new = old.reindex(rows, fill_value=0), new.reindex(rows, fill_value=0)
     changes = {name: _difference(old[name], new[name]) for name in numeric}
-    moved = {name: np.nan_to_num(change.astype(float)) != 0 for name, change in changes.items()}
+    moved = {name: _moved(old[name], new[name], change) for name, change in changes.items()}
     main = _main(columns, numeric, moved)
     differs = np.zeros(len(rows), bool)
     for change in moved.values():
         differs |= change
     differs |= ~(rows.isin(was) & rows.isin(now))
     state = np.where(~rows.isin(was), "new", np.where(~rows.isin(now), "gone", "changed"))
-    frame = rows.to_frame(index=False)
+    named = {key: f"name_{key}" if key in _OWN else key for key in keys}
+    frame = rows.to_frame(index=False).rename(columns=named)
     frame["state"] = state
     described = {
-        key: Column(columns[key].unit, columns[key].label, 0)
+        named[key]: Column(columns[key].unit, columns[key].label, 0)
         if key in columns
         else Column(Unit.NONE, "", 2)
         for key in keys
@@ -245,14 +248,24 @@ def _keys(before: Table, after: Table, columns: Mapping[str, Column]) -> list[st
 def _indexed(table: Table, keys: Sequence[str], numeric: Sequence[str]) -> pd.DataFrame:
     frame = table.frame
     if keys[-1] == _OCCURRENCE:
-        frame = frame.assign(**{_OCCURRENCE: frame.groupby(list(keys[:-1])).cumcount()})
+        frame = frame.assign(
+            **{_OCCURRENCE: frame.groupby(list(keys[:-1]), dropna=False).cumcount()}
+        )
     return frame.set_index(list(keys))[list(numeric)]
+
+
+def _moved(before: pd.Series[Any], after: pd.Series[Any], change: Any) -> Any:
+    """Which rows are not the same: what is known on one side alone changed, by whatever."""
+    known = before.isna().to_numpy() == after.isna().to_numpy()
+    return (np.nan_to_num(change.astype(float)) != 0) | ~known
 
 
 def _difference(before: pd.Series[Any], after: pd.Series[Any]) -> Any:
     """``after - before``; of whole numbers exactly, unsigned ones too."""
-    old, new = before.to_numpy(), after.to_numpy()
-    if old.dtype.kind == "f" or new.dtype.kind == "f":
+    sides = (before, after)
+    if any(side.dtype.kind == "f" or side.hasnans for side in sides):
+        old, new = (side.to_numpy(float, na_value=np.nan) for side in sides)
         with np.errstate(invalid="ignore"):  # what is infinite on both sides did not change
-            return new.astype(float) - old.astype(float)
-    return new.astype(np.int64) - old.astype(np.int64)
+            return new - old
+    old, new = (side.to_numpy().astype(np.int64) for side in sides)
+    return new - old

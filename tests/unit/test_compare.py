@@ -134,6 +134,40 @@ def test_rows_that_nothing_tells_apart_are_counted_off() -> None:
     assert changed.frame["state"].tolist() == ["new", "changed"]
 
 
+def test_rows_without_a_name_are_counted_off_too() -> None:
+    def nameless(sizes: list[int]) -> Table:
+        names = pd.Series(["a", *[None] * (len(sizes) - 1)], dtype=object)
+        return Table.of("t", {"name": (names, NAME), "size": (sizes, Column(Unit.BYTES))})
+
+    changed = compare_tables(nameless([1, 2, 3]), nameless([1, 2, 9, 4]))
+    assert changed is not None
+    assert changed.frame["occurrence"].tolist() == [1, 2]
+    assert changed.frame["change"].tolist() == [6, 4]
+
+
+def test_what_is_known_on_one_side_alone_changed() -> None:
+    sizes = [pd.array(values, "Int64") for values in ([1, None, None], [1, None, 5])]
+    both = [
+        Table.of("t", {"name": (["a", "b", "c"], NAME), "size": (one, Column(Unit.BYTES))})
+        for one in sizes
+    ]
+    changed = compare_tables(*both)
+    assert changed is not None
+    assert changed.frame[["name", "state"]].to_numpy().tolist() == [["c", "changed"]]
+    assert changed.frame["change"].isna().all()
+
+
+def test_names_that_are_called_like_columns_of_a_comparison() -> None:
+    def states(*sizes: int) -> Table:
+        named = {"state": (["D", "R"], Column(Unit.TEXT, "state", 0))}
+        return Table.of("tasks", named | {"size": (list(sizes), Column(Unit.BYTES))})
+
+    changed = compare_tables(states(1, 2), states(1, 7))
+    assert changed is not None
+    assert changed.frame[["name_state", "state"]].to_numpy().tolist() == [["R", "changed"]]
+    assert list(changed.columns) == list(changed.frame)
+
+
 def test_tables_without_names_or_amounts_are_left_out() -> None:
     numbers = Table.of("t", {"size": ([1], Column(Unit.BYTES))})
     assert compare_tables(numbers, numbers) is None
