@@ -64,6 +64,10 @@ def copy_sparse(source: int, path: Path) -> None:
         out.truncate(out.tell())
 
 
+class TooSlow(LabError):
+    """A guest did not come to its end in time."""
+
+
 class Machine:
     """A running guest; it ends with the context."""
 
@@ -122,7 +126,7 @@ class Machine:
         try:
             data = line.recv(1 << 16)
         except TimeoutError:
-            raise LabError(f"took longer than {self._seconds:.0f} s") from None
+            raise TooSlow(f"took longer than {self._seconds:.0f} s") from None
         except ConnectionError:
             data = b""
         if not data:
