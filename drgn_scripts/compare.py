@@ -184,7 +184,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         else Column(Unit.NONE, "", 2)
         for key in keys
     }
-    described["state"] = Column(Unit.TEXT, "state", 0)
+    described["state"] = Column(Unit.TEXT, "row" if "state" in keys else "state", 0)
     unit, label = columns[main].unit, columns[main].label or main
     for name, values, heading in (
         ("before", old[main].to_numpy(), f"{label} before"),

@@ -166,6 +166,7 @@ def test_names_that_are_called_like_columns_of_a_comparison() -> None:
     assert changed is not None
     assert changed.frame[["name_state", "state"]].to_numpy().tolist() == [["R", "changed"]]
     assert list(changed.columns) == list(changed.frame)
+    assert [column.label for column in changed.columns.values()][:2] == ["state", "row"]
 
 
 def test_tables_without_names_or_amounts_are_left_out() -> None:
