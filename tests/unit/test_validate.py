@@ -29,7 +29,12 @@ MIB = 1 << 20
 
 
 def measured(bytes_: int, **figures: int) -> Result:
-    values = {"superblocks": 100, "memcgs_online": 100, "projected_xarray_bytes": MIB} | figures
+    values = {
+        "superblocks": 100,
+        "memcgs_online": 100,
+        "projected_xarray_bytes": MIB,
+        "shrinker_map_bytes": 0,
+    } | figures
     summary = {
         name: Figure(value, Unit.BYTES if name.endswith("bytes") else Unit.COUNT)
         for name, value in (values | {"structural_bytes": bytes_}).items()
