@@ -14,7 +14,8 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from drgn_scripts.target import Target
+    from kcensus.sources import Target
+
     from tests.lab import Dump
 
 _TESTS = Path(__file__).parent
@@ -64,6 +65,6 @@ def mixed_dump(kernel: str) -> Dump:
 @pytest.fixture(scope="session")
 def mixed_target(mixed_dump: Dump) -> Target:
     """The same, opened as the command opens it."""
-    from drgn_scripts.target import open_target
+    from kcensus.sources import open_target
 
     return open_target(str(mixed_dump.formats["elf"]), mixed_dump.debug)

@@ -7,14 +7,15 @@ minutes, 5 GB of memory and 3 GB of disk.
 
 from __future__ import annotations
 
-from drgn_scripts.analyses import Context
-from drgn_scripts.analyses.dentries import run
-from drgn_scripts.target import open_target
+from kcensus.analyses import Context
+from kcensus.analyses.dentries import run
+from kcensus.sources import open_target
+
 from tests.bench.timing import best, peak_memory
 from tests.lab import build
 
 BODY = """
-from drgn_scripts.analyses.dentries import run
+from kcensus.analyses.dentries import run
 run(Context(prog, target.name, target.kernel))
 """
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kcensus.analyses import analyses
+from kcensus.capsule import create
+from kcensus.progress import SilentProgress
+from kcensus.report import report as run_all
+from kcensus.sources import open_target
 
-from drgn_scripts.analyses import analyses
-from drgn_scripts.capsule import create
-from drgn_scripts.progress import SilentProgress
-from drgn_scripts.report import report as run_all
-from drgn_scripts.target import open_target
 from tests.bench.timing import best, report
 from tests.lab import build
 

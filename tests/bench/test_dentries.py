@@ -9,10 +9,10 @@ from itertools import islice
 
 from drgn.helpers.linux.fs import d_path, for_each_mount
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
+from kcensus.analyses import Context
+from kcensus.analyses.dentries import run
+from kcensus.sources import open_target
 
-from drgn_scripts.analyses import Context
-from drgn_scripts.analyses.dentries import run
-from drgn_scripts.target import open_target
 from tests.bench.timing import peak_memory, report
 from tests.lab import build
 
@@ -86,7 +86,7 @@ def test_faster_than_a_loop(slack: float) -> None:
 def test_peak_memory() -> None:
     dump = build("6.12", "negatives")
     body = """
-from drgn_scripts.analyses.dentries import run
+from kcensus.analyses.dentries import run
 run(Context(prog, target.name, target.kernel))
 """
     peak = peak_memory(body, dump.formats["elf"], dump.debug)

@@ -7,10 +7,10 @@ import time
 
 import drgn
 from drgn.helpers.linux.list import list_for_each_entry
+from kcensus.analyses import Context
+from kcensus.analyses.list_lru import run
+from kcensus.sources import open_target
 
-from drgn_scripts.analyses import Context
-from drgn_scripts.analyses.list_lru import run
-from drgn_scripts.target import open_target
 from tests.bench.timing import best, peak_memory, report
 from tests.lab import build
 
@@ -50,8 +50,7 @@ def test_two_million_slots(slack: float) -> None:
     assert slots >= 15_000
     assert items == 0
     peak = peak_memory(
-        "from drgn_scripts.analyses.list_lru import run\n"
-        "run(Context(prog, target.name, target.kernel))",
+        "from kcensus.analyses.list_lru import run\nrun(Context(prog, target.name, target.kernel))",
         dump.formats["elf"],
         dump.debug,
     )

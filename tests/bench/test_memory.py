@@ -13,7 +13,7 @@ LIMIT = 300 << 20
 
 BODIES = {
     "slab": (
-        "from drgn_scripts.analyses.slab import run\nrun(Context(prog, target.name, target.kernel))"
+        "from kcensus.analyses.slab import run\nrun(Context(prog, target.name, target.kernel))"
     ),
     "objects": "frame = objects(prog, 'struct dentry', ['d_inode', 'd_flags', 'd_parent'])",
 }

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
+from kcensus.analyses import analyses
 
-from drgn_scripts.analyses import analyses
 from tests.bench.timing import best, report
 from tests.lab import build
 
@@ -29,7 +29,7 @@ def test_report(release: str, scenario: str, slack: float, bench_smoke: bool) ->
     symbols = [word for path in dump.debug for word in ("-s", str(path))]
 
     def seconds(command: str) -> float:
-        words = [sys.executable, "-m", "drgn_scripts", command, str(dump.formats["elf"]), *symbols]
+        words = [sys.executable, "-m", "kcensus", command, str(dump.formats["elf"]), *symbols]
         return best(
             lambda: subprocess.run(words, check=True, stdout=subprocess.DEVNULL),
             1 if bench_smoke else 3,

@@ -45,10 +45,10 @@ def peak_memory(body: str, vmcore: Path, debug: list[Path]) -> int:
 import json, sys
 from pathlib import Path
 import numpy, pandas, drgn.helpers.linux
-import drgn_scripts.engine.frame, drgn_scripts.analyses.slab
-from drgn_scripts.analyses import Context
-from drgn_scripts.engine.frame import objects
-from drgn_scripts.target import open_target
+import kcensus.engine.frame, kcensus.analyses.slab
+from kcensus.analyses import Context
+from kcensus.engine.frame import objects
+from kcensus.sources import open_target
 
 def status(key):
     text = Path("/proc/self/status").read_text()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Real kernels under QEMU, dumped together with what the kernel itself counted."""
 
+from .debian.store import kernels
 from .dumps import Dump, Live, build, live
 from .host import LabError
 from .scenario import kernels_of, scenarios
-from .store import kernels
 
 __all__ = ["Dump", "LabError", "Live", "build", "kernels", "kernels_of", "live", "scenarios"]

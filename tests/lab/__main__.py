@@ -12,7 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import dumps, host, qemu, samples, scenario, store
+from . import dumps, host, qemu, samples, scenario
+from .debian import store
 from .host import LabError, say
 
 _DAY = 24 * 60 * 60

@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import headers, host, image, store, truth
+from . import host, image, truth
+from .debian import headers, store
+from .debian.store import Kernel
 from .host import LabError, say
 from .qemu import Machine, TooSlow
 from .scenario import Scenario, load, scenarios
-from .store import Kernel
 
 # To be raised when the lab itself changes what ends up in a dump.
 _EDITION = 3

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import host, scenario
+from .debian.store import Kernel
 from .scenario import Scenario, Step
-from .store import Kernel
 
 GUEST = Path(__file__).parent / "guest"
 

@@ -25,10 +25,10 @@ _SMALLEST = 19
 def make() -> None:
     """Record both guests, with all analyses there are."""
     # Here, so that the lab builds dumps without the package.
-    from drgn_scripts.analyses import analyses
-    from drgn_scripts.capsule import create
-    from drgn_scripts.target import open_target
-    from drgn_scripts.target.sample import SAMPLES
+    from kcensus.analyses import analyses
+    from kcensus.capsule import create
+    from kcensus.sources import open_target
+    from kcensus.sources.sample import SAMPLES
 
     shutil.rmtree(TRUTH, ignore_errors=True)
     TRUTH.mkdir(parents=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .debian.store import kernels
 from .host import LabError
-from .store import kernels
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from drgn_scripts.analyses import analyses
-from drgn_scripts.results import Result
-from drgn_scripts.target import Target, open_target
+from kcensus.analyses import analyses
+from kcensus.results import Result
+from kcensus.sources import Target, open_target
 
 _TRUTH = Path(__file__).parent / "truth"
 

@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from kcensus import cli
+from kcensus.analyses import analyses
 
-from drgn_scripts import cli
-from drgn_scripts.analyses import analyses
 from tests.sample.conftest import Sample
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def test_it_is_the_kernel_of_the_guest(sample: Sample) -> None:
 
 
 def test_both_are_small() -> None:
-    from drgn_scripts.target.sample import SAMPLES
+    from kcensus.sources.sample import SAMPLES
 
     assert sum(path.stat().st_size for path in SAMPLES.glob("*.capsule")) < 10_000_000
 
@@ -74,7 +74,7 @@ def test_report_from_a_wheel(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     done = subprocess.run(
-        [sys.executable, "-m", "drgn_scripts", "report", "sample", "--top", "1"],
+        [sys.executable, "-m", "kcensus", "report", "sample", "--top", "1"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,
@@ -84,7 +84,7 @@ def test_report_from_a_wheel(tmp_path: Path) -> None:
     assert "Findings" in done.stdout
     assert done.stderr == ""
     place = subprocess.run(
-        [sys.executable, "-c", "import drgn_scripts; print(drgn_scripts.__file__)"],
+        [sys.executable, "-c", "import kcensus; print(kcensus.__file__)"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
         capture_output=True,

@@ -27,10 +27,10 @@ from typing import Any
 import drgn
 import numpy as np
 from drgn import TypeKind
+from kcensus.analyses import Analysis, AnalysisError, analyses
+from kcensus.sources import Target, TargetError, open_target
+from kcensus.sources.capsule import BadCapsule, NotRecorded
 
-from drgn_scripts.analyses import Analysis, AnalysisError, analyses
-from drgn_scripts.target import Target, TargetError, open_target
-from drgn_scripts.target.capsule import BadCapsule, NotRecorded
 from tests.unit.capsules import HEADER, RUN, Parts, put_together, take_apart
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP
 

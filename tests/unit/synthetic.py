@@ -16,10 +16,9 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-
-from drgn_scripts import cli
-from drgn_scripts.analyses import Analysis, AnalysisError, Context, Param
-from drgn_scripts.results import (
+from kcensus import cli
+from kcensus.analyses import Analysis, AnalysisError, Context, Param
+from kcensus.results import (
     Check,
     Column,
     Figure,
@@ -30,7 +29,7 @@ from drgn_scripts.results import (
     Table,
     Unit,
 )
-from drgn_scripts.target import TargetError
+from kcensus.sources import TargetError
 
 LONG_NAME = "a_cache_of_an_out_of_tree_module_with_a_name_without_end(4711:system.slice/x.service)"
 NOT_UTF8 = b"caf\xe9".decode("utf-8", "surrogateescape")
@@ -175,9 +174,9 @@ def open_synthetic(
 def only_synthetic() -> Iterator[None]:
     """A context in which this analysis and this target are all there is."""
     with (
-        mock.patch("drgn_scripts.analyses.analyses", return_value={ANALYSIS.name: ANALYSIS}),
-        mock.patch("drgn_scripts.commands.commands", return_value={}),
-        mock.patch("drgn_scripts.target.open_target", open_synthetic),
+        mock.patch("kcensus.analyses.analyses", return_value={ANALYSIS.name: ANALYSIS}),
+        mock.patch("kcensus.commands.commands", return_value={}),
+        mock.patch("kcensus.sources.open_target", open_synthetic),
     ):
         yield
 

@@ -14,17 +14,17 @@ from pathlib import Path
 
 import drgn
 import pytest
+from kcensus.analyses import Analysis, AnalysisError, analyses
+from kcensus.capsule import create
+from kcensus.commands.patches import load_catalogue
+from kcensus.commands.report import examine
+from kcensus.progress import SilentProgress
+from kcensus.render.json import write_json, write_report_json
+from kcensus.sources import Target, open_target
+from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.capsule.container import Reader
+from kcensus.sources.faults import reason
 
-from drgn_scripts.analyses import Analysis, AnalysisError, analyses
-from drgn_scripts.capsule import create
-from drgn_scripts.commands.patches import load_catalogue
-from drgn_scripts.commands.report import examine
-from drgn_scripts.progress import SilentProgress
-from drgn_scripts.render.json import write_json, write_report_json
-from drgn_scripts.target import Target, open_target
-from drgn_scripts.target.capsule import NotRecorded
-from drgn_scripts.target.capsule.container import Reader
-from drgn_scripts.target.faults import reason
 from tests.lab import build
 from tests.vm.elf_edit import without_pages
 
@@ -148,7 +148,7 @@ def test_no_debug_info_is_needed(kernel: str, dumps: Dumps, tmp_path: Path) -> N
 
     def command(name: str, target: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "drgn_scripts", name, str(target), "--json"],
+            [sys.executable, "-m", "kcensus", name, str(target), "--json"],
             capture_output=True,
             text=True,
             cwd=tmp_path,

@@ -6,10 +6,10 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from kcensus.analyses import Context
+from kcensus.analyses.slab import run
+from kcensus.sources import open_target
 
-from drgn_scripts.analyses import Context
-from drgn_scripts.analyses.slab import run
-from drgn_scripts.target import open_target
 from tests.lab import build
 
 

@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from drgn.helpers.linux.mm import follow_phys
+from kcensus.analyses import Context
+from kcensus.analyses.slab import run
+from kcensus.engine.frame import IncompleteWarning, find_caches, objects
+from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.slub.parked import parked
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors
+from kcensus.render.json import write_json
+from kcensus.sources import open_target
 
-from drgn_scripts.analyses import Context
-from drgn_scripts.analyses.slab import run
-from drgn_scripts.engine.frame import IncompleteWarning, find_caches, objects
-from drgn_scripts.engine.memory import Faults, Memory
-from drgn_scripts.engine.parked import parked
-from drgn_scripts.engine.slabs import ScanReport, SlabMap
-from drgn_scripts.kernel.objcg import VECTOR_MEMBERS, OwnerVectors
-from drgn_scripts.render.json import write_json
-from drgn_scripts.target import open_target
 from tests.lab import Dump, build
 from tests.vm.elf_edit import truncated, without_pages
 

@@ -8,15 +8,15 @@ import subprocess
 import sys
 
 import pytest
+from kcensus.engine.frame import IncompleteWarning, objects
+from kcensus.sources import open_target
 
-from drgn_scripts.engine.frame import IncompleteWarning, objects
-from drgn_scripts.target import open_target
 from tests.lab import live
 
 
 def kcensus(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "drgn_scripts", *arguments],
+        [sys.executable, "-m", "kcensus", *arguments],
         capture_output=True,
         text=True,
         timeout=120,

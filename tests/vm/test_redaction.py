@@ -16,21 +16,21 @@ import pytest
 from drgn.helpers.linux.mm import follow_phys, virt_to_phys
 from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
+from kcensus.analyses import analyses
+from kcensus.capsule import create
+from kcensus.engine.memory import Memory
+from kcensus.engine.slub.slabs import SlabMap
+from kcensus.progress import SilentProgress
+from kcensus.redaction.redaction import Redaction
+from kcensus.redaction.user_names import kernel_words
+from kcensus.render.json import write_json
+from kcensus.report import report
+from kcensus.results import Result, Table
+from kcensus.sources import Target, open_target
+from kcensus.sources.capsule.container import Reader
+from kcensus.sources.capsule.pages import PageStore
+from kcensus.sources.capsule.recorder import Recorder
 
-from drgn_scripts.analyses import analyses
-from drgn_scripts.capsule import create
-from drgn_scripts.engine.memory import Memory
-from drgn_scripts.engine.slabs import SlabMap
-from drgn_scripts.kernel.user_names import kernel_words
-from drgn_scripts.progress import SilentProgress
-from drgn_scripts.redaction import Redaction
-from drgn_scripts.render.json import write_json
-from drgn_scripts.report import report
-from drgn_scripts.results import Result, Table
-from drgn_scripts.target import Target, open_target
-from drgn_scripts.target.capsule.container import Reader
-from drgn_scripts.target.capsule.pages import PageStore
-from drgn_scripts.target.capsule.recorder import Recorder
 from tests.lab import Dump, build
 
 _KEY = b"the same for all of them"

@@ -8,10 +8,10 @@ import time
 import pytest
 from drgn.helpers.linux.fs import for_each_mount, mount_dst
 from drgn.helpers.linux.list import list_for_each_entry
+from kcensus.engine.memory import Memory
+from kcensus.kernel.vfs.superblocks import MountState, SuperBlocks, superblocks
+from kcensus.sources import Target
 
-from drgn_scripts.engine.memory import Memory
-from drgn_scripts.kernel.superblocks import MountState, SuperBlocks, superblocks
-from drgn_scripts.target import Target
 from tests.lab import Dump
 
 

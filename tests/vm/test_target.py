@@ -19,8 +19,8 @@ from typing import Any
 
 import drgn
 import pytest
+from kcensus.sources import Target, TargetError, open_target
 
-from drgn_scripts.target import Target, TargetError, open_target
 from tests.lab import Dump, Live, build, live
 from tests.lab.host import which
 
@@ -226,7 +226,7 @@ def test_a_kdump_cut_short_opens_when_extended_as_advised(
     assert "last pages were never written" in refusal(short, *dump.debug)
     # In a process of its own, so that a SIGBUS would be seen as what it is.
     script = (
-        "import sys; from pathlib import Path; from drgn_scripts.target import open_target; "
+        "import sys; from pathlib import Path; from kcensus.sources import open_target; "
         "t = open_target(sys.argv[1], [Path(sys.argv[2])], allow_truncated=True); print(t.format)"
     )
     command = [sys.executable, "-c", script, str(short), str(dump.vmlinux)]

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a census of slabs means, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.slab.census import Controller
+from kcensus.analyses.slab.figures import Figures, ratio
+from kcensus.human import human_bytes, human_ratio
+from kcensus.results import Finding, Severity
+
+_LARGE_SHARE = 0.25
+"""Of RAM: more than that in slab caches is worth a warning on any machine."""
+_NOTABLE_SHARE = 0.05
+"""Of all slab bytes: a smaller waste is not worth a sentence."""
+_NOTABLE_BYTES = 1 << 20
+_GOOD_UTILIZATION = 0.85
+"""The best that was measured with memory cgroups before they shared slab pages."""
+_FINDINGS = 5
+
+
+def slab_findings(figures: Figures) -> list[Finding]:
+    """All findings."""
+    return [
+        *_size_finding(figures),
+        *_waste_findings(figures),
+        *_controller_finding(figures),
+    ]
+
+
+def _size_finding(figures: Figures) -> Iterator[Finding]:
+    total = int(figures.bytes.sum())
+    share = ratio(total, figures.ram)
+    if share < _LARGE_SHARE:
+        return
+    largest = np.argsort(figures.bytes)[::-1][:3]
+    yield Finding(
+        Severity.WARNING,
+        f"slab caches hold {human_bytes(total)}, {human_ratio(share)} of RAM",
+        "largest: "
+        + ", ".join(
+            f"{figures.caches[at].name} {human_bytes(figures.bytes[at])}" for at in largest
+        ),
+        "the table of memory cgroups tells whose objects they are",
+        cost_bytes=total,
+    )
+
+
+def _waste_findings(figures: Figures) -> Iterator[Finding]:
+    waste = figures.bytes - figures.active_bytes
+    least = max(_NOTABLE_SHARE * int(figures.bytes.sum()), _NOTABLE_BYTES)
+    for at in np.argsort(waste)[::-1][:_FINDINGS]:
+        utilization = ratio(int(figures.active_bytes[at]), int(figures.bytes[at]))
+        if waste[at] < least or utilization > _GOOD_UTILIZATION:
+            continue
+        fill = figures.totals.fill[at]
+        sparse, slabs = int(fill[:3].sum()), int(fill.sum())
+        yield Finding(
+            Severity.NOTICE,
+            f"{figures.caches[at].name} is {human_ratio(utilization)} utilized: "
+            f"{human_bytes(int(waste[at]))} of {human_bytes(int(figures.bytes[at]))} "
+            "hold no object",
+            f"{sparse} of its {slabs} slabs are less than half full, {int(fill[0])} are empty",
+            "a slab goes back only with its last object; writing 1 to "
+            f"/sys/kernel/slab/{figures.caches[at].name}/shrink returns the empty ones",
+            cost_bytes=int(waste[at]),
+        )
+
+
+def _controller_finding(figures: Figures) -> Iterator[Finding]:
+    extra = figures.old_controller_bytes - figures.packed_bytes
+    if extra < max(_NOTABLE_BYTES, _NOTABLE_SHARE * figures.packed_bytes):
+        return
+    need = (
+        f"the objects of this dump need {human_bytes(figures.packed_bytes)} packed together, and "
+        f"{human_bytes(figures.old_controller_bytes)} packed by memory cgroup"
+    )
+    if figures.slab_census.controller is Controller.PER_CACHE:
+        yield Finding(
+            Severity.WARNING,
+            "each memory cgroup has slab pages of its own: that costs "
+            f"{human_bytes(extra)}, even if all slabs were packed full",
+            f"{len(figures.caches) - figures.cache_count} child caches; {need}",
+            "kernels from 5.9 on share slab pages between memory cgroups",
+            patch="slab-objcg-controller",
+            cost_bytes=extra,
+        )
+    elif figures.slab_census.controller is Controller.PER_OBJECT:
+        vectors = human_bytes(int(figures.census.vector_bytes.sum()))
+        yield Finding(
+            Severity.INFO,
+            "sharing slab pages between memory cgroups, as this kernel does, saves "
+            f"{human_bytes(extra)}, if all slabs were packed full",
+            f"{need}; the vectors that this takes are {vectors}",
+        )

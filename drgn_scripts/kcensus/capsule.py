@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Makes capsules: runs analyses on a target that records what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import drgn
+
+from kcensus.analyses import Analysis
+from kcensus.kernel.machine import machine
+from kcensus.patches import Prober, ask_everything, load, modules
+from kcensus.progress import Progress, SilentProgress
+from kcensus.redaction.pseudonyms import new_key
+from kcensus.redaction.redaction import Redaction
+from kcensus.report import report
+from kcensus.sources import Target, TargetError
+from kcensus.sources.capsule.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a capsule holds."""
+
+    analyses: list[str]
+    failed: dict[str, str]
+    """Analyses that could not be answered, which is recorded, too: one sentence each."""
+    stored: int
+    """Pages."""
+    unreadable: int
+    """Pages that were asked for and could not be read."""
+    unredacted: list[str]
+    """What could not be redacted: one sentence each."""
+
+
+REDACTABLE = ("names",)
+"""What :func:`create` can take out of a capsule."""
+
+
+def create(
+    target: Target,
+    path: Path,
+    analyses: Sequence[Analysis],
+    *,
+    level: int = 3,
+    redact: Sequence[str] = (),
+    key: bytes | None = None,
+    progress: Progress | None = None,
+    chunk_bytes: int | None = None,
+) -> Made:
+    """Run ``analyses`` on ``target`` and write a capsule with what they read to ``path``.
+
+    :param level: of compression, 1 to 19
+    :param redact: some of :data:`REDACTABLE`
+    :param key: secret of the pseudonyms that names are replaced by; random if None
+    :raises TargetError: the target is live or a capsule itself, or no analysis can be answered
+    :raises CannotWrite: the capsule cannot be written
+    """
+    if target.live:
+        raise TargetError(
+            f"{target.name}: is live, so what analyses saw of it would have changed before it is "
+            "written; dump it first"
+        )
+    if target.recorded_for is not None:
+        raise TargetError(f"{target.name}: is a capsule already; record the vmcore it came from")
+    progress = progress or SilentProgress()
+    recorder = Recorder(target)
+    options: dict[str, Any] = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
+    made = report(recorder.target, analyses, progress=progress, **options)
+    failed = {section.name: section.error for section in made.sections if section.result is None}
+    if len(failed) == len(analyses):
+        raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
+    _look_for_patches(recorder.target)
+    names = [analysis.name for analysis in analyses]
+    redaction = None
+    if "names" in redact:
+        try:
+            redaction = Redaction(target, recorder.touched, key or new_key(), progress)
+        except (LookupError, drgn.FaultError) as error:
+            raise TargetError(f"{target.name}: names cannot be redacted: {error}") from error
+    counts = recorder.write(
+        path,
+        {
+            "kernel": target.kernel,
+            "format": target.format,
+            "analyses": names,
+            "redacted": [what for what in REDACTABLE if what in redact],
+        },
+        level=level,
+        progress=progress,
+        scrub=redaction,
+    )
+    unredacted = redaction.missing if redaction else []
+    return Made(names, failed, counts["stored"], counts["unreadable"], unredacted)
+
+
+def _look_for_patches(target: Target) -> None:
+    """Record what `kcensus patches` and `validate` ask for: types, names, the machine's size."""
+    patches = load(entry_points=False).patches
+    lacking = target.need_modules(*modules(patches))
+    ask_everything(patches, Prober(target.prog, lacking))
+    machine(target.prog)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Gather: many addresses become columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kcensus.engine.layout import Field, Layout
+from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Words
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Columns in the order of the addresses; rows that could not be read are zero."""
+
+    columns: Mapping[str, npt.NDArray[Any]]
+    readable: Mask
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.columns[name]
+
+
+def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> Gathered:
+    """Read one struct at each address.
+
+    :param addresses: virtual addresses, in any order, repeated or not
+    :param faults: takes count of unreadable pages
+    """
+    columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
+    readable = np.ones(len(addresses), np.bool_)
+    for group in _groups(memory, layout):
+        start = min((field.offset for field in group.values()), default=0)
+        end = max((field.offset + field.dtype.itemsize for field in group.values()), default=1)
+        found = np.zeros(len(addresses), np.bool_)
+        at = addresses + np.uint64(start)
+        for rows, offsets, buffer, ok in _blocks(memory, at, end - start, faults):
+            found[rows] = ok
+            for name, field in group.items():
+                values = _take(buffer, offsets + (field.offset - start), field.dtype)
+                columns[name][rows[ok]] = values[ok]
+        readable &= found
+    if not readable.all():
+        for column in columns.values():
+            column[~readable] = column.dtype.type()
+    return Gathered(
+        {name: layout.decode(name, column) for name, column in columns.items()}, readable
+    )
+
+
+def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
+    """The fields by where they lie: no group reaches over a page on which none of it is."""
+    groups: list[dict[str, Field]] = []
+    start = 0
+    for name, field in sorted(layout.fields.items(), key=lambda item: item[1].offset):
+        end = field.offset + field.dtype.itemsize
+        if not groups or end - start > memory.page_size:
+            groups.append({})
+            start = field.offset
+        groups[-1][name] = field
+    return groups or [{}]
+
+
+def gather_arrays(
+    memory: Memory, addresses: Words, length: int, dtype: npt.DTypeLike, faults: Faults
+) -> tuple[npt.NDArray[Any], Mask]:
+    """Read an array of ``length`` elements at each address.
+
+    :return: shape ``(len(addresses), length)``, rows that could not be read are zero; and which
+        rows could be read
+    """
+    element = np.dtype(dtype)
+    values = np.zeros((len(addresses), length), element)
+    readable = np.zeros(len(addresses), np.bool_)
+    for rows, offsets, buffer, ok in _blocks(
+        memory, addresses, max(length * element.itemsize, 1), faults
+    ):
+        readable[rows] = ok
+        places = offsets[:, None] + np.arange(length) * element.itemsize
+        values[rows[ok]] = _take(buffer, places[ok], element)
+    return values, readable
+
+
+@dataclass(frozen=True)
+class PageIndex:
+    """Addresses by the page that they are on."""
+
+    page: Words
+    """Addresses of the pages, each once, in the order of their first mention."""
+    code: npt.NDArray[np.int64]
+    """For each address the index of its page."""
+
+    @staticmethod
+    def of(memory: Memory, addresses: Words) -> PageIndex:
+        """Index ``addresses``; hashing takes a third of what sorting does."""
+        shift = np.uint64(memory.page_shift)
+        code, page = pd.factorize(addresses >> shift)
+        return PageIndex(page << shift, code)
+
+
+def gather_words(
+    memory: Memory,
+    addresses: Words,
+    dtype: npt.DTypeLike,
+    faults: Faults,
+    index: PageIndex | None = None,
+) -> tuple[npt.NDArray[Any], Mask]:
+    """Read one aligned word at each address, of which many lie on one page.
+
+    Twice as fast as :func:`gather` where that is so: it hashes pages where that sorts addresses.
+
+    :param dtype: of the word; its size divides the addresses
+    :param index: of the addresses, if there is one already
+    :return: the words, zero where they could not be read, and which could
+    """
+    word = np.dtype(dtype)
+    values = np.zeros(len(addresses), word)
+    index = index or PageIndex.of(memory, addresses)
+    # Nothing reaches over the end of its page, so pages decide.
+    good = plausible(index.page, memory.page_size)
+    order = np.argsort(index.page[good])
+    pages = index.page[good][order]
+    rank = np.full(len(index.page), -1)
+    rank[np.flatnonzero(good)[order]] = np.arange(len(pages))
+    place = rank[index.code]
+    within = (addresses & np.uint64(memory.page_size - 1)).astype(np.int64)
+    readable = np.zeros(len(addresses), np.bool_)
+    size = max(memory.chunk_pages, 1)
+    for start in range(0, len(pages), size):
+        buffer, ok = memory.pages(pages[start : start + size], faults)
+        here: slice | npt.NDArray[np.int64] = slice(None)
+        if len(pages) > size or not good.all():
+            here = np.flatnonzero((place >= start) & (place < start + size))
+        own = place[here] - start
+        found = buffer.view(word)[((own << memory.page_shift) + within[here]) // word.itemsize]
+        if ok is None:
+            readable[here] = True
+        else:
+            readable[here] = ok[own]
+            found[~ok[own]] = 0
+        values[here] = found
+    return values, readable
+
+
+def _blocks(
+    memory: Memory, addresses: Words, span: int, faults: Faults
+) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Bytes, Mask]]:
+    """Read the pages that ``span`` bytes at each address touch, a bounded number at a time.
+
+    :return: an iterator of (rows of ``addresses``, their offsets in the buffer, the buffer, which
+        rows could be read)
+    """
+    if not len(addresses):
+        return
+    shift = np.uint64(memory.page_shift)
+    order = np.flatnonzero(plausible(addresses, span))
+    if not len(order):
+        return
+    ascending = addresses[order]
+    if np.any(ascending[1:] < ascending[:-1]):
+        order = order[np.argsort(ascending, kind="stable")]
+        ascending = addresses[order]
+    first = ascending >> shift
+    more = (span + memory.page_size - 2) >> memory.page_shift
+    """Pages that a span can reach into beyond its first."""
+    rank = np.concatenate([[0], np.cumsum(first[1:] != first[:-1])])
+    per_block = max(memory.chunk_pages // (more + 1), 1)
+    cuts = np.flatnonzero(np.diff(rank // per_block)) + 1
+    for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(order)], strict=True):
+        begin = first[start:end]
+        if more:
+            last = (ascending[start:end] + np.uint64(span - 1)) >> shift
+            touched = [np.minimum(begin + np.uint64(step), last) for step in range(more + 1)]
+            pages = np.unique(np.concatenate(touched))
+        else:
+            pages = np.unique(begin)
+        buffer, pages_ok = memory.pages(pages << shift, faults)
+        at = np.searchsorted(pages, begin)
+        offsets = (at << memory.page_shift) + (
+            ascending[start:end] & np.uint64(memory.page_size - 1)
+        ).astype(np.int64)
+        if pages_ok is None:
+            ok = np.ones(end - start, np.bool_)
+        else:
+            bad = np.concatenate([[0], np.cumsum(~pages_ok)])
+            beyond = ((offsets + span - 1) >> memory.page_shift) + 1
+            ok = bad[beyond] == bad[at]
+        yield order[start:end], offsets, buffer, ok
+
+
+def plausible(addresses: Words, span: int) -> Mask:
+    """Which addresses can be the kernel's: in the upper half, and not wrapping around.
+
+    A dump may serve low addresses as if they were physical, so following a damaged pointer there
+    would give plausible nonsense instead of a fault.
+    """
+    half = np.uint64(1 << 63)
+    can_be: Mask = (addresses >= half) & (addresses <= np.uint64((1 << 64) - (span + 65536)))
+    return can_be
+
+
+def _take(buffer: Bytes, offsets: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Cut one element of ``dtype`` from each offset of a buffer."""
+    size = dtype.itemsize
+    if dtype.kind in "iuf" and not (offsets & (size - 1)).any():
+        aligned: npt.NDArray[Any] = buffer.view(dtype)[offsets // size]
+        return aligned
+    cut = buffer[offsets[..., None] + np.arange(size)]
+    return np.ascontiguousarray(cut).view(dtype)[..., 0]

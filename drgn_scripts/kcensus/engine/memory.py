@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Bulk reads of a program's memory that survive unreadable pages."""
+
+from __future__ import annotations
+
+import timeit
+from collections import Counter
+from typing import TypeAlias
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.mm import pfn_to_virt
+
+from kcensus.sources.faults import reason
+
+CHUNK_BYTES = 4 << 20
+"""Default unit of bulk reads: it stays in the processor's cache while columns are cut from it."""
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+
+class Faults(Counter[str]):
+    """How many pages could not be read, by reason."""
+
+    def note(self, error: Exception, pages: int = 1) -> None:
+        """Count ``pages`` unreadable because of ``error``."""
+        self[reason(error)] += pages
+
+
+class Memory:
+    """Reads pages of a program in bulk.
+
+    :param prog: program of a Linux kernel
+    :param chunk_bytes: upper bound of one bulk read; peak memory is a small multiple of it
+    """
+
+    def __init__(self, prog: drgn.Program, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.prog = prog
+        self.page_shift = int(prog["PAGE_SHIFT"])
+        self.page_size = 1 << self.page_shift
+        self.chunk_bytes = max(chunk_bytes, self.page_size)
+        self._direct_map = self._find_direct_map()
+
+    def _find_direct_map(self) -> range:
+        """Virtual addresses that are better read by their physical address; none if unknown.
+
+        Where drgn walks the kernel's page tables, as for QEMU's dumps, that is half of the time of
+        reading a page. Where the dump or its reader knows virtual addresses, it is the other way
+        round. So both are tried, with a page that every dump has: that of some task.
+        """
+        start = int(pfn_to_virt(self.prog, 0))
+        direct = range(start, int(pfn_to_virt(self.prog, self.prog["max_pfn"])))
+        try:
+            probe = int(self.prog["init_task"].tasks.next)
+            virtual = self.prog.read(probe, 8)
+            if probe not in direct or self.prog.read(probe - start, 8, physical=True) != virtual:
+                return range(0)
+        except (LookupError, drgn.FaultError, ValueError):
+            return range(0)
+        slower = self._seconds(probe, False) > 1.5 * self._seconds(probe - start, True)
+        return direct if slower else range(0)
+
+    def _seconds(self, address: int, physical: bool) -> float:
+        """The least time that reading a word took in a few tries."""
+        return min(timeit.repeat(lambda: self.prog.read(address, 8, physical), number=1, repeat=9))
+
+    @property
+    def chunk_pages(self) -> int:
+        """Pages in one bulk read."""
+        return self.chunk_bytes >> self.page_shift
+
+    def _read(self, address: int, size: int) -> bytes:
+        direct = address in self._direct_map
+        place = address - self._direct_map.start if direct else address
+        data: bytes = self.prog.read(place, size, physical=direct)
+        return data
+
+    def word(self, address: int) -> int:
+        """Read one ``unsigned long``.
+
+        :raises drgn.FaultError: it cannot be read
+        """
+        if address in self._direct_map:
+            return int(self.prog.read_word(address - self._direct_map.start, physical=True))
+        return int(self.prog.read_word(address))
+
+    def span(self, address: int, pages: int, faults: Faults) -> tuple[Bytes, Mask | None]:
+        """Read ``pages`` pages from the page-aligned virtual ``address``.
+
+        :return: the bytes, and a mask of the readable pages (None: all of them). Unreadable pages
+            are zeros, and counted in ``faults``.
+        """
+        try:
+            data = self._read(address, pages << self.page_shift)
+        except (drgn.FaultError, ValueError) as error:
+            buffer = np.zeros(pages << self.page_shift, np.uint8)
+            readable = np.zeros(pages, np.bool_)
+            self._salvage(address, pages, buffer, readable, error, faults)
+            return buffer, readable
+        return np.frombuffer(data, np.uint8), None
+
+    def _salvage(
+        self,
+        address: int,
+        pages: int,
+        buffer: Bytes,
+        readable: Mask,
+        error: Exception,
+        faults: Faults,
+    ) -> None:
+        """Read what can be read of a span that failed as a whole, by halving it."""
+        if pages == 1:
+            faults.note(error)
+            return
+        half = pages // 2
+        for start, count in ((0, half), (half, pages - half)):
+            low, high = start << self.page_shift, (start + count) << self.page_shift
+            try:
+                data = self._read(address + low, high - low)
+            except (drgn.FaultError, ValueError) as part_error:
+                self._salvage(
+                    address + low,
+                    count,
+                    buffer[low:high],
+                    readable[start : start + count],
+                    part_error,
+                    faults,
+                )
+            else:
+                buffer[low:high] = np.frombuffer(data, np.uint8)
+                readable[start : start + count] = True
+
+    def pages(self, addresses: Words, faults: Faults) -> tuple[Bytes, Mask | None]:
+        """Read the pages at ``addresses``, which are page-aligned and ascending.
+
+        Neighbours are read together, and lie together in the result, so that something that
+        straddles two of them can be cut from it.
+
+        :return: ``len(addresses) * page_size`` bytes, and a mask as :meth:`span` returns it
+        """
+        breaks = np.flatnonzero(np.diff(addresses) != self.page_size) + 1
+        starts = [0, *breaks.tolist()]
+        ends = [*breaks.tolist(), len(addresses)]
+        if len(starts) == 1:
+            return self.span(int(addresses[0]), len(addresses), faults)
+        buffer = np.empty(len(addresses) << self.page_shift, np.uint8)
+        # A memoryview takes bytes at half of what an array's slice costs, of which there are many.
+        view, shift = buffer.data, self.page_shift
+        readable: Mask | None = None
+        for address, start, end in zip(addresses[starts].tolist(), starts, ends, strict=True):
+            try:
+                view[start << shift : end << shift] = self._read(address, (end - start) << shift)
+            except (drgn.FaultError, ValueError):
+                if readable is None:
+                    readable = np.ones(len(addresses), np.bool_)
+                data, ok = self.span(address, end - start, faults)
+                buffer[start << shift : end << shift] = data
+                readable[start:end] = True if ok is None else ok
+        return buffer, readable

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The ``struct page`` array, in chunks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
+from drgn.helpers.linux.nodemask import for_each_online_node
+
+from kcensus.engine.layout import Layout, layout
+from kcensus.engine.memory import Faults, Mask, Memory, Words
+
+PageRecords: TypeAlias = npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]
+"""Struct pages by column: an array of :attr:`PageMap.layout`'s dtype, or gathered columns."""
+
+_PAGE_MEMBERS = {
+    # 53fbef56e07d (6.18) wrapped the word in memdesc_flags_t.
+    "flags": ("flags.f", "flags"),
+    "mapcount": ("_mapcount.counter",),
+}
+_PAGE_OPTIONAL = {
+    # 1d798ca3f164 (4.4) marks a tail by bit 0 of this word; d50569612c29 (7.1) renamed it.
+    "compound": ("compound_info", "compound_head"),
+    # Before 4.4 a tail names its head here and has PG_tail in its flags.
+    "first_page": ("first_page",),
+}
+
+
+MAX_ORDER = 18
+"""No configuration allows larger compound pages (1 GiB of 4 KiB pages)."""
+
+
+@dataclass(frozen=True)
+class PageChunk:
+    """A stretch of the ``struct page`` array."""
+
+    start_pfn: int
+    raw: npt.NDArray[np.uint8]
+    """``count * sizeof(struct page)`` bytes."""
+    readable: Mask | None
+    """Per page of the array itself, as :meth:`Memory.span` gives it; None: all."""
+    count: int
+
+    def records(self, layout: Layout, stride: int) -> npt.NDArray[Any]:
+        """The structs as an array with the layout's dtype."""
+        return self.raw[: self.count * stride].view(layout.dtype(stride))
+
+
+_MOST_SECTION_BITS = 34
+"""Of SECTION_SIZE_BITS; x86 has 27, other machines up to 30."""
+
+
+def _check_sections(prog: drgn.Program) -> None:
+    """Refuse sections of an impossible size, with which drgn shifts and so allocates.
+
+    :raises LookupError: they have one
+    """
+    if "SECTION_SIZE_BITS" in prog and not 21 <= int(prog["SECTION_SIZE_BITS"]) <= (
+        _MOST_SECTION_BITS
+    ):
+        raise LookupError("the memory sections of this kernel have an impossible size")
+
+
+class PageMap:
+    """Where the struct pages are, and how page frame numbers and addresses map to each other.
+
+    :raises LookupError: the kernel's memory model is not supported (neither SPARSEMEM_VMEMMAP nor
+        FLATMEM), or it has no slab pages that can be told from others
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        prog = memory.prog
+        self.layout = layout(prog, "struct page", _PAGE_MEMBERS, _PAGE_OPTIONAL)
+        self.struct_size = self.layout.size
+        _check_sections(prog)
+        ranges = list(for_each_valid_page_range(prog))
+        self.ranges: list[tuple[int, int]] = [(start, end) for start, end, _ in ranges]
+        """Valid page frame numbers: (first, one past the last)."""
+        self.base: int = ranges[0][2].value_() if ranges else 0
+        """Address that the struct page of page frame 0 has or would have."""
+        self.direct_map: int = pfn_to_virt(prog, 0).value_()
+        """Address that page frame 0 has or would have in the direct map."""
+        self.page_shift = memory.page_shift
+
+    @cached_property
+    def pages(self) -> int:
+        """How many page frames have a struct page."""
+        return sum(end - start for start, end in self.ranges)
+
+    def chunk_spans(self) -> list[tuple[int, int]]:
+        """The array cut into bulk reads: (first page frame, count).
+
+        Cuts are aligned so that no compound page of any order straddles two chunks.
+        """
+        count = max(self.memory.chunk_bytes // self.struct_size, 1)
+        align = 1 << (count.bit_length() - 1)
+        spans = []
+        for start, end in self.ranges:
+            while start < end:
+                stop = min((start // align + 1) * align, end)
+                spans.append((start, stop - start))
+                start = stop
+        return spans
+
+    def read(self, start_pfn: int, count: int, faults: Faults) -> PageChunk:
+        """Read ``count`` struct pages from that of ``start_pfn`` on."""
+        address = self.base + start_pfn * self.struct_size
+        size = count * self.struct_size
+        # The array's ends need not be page-aligned.
+        low = address & ~(self.memory.page_size - 1)
+        pages = -((low - address - size) // self.memory.page_size)
+        raw, readable = self.memory.span(low, pages, faults)
+        skip = address - low
+        mask = None
+        if readable is not None:
+            offsets = skip + np.arange(count) * self.struct_size
+            last = (offsets + self.struct_size - 1) >> self.page_shift
+            mask = readable[offsets >> self.page_shift] & readable[last]
+        return PageChunk(start_pfn, raw[skip : skip + size], mask, count)
+
+    def chunks(self, faults: Faults) -> Iterator[PageChunk]:
+        """Read the whole array, chunk by chunk."""
+        for start, count in self.chunk_spans():
+            yield self.read(start, count, faults)
+
+    def virt(self, pfn: npt.NDArray[np.int64]) -> Words:
+        """Direct map addresses of page frames."""
+        return (pfn.astype(np.uint64) << np.uint64(self.page_shift)) + np.uint64(self.direct_map)
+
+    def pfn(self, address: Words) -> npt.NDArray[np.int64]:
+        """Page frame numbers of direct map addresses; meaningless for other addresses."""
+        offset = address - np.uint64(self.direct_map)
+        return (offset >> np.uint64(self.page_shift)).astype(np.int64)
+
+    def struct_page(self, pfn: npt.NDArray[np.int64]) -> Words:
+        """Addresses of the struct pages of page frames."""
+        return pfn.astype(np.uint64) * np.uint64(self.struct_size) + np.uint64(self.base)
+
+    def valid(self, pfn: npt.NDArray[np.int64]) -> Mask:
+        """Which page frames have a struct page."""
+        if not self.ranges:
+            return np.zeros(len(pfn), np.bool_)
+        starts = np.array([start for start, _ in self.ranges])
+        ends = np.array([end for _, end in self.ranges])
+        at = np.searchsorted(starts, pfn, side="right") - 1
+        found: Mask = (at >= 0) & (pfn < ends[at])
+        return found
+
+    def is_tail(self, records: PageRecords) -> Mask:
+        """Which struct pages are tails of a compound page."""
+        return self._tail(records[self._tail_word])
+
+    @cached_property
+    def _tail_word(self) -> str:
+        return "compound" if "compound" in self.layout else "flags"
+
+    @cached_property
+    def _tail_bit(self) -> np.uint64:
+        return np.uint64(
+            1 if self._tail_word == "compound" else 1 << min(self._enum("PG_tail"), 63)
+        )
+
+    def _tail(self, word: Words) -> Mask:
+        tail: Mask = (word & self._tail_bit).astype(np.bool_)
+        return tail
+
+    def head(self, pfn: npt.NDArray[np.int64], records: PageRecords) -> Words:
+        """Addresses of the struct pages of the compound heads, given the pages' own records."""
+        own = self.struct_page(pfn)
+        if "compound" not in self.layout:
+            return np.where(self.is_tail(records), records["first_page"], own)
+        info = records["compound"]
+        if self._compound_is_mask:
+            return np.where(self.is_tail(records), own & info, own)
+        return np.where(self.is_tail(records), info - np.uint64(1), own)
+
+    @cached_property
+    def _compound_is_mask(self) -> bool:
+        # 8c846c879e22 (7.1): with a struct page of a power of two and HugeTLB vmemmap
+        # optimization, a tail holds a mask instead of its head's address.
+        power = self.struct_size & (self.struct_size - 1) == 0
+        return power and self.memory.prog.type("struct zone").has_member("vmemmap_tails")
+
+    def _enum(self, name: str) -> int:
+        return int(self.memory.prog.constant(name).value_())
+
+    @cached_property
+    def _slab_value(self) -> int | None:
+        # 46df8e73a4a3 (6.10) freed PG_slab: a slab page is told by the value that overlays
+        # _mapcount, which the kernel exports for makedumpfile.
+        text = self.memory.prog["VMCOREINFO"].string_()
+        match = re.search(rb"^NUMBER\(PAGE_SLAB_MAPCOUNT_VALUE\)=(-?\d+)$", text, re.MULTILINE)
+        return int(match.group(1)) if match else None
+
+    @cached_property
+    def _slab_flag(self) -> np.uint64:
+        return np.uint64(1 << min(self._enum("PG_slab"), 63))
+
+    def is_slab(self, records: PageRecords) -> Mask:
+        """Which struct pages are the head of a slab."""
+        if self._slab_value is not None:
+            slab: Mask = records["mapcount"] == np.int32(self._slab_value)
+        else:
+            slab = (records["flags"] & self._slab_flag).astype(np.bool_)
+        at = np.flatnonzero(slab)
+        slab[at] = ~self._tail(records[self._tail_word][at])
+        return slab
+
+    @cached_property
+    def marks_large_kmalloc(self) -> bool:
+        """Whether pages of a kmalloc() beyond the largest slab cache can be recognised (6.15)."""
+        return self._large_kmalloc is not None
+
+    @cached_property
+    def _large_kmalloc(self) -> np.uint32 | None:
+        try:
+            return np.uint32(self._enum("PGTY_large_kmalloc"))
+        except LookupError:
+            return None
+
+    def large_kmalloc_pages(self, records: npt.NDArray[Any]) -> int:
+        """Pages of large kmalloc() allocations whose heads are among consecutive struct pages."""
+        if self._large_kmalloc is None:
+            return 0
+        page_type = records["mapcount"].view(np.uint32) >> np.uint32(24)
+        heads = np.flatnonzero(page_type == self._large_kmalloc)
+        heads = heads[heads + 1 < len(records)]
+        # The order of a compound page is the low byte of the flags of its first tail (6.6).
+        orders = (records["flags"][heads + 1] & np.uint64(0xFF)).astype(np.int64)
+        return int((1 << orders[orders <= MAX_ORDER]).sum())
+
+    @cached_property
+    def nodes(self) -> list[int]:
+        """NUMA nodes that are online."""
+        return list(for_each_online_node(self.memory.prog))
+
+    @cached_property
+    def _node_bits(self) -> int:
+        """Width of the node number at the top of ``page.flags``; 0 if there is but one node.
+
+        With SPARSEMEM_VMEMMAP no section number stands above it, and its width is the logarithm
+        of MAX_NUMNODES, which is the length of ``node_data`` (include/linux/page-flags-layout.h).
+        """
+        if len(self.nodes) < 2:
+            return 0
+        length = self.memory.prog["node_data"].type_.length
+        return int(length - 1).bit_length() if length else 0
+
+    def node(self, flags: Words) -> npt.NDArray[np.uint16]:
+        """NUMA nodes of pages, from their flags."""
+        if not self._node_bits:
+            return np.full(len(flags), self.nodes[0] if self.nodes else 0, np.uint16)
+        return (flags >> np.uint64(64 - self._node_bits)).astype(np.uint16)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Free objects that CPUs and nodes keep for themselves, beside the free lists of the slabs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.percpu import per_cpu_ptr
+
+from kcensus.engine.chase import Damage, Lanes, chase, pointer_step
+from kcensus.engine.gather import gather, gather_arrays
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.slub.pages import MAX_ORDER
+from kcensus.engine.slub.slabs import SlabCache, SlabMap, Slabs
+
+Ids: TypeAlias = npt.NDArray[np.int32]
+"""Indexes in :attr:`SlabMap.caches`."""
+
+_LIMIT = 1 << 16
+"""No sheaf is that large and no barn holds that many of them: a larger number is damage."""
+_BLOCK = 1 << 18
+"""Per-CPU structures to look at together: with child caches there can be millions."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """Free objects that their slab counts as in use.
+
+    They stand in a CPU's free list (up to 6.19), or in a sheaf of a CPU or of a node's barn
+    (since 6.18). A CPU's *partial* slabs need no mention: their own free lists are complete.
+    """
+
+    address: Words
+    """Ascending, unique."""
+    cache: Ids
+    lost: int
+    """Lists or sheaves that could not be followed to their end."""
+
+    def slots(
+        self, slab_map: SlabMap, slabs: Slabs
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Which slots of slabs, in ascending order of address, hold parked objects.
+
+        :return: rows of the slabs, and numbers of the slots in them; a pointer to anything but
+            the start of a slot is not a parked object
+        """
+        if not len(slabs):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        # Of all parked objects only those in reach are looked at: there are as many chunks as
+        # memory, and as many parked objects as CPUs.
+        reach = np.uint64(slab_map.memory.page_size << MAX_ORDER)
+        low, high = np.searchsorted(
+            self.address, np.array([slabs.address[0], slabs.address[-1] + reach])
+        )
+        row = np.searchsorted(slabs.address, self.address[low:high], side="right") - 1
+        at = np.flatnonzero(self.cache[low:high] == slabs.cache[row])
+        row, at = row[at], at + low
+        pad = slab_map.column("left_pad")[self.cache[at]]
+        size = slab_map.column("slot_size")[self.cache[at]]
+        distance = self.address[at] - slabs.address[row] - pad
+        number = distance // size
+        fits = (number * size == distance) & (number < slabs.objects[row])
+        return row[fits], number[fits].astype(np.int64)
+
+
+def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
+    """Find the parked objects of some caches."""
+    cpus = max(len(list(for_each_possible_cpu(slab_map.prog))), 1)
+    block = max(_BLOCK // cpus, 1)
+    found: list[tuple[Words, Ids]] = []
+    lost = 0
+    for start in range(0, len(caches), block):
+        search = _Search(slab_map, caches[start : start + block])
+        search.cpu_freelists()
+        search.sheaves()
+        found += search.found
+        lost += search.lost
+    if not found:
+        return Parked(np.empty(0, np.uint64), np.empty(0, np.int32), lost)
+    address, first = np.unique(np.concatenate([part for part, _ in found]), return_index=True)
+    return Parked(address, np.concatenate([part for _, part in found])[first], lost)
+
+
+class _Search:
+    def __init__(self, slab_map: SlabMap, caches: Sequence[SlabCache]) -> None:
+        self.slab_map = slab_map
+        self.memory = slab_map.memory
+        self.prog = slab_map.prog
+        self.caches = caches
+        self.cache_type = self.prog.type("struct kmem_cache")
+        self.faults = Faults()
+        self.found: list[tuple[Words, Ids]] = []
+        self.lost = 0
+
+    def per_cpu(self, member: str) -> tuple[Words, Ids]:
+        """Addresses of a per-CPU structure of every cache on every possible CPU, and the caches.
+
+        Possible rather than online CPUs: one that went offline was flushed, but a dump may catch
+        it half way.
+        """
+        addresses = np.array([cache.address for cache in self.caches], np.uint64)
+        at = layout(self.prog, self.cache_type, [member])
+        read = gather(self.memory, addresses, at, self.faults)
+        self.lost += int((~read.readable).sum())
+        pointers = read[member]
+        ids = np.array([cache.id for cache in self.caches], np.int32)[pointers != 0]
+        cpus = list(for_each_possible_cpu(self.prog))
+        null = drgn.NULL(self.prog, "void *")
+        shift = np.array([per_cpu_ptr(null, cpu).value_() for cpu in cpus], np.uint64)
+        addresses = pointers[pointers != 0][:, None] + shift[None, :]
+        return addresses.ravel(), np.repeat(ids, len(cpus))
+
+    def cpu_freelists(self) -> None:
+        # 32c894c7274b (7.0) removed struct kmem_cache_cpu; SLUB_TINY has none either.
+        if not self.cache_type.has_member("cpu_slab"):
+            return
+        addresses, ids = self.per_cpu("cpu_slab")
+        # bb192ed9aa71 (5.17) renamed the member.
+        active = layout(
+            self.prog, "struct kmem_cache_cpu", {"freelist": "freelist", "slab": ("slab", "page")}
+        )
+        cpu = gather(self.memory, addresses, active, self.faults)
+        owner = gather(self.memory, cpu["slab"], self.slab_map.layout, self.faults)
+        # A list without an active slab of this cache is left over from an earlier one.
+        valid = owner.readable & (self.slab_map.cache_ids(owner["cache"]) == ids)
+        heads = np.where(valid, cpu["freelist"], np.uint64(0))
+        code = self.slab_map.freelist_code
+        damage = Damage()
+
+        def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+            return self.slab_map.next_free(code, nodes, ids[lanes])
+
+        self.lost += int(((cpu["slab"] != 0) & (cpu["freelist"] != 0) & ~owner.readable).sum())
+        longest = int(owner["objects"].max(initial=0))
+        for lanes, nodes in chase(heads, step, limit=longest + 1, damage=damage):
+            self.found.append((nodes, ids[lanes]))
+        self.lost += damage.lists + int((~cpu.readable).sum())
+
+    def sheaves(self) -> None:
+        # 2d517aa09bbc (6.18) added sheaves.
+        if not self.cache_type.has_member("cpu_sheaves"):
+            return
+        addresses, ids = self.per_cpu("cpu_sheaves")
+        # A third one collects objects for RCU; they are not free yet.
+        slots = layout(self.prog, "struct slub_percpu_sheaves", ["main", "spare"])
+        cpu = gather(self.memory, addresses, slots, self.faults)
+        barn, barn_ids = self.full_sheaves()
+        sheaf = np.concatenate([cpu["main"], cpu["spare"], barn])
+        cache = np.concatenate([ids, ids, barn_ids])[sheaf != 0]
+        sheaf = sheaf[sheaf != 0]
+        header = layout(self.prog, "struct slab_sheaf", ["size"])
+        sizes = gather(self.memory, sheaf, header, self.faults)
+        wild = ~sizes.readable | (sizes["size"] > self.sheaf_capacity(cache))
+        self.lost += int((~cpu.readable).sum() + wild.sum())
+        offset = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "objects"))
+        word = self.slab_map.word.fields["word"].dtype
+        for size in np.unique(sizes["size"][~wild]).tolist():
+            rows = np.flatnonzero(~wild & (sizes["size"] == size))
+            objects, ok = gather_arrays(self.memory, sheaf[rows] + offset, size, word, self.faults)
+            self.lost += int((~ok).sum())
+            self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
+
+    def sheaf_capacity(self, ids: Ids) -> Words:
+        """How many objects a sheaf of each cache holds at most."""
+        if not self.cache_type.has_member("sheaf_capacity"):
+            return np.full(len(ids), _LIMIT, np.uint64)
+        member = layout(self.prog, self.cache_type, ["sheaf_capacity"])
+        caches = np.array([self.slab_map.caches[id_].address for id_ in ids.tolist()], np.uint64)
+        read = gather(self.memory, caches, member, self.faults)
+        capacity: Words = np.minimum(read["sheaf_capacity"].astype(np.uint64), np.uint64(_LIMIT))
+        return capacity
+
+    def full_sheaves(self) -> tuple[Words, Ids]:
+        """Full sheaves in the barns of all nodes, and their caches."""
+        barns, cache_ids, unknown = self.slab_map.per_node("barn", self.caches, self.faults)
+        self.lost += len(unknown)
+        full = drgn.offsetof(self.prog.type("struct node_barn"), "sheaves_full")
+        ends = barns + np.uint64(full)
+        link = self.slab_map.word
+        heads = gather(self.memory, ends, link, self.faults)
+        self.lost += int((~heads.readable).sum())
+        first = heads["word"]
+        step = pointer_step(self.memory, link, "word", self.faults)
+        damage = Damage()
+        walk = list(chase(first, step, limit=_LIMIT, damage=damage, ends=ends))
+        self.lost += damage.lists
+        if not walk:
+            return np.empty(0, np.uint64), np.empty(0, np.int32)
+        back = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "barn_list"))
+        lanes = np.concatenate([lanes for lanes, _ in walk])
+        return np.concatenate([nodes for _, nodes in walk]) - back, cache_ids[lanes]

@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The slab caches of a kernel, and an index of their slabs made from the ``struct page`` array.
+
+Only SLUB is understood: SLAB and SLOB went in 6.8 and 6.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.nodemask import nr_node_ids
+from drgn.helpers.linux.slab import get_slab_cache_aliases
+
+from kcensus.engine.chase import circular
+from kcensus.engine.gather import Gathered, gather
+from kcensus.engine.layout import Layout, LayoutError, Path, layout
+from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.slub.freelist import FreelistCode
+from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
+from kcensus.engine.strings import c_strings
+from kcensus.engine.workers import each
+from kcensus.progress import Progress, SilentProgress
+
+_SLAB_MEMBERS = {
+    "cache": ("slab_cache",),
+    "freelist": ("freelist",),
+    "inuse": ("inuse",),
+    "objects": ("objects",),
+}
+
+
+class UnsupportedAllocator(LookupError):
+    """The kernel's slab allocator is not SLUB."""
+
+
+@dataclass(frozen=True)
+class SlabCache:
+    """What the scan needs to know of one ``struct kmem_cache``."""
+
+    id: int
+    """Index in :attr:`SlabMap.caches`."""
+    object: drgn.Object
+    """``struct kmem_cache *``"""
+    name: str
+    """As the kernel has it; not safe to print."""
+    object_size: int
+    """Bytes the user of the cache asked for."""
+    slot_size: int
+    """Distance of two objects, bytes."""
+    objects_per_slab: int
+    """As slabs are normally allocated."""
+    most_objects: int
+    """No slab holds more. (Up to 5.8 the order could be changed at run time.)"""
+    order: int
+    """Of a slab as normally allocated; under pressure SLUB falls back to a smaller one."""
+    free_offset: int
+    """Where in a free object the pointer to the next one stands."""
+    secret: int
+    """``kmem_cache.random``, 0 where free list pointers are not obfuscated."""
+    left_pad: int
+    """Bytes before the first object of a slab (``red_left_pad``)."""
+    flags: int
+    merged: bool
+    """The cache serves users of several names (``refcount`` above 1)."""
+
+    @property
+    def address(self) -> int:
+        """Address of the ``struct kmem_cache``."""
+        return int(self.object.value_())
+
+
+_CACHE_MEMBERS = {
+    "object_size": "object_size",
+    "slot_size": "size",
+    "oo": "oo.x",
+    "free_offset": "offset",
+    "name": "name",
+    "flags": "flags",
+    "refcount": "refcount",
+}
+_CACHE_OPTIONAL = {
+    "secret": "random",  # CONFIG_SLAB_FREELIST_HARDENED (4.14)
+    "left_pad": "red_left_pad",  # 4.6
+    "max": "max.x",  # until 5.18
+}
+
+
+def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
+    """The ``struct kmem_cache`` on ``slab_caches``, and how many ends of the list were torn.
+
+    drgn's ``for_each_slab_cache()`` ends in an exception there, and on a cycle never.
+    """
+    prog = memory.prog
+    back = np.uint64(drgn.offsetof(prog.type("struct kmem_cache"), "list"))
+    head = prog["slab_caches"].address_of_().value_()
+    nodes, torn = circular(memory, head, faults, limit=_MAX_CACHES)
+    return nodes - back, torn
+
+
+def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
+    """All caches, how many ends of their list were torn, and how many caches were no use.
+
+    The members are gathered: one by one they would take longer than a scan.
+    """
+    prog = memory.prog
+    members = layout(prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
+    addresses, torn = _cache_addresses(memory, faults)
+    read = gather(memory, addresses, members, faults)
+    names = c_strings(memory, read["name"], faults)
+    nothing = np.zeros(len(addresses), np.uint64)
+    secrets = read.columns.get("secret", nothing).tolist()
+    pads = read.columns.get("left_pad", nothing).tolist()
+    most = np.maximum(read["oo"] & 0xFFFF, read.columns.get("max", read["oo"]) & 0xFFFF).tolist()
+    type_ = prog.pointer_type(prog.type("struct kmem_cache"))
+    rows = np.flatnonzero(read.readable & _possible(memory, read)).tolist()
+    caches = [
+        SlabCache(
+            id=id_,
+            object=drgn.Object(prog, type_, value=int(addresses[row])),
+            name=(names[row] or b"?").decode(errors="backslashreplace"),
+            object_size=int(read["object_size"][row]),
+            slot_size=int(read["slot_size"][row]),
+            objects_per_slab=int(read["oo"][row]) & 0xFFFF,
+            most_objects=most[row],
+            order=int(read["oo"][row]) >> 16,
+            free_offset=int(read["free_offset"][row]),
+            secret=secrets[row],
+            left_pad=pads[row],
+            flags=int(read["flags"][row]),
+            merged=int(read["refcount"][row]) > 1,
+        )
+        for id_, row in enumerate(rows)
+    ]
+    return caches, torn, len(addresses) - len(rows)
+
+
+def _possible(memory: Memory, read: Gathered) -> Mask:
+    """Which caches have a geometry that can be: all bounds of a scan follow from it."""
+    objects, order = read["oo"].astype(np.int64) & 0xFFFF, read["oo"].astype(np.int64) >> 16
+    slot, size = read["slot_size"].astype(np.int64), read["object_size"].astype(np.int64)
+    free = read["free_offset"].astype(np.int64)
+    pad = read.columns.get("left_pad", np.zeros(len(slot))).astype(np.int64)
+    slab = memory.page_size << np.minimum(order, MAX_ORDER)
+    possible: Mask = (order <= MAX_ORDER) & (objects > 0) & (objects * slot <= slab)
+    possible &= (size > 0) & (size <= slot) & (free % 8 == 0) & (free >= 0) & (free <= slot - 8)
+    return possible & (pad >= 0) & (pad < slot)
+
+
+_MAX_CACHES = 1 << 20
+"""Child caches of memory cgroups make many; more than that is damage."""
+
+
+@dataclass(frozen=True)
+class Slabs:
+    """Slabs as columns, one row each, in ascending order of address."""
+
+    address: Words
+    """Of the first byte, in the direct map."""
+    cache: npt.NDArray[np.int32]
+    """Index in :attr:`SlabMap.caches`; -1 for a cache that is not on the kernel's list."""
+    objects: npt.NDArray[np.uint16]
+    inuse: npt.NDArray[np.uint16]
+    """As the kernel counts: objects in a CPU's free list or in a sheaf are in use."""
+    freelist: Words
+    node: npt.NDArray[np.uint16]
+    extra: Mapping[str, npt.NDArray[Any]]
+    """Further members of the slab that were asked for."""
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Slabs:
+        return Slabs(
+            self.address[rows],
+            self.cache[rows],
+            self.objects[rows],
+            self.inuse[rows],
+            self.freelist[rows],
+            self.node[rows],
+            {name: column[rows] for name, column in self.extra.items()},
+        )
+
+    @staticmethod
+    def concatenate(parts: Sequence[Slabs]) -> Slabs:
+        """All rows of ``parts``, of which there is at least one."""
+        return Slabs(
+            np.concatenate([part.address for part in parts]),
+            np.concatenate([part.cache for part in parts]),
+            np.concatenate([part.objects for part in parts]),
+            np.concatenate([part.inuse for part in parts]),
+            np.concatenate([part.freelist for part in parts]),
+            np.concatenate([part.node for part in parts]),
+            {name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra},
+        )
+
+
+@dataclass
+class ScanReport:
+    """What a scan could not read or make sense of."""
+
+    memmap: Faults = field(default_factory=Faults)
+    """Pages of the ``struct page`` array."""
+    slabs: Faults = field(default_factory=Faults)
+    """Pages of slabs."""
+    objects_unreadable: int = 0
+    """Slots on pages that could not be read."""
+    objects_uncertain: int = 0
+    """Free objects that could not be told from allocated ones, since their slab's free list is
+    torn; they are taken for allocated."""
+    slabs_torn: int = 0
+    """Slabs whose free list does not end, or does not match the slab's count."""
+    slabs_invalid: int = 0
+    """Slabs whose counters are impossible; they are left out."""
+    lists_lost: int = 0
+    """Free lists of CPUs, sheaves or barns that could not be followed to their end; what they
+    hold is taken for allocated."""
+
+    def add(self, other: ScanReport) -> None:
+        """Add what another report counted."""
+        # Nearly always empty, and updating a Counter with nothing is slow.
+        if other.memmap or other.slabs:
+            self.memmap.update(other.memmap)
+            self.slabs.update(other.slabs)
+        self.objects_unreadable += other.objects_unreadable
+        self.objects_uncertain += other.objects_uncertain
+        self.slabs_torn += other.slabs_torn
+        self.slabs_invalid += other.slabs_invalid
+        self.lists_lost += other.lists_lost
+
+    @property
+    def complete(self) -> bool:
+        """Nothing was missed."""
+        lost = self.objects_uncertain + self.slabs_torn + self.slabs_invalid + self.lists_lost
+        return not (self.memmap or self.slabs or lost)
+
+
+class SlabMap:
+    """The slab allocator of one kernel.
+
+    :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
+    """
+
+    def __init__(self, memory: Memory, extra: Mapping[str, Path] | None = None) -> None:
+        """
+        :param extra: further members of ``struct slab`` that slabs shall have as columns; those
+            that this kernel lacks are left out
+        """
+        self.memory = memory
+        self.prog = memory.prog
+        if not self.prog.type("struct kmem_cache").has_member("oo"):
+            raise UnsupportedAllocator(
+                "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
+            )
+        self.pages = PageMap(memory)
+        # d122019bf061 (5.17) split struct slab from struct page, which it still overlays.
+        try:
+            slab_type = self.prog.type("struct slab")
+        except LookupError:
+            slab_type = self.prog.type("struct page")
+        self.layout = layout(self.prog, slab_type, _SLAB_MEMBERS, extra)
+        self._extra = [name for name in extra or {} if name in self.layout]
+        self.faults = Faults()
+        """Unreadable pages of the caches' own structures."""
+        self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
+        addresses = np.array([cache.address for cache in self.caches], np.uint64)
+        self._columns: dict[str, Words] = {}
+        self._cache_order = np.argsort(addresses)
+        self._cache_sorted = addresses[self._cache_order]
+
+    def cache_ids(self, pointers: Words) -> npt.NDArray[np.int32]:
+        """Indexes in :attr:`caches` of ``struct kmem_cache`` pointers, -1 for unknown ones."""
+        if not self.caches:
+            return np.full(len(pointers), -1, np.int32)
+        at = np.searchsorted(self._cache_sorted, pointers)
+        at[at == len(self._cache_sorted)] = 0
+        known = self._cache_sorted[at] == pointers
+        return np.where(known, self._cache_order[at], -1).astype(np.int32)
+
+    def chunk(self, span: tuple[int, int], report: ScanReport) -> Slabs:
+        """The slabs of one stretch of the page array; ``span`` is from ``chunk_spans()``."""
+        return self.slabs(self.pages.read(*span, report.memmap), report)
+
+    def slabs(
+        self, chunk: PageChunk, report: ScanReport, wanted: Sequence[SlabCache] | None = None
+    ) -> Slabs:
+        """The slabs whose struct pages are in a chunk.
+
+        :param wanted: only those of these caches
+        """
+        pages = chunk.records(self.pages.layout, self.pages.struct_size)
+        found = self.pages.is_slab(pages)
+        if chunk.readable is not None:
+            found &= chunk.readable
+        at = np.flatnonzero(found)
+        records = chunk.records(self.layout, self.pages.struct_size)[at]
+        slabs = Slabs(
+            address=self.pages.virt(at + chunk.start_pfn),
+            cache=self.cache_ids(records["cache"]),
+            objects=self.layout.column(records, "objects").astype(np.uint16),
+            inuse=self.layout.column(records, "inuse").astype(np.uint16),
+            freelist=records["freelist"],
+            node=self.pages.node(pages["flags"][at]),
+            extra={name: self.layout.column(records, name) for name in self._extra},
+        )
+        if wanted is not None:
+            # One more for the unknown cache, which is -1.
+            chosen = np.zeros(len(self.caches) + 1, np.bool_)
+            chosen[[cache.id for cache in wanted]] = True
+            slabs = slabs[chosen[slabs.cache]]
+        if self._kfence_pool:
+            slabs = slabs[~self._is_kfence(slabs)]
+        valid = self._valid(slabs)
+        if valid.all():
+            return slabs
+        report.slabs_invalid += int((~valid).sum())
+        return slabs[valid]
+
+    @cached_property
+    def _kfence_pool(self) -> int:
+        try:
+            return int(self.prog["__kfence_pool"])
+        except LookupError:
+            return 0
+
+    def _is_kfence(self, slabs: Slabs) -> Mask:
+        """Which are pages of KFENCE rather than slabs.
+
+        0ce20dd84089 (5.12) has a pool whose every other page passes for a slab of one object, so
+        that kfree() takes it. They have neither a count nor a list; an empty slab has a list.
+        """
+        bare: Mask = (slabs.objects <= 1) & (slabs.inuse == 0) & (slabs.freelist == 0)
+        bare &= slabs.address >= np.uint64(self._kfence_pool)
+        return bare
+
+    def _valid(self, slabs: Slabs) -> Mask:
+        """Which slabs have counters that can be; what is computed with others has no bounds."""
+        valid = (slabs.objects > 0) & (slabs.inuse <= slabs.objects)
+        if self.caches:
+            most = self.column("most_objects")[slabs.cache]
+            valid &= (slabs.objects <= most) | (slabs.cache < 0)
+        return valid & (slabs.node <= max(self.pages.nodes, default=0))
+
+    def index(
+        self,
+        wanted: Sequence[SlabCache],
+        report: ScanReport,
+        *,
+        jobs: int = 1,
+        progress: Progress | None = None,
+    ) -> Slabs:
+        """All slabs of some caches."""
+        spans = self.pages.chunk_spans()
+
+        def scan(task: int) -> tuple[Slabs, ScanReport]:
+            part = ScanReport()
+            chunk = self.pages.read(*spans[task], part.memmap)
+            return self.slabs(chunk, part, wanted), part
+
+        parts: list[Slabs] = []
+        with (progress or SilentProgress()).step("struct page array", len(spans)) as step:
+            for slabs, part in each(scan, len(spans), jobs):
+                parts.append(slabs)
+                report.add(part)
+                step.advance()
+        return Slabs.concatenate(parts)
+
+    def slab_pages(self, slabs: Slabs) -> npt.NDArray[np.int64]:
+        """Pages of each slab.
+
+        The order follows from the number of objects alone: a slab of the next smaller order would
+        hold at most half of them. So no tail page needs to be read, whose order field moved often.
+        """
+        pages = np.left_shift(1, self.column("order").astype(np.int64))[slabs.cache]
+        usual = self.column("objects_per_slab").astype(np.uint16)[slabs.cache]
+        smaller = np.flatnonzero(slabs.objects != usual)
+        if len(smaller):
+            slot = self.column("slot_size").astype(np.int64)[slabs.cache[smaller]]
+            need = -(-(slabs.objects[smaller] * slot) >> self.memory.page_shift)
+            pages[smaller] = 1 << np.ceil(np.log2(np.maximum(need, 1))).astype(np.int64)
+        return pages
+
+    @cached_property
+    def freelist_code(self) -> FreelistCode:
+        """Whether hardened free list pointers swap bytes: what makes sense of the lists here.
+
+        A right guess leads to a free object of the same slab or to the end of the list, a wrong
+        one practically never does.
+        """
+        hardened = self.column("secret") != 0
+        if not hardened.any():
+            return FreelistCode()
+        sample: list[Slabs] = []
+        spans = (
+            (start + skip, min(_SAMPLE_PAGES, count - skip))
+            for start, count in self.pages.chunk_spans()
+            for skip in range(0, count, _SAMPLE_PAGES)
+        )
+        for span in spans:
+            slabs = self.chunk(span, ScanReport())
+            slabs = slabs[(slabs.freelist != 0) & (slabs.cache >= 0)]
+            sample.append(slabs[hardened[slabs.cache]])
+            if sum(map(len, sample)) >= _SAMPLE:
+                break
+        slabs = Slabs.concatenate(sample)[:_SAMPLE]
+        end = slabs.address + (
+            self.slab_pages(slabs).astype(np.uint64) << np.uint64(self.memory.page_shift)
+        )
+        votes = {}
+        for code in (FreelistCode(swab=True), FreelistCode(swab=False)):
+            following, readable = self.next_free(code, slabs.freelist, slabs.cache)
+            inside = (following >= slabs.address) & (following < end)
+            votes[code] = int((readable & ((following == 0) | inside)).sum())
+        return max(votes, key=lambda code: votes[code])
+
+    def next_free(
+        self, code: FreelistCode, objects: Words, cache: npt.NDArray[np.int32]
+    ) -> tuple[Words, Mask]:
+        """The next free objects after free ``objects``, and which of them could be read."""
+        place = objects + self.column("free_offset")[cache]
+        read = gather(self.memory, place, self.word, Faults())
+        return code.decode(read["word"], place, self.column("secret")[cache]), read.readable
+
+    @cached_property
+    def word(self) -> Layout:
+        """An ``unsigned long`` by itself."""
+        return layout(self.prog, "struct list_head", {"word": "next"})
+
+    def column(self, name: str) -> Words:
+        """A number of every cache, such as ``slot_size``, as an array over cache ids."""
+        if name not in self._columns:
+            self._columns[name] = np.array(
+                [getattr(cache, name) for cache in self.caches], np.uint64
+            )
+        return self._columns[name]
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """Names of merged caches, and the name of the cache that each became.
+
+        Empty where the kernel does not tell (without CONFIG_SYSFS), or the tree of names is torn.
+        """
+        try:
+            return get_slab_cache_aliases(self.prog)
+        except (LookupError, drgn.FaultError, RecursionError):
+            return {}
+
+    @cached_property
+    def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
+        """The root cache and the memory cgroup of each cache.
+
+        Up to 5.8 each memory cgroup had child caches of its own, which name both in their
+        ``memcg_params``; 9855609bde03 (5.9) ended that.
+
+        :return: per cache the id of its root cache, itself for a root; and the address of its
+            ``struct mem_cgroup``, 0 for a root
+        """
+        roots = np.arange(len(self.caches))
+        owners = np.zeros(len(self.caches), np.uint64)
+        type_ = self.prog.type("struct kmem_cache")
+        if not type_.has_member("memcg_params"):
+            return roots, owners
+        places = np.array([cache.address for cache in self.caches], np.uint64)
+        places += np.uint64(drgn.offsetof(type_, "memcg_params"))
+        params = type_.member("memcg_params").type
+        if params.kind == drgn.TypeKind.POINTER:  # until 4.3
+            params = params.type
+            places = gather(self.memory, places, self.word, self.faults)["word"]
+        members = {"root": "root_cache", "memcg": "memcg"}
+        try:
+            # is_root_cache was there until 4.10; a root's other members then mean something else.
+            links = layout(self.prog, params, members, {"is_root": "is_root_cache"})
+        except LayoutError:
+            return roots, owners
+        read = gather(self.memory, places, links, self.faults)
+        found = self.cache_ids(read["root"])
+        child = read.readable & (found >= 0) & (found != roots)
+        if "is_root" in links:
+            child &= read["is_root"] == 0
+        roots[child] = found[child]
+        owners[child] = read["memcg"][child]
+        return roots, owners
+
+    def per_node(
+        self, name: str, caches: Sequence[SlabCache], faults: Faults
+    ) -> tuple[Words, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """The caches' structures for each NUMA node.
+
+        :param name: ``node`` for the ``kmem_cache_node``, or ``barn`` (since 6.18)
+        :return: addresses of those that exist, the ids of their caches, and the ids of the caches
+            of which one could not be found out
+        """
+        type_ = self.prog.type("struct kmem_cache")
+        nodes = nr_node_ids(self.prog)
+        cache = np.array([cache.address for cache in caches], np.uint64)
+        ids = np.array([cache.id for cache in caches], np.int32)
+        # 5ba6bc27b1f9 (7.1) put the pointers to node and barn side by side; before, the barn's
+        # was in the kmem_cache_node.
+        together = type_.has_member("per_node")
+        first = drgn.offsetof(type_, f"per_node[0].{name}" if together else "node[0]")
+        second = drgn.offsetof(type_, f"per_node[1].{name}" if together else "node[1]")
+        steps = np.arange(nodes) * (second - first) + first
+        places = (cache[:, None] + steps.astype(np.uint64)[None, :]).ravel()
+        read = gather(self.memory, places, self.word, faults)
+        pointers, lost = read["word"], ~read.readable
+        owners = np.repeat(ids, nodes)
+        if name == "barn" and not together:
+            member = layout(self.prog, "struct kmem_cache_node", ["barn"])
+            barns = gather(self.memory, pointers, member, faults)
+            lost |= (pointers != 0) & ~barns.readable
+            pointers = barns["barn"]
+        return pointers[pointers != 0], owners[pointers != 0], owners[lost]
+
+    def containing(self, addresses: Words, faults: Faults) -> npt.NDArray[np.int32]:
+        """Indexes in :attr:`caches` of the caches that addresses were allocated from.
+
+        :return: -1 where an address is in no slab
+        """
+        pfn = self.pages.pfn(addresses)
+        at = np.flatnonzero(self.pages.valid(pfn))
+        found = np.full(len(addresses), -1, np.int32)
+        own = gather(self.memory, self.pages.struct_page(pfn[at]), self.pages.layout, faults)
+        heads = self.pages.head(pfn[at], own.columns)
+        page = gather(self.memory, heads, self.pages.layout, faults)
+        slab = gather(self.memory, heads, self.layout, faults)
+        slabs = page.readable & slab.readable & self.pages.is_slab(page.columns)
+        found[at[slabs]] = self.cache_ids(slab["cache"][slabs])
+        return found
+
+
+_SAMPLE = 64
+"""Free lists to look at for :attr:`SlabMap.freelist_code`."""
+_SAMPLE_PAGES = 4096
+"""Struct pages to read at once while looking for them: the first few have enough."""

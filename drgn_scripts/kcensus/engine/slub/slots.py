@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Slots of slabs by number, so that pointers between objects become indexes into columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.memory import Words
+from kcensus.engine.slub.slabs import SlabMap, Slabs
+
+_SPARSE = 16
+"""A table with an entry for each page pays if one page in so many is a slab of ours."""
+
+
+class Slots:
+    """All slots of some slabs, numbered in ascending order of address."""
+
+    def __init__(self, slab_map: SlabMap, slabs: Slabs) -> None:
+        """
+        :param slabs: as :meth:`SlabMap.index` gives them
+        """
+        self.slabs = slabs
+        counts = slabs.objects.astype(np.int64)
+        self.first: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)])
+        """Number of the first slot of each slab, and of one more."""
+        self.dtype: np.dtype[Any] = np.dtype(np.int32 if len(self) < 1 << 31 else np.int64)
+        self._size = slab_map.column("slot_size")[slabs.cache]
+        self._base = slabs.address + slab_map.column("left_pad")[slabs.cache]
+        self._regular = all(
+            len(slabs) > 0 and bool((column == column[0]).all())
+            for column in (self._size, slabs.objects)
+        )
+        self._shift = np.uint64(slab_map.memory.page_shift)
+        self._pages(slab_map.slab_pages(slabs))
+
+    def __len__(self) -> int:
+        return int(self.first[-1])
+
+    def _pages(self, pages: npt.NDArray[np.int64]) -> None:
+        """A table from pages to slabs, unless they lie too far apart for one."""
+        self._table: npt.NDArray[np.int32] | None = None
+        self._start = np.uint64(0)
+        if not len(pages):
+            return
+        frame = self.slabs.address >> self._shift
+        self._start = frame[0]
+        span = int(frame[-1] - frame[0]) + int(pages[-1])
+        if span > _SPARSE * int(pages.sum()) + 4096:
+            return
+        self._table = np.full(span + 1, -1, np.int32)
+        row = np.repeat(np.arange(len(pages)), pages)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(pages) - pages, pages)
+        self._table[(frame - self._start).astype(np.int64)[row] + within] = row
+
+    def of(self, addresses: Words) -> npt.NDArray[Any]:
+        """Numbers of the slots that begin at addresses, in :attr:`dtype`; -1 for none."""
+        if not len(self.slabs):
+            return np.full(addresses.shape, -1, self.dtype)
+        if self._table is not None:
+            page = (addresses >> self._shift) - self._start
+            # Addresses below the first page wrap around, and are beyond the end, too.
+            np.minimum(page, np.uint64(len(self._table) - 1), out=page)
+            row: npt.NDArray[Any] = self._table[page.view(np.int64)]
+        else:
+            row = np.searchsorted(self.slabs.address, addresses, side="right") - 1
+        distance = addresses - self._base[row]
+        if self._regular:
+            # Nearly always all slabs are alike, and three lookups less.
+            size, count = self._size[0], int(self.slabs.objects[0])
+            number = distance // size
+            first = row.astype(self.dtype) * count
+            fits = (row >= 0) & (number < np.uint64(count))
+        else:
+            size = self._size[row]
+            number = distance // size
+            first = self.first[row].astype(self.dtype)
+            fits = (row >= 0) & (number < self.slabs.objects[row])
+        fits &= number * size == distance
+        slot: npt.NDArray[Any] = first + number.astype(self.dtype)
+        slot[~fits] = -1
+        return slot
+
+    def address(self, slots: npt.NDArray[Any]) -> Words:
+        """Addresses at which slots begin."""
+        row = np.searchsorted(self.first, slots, side="right") - 1
+        number = (slots - self.first[row]).astype(np.uint64)
+        return self._base[row] + number * self._size[row]

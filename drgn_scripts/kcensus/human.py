@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Values as a reader wants them on a screen: scaled, with their unit, never with a false ring.
+
+Rounding never turns "nearly all" into "all" or "a few" into "none".
+"""
+
+from __future__ import annotations
+
+from kcensus.results import Scalar, Unit
+
+MISSING = "-"
+
+
+def human_bytes(value: float) -> str:
+    """``1536`` is ``1.5 KiB``."""
+    if abs(value) < 1024:
+        return f"{value:,.0f} B"
+    for suffix in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        value /= 1024
+        if abs(value) < 1023.95 or suffix == "EiB":
+            break
+    return f"{value:,.1f} {suffix}"
+
+
+def human_ratio(value: float) -> str:
+    """``0.5`` is ``50.0%``."""
+    if 0.9995 <= value < 1:
+        return ">99.9%"
+    if 0 < value < 0.0005:
+        return "<0.1%"
+    return f"{value:.1%}"
+
+
+_LONG = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+def human_seconds(value: float) -> str:
+    """``3725`` is ``1 h 2 min``."""
+    size = abs(value)
+    if size == 0:
+        return "0 s"
+    if size < 0.9995e-3:
+        return f"{value * 1e6:.0f} us"
+    if size < 0.9995:
+        return f"{value * 1e3:.1f} ms"
+    if size < 59.95:
+        return f"{value:.1f} s"
+    whole = round(size)
+    length, unit, shorter, part = next(row for row in _LONG if whole >= row[0])
+    sign = "-" if value < 0 else ""
+    return f"{sign}{whole // length:,} {unit} {whole % length // shorter} {part}"
+
+
+def _number(value: int | float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def human(value: Scalar, unit: Unit) -> str:
+    """``value``, counted in ``unit``, for a screen."""
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if unit is Unit.BYTES:
+        return human_bytes(value)
+    if unit is Unit.RATIO:
+        return human_ratio(value)
+    if unit is Unit.SECONDS:
+        return human_seconds(value)
+    if unit is Unit.ADDRESS and isinstance(value, int):
+        return f"0x{value:016x}"
+    if unit is Unit.PAGES:
+        return f"{_number(value)} {'page' if value == 1 else 'pages'}"
+    # A plain number may be an identifier (a PID, an inode): no separators.
+    return str(value) if unit is Unit.NONE else _number(value)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How large a machine is and how long it has been up: what makes two of them comparable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import drgn
+from drgn.helpers.linux.cpumask import num_online_cpus
+from drgn.helpers.linux.mm import totalram_pages
+from drgn.helpers.linux.timekeeping import uptime
+
+from kcensus.sources.capsule import NotRecorded
+
+_Number = TypeVar("_Number", int, float)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """None for what cannot be found out."""
+
+    ram_bytes: int | None
+    cpus: int | None
+    uptime_seconds: float | None
+
+
+def machine(prog: drgn.Program) -> Machine:
+    """Look at a machine; never fails."""
+    pages = _or_none(lambda: int(totalram_pages(prog)))
+    page_size = _or_none(lambda: int(prog["PAGE_SIZE"]))
+    up = _or_none(lambda: float(uptime(prog)))
+    return Machine(
+        ram_bytes=None if pages is None or page_size is None else pages * page_size,
+        cpus=_or_none(lambda: int(num_online_cpus(prog))),
+        uptime_seconds=up,
+    )
+
+
+def _or_none(ask: Callable[[], _Number]) -> _Number | None:
+    try:
+        return ask()
+    except (LookupError, ValueError, drgn.FaultError, NotRecorded):
+        return None

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A judgement as a :class:`~kcensus.results.Result`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import pandas as pd
+
+from kcensus.human import human, human_ratio
+from kcensus.patches.model import Patch
+from kcensus.patches.validate import Judgement, Pair, Verdict
+from kcensus.results import Column, Figure, Finding, Gap, Result, Severity, Table, Unit
+
+_SEVERITY = {
+    Verdict.CONFIRMED: Severity.INFO,
+    Verdict.CONTRADICTED: Severity.WARNING,
+    Verdict.INCONCLUSIVE: Severity.NOTICE,
+}
+
+
+def validation_result(patch: Patch, judgement: Judgement) -> Result:
+    """What the pairs show of a patch, and why that follows."""
+    validation = patch.validation
+    assert validation is not None
+    pairs = judgement.pairs
+    # What does not count towards the verdict does not count towards its figures either.
+    shown = [pair for pair in pairs if not pair.problems] or pairs
+    first = pairs[0]
+    kernels = dict.fromkeys(side.kernel for pair in pairs for side in (pair.before, pair.after))
+    result = Result(
+        "validate",
+        f"{patch.id}: {first.before.target} against {first.after.target}"
+        + (f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""),
+        ", then ".join(kernels),
+        measures=False,
+    )
+    old, new = (
+        statistics.median(values)
+        for values in ([pair.old for pair in shown], [pair.new for pair in shown])
+    )
+    predictions = [pair.predicted for pair in shown if pair.predicted is not None]
+    what, unit, ratio = validation.metric.what, first.unit, Unit.RATIO
+    result.summary |= {
+        "verdict": Figure(judgement.verdict.value, Unit.TEXT, "verdict"),
+        "before": Figure(old, unit, f"{what}, before"),
+        "after": Figure(new, unit, f"{what}, after"),
+        "predicted": Figure(
+            statistics.median(predictions) if predictions else None,
+            unit,
+            f"after, as predicted: {validation.predicted.what}"
+            if validation.predicted
+            else "after, as predicted",
+        ),
+        "change": Figure(judgement.change, ratio, "less by"),
+        "claimed_change": Figure(judgement.claimed, ratio, "less by, as published"),
+        "pairs": Figure(len(pairs), Unit.COUNT, "pairs"),
+    }
+    if len(pairs) > 1:
+        result.summary |= {
+            "change_low": Figure(judgement.low, ratio, "less by, at least (95% of the time)"),
+            "change_high": Figure(judgement.high, ratio, "less by, at most (95% of the time)"),
+        }
+    result.tables = {"pairs": _pairs(pairs, validation.switch), "conditions": _conditions(pairs)}
+    result.findings = [_finding(patch, judgement, old, new, unit)]
+    for pair in pairs:
+        for side in (pair.before, pair.after):
+            for name, other in side.results.items():
+                result.gaps += [
+                    Gap(f"{gap.what} ({name} on {side.target})", gap.reason, gap.count, gap.effect)
+                    for gap in other.gaps
+                ]
+    return result
+
+
+def _finding(patch: Patch, judgement: Judgement, old: float, new: float, unit: Unit) -> Finding:
+    validation = patch.validation
+    assert validation is not None
+    less = judgement.change
+    change = f"{human_ratio(abs(less))} {'less' if less >= 0 else 'more'}"
+    figures = f"{validation.metric.what} {human(old, unit)} before, {human(new, unit)} after"
+    reasons = list(judgement.reasons)
+    if judgement.verdict is not Verdict.INCONCLUSIVE:
+        useful = [pair for pair in judgement.pairs if not pair.problems]
+        what = "the pair is" if len(useful) == 1 else f"{len(useful)} pairs are"
+        reasons.insert(0, f"{what} alike in memory, CPUs and load{_unknown(useful)}")
+    if validation.switch and judgement.pairs[0].before.switch is not None:
+        sides = judgement.pairs[0].before.switch, judgement.pairs[0].after.switch
+        shown = [human(side, Unit.COUNT) for side in sides]
+        reasons.append(f"{validation.switch} is {shown[0]} before and {shown[1]} after")
+    if judgement.claimed is not None:
+        reasons.append(f"published for a machine of its own size: {human_ratio(judgement.claimed)}")
+    return Finding(
+        _SEVERITY[judgement.verdict],
+        f"{judgement.verdict.value}: {figures}, {change}",
+        evidence="; ".join(reasons),
+        patch=patch.id,
+    )
+
+
+def _unknown(pairs: Sequence[Pair]) -> str:
+    unknown = dict.fromkeys(
+        one.what for pair in pairs for one in pair.conditions if one.alike is None
+    )
+    return f", as far as known (nothing is of: {', '.join(unknown)})" if unknown else ""
+
+
+def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
+    text, unit = Unit.TEXT, pairs[0].unit
+    shown = 1 if switch else 2
+    return Table.of(
+        "Pairs",
+        {
+            "before": ([pair.before.target for pair in pairs], Column(text, "before", 0)),
+            "after": ([pair.after.target for pair in pairs], Column(text, "after", 0)),
+            "state_before": (
+                [pair.before.detected.state.value for pair in pairs],
+                Column(text, "patch before"),
+            ),
+            "state_after": (
+                [pair.after.detected.state.value for pair in pairs],
+                Column(text, "patch after"),
+            ),
+            "switch_before": (
+                pd.Series([pair.before.switch for pair in pairs], dtype="Int64"),
+                Column(Unit.NONE, f"{switch} before", shown),
+            ),
+            "switch_after": (
+                pd.Series([pair.after.switch for pair in pairs], dtype="Int64"),
+                Column(Unit.NONE, f"{switch} after", shown),
+            ),
+            "old": ([pair.old for pair in pairs], Column(unit, "figure before", 0)),
+            "new": ([pair.new for pair in pairs], Column(unit, "figure after", 0)),
+            "change": ([pair.change for pair in pairs], Column(Unit.RATIO, "less by", 0)),
+            "useful": ([not pair.problems for pair in pairs], Column(Unit.NONE, "counts", 0)),
+        },
+    )
+
+
+def _conditions(pairs: Sequence[Pair]) -> Table:
+    rows = [(at, one) for at, pair in enumerate(pairs, 1) for one in pair.conditions]
+    text = Unit.TEXT
+    alike = {True: "yes", False: "no", None: "not known"}
+    return Table.of(
+        "Are they alike?",
+        {
+            "pair": ([at for at, _ in rows], Column(Unit.NONE, "pair")),
+            "condition": ([one.what for _, one in rows], Column(text, "", 0)),
+            "before": ([human(one.before, one.unit) for _, one in rows], Column(text, "", 0)),
+            "after": ([human(one.after, one.unit) for _, one in rows], Column(text, "", 0)),
+            "alike": ([alike[one.alike] for _, one in rows], Column(text, "", 0)),
+            "problem": ([one.problem or None for _, one in rows], Column(text, "", 2)),
+        },
+    )

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A Result as a directory of CSV files, safe to open in a spreadsheet.
+
+``summary.csv`` has one figure a row, beginning with what was analysed; then one file for each
+table, and ``checks.csv``, ``findings.csv`` and ``gaps.csv``, with all rows and columns. Numbers
+stand as they are, in the unit that the table's JSON names; a missing value is an empty cell.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kcensus.render.directory import prepare, replacing
+from kcensus.render.plain import Plain, identity, plain, rows, tables
+from kcensus.results import Result
+
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
+
+
+def _cell(value: Plain) -> Plain:
+    """A name that a spreadsheet would take for a formula is marked as text by an apostrophe."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
+        return f"'{value}"
+    return value
+
+
+def _write(path: Path, header: Sequence[str], body: Iterable[Iterable[Plain]]) -> Path:
+    with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(map(_cell, row) for row in body)
+    return path
+
+
+def write_csv(result: Result, directory: Path) -> list[Path]:
+    """Write ``result`` into ``directory``; the files written, in order."""
+    prepare(directory)
+    summary: list[tuple[Plain, ...]] = [
+        (key, value, "", "") for key, value in identity(result).items()
+    ]
+    for key, figure in result.summary.items():
+        summary.append((key, plain(figure.value), figure.unit.value, plain(figure.label)))
+    written = [_write(directory / "summary.csv", ("key", "value", "unit", "label"), summary)]
+    for name, table in tables(result).items():
+        header = [str(column) for column in table.frame.columns]
+        written.append(_write(directory / f"{name}.csv", header, rows(table)))
+    return written

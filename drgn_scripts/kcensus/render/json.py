@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A Result as one JSON document: every row and column, exact numbers, nothing scaled or rounded.
+
+Two runs on the same vmcore give the same bytes: keys keep the order of the Result, and there is
+no time, host or duration in it. Each row of a table stands on a line of its own, so that ``diff``
+and ``grep`` are of use too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TextIO
+
+from kcensus.render.plain import Plain, identity, plain, rows, tables
+from kcensus.results import Finding, Result, Table
+from kcensus.text import printable
+
+if TYPE_CHECKING:
+    from kcensus.report import Report
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _write_rows(table: Table, out: TextIO, indent: str) -> None:
+    names = list(table.frame.columns)
+    separator = "\n"
+    out.write("[")
+    for row in rows(table):
+        out.write(f"{separator}{indent}  {_dumps(dict(zip(names, row, strict=True)))}")
+        separator = ",\n"
+    out.write("]" if separator == "\n" else f"\n{indent}]")
+
+
+def _write_object(members: Mapping[str, Any], out: TextIO, indent: str = "") -> None:
+    """Write ``{...}``: mappings nested, tables row by row, anything else on one line."""
+    separator = "\n"
+    out.write("{")
+    for key, value in members.items():
+        out.write(f"{separator}{indent}  {_dumps(key)}: ")
+        separator = ",\n"
+        if isinstance(value, Table):
+            _write_rows(value, out, indent + "  ")
+        elif isinstance(value, Mapping):
+            _write_object(value, out, indent + "  ")
+        else:
+            out.write(_dumps(value))
+    out.write("}" if separator == "\n" else f"\n{indent}}}")
+
+
+def write_json(result: Result, out: TextIO) -> None:
+    """Write ``result`` to ``out`` as one document that ends in a newline."""
+    _write_object(_document(result), out)
+    out.write("\n")
+
+
+def write_report_json(report: Report, out: TextIO) -> None:
+    """Write a report as one document: all findings, then what each analysis found."""
+    document = {
+        **identity(Result("report", report.target, report.kernel, report.live)),
+        "findings": [_finding(name, finding) for name, finding in report.findings],
+        "failed": {one.name: one.error for one in report.sections if one.result is None},
+        "analyses": {one.name: _document(one.result) for one in report.sections if one.result},
+    }
+    _write_object(document, out)
+    out.write("\n")
+
+
+def _finding(analysis: str, finding: Finding) -> dict[str, Plain]:
+    """A finding of a report."""
+    return {
+        "analysis": printable(analysis),
+        "severity": finding.severity.name.lower(),
+        "title": printable(finding.title),
+        "evidence": printable(finding.evidence),
+        "remedy": printable(finding.remedy),
+        "patch": printable(finding.patch),
+        "cost_bytes": finding.cost_bytes,
+    }
+
+
+def _document(result: Result) -> dict[str, Any]:
+    every = tables(result)
+    own = {name: every.pop(name) for name in result.tables}
+    return {
+        **identity(result),
+        "summary": {key: plain(figure.value) for key, figure in result.summary.items()},
+        "units": {
+            "summary": {key: figure.unit.value for key, figure in result.summary.items()},
+            "tables": {
+                name: {key: column.unit.value for key, column in table.columns.items()}
+                for name, table in own.items()
+            },
+        },
+        "tables": own,
+        **every,
+    }

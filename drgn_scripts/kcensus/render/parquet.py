@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A Result as a directory of Parquet files, for DataFrames on many machines.
+
+``summary.parquet`` is one row with a column for each figure, after what was analysed: the rows of
+many machines can be stacked. Each field carries its unit and label in its metadata, each file
+what was analysed in its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kcensus.render.directory import prepare, replacing
+from kcensus.render.plain import Plain, identity, plain, plain_column, tables
+from kcensus.results import Column, Result, Unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FRACTIONAL = (Unit.RATIO, Unit.SECONDS)
+
+
+def _array(values: list[Plain], unit: Unit) -> Any:
+    """An Arrow array of the narrowest type that holds ``values`` exactly.
+
+    The unit decides where the values cannot: an empty column of names is still one of text.
+    """
+    import pyarrow as pa
+
+    present = [value for value in values if value is not None]
+    if any(isinstance(value, str) for value in present) or (not present and unit is Unit.TEXT):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    if not present:
+        return pa.array(values, pa.float64() if unit in _FRACTIONAL else pa.int64())
+    if all(type(value) is int for value in present):
+        # Kernel addresses and inode numbers fill 64 bits.
+        wide = unit is Unit.ADDRESS or max(map(int, present)) >= 1 << 63
+        return pa.array(values, pa.uint64() if wide else pa.int64())
+    return pa.array(values)
+
+
+def _series(series: pd.Series[Any], unit: Unit) -> Any:
+    import pyarrow as pa
+
+    if series.dtype.kind in "iub" and not series.hasnans:
+        return pa.array(series.to_numpy())
+    return _array(plain_column(series), unit)
+
+
+def _write(
+    path: Path, arrays: Mapping[str, Any], columns: Mapping[str, Column], result: Result
+) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema(
+        [
+            pa.field(
+                name,
+                array.type,
+                metadata={"unit": columns[name].unit.value, "label": columns[name].label},
+            )
+            for name, array in arrays.items()
+        ],
+        metadata={f"kcensus.{key}": str(value) for key, value in identity(result).items()},
+    )
+    with replacing(path) as part:
+        parquet.write_table(pa.Table.from_arrays(list(arrays.values()), schema=schema), part)
+    return path
+
+
+def write_parquet(result: Result, directory: Path) -> list[Path]:
+    """Write ``result`` into ``directory``; the files written, in order."""
+    prepare(directory)
+    arrays = {key: _array([value], Unit.TEXT) for key, value in identity(result).items()}
+    columns = {key: Column(Unit.TEXT) for key in arrays}
+    for key, figure in result.summary.items():
+        arrays[key] = _array([plain(figure.value)], figure.unit)
+        columns[key] = Column(figure.unit, figure.label)
+    written = [_write(directory / "summary.parquet", arrays, columns, result)]
+    for name, table in tables(result).items():
+        units = {key: column.unit for key, column in table.columns.items()}
+        arrays = {key: _series(table.frame[key], units[key]) for key in units}
+        written.append(_write(directory / f"{name}.parquet", arrays, table.columns, result))
+    return written

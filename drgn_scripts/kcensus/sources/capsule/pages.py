@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The memory of a capsule."""
+
+from __future__ import annotations
+
+import functools
+
+import drgn
+import numpy as np
+
+from kcensus.sources.capsule.container import BLOCK_PAGES, Reader
+from kcensus.sources.faults import REASONS, UNRECORDED
+
+_CACHED_BYTES = 64 << 20
+
+
+class PageStore:
+    """Reads physical memory from a capsule.
+
+    :param page_size: bytes; a power of two
+    :raises BadCapsule: the index of pages is damaged
+    """
+
+    def __init__(self, reader: Reader, page_size: int) -> None:
+        self._index = index = reader.index(page_size)
+        self._size = page_size
+        stored = np.where(index.status == 0, index.pages, 0)
+        self._position = np.concatenate([[0], np.cumsum(stored)])
+        """How many pages are stored before those of each run."""
+        self._block = functools.lru_cache(_CACHED_BYTES // (BLOCK_PAGES * page_size))(
+            functools.partial(reader.block, index, page_size=page_size)
+        )
+
+    def read(self, address: int, count: int) -> bytes:
+        """Read physical memory.
+
+        :raises drgn.FaultError: a page is not there, for one of ``REASONS``
+        :raises BadCapsule: the pages are damaged
+        """
+        size = self._size
+        parts = []
+        end = address + count
+        while address < end:
+            frame, within = divmod(address, size)
+            position, pages = self._locate(frame)
+            block, page = divmod(position, BLOCK_PAGES)
+            pages = min(pages, BLOCK_PAGES - page)
+            length = min(pages * size - within, end - address)
+            start = page * size + within
+            parts.append(self._block(block)[start : start + length])
+            address += length
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _locate(self, frame: int) -> tuple[int, int]:
+        """Where among the stored pages ``frame`` is, and how many follow on it, itself included."""
+        index = self._index
+        run = int(np.searchsorted(index.first, frame, side="right")) - 1
+        into = frame - int(index.first[run]) if run >= 0 else 0
+        if run < 0 or into >= index.pages[run]:
+            raise drgn.FaultError(UNRECORDED, frame * self._size)
+        if status := int(index.status[run]):
+            raise drgn.FaultError(REASONS[status - 1], frame * self._size)
+        return int(self._position[run]) + into, int(index.pages[run]) - into

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which package of which distribution holds the debug info of a kernel.
+
+A kernel release names its distribution well enough to say which command installs its debug info.
+The dump may come from another machine, so nothing here asks the machine it runs on.
+
+Package names and commands: Debian's ``linux`` source package (``linux-image-RELEASE-dbg``, in the
+main archive); Ubuntu's wiki on debug symbol packages; the SystemTap guide of RHEL 7 and
+``stap-prep`` (``debuginfo-install``, kernel variants); Oracle's drgn guide
+(``kernel-uek-debuginfo``); SUSE's kdump package (``kernel-FLAVOUR-debuginfo``); Amazon's advisories
+(``kernel6.12`` beside ``kernel``); Microsoft's Azure Linux package index.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kcensus.text import printable
+
+
+@dataclass(frozen=True)
+class Package:
+    """Where a kernel's debug info comes from."""
+
+    distribution: str
+    command: str
+    """What installs it. Made of harmless characters only, whatever the dump says."""
+    note: str
+
+
+@dataclass(frozen=True)
+class _Rule:
+    distribution: str
+    release: str
+    """Regular expression for the whole release; its groups fill the templates."""
+    command: str
+    note: str
+
+
+_ARCH = r"(?:x86_64|aarch64|ppc64le|s390x|i686)"
+_REPO = "with its debuginfo repository enabled"
+_VARIANT = r"(?:[.+](?P<variant>[a-z0-9][a-z0-9-]*))?"
+# Rebuilds by others carry their name behind the tag; those two publish no debug info.
+_OTHERS = r"(?:\.(?!elrepo|centos\.plus)[\w.]+)?"
+_EL_YUM = rf"(?P<nvr>[\w.-]+\.el[67](?:_\d+)?{_OTHERS}\.{_ARCH}){_VARIANT}"
+_EL_DNF = rf"(?P<nvr>[\w.-]+\.el\d+(?:_\d+)?{_OTHERS}\.{_ARCH}){_VARIANT}"
+_RT = r"(?=[\w.-]+\.rt\d+\.)"
+_EL_NAMES = "RHEL, CentOS, AlmaLinux, Rocky or Oracle Linux"
+
+_UBUNTU = (
+    "generic|lowlatency|aws|azure|gcp|gke|gkeop|kvm|oracle|oem|ibm|intel|raspi|raspi2|nvidia|"
+    "realtime|bluefield|xilinx|snapdragon|virtual"
+)
+_SUSE = "preempt|azure|rt|rt_debug|64kb|kvmsmall|pae|xen|debug|vanilla|longterm"
+_DEBIAN = (
+    r"amd64|arm64|arm64-16k|686|686-pae|armmp|armmp-lpae|powerpc64le|powerpc64le-64k|s390x|riscv64|"
+    r"loong64"
+)
+
+# utsname has room for 64 characters.
+_LONGEST = 64
+
+# The first that matches wins.
+_RULES: tuple[_Rule, ...] = (
+    _Rule(
+        "Oracle Linux",
+        rf"[\w.-]+\.el[567]uek\.{_ARCH}",
+        "yum install kernel-uek-debuginfo-{release}",
+        _REPO,
+    ),
+    _Rule(
+        "Oracle Linux",
+        rf"[\w.-]+\.el\d+(?:_\d+)?uek\.{_ARCH}",
+        "dnf install kernel-uek-debuginfo-{release}",
+        _REPO,
+    ),
+    _Rule(
+        "Amazon Linux 2",
+        rf"[\w.-]+\.amzn[12]\.{_ARCH}",
+        "debuginfo-install kernel-{release}",
+        "from yum-utils",
+    ),
+    # The first kernel is called kernel, later ones kernel6.12 and so on.
+    _Rule(
+        "Amazon Linux 2023",
+        rf"6\.1\.[\w.-]+\.amzn20\d\d\.{_ARCH}",
+        "dnf debuginfo-install kernel-{release}",
+        _REPO,
+    ),
+    _Rule(
+        "Amazon Linux 2023",
+        rf"(?P<series>\d+\.\d+)\.[\w.-]+\.amzn20\d\d\.{_ARCH}",
+        "dnf debuginfo-install kernel{series}-{release}",
+        _REPO,
+    ),
+    _Rule(
+        "Fedora",
+        rf"(?P<nvr>[\w.-]+\.fc\d+\.{_ARCH}){_VARIANT}",
+        "dnf debuginfo-install kernel{variant}-{nvr}",
+        _REPO,
+    ),
+    # Real-time kernels before RHEL 9.3 have .rt in their version, later ones +rt at the end.
+    _Rule(
+        "RHEL or CentOS",
+        _RT + _EL_YUM,
+        "debuginfo-install kernel-rt{variant}-{nvr}",
+        _REPO,
+    ),
+    _Rule(
+        _EL_NAMES,
+        _RT + _EL_DNF,
+        "dnf debuginfo-install kernel-rt{variant}-{nvr}",
+        _REPO,
+    ),
+    _Rule(
+        "RHEL, CentOS or Oracle Linux",
+        _EL_YUM,
+        "debuginfo-install kernel{variant}-{nvr}",
+        _REPO,
+    ),
+    _Rule(
+        _EL_NAMES,
+        _EL_DNF,
+        "dnf debuginfo-install kernel{variant}-{nvr}",
+        _REPO,
+    ),
+    _Rule(
+        "openEuler, Anolis OS or Alibaba Cloud Linux",
+        rf"[\w.-]+\.(?:oe\d+\w*|an\d+|al\d+)\.{_ARCH}",
+        "dnf install kernel-debuginfo-{release}",
+        _REPO,
+    ),
+    _Rule(
+        "Azure Linux",
+        r"[\w.-]+\.(?:azl|cm)\d+",
+        "tdnf install kernel-debuginfo-{release}",
+        _REPO,
+    ),
+    _Rule(
+        "Debian",
+        rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{_DEBIAN})",
+        "apt install linux-image-{release}-dbg",
+        "superseded kernels are in the snapshot archive",
+    ),
+    # The package's version has a rebuild count more than the release, so it cannot be named here.
+    _Rule(
+        "SUSE",
+        r"(?P<version>\d+\.\d+\.\d+-[\w.]+)-(?P<flavour>default)",
+        "zypper install kernel-{flavour}-debuginfo",
+        "version {version}, with the debug repositories enabled",
+    ),
+    _Rule(
+        "SUSE",
+        rf"(?P<version>\d+\.\d+\.\d+-\d+\.[\w.]+)-(?P<flavour>{_SUSE})",
+        "zypper install kernel-{flavour}-debuginfo",
+        "version {version}, with the debug repositories enabled",
+    ),
+    # Six digits there are a build of a mainline kernel, for which nothing is published.
+    _Rule(
+        "Ubuntu",
+        rf"\d+\.\d+\.\d+-\d{{1,5}}-(?:{_UBUNTU})(?:-[a-z0-9]+)*",
+        "apt install linux-image-{release}-dbgsym",
+        "or linux-image-unsigned-{release}-dbgsym, with the debug symbol archive ddebs enabled",
+    ),
+)
+
+
+def package(release: str) -> Package | None:
+    """The package that holds the debug info of a kernel and its modules.
+
+    :param release: kernel release as the dump says it, not to be trusted
+    :return: None if no distribution is recognised by it
+    """
+    if len(release) > _LONGEST:
+        return None
+    for rule in _RULES:
+        match = re.fullmatch(rule.release, release, re.ASCII)
+        if match is not None:
+            words = {key: value or "" for key, value in match.groupdict().items()}
+            if words.get("variant"):
+                words["variant"] = f"-{words['variant']}"
+            words["release"] = release
+            return Package(
+                rule.distribution,
+                rule.command.format_map(words),
+                rule.note.format_map(words),
+            )
+    return None
+
+
+def _remedy(release: str, build_id: str | None, file: str) -> str:
+    found = package(release)
+    if found is not None:
+        return (
+            f"install it with `{found.command}` ({found.distribution}; {found.note}), or pass "
+            f"{file} with -s"
+        )
+    if build_id is None:
+        return f"find {file}, of exactly that build, and pass it with -s"
+    return (
+        f"find {file}, of exactly that build (build ID {build_id}) and pass it with -s; "
+        f"`debuginfod-find debuginfo {build_id}` fetches it where a debuginfod server has it"
+    )
+
+
+def missing_kernel(release: str, build_id: str | None) -> str:
+    """One sentence: the debug info of the kernel is missing, and how to get it.
+
+    :param build_id: the kernel's build ID in hexadecimal, if known
+    """
+    remedy = _remedy(release, build_id, "its vmlinux")
+    return f"debug info of kernel {printable(release)} is missing: {remedy}"
+
+
+def missing_module(name: str, release: str, build_id: str | None) -> str:
+    """One sentence: the debug info of a loaded module is missing, and how to get it."""
+    remedy = _remedy(release, build_id, "its file with debug info")
+    where = f"module {printable(name)} of kernel {printable(release)}"
+    return f"debug info of {where} is missing: {remedy}"

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The headers of kdump-compressed dumps, plain and in makedumpfile's flattened form.
+
+Layouts: makedumpfile's ``diskdump_mod.h`` (``struct disk_dump_header``, ``struct
+kdump_sub_header``, ``struct page_desc``, ``DUMP_DH_*``) and its ``IMPLEMENTATION`` file (order of
+the parts); the flattened form: ``struct makedumpfile_header`` and ``makedumpfile_data_header`` in
+``makedumpfile.h``, all numbers big-endian. QEMU writes the same layouts (``dump/dump.c``).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from kcensus.sources.model import TargetError, unsupported_machine
+from kcensus.sources.reader import FileReader
+from kcensus.text import printable
+
+MAGIC = b"KDUMP   "
+FLAT_MAGIC = b"makedumpfile\0\0\0\0"
+
+HEADER_BYTES = 464
+_SUB_HEADER = struct.Struct("<QiiQQQQQQQQQQQ")
+_PAGE_DESC = struct.Struct("<QIIQ")
+_FLAT_RECORD = struct.Struct(">qq")
+_FLAT_HEADER_BYTES = 4096
+_FLAT_END = b"\xff" * _FLAT_RECORD.size
+
+_COMPRESSION = ((0x1, "zlib"), (0x2, "lzo"), (0x4, "snappy"), (0x20, "zstd"))
+_INCOMPLETE = 0x8
+_NO_VMEMMAP = 0x10
+
+# A block is a page of the machine that was dumped.
+_BLOCK_SIZES = (4 << 10, 16 << 10, 64 << 10)
+_MACHINES = ("x86_64", "aarch64")
+# A bitmap of this size is for 128 TiB of 4 KiB pages. Beyond, do not count what is in it.
+_MAX_BITMAP = 4 << 30
+_CHUNK = 1 << 20
+_TAIL = 1 << 16
+
+
+@dataclass(frozen=True)
+class KdumpHeader:
+    """What the first two blocks say."""
+
+    block_size: int
+    bitmap_offset: int
+    bitmap_blocks: int
+    max_mapnr: int
+    compression: str
+    """Empty where pages are stored as they are."""
+    dump_level: int
+    """makedumpfile's ``-d``: which kinds of pages were left out."""
+    split: bool
+    """One of several files that ``makedumpfile --split`` wrote."""
+    incomplete: bool
+    """makedumpfile says that it ran out of space."""
+    no_vmemmap: bool
+    """``makedumpfile -e``: parts of the page array were left out."""
+    from_qemu: bool
+
+    @property
+    def format(self) -> str:
+        parts = [self.compression or "raw pages"]
+        if self.dump_level > 0:
+            parts.append(f"dump level {self.dump_level}")
+        if self.no_vmemmap:
+            parts.append("without unused vmemmap pages")
+        return f"kdump-compressed ({', '.join(parts)})"
+
+
+def parse_header(start: bytes, name: str) -> KdumpHeader:
+    """The headers of a dump whose first bytes are ``start``: all of the first block and more.
+
+    :param name: the dump's name, already printable
+    :raises TargetError: if it is damaged or of an unsupported architecture
+    """
+    damaged = TargetError(f"{name}: has a damaged kdump header; copy it again")
+    if len(start) < HEADER_BYTES:
+        raise damaged
+    # struct new_utsname: six strings of 65 bytes.
+    uts = [start[12 + 65 * i : 12 + 65 * (i + 1)].split(b"\0")[0] for i in range(6)]
+    sysname, machine = uts[0], printable(uts[4])
+    if machine and machine not in _MACHINES:
+        raise unsupported_machine(name, machine)
+    (version,) = struct.unpack_from("<i", start, 8)
+    status, block_size, sub_blocks, bitmap_blocks, max_mapnr = struct.unpack_from(
+        "<IIIII", start, 424
+    )
+    if block_size not in _BLOCK_SIZES or not 0 < sub_blocks < 1 << 20 or not bitmap_blocks:
+        raise damaged
+    level = split = 0
+    if version >= 1 and len(start) >= block_size + _SUB_HEADER.size:
+        sub = _SUB_HEADER.unpack_from(start, block_size)
+        level = sub[1]
+        if version >= 2:
+            split = sub[2]
+        if version >= 6:
+            max_mapnr = sub[13]
+    return KdumpHeader(
+        block_size=block_size,
+        bitmap_offset=(1 + sub_blocks) * block_size,
+        bitmap_blocks=bitmap_blocks,
+        max_mapnr=max_mapnr,
+        compression=next((name for flag, name in _COMPRESSION if status & flag), ""),
+        dump_level=level,
+        split=bool(split),
+        incomplete=bool(status & _INCOMPLETE),
+        no_vmemmap=bool(status & _NO_VMEMMAP),
+        # makedumpfile copies the kernel's utsname; QEMU knows the machine only.
+        from_qemu=not sysname,
+    )
+
+
+def read_header(reader: FileReader) -> KdumpHeader:
+    """The headers of a file that starts with :data:`MAGIC`.
+
+    :raises TargetError: if it is damaged, truncated or of an unsupported architecture
+    """
+    header = parse_header(reader.exact(0, HEADER_BYTES, "kdump header"), reader.name)
+    start = reader.exact(0, header.block_size + _SUB_HEADER.size, "kdump header")
+    return parse_header(start, reader.name)
+
+
+def check_length(reader: FileReader, header: KdumpHeader) -> str:
+    """What the end of the file lacks.
+
+    :return: empty where all is there; else why some pages are missing, though all that the file
+        refers to lies inside it
+    :raises TargetError: if the file ends before something that its headers refer to. That cannot
+        be passed over: libkdumpfile maps the file, and touching what lies behind its end kills
+        the process (SIGBUS).
+    """
+    bitmap = header.bitmap_blocks * header.block_size
+    # exact() reads a single byte here and below: it is asked only whether the file goes so far.
+    reader.exact(header.bitmap_offset + bitmap - 1, 1, "page bitmap")
+    offset, size = header.bitmap_offset, bitmap
+    if header.max_mapnr <= bitmap * 8 // 2:
+        # The first half says which pages exist, the second which are in the dump.
+        offset, size = offset + bitmap // 2, bitmap // 2
+    if size > _MAX_BITMAP:
+        return ""
+    pages = 0
+    for at in range(offset, offset + size, _CHUNK):
+        part = reader.read(at, min(_CHUNK, offset + size - at))
+        pages += int.from_bytes(part, "little").bit_count()
+    descs = header.bitmap_offset + bitmap
+    end = descs + pages * _PAGE_DESC.size
+    reader.exact(end - 1, 1, "page descriptors")
+    # Pages are written in order: the last ones show where the data ends. A page full of zeros
+    # shares the data of the first such page, so look at many.
+    tail = min(pages, _TAIL)
+    table = reader.exact(end - tail * _PAGE_DESC.size, tail * _PAGE_DESC.size, "page descriptors")
+    unwritten = False
+    last = (0, 0)
+    for at, length, _, _ in _PAGE_DESC.iter_unpack(table):
+        unwritten |= at == 0 or length == 0
+        last = max(last, (at, length))
+    end = max(end, sum(last))
+    if end > reader.size:
+        raise TargetError(
+            f"{reader.name}: is truncated: {end - reader.size} of {end} bytes are missing; copy it "
+            f"again, or extend a copy to its full length with `truncate -s {end}` and read what "
+            "is there with --allow-truncated"
+        )
+    if header.incomplete:
+        return "makedumpfile ran out of space while it wrote it"
+    # Nothing compresses to zeros: such an end was allocated and never written.
+    if header.compression and not reader.read(*last).strip(b"\0"):
+        unwritten |= pages > 0
+    return "its last pages were never written" if unwritten else ""
+
+
+def flattened_start(reader: FileReader) -> bytes:
+    """The first bytes of the dump inside a flattened file, as far as its first records hold them.
+
+    :raises TargetError: if the file is truncated or damaged, which nothing can pass over: the
+        records can be put in order only when all are there
+    """
+    if reader.read(reader.size - len(_FLAT_END), len(_FLAT_END)) != _FLAT_END:
+        raise TargetError(
+            f"{reader.name}: is truncated: it lacks the end mark of makedumpfile's flattened "
+            "format; copy it again"
+        )
+    start = bytearray(_FLAT_HEADER_BYTES * 2 + _SUB_HEADER.size)
+    at = _FLAT_HEADER_BYTES
+    for _ in range(8):
+        offset, size = _FLAT_RECORD.unpack(reader.exact(at, _FLAT_RECORD.size, "records"))
+        if offset < 0 or size < 0:
+            break
+        at += _FLAT_RECORD.size
+        if offset < len(start):
+            part = reader.read(at, min(size, len(start) - offset))
+            start[offset : offset + len(part)] = part
+        at += size
+    return bytes(start)

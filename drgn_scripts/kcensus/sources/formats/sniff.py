@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Looks at a file before drgn does, to say in the user's words what is wrong with it.
+
+drgn and libkdumpfile say ``not an ELF core file`` or ``Key has no value``, which is right and
+helps nobody who passed a directory, a vmlinux or half a dump.
+"""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass
+from pathlib import Path
+
+from kcensus.sources.formats import elf, kdump
+from kcensus.sources.model import TargetError, unsupported_machine
+from kcensus.sources.reader import FileReader
+
+_UNPACK = "is compressed with {0}; decompress it first ({1})"
+# (offset, magic, what it is and what to do).
+_KNOWN: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"\x1f\x8b", _UNPACK.format("gzip", "gunzip")),
+    (0, b"\xfd7zXZ\0", _UNPACK.format("xz", "unxz")),
+    (0, b"\x28\xb5\x2f\xfd", _UNPACK.format("zstd", "unzstd")),
+    (0, b"BZh", _UNPACK.format("bzip2", "bunzip2")),
+    (0, b"\x04\x22\x4d\x18", _UNPACK.format("lz4", "unlz4")),
+    (0, b"PK\x03\x04", "is a zip archive; unpack it first (unzip)"),
+    (0, b"7z\xbc\xaf\x27\x1c", "is a 7-Zip archive; unpack it first"),
+    (257, b"ustar", "is a tar archive; unpack it first (tar -xf)"),
+    (514, b"HdrS", "is a bootable kernel image (vmlinuz), not a memory dump"),
+    (0, b"DISKDUMP", "is in the diskdump format of kernels before kdump, which drgn cannot read"),
+    (0, b"\xed\x23\x8f\x61\x73\x01\x19\xa8", "is in the LKCD format, which drgn cannot read"),
+    (0, b"PAGEDU64", "is a memory dump of Windows"),
+    (0, b"PAGEDUMP", "is a memory dump of Windows"),
+    (0, b"QEVM", "is a saved QEMU state, not a memory dump; use QEMU's dump-guest-memory"),
+    (
+        0,
+        b"LibvirtQemudSave",
+        "is a state saved by libvirt, not a memory dump; use `virsh dump --memory-only`",
+    ),
+    (0, b"\xd2\xbe\xd2\xbe", "is a VMware state; convert it with vmss2core"),
+)
+
+
+@dataclass(frozen=True)
+class Sniffed:
+    """What the headers of a readable dump say."""
+
+    format: str
+    compressed: bool = False
+    needs_libkdumpfile: bool = False
+    truncated: str = ""
+    """Why pages are missing, as the end of a sentence about the file; empty where none are."""
+    if_refused: str = ""
+    """What to do should drgn refuse it all the same."""
+
+
+def sniff(path: str | Path) -> Sniffed:
+    """What kind of memory dump a file is.
+
+    :raises TargetError: if it is none, or one that cannot be read in any way
+    """
+    with FileReader(path) as reader:
+        start = reader.read(0, 1024)
+        if start.startswith(elf.MAGIC):
+            return _elf(reader)
+        if start.startswith(kdump.MAGIC):
+            return _kdump(reader)
+        if start.startswith(kdump.FLAT_MAGIC):
+            return _flattened(reader)
+        raise TargetError(f"{reader.name}: {_what_else(start)}")
+
+
+def _what_else(start: bytes) -> str:
+    for offset, magic, what in _KNOWN:
+        if start[offset:].startswith(magic):
+            return what
+    if not start.strip(b"\0"):
+        return "starts with zeros only, so it is no memory dump or was never written out"
+    if _is_text(start):
+        return "is a text file, not a memory dump"
+    return "is not a memory dump that drgn can read (neither ELF nor kdump-compressed)"
+
+
+def _is_text(start: bytes) -> bool:
+    try:
+        # Incremental: the last character may be cut.
+        text = codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return all(char >= " " or char in "\t\n\r\x1b" for char in text)
+
+
+def _elf(reader: FileReader) -> Sniffed:
+    header = elf.read_header(reader)
+    if header.type == elf.ET_REL:
+        raise TargetError(f"{reader.name}: is a kernel module or object file; pass it with -s")
+    if header.type != elf.ET_CORE:
+        raise TargetError(
+            f"{reader.name}: is an ELF program, library or vmlinux, not a memory dump; pass the "
+            "vmcore, and a vmlinux with -s"
+        )
+    if not header.supported:
+        raise unsupported_machine(reader.name, header.machine)
+    segments = elf.segments(reader, header)
+    notes = elf.core_notes(reader, segments)
+    owners = {owner for owner, _, _ in notes}
+    if b"VMCOREINFO" not in owners:
+        raise TargetError(f"{reader.name}: {_no_vmcoreinfo(notes)}")
+    end = max(segment.offset + segment.filesz for segment in segments)
+    missing = f"{end - reader.size} of {end} bytes are missing" if end > reader.size else ""
+    return Sniffed("ELF", truncated=missing)
+
+
+def _no_vmcoreinfo(notes: list[tuple[bytes, int, bytes]]) -> str:
+    if any(owner == b"CORE" and type_ == elf.NT_AUXV for owner, type_, _ in notes):
+        return "is a core dump of a process, not of a kernel"
+    if any(owner == b"QEMU" for owner, _, _ in notes):
+        return (
+            "has no VMCOREINFO; run QEMU with `-device vmcoreinfo` and load the module "
+            "qemu_fw_cfg in the guest before dumping it"
+        )
+    return "has no VMCOREINFO, so it is no dump of a Linux kernel, or one made without kdump"
+
+
+def _kdump(reader: FileReader) -> Sniffed:
+    header = kdump.read_header(reader)
+    _refuse_part(reader.name, header)
+    return Sniffed(
+        header.format,
+        compressed=bool(header.compression),
+        needs_libkdumpfile=True,
+        truncated=kdump.check_length(reader, header),
+        if_refused=_qemu_advice(header),
+    )
+
+
+def _flattened(reader: FileReader) -> Sniffed:
+    start = kdump.flattened_start(reader)
+    advice = "reassemble it with `makedumpfile -R NEW <OLD`"
+    if not start.startswith(kdump.MAGIC):
+        inner = "ELF" if start.startswith(elf.MAGIC) else "unknown"
+        return Sniffed(f"{inner}, flattened", needs_libkdumpfile=True, if_refused=advice)
+    header = kdump.parse_header(start, reader.name)
+    _refuse_part(reader.name, header)
+    return Sniffed(
+        f"{header.format}, flattened",
+        compressed=bool(header.compression),
+        needs_libkdumpfile=True,
+        truncated="makedumpfile ran out of space while it wrote it" if header.incomplete else "",
+        if_refused=_qemu_advice(header) or advice,
+    )
+
+
+def _refuse_part(name: str, header: kdump.KdumpHeader) -> None:
+    if header.split:
+        raise TargetError(
+            f"{name}: is one part of a split dump; join the parts with "
+            "`makedumpfile --reassemble PART… NEW`"
+        )
+
+
+def _qemu_advice(header: kdump.KdumpHeader) -> str:
+    if not header.from_qemu:
+        return ""
+    return (
+        "QEMU writes this format without what libkdumpfile needs; dump the guest as ELF, which is "
+        "what dump-guest-memory and `virsh dump --memory-only` do when no format is given"
+    )

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A dump file: ELF, kdump-compressed, or makedumpfile's flattened form of either."""
+
+from __future__ import annotations
+
+import drgn
+
+from kcensus.sources.debuginfo.finder import DebugInfo
+from kcensus.sources.formats.sniff import Sniffed, sniff
+from kcensus.sources.model import (
+    Request,
+    Source,
+    Target,
+    TargetError,
+    check_platform,
+    kernel_release,
+)
+from kcensus.sources.reader import os_error
+from kcensus.text import printable
+
+
+def _set_core_dump(prog: drgn.Program, path: str, sniffed: Sniffed) -> None:
+    name = printable(path)
+    if sniffed.needs_libkdumpfile and not getattr(drgn, "_with_libkdumpfile", True):
+        raise TargetError(
+            f"{name}: is {sniffed.format}, but this drgn was built without libkdumpfile; install a "
+            "drgn built with it, as its wheels are"
+        )
+    try:
+        prog.set_core_dump(path)
+    except OSError as error:
+        raise os_error(name, error) from error
+    except Exception as error:
+        # drgn's errors have no common base class.
+        advice = f"; {sniffed.if_refused}" if sniffed.if_refused else ""
+        raise TargetError(
+            f"{name}: cannot be opened as {sniffed.format} (drgn: {printable(str(error))}){advice}"
+        ) from error
+
+
+def _open(request: Request) -> Target:
+    path = request.spec or ""
+    name = printable(path)
+    sniffed = sniff(path)
+    if sniffed.truncated and not request.allow_truncated:
+        raise TargetError(
+            f"{name}: is truncated: {sniffed.truncated}; copy it again, or read what is there "
+            "with --allow-truncated"
+        )
+    prog = drgn.Program()
+    _set_core_dump(prog, path, sniffed)
+    if not prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
+        raise TargetError(f"{name}: is not a dump of a Linux kernel")
+    check_platform(prog, name)
+    debug_info = DebugInfo(prog, request.symbols)
+    debug_info.load_kernel()
+    # A name of /proc/kcore that live.py does not know opens as a dump, and drgn tells.
+    live = bool(prog.flags & drgn.ProgramFlags.IS_LIVE)
+    return Target(
+        prog=prog,
+        name=name,
+        kind="vmcore",
+        format=sniffed.format + (", truncated" if sniffed.truncated else ""),
+        live=live,
+        kernel=printable(kernel_release(prog)),
+        shareable=not live,
+        compressed=sniffed.compressed,
+        modules=debug_info,
+    )
+
+
+def _claims(spec: str | None) -> bool:
+    return spec is not None
+
+
+SOURCE = Source(_claims, _open, fallback=True)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: LGPL-2.1-or-later
-"""The faces of a :class:`~drgn_scripts.results.Result`: one file each, no kernel knowledge."""

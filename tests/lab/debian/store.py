@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The kernels: which there are, and how to get one with its debug information."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from .. import host
+from ..host import LabError, say
+from . import headers, mirror
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HERE = Path(__file__).parent
+
+# Fetched for every kernel, so that most new scenarios need no new download.
+_MODULES = {
+    *("qemu_fw_cfg", "virtio_pci", "virtio_blk", "virtio_scsi", "sd_mod", "scsi_debug"),
+    *("brd", "loop", "null_blk", "dm_mod", "dm_delay", "dm_flakey", "dm_snapshot"),
+    *("dm_mirror", "dm_cache", "dm_writecache"),
+    *("dm_thin_pool", "bfq", "kyber_iosched", "mq_deadline", "xfs", "overlay", "fuse"),
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An unpacked kernel."""
+
+    name: str
+    release: str
+    version: str
+    """The version of the Debian package."""
+    suite: str
+    nodes: int
+    path: Path
+
+    @property
+    def vmlinux(self) -> Path:
+        """The kernel with its debug information."""
+        return self.path / "vmlinux"
+
+    @property
+    def image(self) -> Path:
+        """The kernel to boot."""
+        return self.path / "vmlinuz"
+
+    def module(self, name: str) -> Path | None:
+        """The file of a loadable module; nothing if it is built in or does not exist."""
+        if name in headers.names():
+            return headers.module(name, self.suite, self.release, self.version)
+        path = self.path / "modules" / f"{name}.ko"
+        return path if path.exists() else None
+
+    def debug(self, name: str) -> Path:
+        """A module's debug information."""
+        if name in headers.names():
+            return headers.module(name, self.suite, self.release, self.version)
+        return self.path / "debug" / f"{name}.ko"
+
+    def closure(self, names: Iterable[str]) -> list[str]:
+        """The loadable modules among ``names`` with all they depend on, in loading order."""
+        order: dict[str, None] = {}
+
+        def add(name: str) -> None:
+            if name not in order and (path := self.module(name)):
+                for other in _dependencies(path.read_bytes()):
+                    add(other)
+                order[name] = None
+
+        for name in names:
+            add(name.replace("-", "_"))
+        return list(order)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    name: str
+    suite: str
+    series: str
+    nodes: int
+
+
+def _declared() -> dict[str, _Wanted]:
+    data = tomllib.loads((_HERE / "kernels.toml").read_text())
+    return {
+        name: _Wanted(name, entry["suite"], entry["series"], entry.get("nodes", 1))
+        for name, entry in data.items()
+    }
+
+
+def kernels() -> list[str]:
+    """The names of the kernels, oldest first."""
+    return list(_declared())
+
+
+def stored(name: str) -> bool:
+    """Whether the cache has some version of this kernel."""
+    return (host.cache() / "kernels" / f"{name}.json").exists()
+
+
+def _dependencies(module: bytes) -> list[str]:
+    match = re.search(rb"\0depends=([^\0]*)\0", module)
+    names = match[1].decode() if match else ""
+    return [name.replace("-", "_") for name in names.split(",") if name]
+
+
+def _stored(wanted: _Wanted, pointer: Path, modules: list[str]) -> Kernel | None:
+    try:
+        data = json.loads(pointer.read_text())
+    except (OSError, ValueError):
+        return None
+    path = pointer.parent / data["directory"]
+    if data["modules"] != modules or data["suite"] != wanted.suite or not path.is_dir():
+        return None
+    return Kernel(wanted.name, data["release"], data["version"], wanted.suite, wanted.nodes, path)
+
+
+def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> Kernel:
+    """The kernel ``name`` with (at least) these modules, fetched unless it is in the cache.
+
+    ``refresh`` looks whether the suite has a newer one by now.
+    """
+    wanted = _declared().get(name)
+    if not wanted:
+        raise LabError(f"There is no kernel {name}; there are {', '.join(kernels())}.")
+    all_modules = sorted(
+        {*_MODULES, *(module.replace("-", "_") for module in modules)} - headers.names()
+    )
+    pointer = host.cache() / "kernels" / f"{name}.json"
+    if not refresh and (stored := _stored(wanted, pointer, all_modules)):
+        return stored
+    with host.locked(f"kernel-{name}"):
+        # Another build may just have fetched it.
+        if not refresh and (stored := _stored(wanted, pointer, all_modules)):
+            return stored
+        host.install_packages()
+        release, version, directory = _fetch(wanted, all_modules)
+        pointer.with_suffix(".new").write_text(
+            json.dumps(
+                {
+                    "release": release,
+                    "version": version,
+                    "suite": wanted.suite,
+                    "modules": all_modules,
+                    "directory": directory.name,
+                }
+            )
+        )
+        pointer.with_suffix(".new").replace(pointer)
+    return Kernel(name, release, version, wanted.suite, wanted.nodes, directory)
+
+
+def _fetch(wanted: _Wanted, modules: list[str]) -> tuple[str, str, Path]:
+    say(f"kernel {wanted.name}: looking into {wanted.suite}")
+    suite = mirror.Suite(wanted.suite)
+    suite.update()
+    versions = suite.packages("linux-")
+    pattern = re.compile(r"linux-image-(\d+\.\d+\.\d+\S*-cloud-amd64)-dbg")
+    releases = [match[1] for name in versions if (match := pattern.fullmatch(name))]
+    if not releases:
+        raise LabError(f"{wanted.suite} has no cloud kernel with debug information.")
+    series = [r for r in releases if r.startswith(f"{wanted.series}.")]
+    if not series:
+        say(f"WARNING: {wanted.suite} has no {wanted.series} kernel any more, taking its newest")
+    candidates = sorted(
+        series or releases,
+        key=lambda release: mirror.by_version(versions[f"linux-image-{release}-dbg"]),
+        reverse=True,
+    )
+    reason: LabError | None = None
+    for release in candidates:
+        version = versions[f"linux-image-{release}-dbg"]
+        key = hashlib.sha256("\n".join([release, version, *modules]).encode()).hexdigest()[:12]
+        final = host.cache() / "kernels" / f"{wanted.name}-{key}"
+        if final.is_dir():
+            return release, version, final
+        try:
+            with host.new_directory(final) as directory:
+                _unpack(suite, versions, release, modules, directory)
+        except LabError as error:
+            # Package lists outlive the packages in the pool.
+            say(f"WARNING: cannot get {release}: {error}")
+            reason = error
+        else:
+            return release, version, final
+    raise LabError(f"Cannot get any kernel {wanted.name} from {wanted.suite}: {reason}")
+
+
+def _unpack(
+    suite: mirror.Suite,
+    versions: dict[str, str],
+    release: str,
+    modules: list[str],
+    directory: Path,
+) -> None:
+    """Keep what the lab needs of a kernel's packages."""
+    packages = [
+        name
+        for name in (
+            f"linux-image-{release}-dbg",
+            f"linux-image-{release}",
+            f"linux-binary-unsigned-{release}",
+            f"linux-modules-{release}",
+        )
+        if name in versions
+    ]
+    say(f"kernel {release}: downloading")
+    debug, *rest = suite.download(packages, directory)
+    say(f"kernel {release}: unpacking")
+    loadable: dict[str, bytes] = {}
+    for package in rest:
+        with mirror.contents(package) as files:
+            for name, stream in files:
+                base = name.rpartition("/")[2]
+                if base.startswith("vmlinuz"):
+                    (directory / "vmlinuz").write_bytes(stream.read())
+                elif match := re.fullmatch(r"(.+)\.ko(\.xz)?", base):
+                    loadable[match[1].replace("-", "_")] = stream.read()
+        package.unlink()
+    kept = _keep_modules(loadable, modules, directory / "modules")
+    (directory / "debug").mkdir()
+    with mirror.contents(debug) as files:
+        for name, stream in files:
+            base = name.rpartition("/")[2]
+            if base in ("vmlinux", f"vmlinux-{release}"):
+                _save(stream, directory / "vmlinux")
+            elif match := re.fullmatch(r"(.+)\.ko(?:\.debug)?", base):
+                module = match[1].replace("-", "_")
+                if module in kept:
+                    _save(stream, directory / "debug" / f"{module}.ko")
+    debug.unlink()
+    for file in ("vmlinux", "vmlinuz"):
+        if not (directory / file).exists():
+            raise LabError(f"the packages of {release} hold no {file}")
+
+
+def _keep_modules(loadable: dict[str, bytes], wanted: list[str], directory: Path) -> set[str]:
+    directory.mkdir()
+    kept: set[str] = set()
+    todo = [name for name in wanted if name in loadable]
+    while todo:
+        name = todo.pop()
+        if name in kept:
+            continue
+        kept.add(name)
+        module = loadable[name]
+        if not module.startswith(b"\x7fELF"):
+            module = lzma.decompress(module)
+        (directory / f"{name}.ko").write_bytes(module)
+        todo += [other for other in _dependencies(module) if other in loadable]
+    return kept
+
+
+def _save(stream: IO[bytes], path: Path) -> None:
+    with path.open("wb") as file:
+        shutil.copyfileobj(stream, file, 1 << 20)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What every analysis is given."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from kcensus import cli
+from kcensus.sources.model import Target
+
+from tests.unit.synthetic import ANALYSIS
+
+
+class Modules:
+    """A kernel with one module, whose debug info nobody has."""
+
+    def need_modules(self, *names: str) -> list[str]:
+        return [f"install the debug info of {name}" for name in names if name == "dm_mod"]
+
+
+def target(modules: Modules | None = None) -> Target:
+    return Target(None, "x", "vmcore", "synthetic", False, "6.1", True, False, modules)  # type: ignore[arg-type]
+
+
+def test_debug_info_that_is_missing_is_a_gap_of_every_result() -> None:
+    analysis = dataclasses.replace(ANALYSIS, modules=("dm_mod", "dm_snapshot"))
+    context = analysis.context(target(Modules()))
+    assert context.lacking == ("install the debug info of dm_mod",)
+    (gap,) = context.result("any").gaps
+    assert gap.reason == "install the debug info of dm_mod"
+
+
+def test_no_modules_are_asked_for_when_none_are_declared() -> None:
+    class Refusing(Modules):
+        def need_modules(self, *names: str) -> list[str]:
+            raise AssertionError(names)
+
+    assert ANALYSIS.context(target(Refusing())).result("any").gaps == []
+
+
+def test_a_model_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["list-lru", "--what-if", "nodes=2,memcgs=100,mounts=10"]
+    assert cli.main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"]["memcgs"] == 100
+    assert cli.main(asked) == 0
+    assert "Linux" not in capsys.readouterr().out
+
+
+def test_a_target_that_is_spelled_is_opened_all_the_same() -> None:
+    analysis = dataclasses.replace(ANALYSIS, without_target=("fail",))
+    assert analysis.needs_target(None, {"fail": None})
+    assert not analysis.needs_target(None, {"fail": "x"})
+    assert analysis.needs_target("vmcore", {"fail": "x"})

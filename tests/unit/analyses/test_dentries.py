@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus dentries`` on *synthetic* kernels: layouts that cannot be booted, and damage."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from drgn import Object
+from kcensus.analyses import AnalysisError, Context, ParamError
+from kcensus.analyses.dentries import run
+from kcensus.render.csvdir import write_csv
+from kcensus.render.html import write_html
+from kcensus.render.json import write_json
+from kcensus.render.terminal import write_terminal
+from kcensus.results import CheckStatus, Result, Unit
+from rich.console import Console
+
+from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
+from tests.unit.fakekernel.files import FILE_ERAS
+
+LONG = b"a name that is too long for the dentry itself %d"
+
+
+@pytest.fixture(params=list(FILE_ERAS))
+def dcache(request: pytest.FixtureRequest) -> FakeDcache:
+    return FakeDcache(request.param)
+
+
+def census(dcache: FakeDcache, **params: Any) -> Result:
+    return run(Context(dcache.machine.prog, "synthetic", "0.0.0"), **params)
+
+
+def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    frame = result.tables[table].frame
+    return list(frame[list(columns)].itertuples(index=False, name=None))
+
+
+def figures(result: Result, *names: str) -> tuple[Any, ...]:
+    return tuple(result.summary[name].value for name in names)
+
+
+def populate(dcache: FakeDcache, flood: int = 30) -> tuple[Object, dict[str, Made]]:
+    """Files, names that do not exist, and dentries that are neither."""
+    super_block = dcache.super_block("sda")
+    root = super_block.s_root[0]
+    dcache.files.mount(super_block, None)
+    made = {"dir": dcache.dentry(b"dir", root, directory=True, count=1, bucket=1)}
+    above = made["dir"].object
+    for number in range(flood):
+        made[f"n{number}"] = dcache.dentry(b"tmp.%03d" % number, above, "lru", bucket=2)
+    for number in range(5):
+        made[f"l{number}"] = dcache.dentry(LONG % number, above, "lru", bucket=3)
+    made["file"] = dcache.dentry(b"file", above, "lru", "referenced", positive=True, bucket=2)
+    made["seen"] = dcache.dentry(b"seen", above, "lru", "referenced", bucket=2)
+    made["held"] = dcache.dentry(b"held", above, count=2, bucket=2)
+    made["going"] = dcache.dentry(b"going", above, "lru", "shrink", bucket=18)
+    made["dead"] = dcache.dentry(b"dead", above, count=-128, listed=False)
+    if "lookup" in dcache.bits:
+        made["lookup"] = dcache.dentry(b"lookup", above, "lookup", count=1)
+        made["cursor"] = dcache.dentry(b"", above, "cursor", count=1)
+    dcache.finish()
+    return super_block, made
+
+
+def test_all_states_in_every_era(dcache: FakeDcache) -> None:
+    populate(dcache)
+    special = "lookup" in dcache.bits
+    negative = 30 + 5 + 3
+    dcache.count("nr_dentry", len(dcache.made) + 4, -5)
+    dcache.count("nr_dentry_unused", 38, 0)
+    result = census(dcache)
+    assert figures(
+        result, "dentries", "negative", "negative_unused", "dead", "in_lookup", "cursors"
+    ) == (len(dcache.made), negative, negative - 1, 1, int(special), int(special))
+    assert figures(result, "on_lru", "on_shrink_lists", "referenced") == (37, 1, 2)
+    assert figures(result, "external_name_bytes", "negative_bytes") == (
+        5 * NAME_SLOT,
+        negative * SLOT + 5 * NAME_SLOT,
+    )
+    status = {check.source: check.status for check in result.checks}
+    assert status["nr_dentry"] is CheckStatus.AGREE
+    assert status["nr_dentry_unused"] is CheckStatus.AGREE
+    negative_check = status["nr_dentry_negative"]
+    assert (negative_check is CheckStatus.ABSENT) == (not dcache.era.negative_counter)
+    assert rows(result, "superblocks", "mount", "dentries", "negative") == [
+        ("/", len(dcache.made), negative)
+    ]
+    assert rows(result, "directories", "directory", "negative", "others") == [
+        ("/dir", negative, 1 + 2 * special)
+    ]
+    assert rows(result, "patterns", "pattern", "negative") == [
+        ("tmp.<digits>", 30),
+        ("a name that is too long for the dentry itself <digits>", 5),
+        ("XXXX", 2),  # seen and held
+        ("going", 1),
+    ]
+
+
+def test_chains_and_the_limit(dcache: FakeDcache) -> None:
+    populate(dcache)
+    result = census(dcache)
+    # Bucket 2, from its head: held and seen end no row, since none has begun; then the file, then
+    # thirty unreferenced ones. Bucket 3 has five. Buckets 1 and 18 have one dentry each.
+    assert figures(result, "buckets", "longest_chain", "longest_negative_run") == (BUCKETS, 33, 30)
+    left = 38 - 27 - 2
+    assert figures(result, "patched_negative", "patched_bytes") == (
+        left,
+        left * SLOT + 3 * NAME_SLOT,
+    )
+    # With a sixteenth of the buckets the first sixteen are one: the rows of buckets 2 and 3 join.
+    assert figures(result, "patched_negative_fewer_buckets") == (38 - 32,)
+    assert rows(result, "chains", "length", "buckets", "negative") == [
+        (0, BUCKETS - 4, 0),
+        (1, 2, 1),
+        (5, 1, 5),
+        (33, 1, 32),
+    ]
+    assert result.gaps == []
+
+
+def test_walks_and_pages(dcache: FakeDcache) -> None:
+    _, made = populate(dcache, 60)
+    k = dcache.machine
+    inode = k.alloc("struct inode")
+    k.set(inode.i_fsnotify_mask, 2)
+    k.set(inode.i_fsnotify_marks, inode)
+    k.set(made["dir"].object.d_inode, inode)
+    result = census(dcache)
+    special = 2 * ("lookup" in dcache.bits)
+    assert rows(result, "walk_cost", "directory", "watched", "children", "negative", "sweeps") == [
+        ("/dir", True, 69 + special, 68, 1),
+        ("/", False, 1, 0, 0),
+    ]
+    assert rows(result, "walk_cost", "at_tail", "damaged") == [(False, False), (None, False)]
+    per_slab = 4096 // SLOT
+    pinning = [0] * len(dcache.slabs)
+    for dentry in made.values():
+        unused = dentry.name.startswith((b"tmp", b"a name", b"seen", b"going"))
+        pinning[dcache.slabs.index(dentry.slab)] += not unused
+    pinning[0] += 1  # the root
+    assert rows(result, "fragmentation", "pinned_by", "slabs") == [
+        (count, pinning.count(count)) for count in sorted(set(pinning))
+    ]
+    assert figures(result, "pages_freeable") == (pinning.count(0),)
+    assert pinning.count(0) > 0
+    frame = result.tables["fragmentation"].frame
+    assert (frame["dentries"] + frame["free_slots"]).sum() == per_slab * len(dcache.slabs)
+
+
+def test_memory_cgroups() -> None:
+    dcache = FakeDcache()
+    k = dcache.machine
+    alive, dying = k.memcg("a", k.root), k.memcg("d", k.root, flags=16)
+    populate(dcache)
+    first = [dentry for dentry in dcache.made.values() if dentry.slab is dcache.slabs[0]]
+    owners = {dentry.slot: (alive, dying)[dentry.slot % 2] for dentry in first}
+    k.charge(dcache.slabs[0], owners)
+    negative = {dentry.slot for dentry in first if dentry.name.startswith(b"tmp")}
+    found = rows(census(dcache), "memcgs", "memcg", "state", "dentries", "negative")
+    odd = sum(slot % 2 for slot in negative)
+    assert sorted(found) == sorted(
+        [
+            ("/a", "alive", 10, len(negative) - odd),
+            ("/d", "dying", 9, odd),
+            ("(no memory cgroup)", "none", len(dcache.made) - 19, 38 - len(negative)),
+        ]
+    )
+
+
+def test_places_without_a_path() -> None:
+    """Removed directories, file systems that nobody mounts, and roots of nothing."""
+    dcache = FakeDcache()
+    mounted, other = dcache.super_block("sda"), dcache.super_block("sdb")
+    dcache.files.mount(mounted, None)
+    root = mounted.s_root[0]
+    removed = dcache.dentry(b"removed", root, directory=True, count=1).object
+    dcache.dentry(b"x1", removed)
+    hashed = dcache.dentry(b"there", other.s_root[0], directory=True, count=1, bucket=0).object
+    dcache.dentry(b"x1", hashed)
+    alone = dcache.dentry(b"", root, directory=True, count=1, listed=False).object
+    dcache.machine.set(alone.d_parent, alone)
+    dcache.dentry(b"x1", alone)
+    dcache.finish()
+    assert sorted(rows(census(dcache), "directories", "directory", "state")) == [
+        ("/", "disconnected"),
+        ("/removed", "unhashed"),
+        ("/there", "unmounted"),
+    ]
+
+
+def test_limits_of_the_kernel() -> None:
+    dcache = FakeDcache()
+    populate(dcache)
+    k = dcache.machine
+    k.variable("dentry_negative_policy", "int", 1)
+    k.variable("dentry_fs_klimit_sysctl", "int", 0)
+    k.variable("sysctl_vfs_cache_pressure", "int", 200)
+    assert rows(census(dcache), "limits", "setting", "value") == [
+        ("fs.dentry-negative", 1),
+        ("fs.dentry-fs-klimit", 0),
+        ("vm.vfs_cache_pressure", 200),
+    ]
+
+
+def test_parts_and_their_names(dcache: FakeDcache) -> None:
+    populate(dcache)
+    assert set(census(dcache, only="totals").tables) == {"limits"}
+    assert set(census(dcache, only="walk-cost, chains").tables) >= {"walk_cost", "chains"}
+    with pytest.raises(ParamError, match="not everything"):
+        census(dcache, only="totals,everything")
+    with pytest.raises(ParamError, match="--limit must be at least 1"):
+        census(dcache, limit=0)
+
+
+def test_what_is_beyond_a_short_table() -> None:
+    dcache = FakeDcache()
+    populate(dcache)
+    # Names of several patterns may be in the same directories, so nobody knows in how many.
+    assert rows(census(dcache, limit=2), "patterns", "pattern", "negative")[2:] == [
+        ("(2 more patterns)", 3)
+    ]
+    directories = census(dcache, limit=2).tables["patterns"].frame["directories"]
+    assert directories.isna().tolist() == [False, False, True]
+
+
+def test_directories_that_only_a_container_sees() -> None:
+    dcache = FakeDcache()
+    home, away = dcache.super_block("sda"), dcache.super_block("sdb")
+    dcache.files.mount(home, None)
+    dcache.files.mount(away, None, namespace=dcache.machine.alloc("struct mnt_namespace"))
+    for super_block in (home, away):
+        dcache.dentry(b"x1", super_block.s_root[0])
+    dcache.finish()
+    assert sorted(rows(census(dcache), "directories", "directory", "state")) == [
+        ("/", "mounted"),
+        ("/", "other namespace"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "evidence"),
+    [
+        (None, 0, "this kernel has no fs.dentry-fs-klimit"),
+        ("dentry_negative_policy", 1, "this kernel has no fs.dentry-fs-klimit"),
+        ("dentry_fs_klimit_sysctl", 0, "fs.dentry-fs-klimit, which is off"),
+        ("dentry_fs_klimit_sysctl", 1000, None),
+    ],
+)
+def test_the_cost_is_told_once(setting: str | None, value: int, evidence: str | None) -> None:
+    """And a sysctl that only unlink heeds bounds nothing."""
+    dcache = FakeDcache()
+    populate(dcache)
+    if setting:
+        dcache.machine.variable(setting, "int", value)
+    k = dcache.machine
+    k.set(k.symbols["_totalram_pages"].counter, 10)
+    found = census(dcache).findings
+    costs = {finding.patch: finding.cost_bytes for finding in found if finding.patch}
+    assert costs.pop("negative-dentry-hash-limit") == 29 * SLOT + 2 * NAME_SLOT
+    assert costs == ({} if evidence is None else {"negative-dentry-sysctl-limit": None})
+    assert evidence is None or any(evidence in finding.evidence for finding in found)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_walk_that_is_felt(monkeypatch: pytest.MonkeyPatch, lazy: bool, damaged: bool) -> None:
+    monkeypatch.setattr("kcensus.analyses.dentries.findings._LONG_WALK", 10)
+    monkeypatch.setattr("kcensus.analyses.dentries.findings._clears_lazily", lambda _: lazy)
+    dcache = FakeDcache()
+    _, made = populate(dcache)
+    k = dcache.machine
+    inode = k.alloc("struct inode")
+    k.set(inode.i_fsnotify_mask, 2)
+    k.set(inode.i_fsnotify_marks, inode)
+    k.set(made["dir"].object.d_inode, inode)
+    if damaged:
+        k.set(made["n0"].object.d_sib.next, made["n4"].object.d_sib)
+    (walk,) = (finding for finding in census(dcache).findings if "watched" in finding.title)
+    assert walk.patch == "negative-dentry-sibling-tail"
+    assert ("whenever its first watch comes" in walk.title) == lazy
+    assert ("order is not known" in walk.evidence) == damaged
+
+
+# Damage
+
+
+@pytest.mark.parametrize("shift", [0, 2, 32, 40])
+def test_a_hash_table_that_cannot_be(shift: int) -> None:
+    """Nobody waits for a walk of a thousand million buckets that are not there."""
+    dcache = FakeDcache()
+    populate(dcache)
+    dcache.machine.set(dcache.machine.symbols["d_hash_shift"], shift)
+    result = census(dcache)
+    assert figures(result, "patched_negative", "patched_bytes", "buckets") == (None, None, None)
+    assert result.summary["patched_bytes"].unit is Unit.BYTES
+    assert {gap.what for gap in result.gaps} == {"hash table"}
+    assert figures(result, "negative") == (38,)
+
+
+def test_names_that_cannot_be_read() -> None:
+    dcache = FakeDcache()
+    _, made = populate(dcache)
+    k = dcache.machine
+    k.set(made["held"].object.d_name.len, 300)
+    k.set(made["l0"].object.d_name.len, 300)
+    result = census(dcache)
+    assert rows(result, "patterns", "pattern", "negative", "negative_unused", "negative_bytes")[
+        -1
+    ] == ("(names that could not be read)", 2, 1, 2 * SLOT + NAME_SLOT)
+    assert (
+        result.tables["patterns"].frame["negative_bytes"].sum()
+        == figures(result, "negative_bytes")[0]
+    )
+
+
+def test_parents_that_are_no_dentries() -> None:
+    """What is known of their children is told, and no more."""
+    dcache = FakeDcache()
+    _, made = populate(dcache)
+    for name in ("held", "l0", "file"):
+        dcache.machine.set(made[name].object.d_parent, 0xFFFF_8880_0012_3450)
+    columns = ("directory", "negative", "negative_unused", "others", "negative_bytes")
+    assert rows(census(dcache), "directories", *columns)[-1] == (
+        "(parents that are not in the dump)",
+        2,
+        1,
+        1,
+        2 * SLOT + NAME_SLOT,
+    )
+
+
+def test_flags_that_nobody_knows() -> None:
+    dcache = FakeDcache("6.12")
+    super_block, _ = populate(dcache)
+    dcache.machine.set(super_block.s_root[0].d_flags, 0)
+    with pytest.raises(AnalysisError, match="no known order"):
+        census(dcache)
+
+
+def test_a_chain_that_leads_away(dcache: FakeDcache) -> None:
+    _, made = populate(dcache)
+    dcache.machine.set(made["n20"].object.d_hash.next, 0xFFFF_8880_0012_3450)
+    result = census(dcache)
+    assert figures(result, "dentries", "negative") == (len(dcache.made), 38)
+    gaps = {gap.what: gap.count for gap in result.gaps}
+    # What stands behind n20: twenty that were put in before it.
+    assert gaps == {"hash chains": 1, "dentries": 20}
+    assert figures(result, "longest_chain") == (33 - 20,)
+
+
+def test_a_chain_that_bites_its_tail_or_another(dcache: FakeDcache) -> None:
+    _, made = populate(dcache)
+    k = dcache.machine
+    k.set(made["n0"].object.d_hash.next, made["n7"].object.d_hash)
+    k.set(made["l0"].object.d_hash.next, made["going"].object.d_hash)
+    result = census(dcache)
+    assert {gap.what: gap.count for gap in result.gaps} == {"hash chains": 2}
+    assert figures(result, "dentries", "negative", "longest_chain") == (len(dcache.made), 38, 33)
+
+
+def test_lists_of_children_that_do_not_end(dcache: FakeDcache) -> None:
+    _, made = populate(dcache)
+    k = dcache.machine
+    name = "d_sib" if dcache.era.hlist else "d_child"
+
+    def link(dentry: Made) -> Object:
+        return (dentry.object.d_u if dcache.era.child_in_union else dentry.object).member_(name)
+
+    for last, first in (("n0", "n4"), ("n0", "n0"), ("n3", "l2")):
+        before = k.word(link(made[last]).address_)
+        k.set(link(made[last]).next, link(made[first]))
+        result = census(dcache)
+        assert {gap.what: gap.count for gap in result.gaps} == {"lists of children": 1}
+        damaged = result.tables["walk_cost"].frame.set_index("directory")["damaged"]
+        assert damaged.to_dict() == {"/dir": True, "/": False}
+        assert figures(result, "negative") == (38,)
+        k.write_words(link(made[last]).address_, before)
+
+
+def test_filtered_pages(dcache: FakeDcache) -> None:
+    populate(dcache)
+    lost = dcache.slabs[1]
+    dcache.machine.drop(lost.address)
+    gone = [dentry for dentry in dcache.made.values() if dentry.slab is lost]
+    result = census(dcache)
+    assert figures(result, "dentries") == (len(dcache.made) - len(gone),)
+    gaps = {gap.what: gap.count for gap in result.gaps}
+    assert gaps["slab pages"] == 1
+    assert gaps["hash chains"] >= 1
+    assert gaps["dentries"] == 17, "those on the first slab stand behind those that are lost"
+    frame = result.tables["fragmentation"].frame
+    assert frame["slabs"].sum() == len(dcache.slabs) - 1, "nothing is said of the lost one"
+
+
+def test_lost_parents() -> None:
+    dcache = FakeDcache()
+    _, made = populate(dcache)
+    # The root and the directory are on the first slab.
+    dcache.machine.drop(dcache.slabs[0].address)
+    result = census(dcache)
+    frame = result.tables["directories"].frame
+    assert frame[["directory", "state"]].to_numpy().tolist() == [["?", "unreadable"]]
+    kept = [dentry for dentry in made.values() if dentry.slab is not dcache.slabs[0]]
+    names = (b"tmp", b"a name", b"seen", b"held", b"going")
+    assert frame["negative"].tolist() == [sum(dentry.name.startswith(names) for dentry in kept)]
+
+
+# Names are bytes
+
+HOSTILE = {
+    b"\x1b[mred\x1b[m": "\\x1b[mred\\x1b[m",
+    b"[bold]x[/bold]": "[bold]x[/bold]",
+    b"line\nbreak": "line\\x0abreak",
+    b"caf\xe9 \xff\xfe": "caf\\xe9 \\xff\\xfe",
+    "日本語".encode(): "日本語",
+    "\u202etxt.exe".encode(): "\\u202etxt.exe",
+    b"=HYPERLINK(x)": "=HYPERLINK(x)",
+    b"<script>&amp;": "<script>&amp;",
+}
+
+
+def test_hostile_names_on_all_faces(tmp_path: Path) -> None:
+    dcache = FakeDcache()
+    super_block = dcache.super_block("sda")
+    dcache.files.mount(super_block, None)
+    for name in HOSTILE:
+        above = dcache.dentry(name, super_block.s_root[0], directory=True, count=1, bucket=0)
+        # Two letters each, so that each is a pattern of its own.
+        dcache.dentry(name, above.object, bucket=1)
+    dcache.finish()
+    result = census(dcache)
+
+    document = io.StringIO()
+    write_json(result, document)
+    tables = json.loads(document.getvalue())["tables"]
+    written = {row["pattern"] for row in tables["patterns"]}
+    assert written == set(HOSTILE.values())
+    paths = {row["directory"] for row in tables["directories"]}
+    assert paths == {f"/{name}" for name in HOSTILE.values()}
+
+    write_csv(result, tmp_path)
+    with (tmp_path / "patterns.csv").open(newline="", encoding="utf-8") as file:
+        cells = {row["pattern"] for row in csv.DictReader(file)}
+    assert cells == {f"'{name}" if name[0] == "=" else name for name in HOSTILE.values()}
+
+    (page,) = write_html(result, tmp_path / "page.html")
+    text = page.read_text(encoding="utf-8")
+    assert "<script>&amp;amp;" not in text
+    assert "/&lt;script&gt;&amp;amp;" in text
+    assert not {"\x1b", "\u202e"} & set(text)
+
+    screen = io.StringIO()
+    write_terminal(result, Console(file=screen, width=200, force_terminal=True, no_color=True), 0)
+    shown = screen.getvalue()
+    for name in HOSTILE.values():
+        assert f"/{name}" in shown
+    assert "\x1b[mred" not in shown
+    assert "\u202e" not in shown

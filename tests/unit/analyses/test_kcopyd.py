@@ -1,0 +1,541 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""kcopyd's clients and jobs, and snapshots, in *synthetic* kernels of eras that nobody boots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from drgn import Object
+from kcensus.analyses.kcopyd.census import KcopydCensus, SlabUse
+from kcensus.analyses.kcopyd.checks import kcopyd_checks
+from kcensus.analyses.kcopyd.findings import findings
+from kcensus.analyses.kcopyd.log_events import LogEvents
+from kcensus.analyses.kcopyd.tables import related_slabs, work_states
+from kcensus.analyses.kcopyd.tables import snapshots as snapshot_table
+from kcensus.engine.memory import Memory
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.kernel.dm.devices import DmTarget, MappedDevice
+from kcensus.kernel.dm.kcopyd import Kcopyd, _Nodes, job_caches
+from kcensus.kernel.dm.snapshots import (
+    UNLIMITED,
+    Limit,
+    Snapshot,
+    Snapshots,
+    Waiter,
+    cow_threshold,
+    limit_mechanism,
+    snapshots,
+)
+from kcensus.kernel.workqueues import Functions, Workqueues
+from kcensus.progress import SilentProgress
+from kcensus.results import CheckStatus, Severity
+
+from tests.unit.fakekernel import PAGE, FakeKernel, add_types
+
+_JOB = """
+    0 struct dm_kcopyd_client * kc
+    8 struct list_head list
+    24 unsigned long flags
+    32 struct dm_io_region source
+    56 void * pages
+    64 atomic_t sub_jobs
+    72 unsigned long progress
+    80 struct kcopyd_job * master_job"""
+_CLIENT = """
+    8 unsigned int nr_reserved_pages
+    12 unsigned int nr_free_pages
+    24 struct workqueue_struct * kcopyd_wq
+    32 struct work_struct kcopyd_work
+    64 struct dm_kcopyd_throttle * throttle
+    72 atomic_t nr_jobs
+    80 struct list_head complete_jobs
+    96 struct list_head io_jobs
+    112 struct list_head pages_jobs"""
+TYPES = {
+    "struct kcopyd_job": (96, _JOB),
+    "struct dm_io_region": (24, "0 void * bdev\n8 unsigned long sector\n16 unsigned long count"),
+    "struct dm_kcopyd_throttle": (16, "4 unsigned int throttle"),
+    "typedef mempool_t": (0, "struct mempool_s"),
+    "struct mempool_s": (40, "8 int curr_nr\n16 void * * elements\n24 void * pool_data"),
+    "struct work_struct": (
+        32,
+        "0 atomic_long_t data\n8 struct list_head entry\n24 void * func",
+    ),
+    "struct workqueue_struct": (8, ""),
+}
+OLD_CLIENT = _CLIENT + "\n128 mempool_t * job_pool"
+NEW_CLIENT = (
+    _CLIENT
+    + "\n128 mempool_t job_pool\n168 struct list_head callback_jobs\n184 unsigned int sub_job_size"
+)
+SLOT = 9 * 96
+
+
+@dataclass
+class World:
+    """A kernel with clients of kcopyd."""
+
+    k: FakeKernel
+    new: bool
+    jobs: list[int] = field(default_factory=list)
+    clients: dict[str, int] = field(default_factory=dict)
+
+    def client(self, name: str) -> Object:
+        return Object(self.k.prog, "struct dm_kcopyd_client", address=self.clients[name])
+
+    def job(self, slot: int, part: int = 0) -> Object:
+        return Object(self.k.prog, "struct kcopyd_job", address=self.jobs[slot] + 96 * part)
+
+
+def world(era: str) -> World:
+    """Two clients, busy and idle, and jobs: 0-9 of the first, 10-12 in reserve."""
+    new = era != "4.18"
+    k = FakeKernel(era)
+    client = NEW_CLIENT if new else OLD_CLIENT
+    add_types(k.prog, {**TYPES, "struct dm_kcopyd_client": (192, client)}, "kcopyd")
+    w = World(k, new)
+    cache = k.cache("kcopyd_job", SLOT, order=1)
+    kmalloc = k.cache("kmalloc-192", 192)
+    k.cache("kmalloc-256", 256)
+    k.variable("_job_cache", "struct kmem_cache *", cache.object.address_)
+    slabs = [k.slab(cache), k.slab(cache, free=[4, 5, 6, 7, 8])]
+    w.jobs = [slab.object(at) for slab in slabs for at in slab.allocated()]
+    assert len(w.jobs) == 13
+    homes = k.slab(kmalloc, free=range(2, 21))
+    w.clients = {"busy": homes.object(0), "idle": homes.object(1), "dead": homes.object(7)}
+    reserve = {"busy": w.jobs[10:12], "idle": w.jobs[12:13], "dead": []}
+    for name in w.clients:
+        kc = w.client(name)
+        for each in ("complete", "io", "pages", *(["callback"] if new else [])):
+            k.list_init(kc.member_(f"{each}_jobs"))
+        pool = kc.job_pool if new else k.alloc("mempool_t")
+        if new:
+            k.set(kc.sub_job_size, 1024)
+        else:
+            k.set(kc.job_pool, pool)
+        elements = k.alloc(f"void * [{len(reserve[name]) + 1}]")
+        k.write_words(elements.address_, *reserve[name])
+        k.set(pool.elements, elements)
+        k.set(pool.curr_nr, len(reserve[name]))
+        k.set(pool.pool_data, cache.object)
+    throttle = k.alloc("struct dm_kcopyd_throttle")
+    k.set(throttle.throttle, 40)
+    k.set(w.client("idle").throttle, throttle)
+    for slot in range(10):
+        job = w.job(slot)
+        k.set(job.kc, w.clients["busy"])
+        k.set(job.master_job, job)
+        k.set(job.source.count, 8)
+        k.write_words(job.list.address_, 0xDEAD_0000_0000_0100, 0xDEAD_0000_0000_0122)
+        # Nobody sets this in a job that is not split.
+        k.set(job.sub_jobs.counter, 5)
+    # In reserve, with what it was when it was last used: the client is no more.
+    k.set(w.job(10).kc, w.clients["dead"])
+    return w
+
+
+def split(w: World, slot: int, running: int) -> None:
+    w.k.set(w.job(slot).source.count, 4096)
+    w.k.set(w.job(slot).sub_jobs.counter, running)
+
+
+def count(w: World):  # type: ignore[no-untyped-def]
+    slab_map = SlabMap(Memory(w.k.prog))
+    kcopyd = Kcopyd(slab_map, job_caches(slab_map))
+    clients = kcopyd.clients(kcopyd.candidates())
+    address, columns = kcopyd.scan(1, SilentProgress(), ScanReport())
+    return kcopyd, clients, kcopyd.count(clients, address, columns)
+
+
+eras = pytest.mark.parametrize("era", ["4.18", "5.9", "6.10", "7.3"])
+
+
+@eras
+def test_clients_and_their_reserve(era: str) -> None:
+    w = world(era)
+    kcopyd, clients, jobs = count(w)
+    # The dead one lies in a free object.
+    assert clients.address.tolist() == [w.clients["busy"], w.clients["idle"]]
+    assert clients.reserves.tolist() == [2, 1]
+    assert clients.throttle.tolist() == [100, 40]
+    assert kcopyd.has_callback_list == w.new
+    assert jobs.jobs.tolist() == [10, 0]
+    assert (jobs.reserve, jobs.active, jobs.unknown, jobs.torn) == (3, 13, 0, 0)
+    assert jobs.in_flight.tolist() == [10, 0]
+
+
+@eras
+def test_states_and_split_jobs(era: str) -> None:
+    w = world(era)
+    k, kc = w.k, w.client("busy")
+    for slot in (0, 1, 2):
+        k.list_add_tail(w.job(slot).list, kc.complete_jobs)
+    k.list_add_tail(w.job(3).list, kc.io_jobs)
+    k.list_add_tail(w.job(4).list, kc.pages_jobs)
+    # Eight parts are on their way, one of them waits for pages.
+    split(w, 5, 8)
+    k.list_add_tail(w.job(5, part=3).list, kc.pages_jobs)
+    # All parts are done: the master waits for its callback.
+    split(w, 6, 0)
+    k.list_add_tail(w.job(6).list, kc.complete_jobs)
+    if w.new:
+        k.list_add_tail(w.job(7).list, kc.callback_jobs)
+    jobs = count(w)[2]
+    assert jobs.jobs.tolist() == [10, 0]
+    assert jobs.split.tolist() == [2, 0]
+    assert jobs.sub_jobs.tolist() == [8, 0]
+    assert jobs.listed.tolist() == [[int(w.new), 4, 1, 2], [0, 0, 0, 0]]
+    # 8 and 9, seven parts, and 7 where there is no list for callbacks.
+    assert jobs.in_flight.tolist() == [9 + (not w.new), 0]
+
+
+def test_sub_jobs_of_old_kernels_are_64_kib() -> None:
+    w = world("4.18")
+    w.k.set(w.job(0).source.count, 129)
+    w.k.set(w.job(1).source.count, 128)
+    assert count(w)[2].split.tolist() == [1, 0]
+
+
+def test_torn_list_is_counted() -> None:
+    w = world("6.10")
+    kc = w.client("busy")
+    w.k.write_words(kc.io_jobs.address_, 0xFFFF_8880_0000_1000)
+    jobs = count(w)[2]
+    assert jobs.torn == 1
+    assert jobs.in_flight.tolist() == [10, 0]
+
+
+def test_filtered_pages_are_counted_and_the_rest_is_right() -> None:
+    w = world("6.10")
+    w.k.drop(w.jobs[0])
+    slab_map = SlabMap(Memory(w.k.prog))
+    kcopyd = Kcopyd(slab_map, job_caches(slab_map))
+    clients = kcopyd.clients(kcopyd.candidates())
+    report = ScanReport()
+    address, columns = kcopyd.scan(1, SilentProgress(), report)
+    # Five objects lie on the first page of that slab, the last of them in part.
+    assert address.tolist() == w.jobs[5:]
+    assert report.objects_unreadable == 5
+    assert kcopyd.count(clients, address, columns).jobs.tolist() == [5, 0]
+
+
+def test_job_of_a_client_that_is_none() -> None:
+    w = world("6.10")
+    w.k.set(w.job(9).kc, 0x1234)
+    jobs = count(w)[2]
+    assert (jobs.jobs.tolist(), jobs.unknown) == ([9, 0], 1)
+
+
+def test_cache_is_found_by_name_without_the_variable() -> None:
+    w = world("6.10")
+    del w.k.symbols["_job_cache"]
+    found = job_caches(SlabMap(Memory(w.k.prog)))
+    assert [cache.name for cache in found] == ["kcopyd_job"]
+
+
+def test_no_cache() -> None:
+    k = FakeKernel("6.10")
+    k.cache("dentry", 192)
+    assert job_caches(SlabMap(Memory(k.prog))) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_membership_of_lists_equals_a_walk(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    number, lists = int(random.integers(1, 400)), 6
+    address = random.permutation(10_000)[: number + lists].astype(np.uint64) * np.uint64(64)
+    nodes, heads = address[:number], address[number:]
+    on = random.integers(-1, lists, number)
+    following = np.full(number, 7, np.uint64)
+    before = np.full(number, 9, np.uint64)
+    for each in range(lists):
+        members = random.permutation(np.flatnonzero(on == each))
+        ring = [heads[each], *nodes[members], heads[each]]
+        for at, member in enumerate(members):
+            before[member], following[member] = ring[at], ring[at + 2]
+    # Stale links into a list lead nowhere.
+    for stray in np.flatnonzero(on == -1)[:5]:
+        following[stray] = nodes[random.integers(number)]
+    assert _Nodes(nodes, following, before).ends(heads).tolist() == on.tolist()
+
+
+def test_circles_end() -> None:
+    nodes = np.array([64, 128, 192], np.uint64)
+    circle = _Nodes(nodes, np.roll(nodes, -1), np.roll(nodes, 1))
+    assert circle.ends(np.array([640], np.uint64)).tolist() == [-1, -1, -1]
+
+
+# Snapshots
+
+
+_SNAPSHOT = """
+    0 struct dm_dev * origin
+    8 struct dm_dev * cow
+    16 int valid
+    24 int active
+    28 atomic_t pending_exceptions_count
+    32 struct dm_exception_table pending
+    48 struct dm_exception_table complete
+    64 struct dm_exception_store * store
+    72 struct dm_kcopyd_client * kcopyd_client"""
+SNAPSHOT_TYPES = {
+    "struct dm_kcopyd_client": (8, ""),
+    "struct dm_dev": (24, "8 char [16] name"),
+    "struct dm_exception_table": (
+        16,
+        "0 unsigned int hash_mask\n8 struct list_head * table",
+    ),
+    "struct dm_exception": (32, "0 struct list_head hash_list"),
+    "struct dm_exception_store": (
+        32,
+        "0 struct dm_exception_store_type * type\n8 unsigned int chunk_size\n16 void * context",
+    ),
+    "struct dm_exception_store_type": (8, "0 char * name"),
+    "struct transient_c": (8, "0 unsigned long next_free"),
+    "struct semaphore": (24, "0 unsigned int count\n8 struct list_head wait_list"),
+    "struct semaphore_waiter": (24, "0 struct list_head list\n16 struct task_struct * task"),
+    "struct task_struct": (64, "16 struct list_head tasks\n32 int pid\n40 char [16] comm"),
+}
+
+
+def snapshot_kernel(member: str) -> tuple[FakeKernel, Object]:
+    """A kernel with one snapshot, whose limit is in ``member``."""
+    k = FakeKernel("4.18")
+    types = {**SNAPSHOT_TYPES, "struct dm_snapshot": (128, f"{_SNAPSHOT}\n{member}")}
+    add_types(k.prog, types, "snapshot")
+    snapshot = k.alloc("struct dm_snapshot")
+    for name, number in (("origin", b"8:0"), ("cow", b"8:16")):
+        device = k.alloc("struct dm_dev")
+        k.write(device.name.address_, number)
+        k.set(snapshot.member_(name), device)
+    store, kind = k.alloc("struct dm_exception_store"), k.alloc("struct dm_exception_store_type")
+    state = k.alloc("struct transient_c")
+    k.set(kind.name, k.string(b"N"))
+    k.set(state.next_free, 40)
+    k.set(store.type, kind)
+    k.set(store.chunk_size, 8)
+    k.set(store.context, state)
+    k.set(snapshot.store, store)
+    k.set(snapshot.valid, 1)
+    for name, sizes in (("pending", [1, 0]), ("complete", [0, 3, 2, 0])):
+        table = k.alloc(f"struct list_head [{len(sizes)}]")
+        k.set(snapshot.member_(name).hash_mask, len(sizes) - 1)
+        k.set(snapshot.member_(name).table, table)
+        for bucket, size in zip(table, sizes, strict=True):
+            k.list_init(bucket)
+            for _ in range(size):
+                k.list_add_tail(k.alloc("struct dm_exception").hash_list, bucket)
+    k.set(snapshot.pending_exceptions_count.counter, 1)
+    return k, snapshot
+
+
+def read(k: FakeKernel, snapshot: Object) -> Snapshot:
+    target = DmTarget("snapshot", 0, 8, int(snapshot.address_))
+    device = MappedDevice(1, "253:0", "snap", "", (target, DmTarget("linear", 0, 8, 0)))
+    found = snapshots(Memory(k.prog), [device], cow_threshold(k.prog))
+    assert found.damaged == 0
+    (one,) = found.all
+    return one
+
+
+def test_snapshot_limited_by_a_semaphore() -> None:
+    k, snapshot = snapshot_kernel("80 struct semaphore cow_count")
+    k.variable("cow_threshold", "int", 2048)
+    k.set(snapshot.cow_count.count, 2)
+    k.list_init(snapshot.cow_count.wait_list)
+    for pid in (71, 72):
+        waiter, task = k.alloc("struct semaphore_waiter"), k.alloc("struct task_struct")
+        k.set(task.pid, pid)
+        k.write(task.comm.address_, b"writer")
+        k.set(waiter.task, task)
+        k.list_add_tail(waiter.list, snapshot.cow_count.wait_list)
+    assert limit_mechanism(k.prog) is Limit.SEMAPHORE
+    one = read(k, snapshot)
+    assert one.in_flight == 2046
+    assert [(w.pid, w.comm) for w in one.waiters] == [(71, "writer"), (72, "writer")]
+    assert (one.exceptions, one.pending_in_table, one.pending) == (5, 1, 1)
+    assert (one.origin, one.cow, one.store, one.used_sectors) == ("8:0", "8:16", "N", 40)
+
+
+def test_snapshot_without_a_limit() -> None:
+    k, snapshot = snapshot_kernel("")
+    assert limit_mechanism(k.prog) is Limit.NONE
+    assert cow_threshold(k.prog) is None
+    one = read(k, snapshot)
+    assert (one.in_flight, one.waiters) == (None, ())
+
+
+# What it means
+
+FUNCTIONS = Functions(FakeKernel("6.10").prog)
+
+
+def census(limit: Limit, threshold: int | None, *, callback_list: bool = True) -> KcopydCensus:
+    device = MappedDevice(1, "253:0", "snap", "", ())
+    one = Snapshot(
+        address=1,
+        device=device,
+        target="snapshot",
+        origin="8:0",
+        origin_disk="sda",
+        cow="8:16",
+        store="N",
+        chunk_sectors=8,
+        valid=True,
+        overflowed=False,
+        active=True,
+        in_flight=30000,
+        pending=0,
+        exceptions=0,
+        pending_in_table=0,
+        used_sectors=0,
+        client=0,
+        waiters=(),
+    )
+    return KcopydCensus(
+        job_slab=SlabUse("kcopyd_job", "jobs", 3312, 30000, 30000, 100 << 20, False),
+        limit=limit,
+        threshold=threshold,
+        callback_list=callback_list,
+        snapshots=Snapshots([one]),
+    )
+
+
+def said(found: KcopydCensus, ram: int = 1 << 30) -> list[tuple[Severity, str]]:
+    return [
+        (finding.severity, finding.patch)
+        for finding in findings(found, LogEvents(), FUNCTIONS, ram)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "threshold", "unlimited", "bound"),
+    [
+        (Limit.NONE, None, True, 2049),
+        (Limit.SEMAPHORE, 0, True, 2048),
+        (Limit.SEMAPHORE, -1, True, 2048),
+        (Limit.SEMAPHORE, 512, False, 512),
+        (Limit.IN_PROGRESS, 0, False, 1),
+        (Limit.IN_PROGRESS, 2048, False, 2049),
+        (Limit.IN_PROGRESS, UNLIMITED, True, 2049),
+        (Limit.IN_PROGRESS, 4294967295, True, 2049),
+    ],
+)
+def test_when_there_is_a_limit(
+    limit: Limit, threshold: int | None, unlimited: bool, bound: int
+) -> None:
+    found = census(limit, threshold)
+    assert (found.unlimited, found.bound) == (unlimited, bound)
+
+
+def test_findings_by_era() -> None:
+    # As before 5.0: nothing limits, and callbacks can go on for ever.
+    assert said(census(Limit.NONE, None, callback_list=False)) == [
+        (Severity.WARNING, "dm-snapshot-cow-in-progress"),
+        (Severity.NOTICE, "dm-kcopyd-callback-list"),
+    ]
+    assert said(census(Limit.SEMAPHORE, 2048)) == [(Severity.NOTICE, "dm-snapshot-cow-in-progress")]
+    assert said(census(Limit.IN_PROGRESS, 4294967295)) == [(Severity.WARNING, "")]
+    assert said(census(Limit.IN_PROGRESS, 2048)) == []
+    # A quarter of RAM and more is what brings the OOM killer.
+    small = 300 << 20
+    assert said(census(Limit.IN_PROGRESS, 4294967295), small) == [(Severity.CRITICAL, "")]
+
+
+def counted(limit: Limit, threshold: int | None) -> KcopydCensus:
+    """A snapshot that does not count its copies, or not right, and whose client has 30,000 jobs."""
+    w = world("4.18")
+    _, clients, jobs = count(w)
+    found = census(limit, threshold, callback_list=False)
+    found.clients, found.jobs = clients, replace(jobs, jobs=np.array([30000, 0]))
+    assert found.snapshots is not None
+    in_flight = None if limit is Limit.NONE else UNLIMITED - 2048
+    (one,) = found.snapshots.all
+    found.snapshots.all = [replace(one, client=w.clients["busy"], in_flight=in_flight)]
+    return found
+
+
+def test_jobs_of_a_snapshot_that_does_not_count_are_its_copies() -> None:
+    found = counted(Limit.NONE, None)
+    # The case that brought the OOM killer: before 5.0 the snapshot itself counts nothing.
+    assert said(found, 300 << 20)[0] == (Severity.CRITICAL, "dm-snapshot-cow-in-progress")
+    frame = snapshot_table(found).frame
+    assert frame["in_flight"].tolist() == [30000]
+
+
+def test_a_semaphore_made_with_another_limit_tells_no_copies() -> None:
+    found = counted(Limit.SEMAPHORE, 0)
+    assert snapshot_table(found).frame["in_flight"].tolist() == [30000]
+
+
+def test_a_limit_that_cannot_be_read_is_not_called_none() -> None:
+    found = census(Limit.IN_PROGRESS, None)
+    assert (found.unlimited, found.limited) == (False, None)
+    assert said(found) == []
+    assert (census(Limit.NONE, None).limited, census(Limit.IN_PROGRESS, 9).limited) == (False, True)
+
+
+def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
+    found = census(Limit.SEMAPHORE, None)
+    assert found.snapshots is not None
+    (one,) = found.snapshots.all
+    found.snapshots.all = [replace(one, in_flight=None, waiters=(Waiter(7, "dd"),))]
+    titles = [finding.title for finding in findings(found, LogEvents(), FUNCTIONS, 1 << 30)]
+    assert "1 task waits until snapshot snap has copied" in titles
+
+
+@pytest.mark.parametrize(
+    ("state", "in_progress", "status"),
+    [
+        ("in-flight", 10, CheckStatus.AGREE),
+        ("in-flight", 11, CheckStatus.EXPLAINED),
+        ("in-flight", 12, CheckStatus.DIFFER),
+        ("pending", 11, CheckStatus.DIFFER),
+    ],
+)
+def test_a_copy_counts_until_its_callback_has_returned(
+    state: str, in_progress: int, status: CheckStatus
+) -> None:
+    w = world("6.10")
+    found = census(Limit.IN_PROGRESS, 2048)
+    _, found.clients, found.jobs = count(w)
+    assert found.snapshots is not None
+    (one,) = found.snapshots.all
+    found.snapshots.all = [replace(one, client=w.clients["busy"], in_flight=in_progress)]
+    work = [found.clients.work[0], np.uint64(0x5000)]
+    items = pd.DataFrame({"work": work, "state": state, "pid": 9, "pool": 0})
+    found.workqueues = Workqueues([], items, {}, 30, False)
+    check = next(c for c in kcopyd_checks(found, False) if c.name == "jobs of snapshots")
+    assert check.status is status
+    # Work of others is none of ours.
+    assert len(work_states(found)) == 1
+
+
+def test_a_share_of_what_is_not_known_is_not_known() -> None:
+    shares = [
+        related_slabs(census(Limit.NONE, None), whole).frame["share_of_unreclaimable"].tolist()
+        for whole in (200 << 20, None)
+    ]
+    assert shares[0] == [0.5]
+    assert np.isnan(shares[1]).all()
+
+
+def test_much_memory_is_told_whatever_is_known_of_it() -> None:
+    found = KcopydCensus(job_slab=census(Limit.NONE, None).job_slab)
+    (finding,) = findings(found, LogEvents(), FUNCTIONS, 300 << 20)
+    assert finding.severity is Severity.CRITICAL
+    assert finding.title == "jobs of kcopyd take 100.0 MiB, 33.3% of RAM"
+    assert "debug info" in finding.remedy
+    assert findings(found, LogEvents(), FUNCTIONS, 2 << 30) == []
+
+
+def test_page_size_is_the_machines() -> None:
+    w = world("6.10")
+    # A page of data for a job whose page list is not the one of zeroes.
+    w.k.set(w.job(0).pages, w.jobs[0])
+    w.k.set(w.job(1).pages, w.jobs[1])
+    w.k.set(w.job(1).source.count, 2 * PAGE // 512)
+    assert count(w)[2].pages.tolist() == [3, 0]

@@ -1,0 +1,589 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""List_lrus of *synthetic* kernels: layouts that no test machine has, and damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import drgn
+import numpy as np
+import pytest
+from drgn import Object
+from kcensus.analyses import AnalysisError, Context
+from kcensus.analyses.list_lru import findings as list_lru_findings
+from kcensus.analyses.list_lru import run
+from kcensus.analyses.list_lru.census import ListLruCensus, take
+from kcensus.analyses.list_lru.checks import list_lru_checks, list_lru_gaps, parse_before
+from kcensus.analyses.list_lru.tables import NO_MEMCG
+from kcensus.engine.gather import PageIndex
+from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.slub.slabs import SlabMap
+from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tally
+from kcensus.kernel.mm.list_lru import KINDS, NoListLru, list_lrus
+from kcensus.kernel.vfs.superblocks import superblocks
+from kcensus.progress import SilentProgress
+from kcensus.results import CheckStatus, Severity
+
+from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
+from tests.unit.fakekernel.files import FakeFiles
+from tests.unit.fakekernel.list_lrus import LRU_ERAS, FakeListLrus, FakeLru, types_of
+from tests.unit.fakekernel.types import add_types
+
+LONG_MIN = -(1 << 63)
+ARRAYS = [name for name, era in LRU_ERAS.items() if not era.xarray]
+XARRAYS = [name for name, era in LRU_ERAS.items() if era.xarray]
+
+
+def census(fake: FakeListLrus, chunk_bytes: int = 1 << 20) -> ListLruCensus:
+    fake.settle()
+    return take(Memory(fake.kernel.prog, chunk_bytes), 1, SilentProgress())
+
+
+def busy(era: str, ids: int = 10) -> tuple[FakeListLrus, dict[str, FakeLru]]:
+    """Two mounts and some variables, four cgroups, and something on several lists."""
+    fake = FakeListLrus(era, ids)
+    dentries, inodes = fake.mount("xfs", "sda1")
+    made = {"sda1 dentry": dentries, "sda1 inode": inodes}
+    made["tmp dentry"], made["tmp inode"] = fake.mount("tmpfs", "tmpfs")
+    made["shadow"] = fake.variable("shadow_nodes")
+    made["files"] = fake.variable("nfsd_file_lru", aware=False)
+    outer = fake.memcg("outer", 2)
+    fake.memcg("inner", 5, outer)
+    fake.memcg("other", 3)
+    # Its number was its parent's when it went, or (5.18) is that of another one by now.
+    fake.memcg("gone", 2 if not fake.era.xarray else 3, outer, online=False)
+    fake.put(dentries, {(None, 0): 7, (None, 1): 1, (2, 0): 3, (5, 1): 4})
+    fake.put(inodes, {(2, 1): 2, (3, 0): 0})
+    fake.put(made["shadow"], {(None, 1): 5, (5, 0): 6, (5, 1): 1})
+    fake.put(made["files"], {(None, 0): 9})
+    return fake, made
+
+
+@pytest.mark.parametrize("era", LRU_ERAS)
+def test_items_by_list_and_by_cgroup(era: str) -> None:
+    fake, made = busy(era)
+    found = census(fake)
+    lrus = found.lrus
+    rows = {address: row for row, address in enumerate(lrus.address.tolist())}
+    items = {name: int(found.items[rows[lru.object.address_]]) for name, lru in made.items()}
+    assert items == {
+        "sda1 dentry": 15,
+        "sda1 inode": 2,
+        "tmp dentry": 0,
+        "tmp inode": 0,
+        "shadow": 12,
+        "files": 9,
+    }
+    assert lrus.items.sum() == sum(items.values())
+    assert {
+        (lrus.owner[row], KINDS[lrus.kind[row]], bool(lrus.aware[row])) for row in rows.values()
+    } == {
+        ("xfs", "dentry", True),
+        ("xfs", "inode", True),
+        ("tmpfs", "dentry", True),
+        ("tmpfs", "inode", True),
+        ("shadow_nodes", "other", True),
+        ("nfsd_file_lru", "other", False),
+    }
+    result = run(Context(fake.kernel.prog, "a synthetic kernel", "5.10-synthetic"))
+    table = result.tables["memcgs"].frame.set_index("memcg")
+    counts = table[["dentries", "inodes", "other_items"]].itertuples(name=None)
+    assert {path: (d, i, o) for path, d, i, o in counts if d + i + o} == {
+        "/": (8, 0, 5),
+        "/outer": (3, 2, 0),
+        "/outer/inner": (4, 0, 7),
+        # On a list that knows no memory cgroups.
+        NO_MEMCG: (0, 0, 9),
+    }
+    assert table.loc["/outer/gone", ["state", "id"]].tolist() == ["offline", -1]
+    # Without the kernel's next number nobody knows how many there have been since.
+    assert table["newer"].tolist() == [0] * 6
+    assert result.summary["memcgs_newer_than_dying"].value == 0
+    assert result.gaps == []
+
+
+@pytest.mark.parametrize("era", ARRAYS)
+@pytest.mark.parametrize("chunk_bytes", [4096, 1 << 20])
+def test_slots_of_arrays(era: str, chunk_bytes: int) -> None:
+    fake, _ = busy(era)
+    found = census(fake, chunk_bytes)
+    slots = found.slots
+    # Five list_lrus, two nodes, ten ids, three of them in use.
+    assert slots.slots.sum() == 5 * 2 * 10
+    assert slots.dead.sum() == 5 * 2 * 7
+    assert slots.empty.sum() == 5 * 2 * 3 - 5
+    assert slots.bytes.sum() == 100 * 32
+    assert slots.dead_bytes.sum() == 70 * 32
+    # Ten pointers, and before them the rcu_head or (4.15) nothing.
+    assert found.pointer_bytes.sum() == 10 * 96
+    assert found.node_bytes.sum() == 6 * 128
+    assert found.ids.cache_ids == 10
+    assert found.ids.highest == 5
+    assert found.projection.formula == 2 * 10 * 32 * 5
+    assert found.structural_bytes == sum(size * count for size, count in fake.used.items())
+
+
+@pytest.mark.parametrize("era", ARRAYS)
+def test_what_arrays_would_shrink_to(era: str) -> None:
+    fake, _ = busy(era)
+    fake.settle()
+    summary = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic")).summary
+    assert summary["nr_cache_ids_needed"].value == 6
+    # Six pointers and an rcu_head; for each of five list_lrus and two nodes.
+    assert summary["bytes_if_shrunk"].value == 10 * (64 + 6 * 32)
+
+
+def test_how_long_cgroups_have_been_dying() -> None:
+    """There are no times: what was created since is all there is."""
+    fake, _ = busy("6.13")
+    fake.memcg("late", 7)
+    fake.memcg("later", 8)
+    fake.kernel.variable("css_serial_nr_next", "unsigned long", 20)
+    fake.settle()
+    result = run(Context(fake.kernel.prog, "synthetic", "6.13-synthetic"))
+    newer = result.tables["memcgs"].frame.set_index("memcg")["newer"]
+    assert newer["/outer/gone"] == 20 - 1 - 5
+    assert newer["/later"] == 20 - 1 - 7
+    assert result.summary["memcgs_newer_than_dying"].value == 2
+
+
+def test_the_waste_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(list_lru_findings, "_NOTABLE_BYTES", 0)
+    fake, made = busy("5.10")
+    found = census(fake)
+    for ram, severity in (
+        (1 << 34, Severity.INFO),
+        (1 << 22, Severity.NOTICE),
+        (1 << 18, Severity.WARNING),
+        (1 << 16, Severity.CRITICAL),
+    ):
+        finding = list_lru_findings.list_lru_findings(found, ram)[0]
+        assert finding.severity is severity
+    assert "5 of 100 lists for memory cgroups hold" in finding.title
+    assert "are for ids that no online one has" in finding.title
+    assert "at least 5 memory cgroups have had an id at the same time, 3 have" in finding.evidence
+    # What cannot be read is not called used.
+    fake.kernel.drop(made["shadow"].entries[5])
+    found = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    assert found.slots.unreadable == 100
+    finding = list_lru_findings.list_lru_findings(found, 1 << 16)[0]
+    assert "0 of 100 lists for memory cgroups hold" in finding.title
+
+
+@pytest.mark.parametrize(("dying", "found"), [(9, False), (10, True)])
+def test_many_dying_cgroups(dying: int, found: bool) -> None:
+    fake, _ = busy("5.10")
+    for at in range(dying - 1):
+        fake.memcg(f"gone {at}", 2, online=False)
+    fake.memcg("late", 7)
+    fake.settle()
+    result = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic"))
+    about = [each for each in result.findings if "dying" in each.title]
+    assert len(about) == found
+    for finding in about:
+        assert finding.title.startswith("10 of 15 memory cgroups are dying")
+        # This kernel has no shrinker maps.
+        assert "shrinker" not in finding.evidence
+        assert "1 of those online were created after the oldest dying one" in finding.evidence
+
+
+@pytest.mark.parametrize("era", XARRAYS)
+def test_slots_of_xarrays(era: str) -> None:
+    fake, _ = busy(era)
+    found = census(fake)
+    slots = found.slots
+    assert slots.slots.sum() == 5
+    assert slots.dead.sum() == 0
+    assert slots.empty.sum() == 1
+    size = 96 if fake.era.locks else 64
+    assert slots.bytes.sum() == 5 * size
+    assert slots.empty_bytes.sum() == size
+    assert slots.xa_nodes.sum() == 3
+    assert slots.xa_node_bytes.sum() == 3 * 584
+    assert found.ids.cache_ids is None
+    assert found.projection.population.xa_nodes == 3
+    # Highest id 5, and the root has 1: these would have been 0 to 3.
+    assert found.ids_now == 4
+
+
+def test_rhel_8_and_4_19_tell_awareness_by_arrays() -> None:
+    """Up to 5.1 no member says whether a list_lru knows memory cgroups."""
+    fake, made = busy("4.19")
+    lrus = census(fake).lrus
+    assert not fake.kernel.prog.type("struct list_lru").has_member("memcg_aware")
+    aware = dict(zip(lrus.address.tolist(), lrus.aware.tolist(), strict=True))
+    assert [aware[lru.object.address_] for lru in made.values()] == [True] * 5 + [False]
+    # Then the kernel's own list has all, aware or not.
+    assert (lrus.total_listed, lrus.owned, lrus.list_name) == (6, 6, "list_lrus")
+
+
+def test_an_offline_cgroup_is_not_its_parent() -> None:
+    """Up to 5.15 a cgroup that goes offline takes its parent's number over."""
+    fake, _ = busy("4.19")
+    groups = census(fake).groups
+    ids = dict(zip(groups.path, groups.kmemcg_id.tolist(), strict=True))
+    assert ids["/outer/gone"] == ids["/outer"] == 2
+    row = census(fake).ids.row
+    assert groups.path[row[2]] == "/outer"
+
+
+def test_the_registry_knows_whose_a_reused_number_is() -> None:
+    """Since 5.18 an offline cgroup keeps its number, which another one may have by now."""
+    fake, _ = busy("5.18")
+    found = census(fake)
+    ids = dict(zip(found.groups.path, found.groups.kmemcg_id.tolist(), strict=True))
+    assert ids["/outer/gone"] == ids["/other"] == 3
+    assert found.groups.path[found.ids.row[3]] == "/other"
+    # The root has a number, but its list is not in the XArray.
+    assert found.ids.row[1] == -1
+    assert (found.ids.ours, found.ids.registered) == (4, 4)
+
+
+def test_a_cgroup_that_is_offline_and_registered() -> None:
+    """What it has swapped out keeps its number."""
+    fake, _ = busy("5.18")
+    gone = next(group for group in fake.kernel.memcgs if group.path == "/outer/gone")
+    fake.registered[9] = gone.object.address_
+    found = census(fake)
+    assert (found.ids.ours, found.ids.registered, found.ids.offline) == (4, 5, 1)
+    checks = list_lru_checks(fake.kernel.prog, found, {}, False)
+    by_name = {check.name: check for check in checks}
+    assert by_name["ids of memory cgroups"].status is CheckStatus.EXPLAINED
+
+
+def test_uek7_has_the_new_members_behind_a_pointer() -> None:
+    fake, made = busy("UEK7")
+    type_ = fake.kernel.prog.type("struct list_lru")
+    assert type_.has_member("ext")
+    assert not type_.has_member("node")
+    lrus = census(fake).lrus
+    assert lrus.has_xarray
+    assert (lrus.node != 0).all()
+    assert len(lrus) == len(made)
+
+
+def test_tombstones_of_6_13() -> None:
+    """A list that a dying cgroup has given up has LONG_MIN items: it has none."""
+    fake, made = busy("6.13")
+    lru = made["tmp dentry"]
+    fake.put(lru, {(2, 0): LONG_MIN, (2, 1): LONG_MIN, (5, 0): LONG_MIN, (5, 1): 0})
+    found = census(fake)
+    row = found.lrus.address.tolist().index(lru.object.address_)
+    assert found.items[row] == 0
+    assert found.slots.tombstones == 3
+    assert found.slots.empty[row] == 2
+    assert list_lru_gaps(found) == []
+
+
+@pytest.mark.parametrize("era", LRU_ERAS)
+def test_a_count_below_zero_is_none(era: str) -> None:
+    """While items go to the parent's list, its count and theirs may be off."""
+    fake, made = busy(era)
+    fake.put(made["tmp inode"], {(3, 0): -2})
+    found = census(fake)
+    row = found.lrus.address.tolist().index(made["tmp inode"].object.address_)
+    assert found.items[row] == 0
+
+
+@pytest.mark.parametrize("era", ["4.19", "6.13"])
+def test_items_of_nobody_are_a_gap(era: str) -> None:
+    fake, made = busy(era)
+    fake.put(made["tmp dentry"], {(7, 0): 4})
+    found = census(fake)
+    row = found.lrus.address.tolist().index(made["tmp dentry"].object.address_)
+    assert found.items[row] == 4
+    assert found.slots.strays == 4
+    assert found.slots.dead[row] == (14 if era == "4.19" else 1)
+    gaps = {gap.what: gap.count for gap in list_lru_gaps(found)}
+    assert gaps == {"items": 4}
+
+
+def test_what_is_needed_above_those_that_hold_something() -> None:
+    """Lists on demand come for the whole line of a cgroup."""
+    fake, _ = busy("5.10")
+    population = census(fake).projection.population
+    # inner is below outer: three list_lrus have something of one of them, shadow only of inner.
+    assert population.pairs == 2 + 1 + 2
+    assert population.xa_nodes == 3
+
+
+@pytest.mark.parametrize("era", LRU_ERAS)
+def test_unknown_owners_are_named_as_such(era: str) -> None:
+    fake, _ = busy(era)
+    fake.lru(fake.kernel.alloc("struct list_lru"))
+    found = census(fake)
+    assert found.lrus.owner.count("(unknown)") == 1
+    assert [gap.what for gap in list_lru_gaps(found)] == ["list_lrus"]
+    checks = {check.name: check for check in list_lru_checks(fake.kernel.prog, found, {}, False)}
+    assert checks["list_lrus with an owner"].difference == 1
+
+
+def test_ids_in_the_kernels_ida() -> None:
+    fake, _ = busy("5.10")
+    ida = fake.kernel.variable("memcg_cache_ida", "struct ida")
+    assert census(fake).ids.registered == 0
+    # A few ids are bits of a value: 2, 3 and 5.
+    fake.kernel.set(ida.xa.xa_head, 0b101100 << 1 | 1)
+    found = census(fake)
+    assert (found.ids.ours, found.ids.registered) == (3, 3)
+    bitmap = fake.kernel.alloc("char", 128)
+    fake.kernel.write_words(bitmap.address_, 0b101100, *[0] * 14, 1 << 63)
+    fake.kernel.set(ida.xa.xa_head, bitmap.address_)
+    assert census(fake).ids.registered == 4
+
+
+# Damage
+
+
+# In UEK7 what is behind the pointer is on the same page, and so lost as a whole.
+@pytest.mark.parametrize("era", [era for era in LRU_ERAS if era != "UEK7"])
+def test_lists_on_a_page_that_is_missing(era: str) -> None:
+    fake, made = busy(era)
+    before = census(fake)
+    fake.kernel.drop(made["shadow"].entries[5])
+    after = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    assert after.slots.unreadable > 0
+    assert after.slots.slots.sum() == before.slots.slots.sum()
+    assert after.slots.bytes.sum() == before.slots.bytes.sum()
+    assert after.slots.empty.sum() <= before.slots.empty.sum()
+    gaps = {gap.what: gap for gap in list_lru_gaps(after)}
+    assert gaps["lists of memory cgroups"].count == after.slots.unreadable
+    assert gaps["lists of memory cgroups"].reason == "filtered out of the dump"
+
+
+def test_an_array_on_a_page_that_is_missing() -> None:
+    fake, made = busy("5.10")
+    fake.settle()
+    array = int(fake.node(made["tmp inode"], 1).memcg_lrus)
+    fake.kernel.drop(array)
+    found = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    assert found.slots.arrays_unreadable > 0
+    gaps = {gap.what: gap.count for gap in list_lru_gaps(found)}
+    assert gaps["arrays of pointers"] == found.slots.arrays_unreadable
+
+
+@pytest.mark.parametrize(
+    ("said", "count"), [(-5 & 0xFFFFFFFF, 0), (1 << 30, 65_535), (None, 0)], ids=str
+)
+def test_a_number_of_ids_that_cannot_be(said: int | None, count: int) -> None:
+    fake, _ = busy("5.10")
+    fake.settle()
+    place = fake.kernel.prog["memcg_nr_cache_ids"].address_
+    if said is None:
+        fake.kernel.drop(place)
+    else:
+        fake.kernel.write_words(place, said)
+    result = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic"))
+    assert result.summary["nr_cache_ids"].value == count
+    gaps = {gap.what: gap.count for gap in result.gaps}
+    assert gaps["registry of ids"] == 1
+
+
+def test_a_number_of_shrinkers_that_cannot_be() -> None:
+    fake, _ = busy("5.10")
+    fake.kernel.variable("shrinker_nr_max", "int", -1 & 0xFFFFFFFF)
+    assert census(fake).shrinker_maps.shrinkers is None
+    fake.kernel.drop(fake.kernel.prog["shrinker_nr_max"].address_)
+    found = census(fake)
+    assert found.shrinker_maps.shrinkers is None
+    assert found.footprint.faults.total() == 1
+
+
+def test_a_torn_node_of_an_xarray() -> None:
+    fake, made = busy("5.18")
+    fake.settle()
+    head = int(made["shadow"].object.xa.xa_head) - 2
+    fake.kernel.set(Object(fake.kernel.prog, "struct xa_node", address=head).parent, head)
+    found = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    assert found.slots.torn == 1
+    assert found.slots.slots.sum() == 4
+    assert [gap.what for gap in list_lru_gaps(found)] == ["nodes of XArrays"]
+
+
+def test_the_kernels_list_runs_into_nowhere() -> None:
+    fake, made = busy("5.10")
+    fake.kernel.write_words(made["sda1 inode"].object.list.address_, 0x10)
+    found = census(fake)
+    assert found.lrus.damaged == 1
+    # All have an owner that was found otherwise.
+    assert len(found.lrus) == 6
+    gaps = [gap.what for gap in list_lru_gaps(found)]
+    assert gaps == ["lists of super blocks, mounts, list_lrus or memory cgroups"]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_damage_is_an_exception(seed: int) -> None:
+    """Words of list_lrus, arrays, nodes and lists that say anything: figures, or a sentence."""
+    chance = random.Random(seed)
+    fake, _ = busy(chance.choice(list(LRU_ERAS)))
+    fake.settle()
+    used = [
+        address
+        for cache in fake.caches.values()
+        for slab in cache.slabs
+        for address in range(slab.address, slab.address + PAGE, 8)
+        if fake.kernel.word(address)
+    ]
+    for address in chance.sample(used, 5):
+        wild = DIRECT_MAP + chance.randrange(0, 4096 * PAGE, 8)
+        words = [0, 1, 2, 0x10, (1 << 64) - 1, wild, wild | 2, chance.getrandbits(64)]
+        fake.kernel.write_words(address, chance.choice(words))
+    result = run(Context(fake.kernel.prog, "synthetic", "synthetic"))
+    assert result.summary["slots"].value is not None
+
+
+# Kernels without
+
+
+def test_plain_lists_of_rhel_7() -> None:
+    fake = FakeListLrus("4.15")
+    types = dict(types_of(fake.era))
+    size, members = types["struct super_block"]
+    types["struct super_block"] = (
+        size,
+        members.replace("struct list_lru s_", "struct list_head s_"),
+    )
+    add_types(fake.kernel.prog, types, "plain")
+    fake.files.super_block("xfs", b"sda1")
+    memory = Memory(fake.kernel.prog)
+    with pytest.raises(NoListLru, match="plain lists"):
+        list_lrus(memory, superblocks(memory))
+    with pytest.raises(AnalysisError, match="plain lists"):
+        run(Context(fake.kernel.prog, "synthetic", "3.10-synthetic"))
+
+
+def test_no_list_lrus_at_all() -> None:
+    files = FakeFiles(FakeKernel("4.18"))
+    with pytest.raises(AnalysisError, match="has no list_lrus"):
+        run(Context(files.machine.prog, "synthetic", "3.10-synthetic"))
+
+
+def test_a_kernel_from_the_middle_of_the_series() -> None:
+    fake = FakeListLrus("5.18")
+    add_types(fake.kernel.prog, {"struct list_lru": (64, "40 void * mlrus")}, "middle")
+    memory = Memory(fake.kernel.prog)
+    with pytest.raises(NoListLru, match="in no release"):
+        list_lrus(memory, superblocks(memory))
+
+
+def test_a_kernel_without_memory_cgroups() -> None:
+    fake = FakeListLrus("5.18")
+    dentries, _ = fake.mount("xfs", "sda1")
+    fake.put(dentries, {(None, 0): 4})
+    del fake.kernel.symbols["root_mem_cgroup"]
+    found = census(fake)
+    assert found.items.sum() == 4
+    assert found.slots.slots.sum() == 0
+    result = run(Context(fake.kernel.prog, "synthetic", "5.18-synthetic"))
+    assert result.summary["memcgs_online"].value == 0
+
+
+# Memory cgroups
+
+
+def test_ids_and_serial_numbers_of_memory_cgroups() -> None:
+    fake, _ = busy("5.10")
+    groups = memcgs(Memory(fake.kernel.prog))
+    by_path = dict(zip(groups.path, zip(groups.online, groups.serial, strict=True), strict=True))
+    assert by_path == {
+        "/": (True, 1),
+        "/outer": (True, 2),
+        "/outer/inner": (True, 3),
+        "/other": (True, 4),
+        "/outer/gone": (False, 5),
+    }
+
+
+def test_memory_cgroups_of_a_kernel_that_lacks_them_have_no_ids() -> None:
+    groups = memcgs(Memory(FakeKernel().prog))
+    assert groups.kmemcg_id.tolist() == [-1]
+    assert groups.serial.tolist() == [0]
+    assert groups.online.tolist() == [True]
+
+
+# What allocations take
+
+
+def test_places_and_sizes_of_allocations() -> None:
+    fake = FakeListLrus("5.10")
+    k = fake.kernel
+    slot, large = fake.slot(100), DIRECT_MAP + k.pages(2) * PAGE
+    footprint = Footprint(SlabMap(Memory(k.prog)), Faults())
+    tally = Tally()
+    address = np.array([slot, large, 0xFFFF_C900_0000_1000, large], np.uint64)
+    asked = np.array([100, 3 * PAGE + 1, 2 * PAGE + 1, 40])
+    sizes = footprint.sizes(address, asked, tally)
+    # A slot; a power of two of pages; whole pages; and what cannot be, as large as was asked for.
+    assert sizes.tolist() == [128, 4 * PAGE, 3 * PAGE, 40]
+    id_ = fake.caches[128].slabs[0].cache
+    names = {footprint.place(place) for place in tally.objects}
+    assert names == {"kmalloc-128", "pages", "vmalloc", "unknown"}
+    assert id_.name == "kmalloc-128"
+    assert tally.bytes[PAGES] == 4 * PAGE
+    assert (tally.objects[VMALLOC], tally.bytes[UNKNOWN]) == (1, 40)
+    assert footprint.allocator().slots == (32, 64, 96, 128, 192, 256, 512, 1024)
+
+
+def test_many_small_allocations_of_two_sizes() -> None:
+    fake = FakeListLrus("5.10")
+    addresses = [fake.slot(size) for size in (24, 50, 24, 24, 50)]
+    memory = Memory(fake.kernel.prog)
+    footprint = Footprint(SlabMap(memory), Faults())
+    tally = Tally()
+    index = PageIndex.of(memory, np.array(addresses, np.uint64))
+    both = footprint.small(index, 24, tally)
+    assert isinstance(both, np.ndarray)
+    assert both.tolist() == [32, 64, 32, 32, 64]
+    assert sum(tally.objects.values()) == 5
+    assert tally.total_bytes == 3 * 32 + 2 * 64
+    same = PageIndex.of(memory, np.array(addresses[2:4], np.uint64))
+    assert footprint.small(same, 24, tally) == 32
+
+
+# Checks
+
+
+def test_growth_of_a_cache() -> None:
+    fake, _ = busy("5.10")
+    fake.kernel.slab(fake.caches[32], free=range(10))
+    found = census(fake)
+    slots = sum(slab.objects for slab in fake.caches[32].slabs)
+    for grown, status in (
+        (100, CheckStatus.AGREE),
+        (99, CheckStatus.DIFFER),
+        (101, CheckStatus.EXPLAINED),
+        (110, CheckStatus.EXPLAINED),
+        (111, CheckStatus.DIFFER),
+    ):
+        before = {"kmalloc-32": slots - grown, "no such cache": 1}
+        checks = list_lru_checks(fake.kernel.prog, found, before, False)
+        growth = [check for check in checks if check.name.startswith("growth")]
+        assert [(check.ours, check.counter, check.status) for check in growth] == [
+            (100, grown, status)
+        ]
+
+
+def test_descriptions_of_earlier_slots() -> None:
+    assert parse_before(None) == {}
+    assert parse_before("kmalloc-32=2816, kmalloc-64 = 7") == {"kmalloc-32": 2816, "kmalloc-64": 7}
+    for wrong in ("kmalloc-32", "=7", "kmalloc-32=x", "a=1,,b=2"):
+        with pytest.raises(ValueError, match="CACHE=SLOTS"):
+            parse_before(wrong)
+
+
+def test_wrong_options_are_sentences() -> None:
+    context = Context(FakeKernel().prog, "synthetic", "5.10-synthetic")
+    with pytest.raises(AnalysisError, match="--before"):
+        run(context, before="x")
+    with pytest.raises(AnalysisError, match="--what-if"):
+        run(context, what_if="nodes=2")
+
+
+def test_an_era_is_what_it_says() -> None:
+    for era in LRU_ERAS.values():
+        fake = FakeListLrus(era)
+        header = drgn.sizeof(fake.kernel.prog.type("struct list_lru_memcg"))
+        assert header == era.header
+    assert dataclasses.replace(LRU_ERAS["5.18"], locks=True).locks

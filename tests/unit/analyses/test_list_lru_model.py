@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The model of what per-memcg lists cost, against what was published and against slow counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kcensus.analyses import Context
+from kcensus.analyses.list_lru import run
+from kcensus.analyses.list_lru.model import (
+    ADDS,
+    LEFT_OUT,
+    PATCH,
+    Allocator,
+    Population,
+    Stage,
+    cost,
+    formula,
+    memcgs_at_once,
+    nr_cache_ids,
+    what_if,
+    xa_nodes,
+)
+
+from tests.unit.fakekernel import FakeKernel
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def test_published_case() -> None:
+    """Four nodes, 24,574 ids, 952 super blocks: about 3 MB per list_lru, and 5.6 GB."""
+    assert formula(4, 24574, 1) == pytest.approx(3 * MIB, rel=0.001)
+    model = what_if("nodes=4,ids=24574,mounts=952")
+    assert model.formula == formula(4, 24574, 2 * 952)
+    assert round(model.formula / GIB, 1) == 5.6
+    assert model.costs[0].lists == model.formula
+    # "More than 12286 memory cgroups have been created on this machine."
+    assert model.memcgs == 12287
+
+
+def test_published_test_of_the_series() -> None:
+    """10,000 memory cgroups and mounts on two nodes, by free(1): 24464 MB, and after patches
+    7, 70 and 72: 21957, 6895 and 4367. What the series does not change cancels out."""
+    published = [24464, 21957, 6895, 4367]
+    model = what_if("nodes=2,memcgs=10000,mounts=10000")
+    assert model.population.ids == 12286
+    totals = [found.total / MIB for found in model.costs]
+    for at in range(3):
+        difference = published[at] - published[at + 1]
+        assert totals[at] - totals[at + 1] == pytest.approx(difference, rel=0.03)
+    # The pointers of an array are 96 KiB and take 128; otherwise it would be 25 % off.
+    assert Allocator().size(16 + 8 * 12286) == 128 << 10
+    assert LEFT_OUT
+
+
+def test_ids_double() -> None:
+    assert [nr_cache_ids(count) for count in (0, 1, 4, 5, 10, 11)] == [0, 4, 4, 10, 10, 22]
+    assert nr_cache_ids(10_000) == 12_286
+    assert nr_cache_ids(12_286) == 12_286
+    assert nr_cache_ids(12_287) == 24_574
+    assert nr_cache_ids(1_000_000) == 65_535
+
+
+@given(st.integers(1, 65_535))
+def test_fewest_cgroups_for_so_many_ids(memcgs: int) -> None:
+    ids = nr_cache_ids(memcgs)
+    fewest = memcgs_at_once(ids)
+    assert fewest <= memcgs <= ids
+    assert nr_cache_ids(fewest) == ids
+    assert nr_cache_ids(fewest - 1) < ids
+
+
+@pytest.mark.parametrize(
+    ("asked", "size"),
+    [
+        *((1, 8), (24, 32), (32, 32), (33, 64), (65, 96), (97, 128), (129, 192), (193, 256)),
+        *((8192, 8192), (8193, 16384), (16385, 32768), (98304, 131072), (131073, 262144)),
+    ],
+)
+def test_sizes(asked: int, size: int) -> None:
+    assert Allocator().size(asked) == size
+
+
+def test_smallest_objects_of_arm64() -> None:
+    """Up to 6.4 no kmalloc() takes less than 128 bytes there."""
+    allocator = Allocator((128, 256, 512, 1024, 2048, 4096, 8192))
+    of = Population(nodes=1, ids=100, lrus=1)
+    assert cost(Stage.ARRAYS, of, allocator).lists == 100 * 128
+
+
+def test_stages_by_hand() -> None:
+    of = Population(nodes=3, ids=22, lrus=5, pairs=7, xa_nodes=4, others=2)
+    costs = {stage: cost(stage, of, Allocator(), xa_node_bytes=576) for stage in Stage}
+    found = {stage: (each.pointers, each.lists) for stage, each in costs.items()}
+    assert found == {
+        # 16 + 8 * 22 bytes for each node; 24 for each id.
+        Stage.ARRAYS: (5 * 3 * 192, 5 * 3 * 22 * 32),
+        # 3 * 24 bytes for each id.
+        Stage.PER_MEMCG: (5 * 192, 5 * 22 * 96),
+        Stage.ON_DEMAND: (5 * 192, 7 * 96),
+        Stage.XARRAY: (4 * 576, 7 * 96),
+    }
+    assert {each.node_arrays for each in costs.values()} == {7 * 192}
+    assert costs[Stage.ON_DEMAND].total == 7 * 192 + 5 * 192 + 7 * 96
+    assert set(ADDS) == set(Stage)
+    assert set(PATCH) == set(Stage) - {Stage.ARRAYS}
+
+
+def slow_xa_nodes(indexes: set[int]) -> int:
+    """Count the nodes one by one, from the root down."""
+    if not indexes or max(indexes) == 0:
+        return 0
+    shift = 0
+    while max(indexes) >> (shift + 6):
+        shift += 6
+
+    def below(inside: set[int], shift: int) -> int:
+        if shift == 0:
+            return 1
+        slots: dict[int, set[int]] = {}
+        for index in inside:
+            slots.setdefault(index >> shift, set()).add(index & ((1 << shift) - 1))
+        return 1 + sum(below(rest, shift - 6) for rest in slots.values())
+
+    return below(indexes, shift)
+
+
+@given(st.lists(st.sets(st.integers(0, 65_535) | st.integers(0, 130), max_size=9), max_size=5))
+def test_nodes_of_xarrays(arrays: list[set[int]]) -> None:
+    lane = [at for at, indexes in enumerate(arrays) for _ in indexes]
+    index = [each for indexes in arrays for each in indexes]
+    found = xa_nodes(np.array(lane, np.int64), np.array(index, np.uint64))
+    assert found == sum(map(slow_xa_nodes, arrays))
+
+
+def test_pairs() -> None:
+    """A thousand cgroups that each use one mount of their own."""
+    model = what_if("nodes=2,memcgs=1000,mounts=1000,pairs=1000")
+    assert model.population.pairs == 2000
+    # One id in each XArray: a node for a low one, two for one from 64 on.
+    assert 2000 <= model.population.xa_nodes <= 4000
+    assert model.costs[2].lists == 2000 * 64
+    assert model.costs[3].lists == 2000 * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "none of"),
+        ("nodes=2", "mounts=NUMBER is missing"),
+        ("memcgs=3,mounts=4", "nodes=NUMBER is missing"),
+        ("nodes=2,mounts=4", "memcgs=NUMBER is missing"),
+        ("nodes=2,memcgs=3,mounts=4,cpus=5", "'cpus=5' is none of"),
+        ("nodes=2,memcgs=3,mounts=x", "a number from 1"),
+        ("nodes=2,memcgs=-3,mounts=4", "a number from 1"),
+        ("nodes=0,memcgs=3,mounts=4", "a number from 1"),
+        ("nodes=2,memcgs=70000,mounts=4", "65,535 ids"),
+        ("nodes=2,ids=70000,mounts=4", "65,535 ids"),
+        ("nodes=2,memcgs=3,mounts=4,pairs=13", "no more than memcgs times mounts"),
+    ],
+)
+def test_descriptions_that_are_none(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        what_if(text)
+
+
+def test_result_of_a_model() -> None:
+    context = Context(FakeKernel().prog, "synthetic", "5.10-synthetic")
+    result = run(context, what_if="nodes=2, memcgs=10000, mounts=10000")
+    model = what_if("nodes=2,memcgs=10000,mounts=10000")
+    summary = {name: figure.value for name, figure in result.summary.items()}
+    assert summary["nr_cache_ids"] == 12286
+    assert summary["formula_bytes"] == model.formula
+    assert summary["projected_patch7_bytes"] == model.costs[1].total
+    assert summary["projected_ondemand_bytes"] == model.costs[2].total
+    assert summary["projected_xarray_bytes"] == model.costs[3].total
+    frame = result.tables["projection"].frame
+    assert frame["bytes"].tolist() == [found.total for found in model.costs]
+    assert frame["saved_bytes"].tolist()[1:] == [
+        before.total - after.total
+        for before, after in zip(model.costs[:-1], model.costs[1:], strict=True)
+    ]
+    assert result.tables["left_out"].frame["what"].tolist() == list(LEFT_OUT)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The parser of the kernel's log, on excerpts of real ones and on lines that are cut."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from kcensus.analyses import AnalysisError, no_target
+from kcensus.analyses.kcopyd import run
+from kcensus.analyses.kcopyd.log_events import Event, LogEvents, parse
+from kcensus.kernel.log import lines
+
+DATA = Path(__file__).parents[1] / "data"
+KIB = 1024
+
+
+def read(name: str) -> str:
+    return (DATA / f"dmesg-{name}.txt").read_text()
+
+
+def parsed(text: str) -> LogEvents:
+    return parse(lines(text.splitlines()))
+
+
+def items(log: LogEvents, *states: str) -> list[tuple[object, ...]]:
+    return [(e.pool, e.cpus, e.workqueue, e.function, e.module, e.pid) for e in log.of(*states)]
+
+
+def test_lockup_of_27_seconds() -> None:
+    log = parsed(read("lockup-27s"))
+    (lockup,) = log.of("lockup")
+    assert (lockup.time, lockup.cpus, lockup.seconds) == (67501.194592, "4", 27.0)
+    assert items(log, "in-flight") == [(8, "4", "kcopyd", "do_work", "dm_mod", 67)]
+    kcopyd = (8, "4", "kcopyd", "do_work", "dm_mod", None)
+    assert items(log, "pending") == [
+        (8, "4", "events", "cache_reap", None, None),
+        (8, "4", "mm_percpu_wq", "vmstat_update", None, None),
+        (5, "2", "kblockd", "blk_timeout_work", None, None),
+        *[kcopyd] * 5,
+    ]
+    (pool,) = log.of("pool")
+    assert (pool.pool, pool.cpus, pool.seconds, pool.count) == (8, "4", 27.0, 3)
+    assert pool.detail == "idle: 129 23765"
+    assert (log.lines, log.unknown) == (28, 0)
+
+
+def test_lockup_of_95_seconds() -> None:
+    log = parsed(read("lockup-95s"))
+    (lockup,) = log.of("lockup")
+    assert (lockup.time, lockup.cpus, lockup.seconds) == (68899.948523, "0", 95.0)
+    assert items(log, "in-flight") == [(0, "0", "kcopyd", "do_work", "dm_mod", 13)]
+    kcopyd = (0, "0", "kcopyd", "do_work", "dm_mod", None)
+    assert items(log, "pending") == [
+        (0, "0", "events", "vmstat_shepherd", None, None),
+        (0, "0", "events", "cache_reap", None, None),
+        (0, "0", "mm_percpu_wq", "vmstat_update", None, None),
+        (4, "2", "dm_bufio_cache", "work_fn", "dm_bufio", None),
+        *[kcopyd] * 5,
+    ]
+    (pool,) = log.of("pool")
+    assert (pool.pool, pool.seconds, pool.count) == (0, 95.0, 4)
+    assert pool.detail == "idle: 27130 27223 1084"
+    assert log.unknown == 0
+
+
+def test_oom_report_with_its_slab_table() -> None:
+    log = parsed(read("oom-kcopyd"))
+    (oom,) = log.of("oom")
+    assert (oom.time, oom.comm) == (463.492878, "kthreadd")
+    (pages,) = log.of("slab pages")
+    assert pages.count == 3483521
+    slabs = {e.detail: (e.used_bytes, e.total_bytes) for e in log.of("slab")}
+    assert slabs == {
+        "bio-6": (1028 * KIB, 1028 * KIB),
+        "bio-5": (1028 * KIB, 1028 * KIB),
+        "dm_snap_pending_exception": (236783 * KIB, 243789 * KIB),
+        "dm_exception": (41 * KIB, 42 * KIB),
+        "bio-4": (1216 * KIB, 1216 * KIB),
+        "bio-3": (439396 * KIB, 439396 * KIB),
+        "kcopyd_job": (6973427 * KIB, 6973427 * KIB),
+    }
+    assert [(e.pid, e.comm) for e in log.of("oom kill")] == [(1298, "ruby2.3")] * 2
+    assert log.unknown == 0
+
+
+def test_findings_of_a_log_alone(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(read("oom-kcopyd") + read("lockup-27s") + read("lockup-95s"))
+    result = run(no_target(), log=str(log))
+    assert [finding.title for finding in result.findings] == [
+        "the log reports 2 workqueue lockups, the longest of 1 min 35 s on CPU 0, where kcopyd "
+        "was running",
+        "the log reports that memory ran out 1 time; the largest unreclaimable slab was "
+        "kcopyd_job with 6.7 GiB",
+    ]
+    assert result.findings[0].evidence == "running there: do_work [dm_mod] of kcopyd"
+    assert "killed: ruby2.3:1298" in result.findings[1].evidence
+    assert result.target == str(log)
+    assert result.summary["log_lines_unknown"].value == 0
+    assert len(result.tables["log_events"].frame) == result.summary["log_events"].value == 50
+
+
+def test_the_table_shows_what_the_log_has(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(read("oom-kcopyd"))
+    table = run(no_target(), log=str(log)).tables["log_events"]
+    shown = {name for name, column in table.columns.items() if column.priority < 2}
+    # Of lockups there are none; the names of caches are details.
+    assert shown == {"time", "event", "pid", "comm", "used_bytes", "total_bytes", "detail"}
+    assert table.columns["detail"].priority == 0
+    assert set(table.frame.columns) == set(table.columns)
+
+
+def test_kcopyd_on_another_cpu_is_not_where_the_lockup_was(tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(
+        "BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
+        + read("lockup-27s").replace("stuck for 27s", "stuck for 7s")
+    )
+    (finding,) = run(no_target(), log=str(log)).findings
+    assert finding.title.endswith("on CPU 1")
+    assert (finding.evidence, finding.remedy) == ("running there: nothing shown", "")
+
+
+@pytest.mark.parametrize("name", ["oom-kcopyd", "lockup-27s", "lockup-95s"])
+def test_every_cut_of_every_line_is_survived(name: str) -> None:
+    text = read(name).splitlines()
+    for at, line in enumerate(text):
+        for length in range(0, len(line), 3):
+            cut = [*text[:at], line[:length], *text[at + 1 :]]
+            log = parsed("".join(f"{each}\n" for each in cut))
+            assert log.lines == len(text)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pwq 8: cpus=4 node=0 fl",
+        "pool 8: cpus=4 node=0 flags=0x0 nice=0 hung=27s wor",
+        "workqueue kcopyd: fla",
+        "in-flight: ",
+        "pending: do_work [dm_",
+        "pending",
+    ],
+)
+def test_cut_lines_of_busy_workqueues_are_counted(line: str) -> None:
+    text = f"[1.0] Showing busy workqueues and worker pools:\n[1.1] {line}\n[1.2] usb 1-1: hello"
+    log = parsed(text)
+    assert (log.events, log.unknown) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BUG: workqueue lockup - pool cpus=4 node=0 flags=0x0 nice=0 stuck f",
+        "INFO: task kworker/0:1:12 blocked for more th",
+        "Killed process 1298 (rub",
+    ],
+)
+def test_cut_messages_are_counted(line: str) -> None:
+    log = parsed(f"[ 1.0] {line}")
+    assert (log.events, log.unknown) == ([], 1)
+
+
+def test_cut_slab_lines_are_counted() -> None:
+    text = "[1.0] Unreclaimable slab info:\n[1.0] Name Used Total\n[1.0] kcopyd_job 6973427KB 69"
+    log = parsed(text)
+    assert (log.events, log.unknown) == ([], 1)
+
+
+def test_other_lines_are_none_of_ours() -> None:
+    log = parsed("[1.0] usb 1-1: pending: nothing\n[1.1] workqueue foo: flags=0x0\n\nplain\n")
+    assert (log.events, log.unknown, log.lines) == ([], 0, 4)
+
+
+def test_hung_tasks_soft_lockups_and_hogs() -> None:
+    log = parsed(
+        "[  242.1] INFO: task kworker/u8:3:76 blocked for more than 120 seconds.\n"
+        "[  243.1] INFO: task a task: with colons:77 blocked in I/O wait for more than 241 "
+        "seconds.\n"
+        "[  244.1] watchdog: BUG: soft lockup - CPU#1 stuck for 22s! [kworker/1:2:67]\n"
+        "[  245.1] workqueue: do_work [dm_mod] hogged CPU for >10000us 4 times, consider switching "
+        "to WQ_UNBOUND\n"
+    )
+    assert log.of("hung task") == [
+        Event(242.1, "hung task", comm="kworker/u8:3", pid=76, seconds=120.0, detail="blocked"),
+        Event(
+            243.1,
+            "hung task",
+            comm="a task: with colons",
+            pid=77,
+            seconds=241.0,
+            detail="blocked in I/O wait",
+        ),
+    ]
+    (soft,) = log.of("soft lockup")
+    assert (soft.cpus, soft.comm, soft.pid, soft.seconds) == ("1", "kworker/1:2", 67, 22.0)
+    (hog,) = log.of("cpu hog")
+    assert (hog.function, hog.module, hog.count) == ("do_work", "dm_mod", 4)
+    assert log.unknown == 0
+
+
+def test_items_as_newer_kernels_print_them() -> None:
+    log = parsed(
+        "Showing busy workqueues and worker pools:\n"
+        "workqueue events: flags=0x100\n"
+        "  pwq 2: cpus=1 node=0 flags=0x0 nice=0 active=6 refcnt=7\n"
+        "    in-flight: 34:do_work [dm_mod] for 27s, 55(RESCUER):wb_workfn BAR(12)\n"
+        "    pending: 3*vmstat_update, drain_local_stock\n"
+        "    inactive: work_fn [dm_bufio]\n"
+        "pool 2: cpus=1 node=0 flags=0x0 nice=0 hung=35s workers=3 manager: 12 idle: 56 21\n"
+    )
+    running, rescued = log.of("in-flight")
+    assert (running.pid, running.seconds, running.module) == (34, 27.0, "dm_mod")
+    assert (rescued.pid, rescued.detail) == (55, "rescuer")
+    waiting = Counter({e.function: e.count for e in log.of("pending")})
+    assert waiting == {"vmstat_update": 3, "drain_local_stock": 1}
+    assert [(e.function, e.workqueue) for e in log.of("inactive")] == [("work_fn", "events")]
+    (pool,) = log.of("pool")
+    assert (pool.seconds, pool.detail) == (35.0, "manager: 12 idle: 56 21")
+    assert [e.time for e in log.events] == [None] * len(log.events)
+    assert log.unknown == 0
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "[  463.492878] ",
+        "<4>[  463.492878] ",
+        "[  463.492878][ T1234] ",
+        "Nov 21 12:00:00 host kernel: [  463.492878] ",
+    ],
+)
+def test_stamps(prefix: str) -> None:
+    (line,) = lines([f"{prefix}kthreadd invoked oom-killer: gfp_mask=0x0"])
+    assert line == (463.492878, "kthreadd invoked oom-killer: gfp_mask=0x0")
+
+
+def test_hostile_bytes_cannot_reach_a_terminal() -> None:
+    (line,) = lines(["[1.0] INFO: task \x1b[31mred:12 blocked for more than 120 seconds."])
+    assert "\x1b" not in line[1]
+    (event,) = parse([line]).of("hung task")
+    assert event.comm == "\\x1b[31mred"
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(AnalysisError) as error:
+        run(no_target(), log=str(path))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    assert refused(log) == f"--log: cannot read {log}: No such file or directory"
+    assert refused(tmp_path) == f"--log: cannot read {tmp_path}: Is a directory"
+    for binary in (b"\x7fELF\2\1\1" + bytes(1000), "[ 1.0] plain\n".encode("utf-16")):
+        log.write_bytes(binary)
+        assert refused(log) == f"--log: {log} is not a text, so it cannot be a kernel's log"
+    monkeypatch.setattr("kcensus.kernel.log._LARGEST", 1 << 20)
+    log.write_bytes(b"[ 1.0] plain\n" * 100_000)
+    assert "is larger than 1 MiB" in refused(log)
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff[ 1.0] plain\n", b"[ 1.0] ok\r\n" * 500 + bytes(99)])
+def test_a_log_with_strange_bytes_is_read(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "log").write_bytes(text)
+    result = run(no_target(), log=str(tmp_path / "log"))
+    assert result.summary["log_lines"].value == text.count(b"\n") + (text[-1:] not in b"\n")
+
+
+def test_numbers_that_fit_nowhere() -> None:
+    many = "9" * 5000
+    log = parsed(
+        f"[{many}.1] INFO: task a:{many} blocked for more than {many} seconds.\n"
+        f"[1.0] INFO: task a:{many} blocked for more than {many} seconds.\n"
+        f"[1.0] Unreclaimable slab info:\n[1.0] kcopyd_job {many}KB {many}KB\n[1.0] \n"
+    )
+    (hung,) = log.of("hung task")
+    assert (hung.pid, hung.seconds) == (None, None)
+    assert log.of("slab") == []
+    assert log.unknown == 1
+    assert len(log.frame()) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kcopyd_job" + " " * 100_000 + "x",
+        "BUG: workqueue lockup - pool cpus=" + "0" * 100_000,
+        "pwq 8: cpus=" + "0" * 100_000,
+        "pool 8: cpus=" + "0," * 50_000,
+        "in-flight: " + "1*" * 50_000,
+        "[" + " " * 100_000,
+    ],
+)
+def test_long_lines_take_no_longer_than_they_are(line: str) -> None:
+    start = time.process_time()
+    for header in ("Showing busy workqueues and worker pools:", "Unreclaimable slab info:"):
+        parsed(f"{header}\n{line}")
+    # Quadratic, it would be minutes.
+    assert time.process_time() - start < 2

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The ``struct page`` array of a *synthetic* kernel, and the synthetic kernel itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from drgn.helpers.linux.mm import compound_head
+from drgn.helpers.linux.slab import (
+    for_each_slab_cache,
+    slab_cache_for_each_allocated_object,
+    slab_cache_usage,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kcensus.engine.gather import gather
+from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.slub.pages import PageChunk, PageMap
+from kcensus.engine.slub.slabs import SlabMap
+from kcensus.kernel.mm.slab_counters import reclaimable
+
+from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, RANGES, VMEMMAP, FakeKernel
+
+every_era = pytest.mark.parametrize("era", ERAS)
+
+
+KERNEL = FakeKernel()
+
+
+def page_map(kernel: FakeKernel, chunk_bytes: int = 4 << 20) -> PageMap:
+    return PageMap(Memory(kernel.prog, chunk_bytes))
+
+
+def pfns(*values: int) -> npt.NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+# The synthetic kernel, held against drgn's own helpers
+
+
+@every_era
+def test_drgn_finds_the_objects_that_the_model_says_are_allocated(era: str) -> None:
+    k = FakeKernel(era)
+    small, large = k.cache("small", 192), k.cache("large", 900, 1024, 3, left_pad=16, offset=64)
+    slabs = [k.slab(small, [3, 1, 5]), k.slab(small), k.slab(small, range(21))]
+    slabs += [k.slab(large, [0, 4, 31]), k.slab(large, [2], order=0)]
+    if k.era.cpu_slab:
+        k.cpu_slab(slabs[0], 1, [2, 4])
+    if k.era.sheaves:
+        k.cpu_sheaf(large, 0, "main", k.sheaf([(slabs[3], 1), (slabs[3], 2)]))
+        k.list_add_tail(k.sheaf([(slabs[3], 7)]).barn_list, k.barn(large, 1).sheaves_full)
+    k.settle()
+    caches = list(for_each_slab_cache(k.prog))
+    assert [cache.name.string_() for cache in caches] == [b"small", b"large"]
+    for cache, truth in zip(caches, k.caches, strict=True):
+        found = slab_cache_for_each_allocated_object(cache, "struct page")
+        assert sorted(each.value_() for each in found) == truth.allocated()
+        usage = slab_cache_usage(cache)
+        assert usage.num_slabs == len(truth.slabs)
+        assert usage.num_objs == sum(slab.objects for slab in truth.slabs)
+
+
+# Chunks
+
+
+@every_era
+def test_ranges_leave_the_hole_out(era: str) -> None:
+    pages = page_map(FakeKernel(era))
+    assert pages.ranges == list(RANGES)
+    assert pages.pages == sum(end - start for start, end in RANGES)
+    assert pages.base == VMEMMAP
+    assert pages.direct_map == DIRECT_MAP
+    assert pages.struct_size == 64
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(1, 1 << 20),
+    st.sampled_from([56, 64, 80]),
+    st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 3000)), max_size=4),
+)
+def test_chunks_cover_every_page_once_and_cut_at_powers_of_two(
+    chunk_bytes: int, size: int, gaps: list[tuple[int, int]]
+) -> None:
+    pages, at = page_map(KERNEL), 0
+    pages.ranges, pages.struct_size = [], size
+    for gap, length in gaps:
+        pages.ranges.append((at + gap, at + gap + length))
+        at += gap + length
+    pages.memory.chunk_bytes = chunk_bytes
+    spans = pages.chunk_spans()
+    covered = [pfn for start, count in spans for pfn in range(start, start + count)]
+    assert covered == [pfn for start, end in pages.ranges for pfn in range(start, end)]
+    largest = max(chunk_bytes // size, 1)
+    align = max(1 << bit for bit in range(21) if 1 << bit <= largest)
+    for start, count in spans:
+        assert 0 < count <= align
+        assert start // align == (start + count - 1) // align
+
+
+@pytest.mark.parametrize("chunk_bytes", [PAGE, 3 * PAGE, 1 << 20])
+def test_chunks_hold_what_the_array_holds(chunk_bytes: int) -> None:
+    k = FakeKernel()
+    k.pages(3, node=1)
+    pages, faults = page_map(k, chunk_bytes), Faults()
+    seen = 0
+    for chunk in pages.chunks(faults):
+        assert chunk.readable is None
+        address = VMEMMAP + 64 * chunk.start_pfn
+        data = k.ram[k.physical(address) : k.physical(address) + 64 * chunk.count]
+        assert bytes(chunk.raw) == bytes(data)
+        records = chunk.records(pages.layout, 64)
+        assert len(records) == chunk.count
+        seen += chunk.count
+    assert seen == pages.pages
+    assert not faults
+
+
+@pytest.mark.parametrize(("start", "count"), [(600, 1), (600, 200), (639, 2), (512, 64), (1023, 1)])
+def test_a_chunk_need_not_begin_at_a_page(start: int, count: int) -> None:
+    k = FakeKernel()
+    for pfn in range(start, start + count):
+        k.set(k.page(pfn).flags, pfn)
+    chunk = page_map(k).read(start, count, Faults())
+    assert chunk.records(page_map(k).layout, 64)["flags"].tolist() == [*range(start, start + count)]
+
+
+def test_struct_pages_in_a_hole_of_the_array_are_masked() -> None:
+    k = FakeKernel()
+    k.drop(VMEMMAP + 640 * 64)
+    faults = Faults()
+    chunk = page_map(k).read(600, 200, faults)
+    assert chunk.readable is not None
+    assert chunk.readable.tolist() == [not 640 <= pfn < 704 for pfn in range(600, 800)]
+    assert faults == {"filtered out of the dump": 1}
+
+
+def test_a_struct_page_that_straddles_a_hole_is_masked() -> None:
+    # 56 bytes, as without CONFIG_MEMCG: page 73 of the array lies on both its first two pages.
+    k = FakeKernel()
+    pages = page_map(k)
+    pages.struct_size = 56
+    k.drop(VMEMMAP + PAGE)
+    readable = pages.read(0, 160, Faults()).readable
+    assert readable is not None
+    assert readable.tolist() == [(at + 1) * 56 <= PAGE or at * 56 >= 2 * PAGE for at in range(160)]
+
+
+def test_valid() -> None:
+    pages = page_map(FakeKernel())
+    asked = pfns(-1, 0, 1023, 1024, 2047, 2048, 4095, 4096, 1 << 51)
+    assert pages.valid(asked).tolist() == [
+        False, True, True, False, False, True, True, False, False
+    ]  # fmt: skip
+    pages.ranges = []
+    assert not pages.valid(asked).any()
+
+
+def test_addresses_and_page_frames() -> None:
+    pages = page_map(FakeKernel())
+    some = pfns(0, 1, 4095)
+    assert pages.virt(some).tolist() == [DIRECT_MAP + pfn * PAGE for pfn in (0, 1, 4095)]
+    assert pages.struct_page(some).tolist() == [VMEMMAP + pfn * 64 for pfn in (0, 1, 4095)]
+    assert pages.pfn(pages.virt(some) + np.uint64(4095)).tolist() == [0, 1, 4095]
+    elsewhere = np.array([0, VMEMMAP, DIRECT_MAP - 1, (1 << 64) - 1], np.uint64)
+    assert not pages.valid(pages.pfn(elsewhere)).any()
+
+
+# Compound pages
+
+
+@every_era
+def test_heads_and_tails(era: str) -> None:
+    k = FakeKernel(era)
+    single, order3, order1 = k.pages(0), k.pages(3), k.pages(1)
+    pages = page_map(k)
+    chunk = pages.read(single, order1 + 2 - single, Faults())
+    records = chunk.records(pages.layout, 64)
+    tails = {*range(order3 + 1, order3 + 8), order1 + 1}
+    asked = np.arange(single, order1 + 2)
+    assert pages.is_tail(records).tolist() == [pfn in tails for pfn in asked]
+    heads = pages.head(asked, records)
+    assert heads.tolist() == [
+        compound_head(k.page(pfn).address_of_()).value_() for pfn in asked.tolist()
+    ]
+    assert heads[order3 + 5 - single] == VMEMMAP + 64 * order3
+    # Columns that were gathered do as well as records.
+    gathered = gather(pages.memory, pages.struct_page(asked), pages.layout, Faults())
+    assert pages.head(asked, gathered.columns).tolist() == heads.tolist()
+
+
+def test_tails_before_4_4() -> None:
+    # Those have neither compound_head nor a bit of its own: PG_tail and first_page.
+    k = FakeKernel("4.18")
+    pfn = k.pages(2)
+    for at in range(pfn, pfn + 4):
+        k.set(k.page(at).compound_head, VMEMMAP + 64 * pfn)
+        k.set(k.page(at).flags, 1 << 15 if at > pfn else 0)
+    k.constant("PG_tail", 15)
+    pages = page_map(k)
+    fields = dict(pages.layout.fields)
+    fields["first_page"] = fields.pop("compound")
+    pages.layout = replace(pages.layout, fields=fields)
+    records = pages.read(pfn, 4, Faults()).records(pages.layout, 64)
+    assert pages.is_tail(records).tolist() == [False, True, True, True]
+    assert pages.head(np.arange(pfn, pfn + 4), records).tolist() == [VMEMMAP + 64 * pfn] * 4
+
+
+@every_era
+def test_slab_heads(era: str) -> None:
+    k = FakeKernel(era)
+    cache = k.cache("small", 192, order=2)
+    k.pages(0)
+    slabs = [k.slab(cache).pfn, k.slab(cache, order=0).pfn]
+    k.pages(1)
+    pages = page_map(k)
+    records = pages.read(0, 1024, Faults()).records(pages.layout, 64)
+    assert np.flatnonzero(pages.is_slab(records)).tolist() == slabs
+    # A tail is no slab, whatever its flags say.
+    if not k.era.page_type:
+        k.set(k.page(slabs[0] + 1).flags, 1 << 9)
+        records = pages.read(0, 1024, Faults()).records(pages.layout, 64)
+        assert np.flatnonzero(pages.is_slab(records)).tolist() == slabs
+
+
+# Nodes and large allocations
+
+
+def test_nodes() -> None:
+    k = FakeKernel("6.18")
+    first, second = k.pages(0, node=0), k.pages(0, node=1)
+    pages = page_map(k)
+    assert pages.nodes == [0, 1]
+    flags = pages.read(first, 2, Faults()).records(pages.layout, 64)["flags"]
+    assert second == first + 1
+    assert pages.node(flags).tolist() == [0, 1]
+
+
+def test_with_one_node_the_flags_are_not_asked() -> None:
+    k = FakeKernel()
+    k.set(k.symbols["node_states"][1].bits[0], 1)
+    pages = page_map(k)
+    assert pages.nodes == [0]
+    assert pages.node(np.array([0, (1 << 64) - 1], np.uint64)).tolist() == [0, 0]
+
+
+def test_large_kmalloc() -> None:
+    k = FakeKernel()
+    first = k.large_kmalloc(2)
+    k.large_kmalloc(3)
+    k.pages(3)
+    pages = page_map(k)
+    assert pages.marks_large_kmalloc
+    records = pages.read(first, 40, Faults()).records(pages.layout, 64)
+    assert pages.large_kmalloc_pages(records) == 4 + 8
+    assert pages.large_kmalloc_pages(records[:0]) == 0
+    # The order stands in the second page of an allocation: none is known of a head alone.
+    assert pages.large_kmalloc_pages(records[:9]) == 4
+
+
+def test_large_kmalloc_of_an_absurd_order_is_torn() -> None:
+    k = FakeKernel()
+    pfn = k.large_kmalloc(2)
+    k.set(k.page(pfn + 1).flags, 62)
+    pages = page_map(k)
+    records = pages.read(pfn, 8, Faults()).records(pages.layout, 64)
+    assert pages.large_kmalloc_pages(records) <= pages.pages
+
+
+def test_kernels_before_6_15_mark_no_large_kmalloc() -> None:
+    pages = page_map(FakeKernel("5.17"))
+    assert not pages.marks_large_kmalloc
+    assert pages.large_kmalloc_pages(np.zeros(4, pages.layout.dtype())) == 0
+
+
+def test_a_chunk_is_only_as_long_as_it_says() -> None:
+    layout = page_map(KERNEL).layout
+    raw: npt.NDArray[np.uint8] = np.arange(256, dtype=np.uint8)
+    assert len(PageChunk(0, raw, None, 2).records(layout, 64)) == 2
+
+
+@pytest.mark.parametrize("bits", [0, 12, 40, 1 << 40])
+def test_sections_of_an_impossible_size_are_refused(bits: int) -> None:
+    """Before drgn shifts by it, which would take all memory there is."""
+    k = FakeKernel()
+    k.constant("SECTION_SIZE_BITS", bits)
+    with pytest.raises(LookupError, match="impossible size"):
+        PageMap(Memory(k.prog))
+
+
+def test_flags_beyond_any_word_take_no_memory() -> None:
+    k = FakeKernel()
+    k.cache("dentry", 192, reclaimable=True)
+    k.constant("_SLAB_RECLAIM_ACCOUNT", 1 << 40)
+    assert not reclaimable(SlabMap(Memory(k.prog))).any()

@@ -1,0 +1,790 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Allocated objects as columns, on *synthetic* kernels of every era, against the model's truth."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from kcensus.engine.frame import (
+    IncompleteWarning,
+    MergedCacheWarning,
+    find_caches,
+    objects,
+)
+from kcensus.engine.layout import LayoutError, layout
+from kcensus.engine.memory import Memory
+from kcensus.engine.slub import parked as parked_module
+from kcensus.engine.slub.parked import parked
+from kcensus.engine.slub.scan import allocated
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
+
+from tests.unit.fakekernel import (
+    DIRECT_MAP,
+    ERAS,
+    PAGE,
+    VMEMMAP,
+    Cache,
+    FakeKernel,
+    Slab,
+    add_types,
+)
+
+every_era = pytest.mark.parametrize("era", ERAS)
+any_chunk = pytest.mark.parametrize("chunk_bytes", [PAGE, 40 * PAGE, 4 << 20])
+
+TYPES = {
+    # Twelve bytes into an object, where no free list pointer stands.
+    "struct thing": (
+        64,
+        """8 unsigned int id
+        12 unsigned short low:5
+        13 char [5] tag
+        24 struct thing * self""",
+    ),
+    "struct giant": (200, "0 long first\n192 long last"),
+}
+
+
+def fake(era: str = "6.10", **changes: object) -> FakeKernel:
+    kernel = FakeKernel(replace(ERAS[era], **changes))  # type: ignore[arg-type]
+    add_types(kernel.prog, TYPES, "things")
+    return kernel
+
+
+def fill(kernel: FakeKernel, slab: Slab) -> None:
+    """Write an object into every slot that holds one."""
+    for slot in slab.allocated():
+        address = slab.object(slot)
+        number = address >> 3 & 0xFFFFFFFF
+        kernel.write(address + 8, number.to_bytes(4, "little") + bytes([slot & 31 | 0xE0]))
+        kernel.write(address + 13, b"%05d" % slot)
+        kernel.write_words(address + 24, address)
+
+
+def expected(addresses: list[int], cache: Cache) -> dict[str, list[Any]]:
+    """The columns of objects that fill() wrote."""
+    slots = {slab.object(at): at for slab in cache.slabs for at in range(slab.objects)}
+    return {
+        "id": [address >> 3 & 0xFFFFFFFF for address in addresses],
+        "low": [slots[address] & 31 for address in addresses],
+        "tag": [b"%05d" % slots[address] for address in addresses],
+        "self": addresses,
+    }
+
+
+def scan(
+    kernel: FakeKernel, cache: Cache, *, chunk_bytes: int = 4 << 20, jobs: int = 1
+) -> tuple[list[int], dict[str, list[Any]], ScanReport]:
+    """Addresses and columns in order of address."""
+    slab_map, report = SlabMap(Memory(kernel.prog, chunk_bytes)), ScanReport()
+    columns = layout(kernel.prog, "struct thing", ["id", "low", "tag", "self"])
+    wanted = [slab_map.caches[kernel.caches.index(cache)]]
+    address, values = allocated(slab_map, wanted, columns, report, jobs=jobs)
+    assert all(len(column) == len(address) for column in values.values())
+    order = np.argsort(address)
+    return (
+        address[order].tolist(),
+        {name: column[order].tolist() for name, column in values.items()},
+        report,
+    )
+
+
+def check(kernel: FakeKernel, cache: Cache, **options: int) -> ScanReport:
+    """Scan, and hold everything against the model."""
+    addresses, values, report = scan(kernel, cache, **options)
+    assert addresses == cache.allocated()
+    assert values == expected(addresses, cache)
+    return report
+
+
+def populated(era: str, offset: int = 40, **changes: object) -> tuple[FakeKernel, Cache]:
+    """A kernel with slabs of all sorts of one cache among those of another."""
+    chance = random.Random(5)
+    k = fake(era, **changes)
+    other = k.cache("other", 64, order=1)
+    cache = k.cache("thing", 88, 104, 3, offset=offset, left_pad=8)
+    slabs = []
+    for at in range(24):
+        order = (3, 3, 0, 1)[at % 4]
+        count = (PAGE << order) // 104
+        free = chance.sample(range(count), chance.choice([0, 1, count // 2, count - 1, count]))
+        slabs.append(k.slab(cache, free, order=order, node=at % 2))
+        k.slab(other, [1, 3])
+    for slab in slabs:
+        fill(k, slab)
+    return k, cache
+
+
+def park(k: FakeKernel, cache: Cache, where: str) -> None:
+    """Park a few allocated objects of full slabs."""
+    slabs = [slab for slab in cache.slabs if len(slab.allocated()) > 30]
+    if where == "cpu":
+        k.cpu_slab(slabs[0], 0, slabs[0].allocated()[5:9])
+        k.cpu_slab(slabs[1], 1, slabs[1].allocated()[-3:])
+    else:
+        for cpu, which, slab in ((0, "main", 0), (1, "main", 1), (1, "spare", 2)):
+            slots = [(slabs[slab], slot) for slot in slabs[slab].allocated()[2 : 8 + cpu]]
+            k.cpu_sheaf(cache, cpu, which, k.sheaf(slots))
+        for node, slab in ((0, 3), (0, 4), (1, 5)):
+            slots = [(slabs[slab], slot) for slot in slabs[slab].allocated()[:7]]
+            k.list_add_tail(k.sheaf(slots).barn_list, k.barn(cache, node).sheaves_full)
+
+
+@every_era
+@any_chunk
+def test_objects_are_exactly_those_allocated(era: str, chunk_bytes: int) -> None:
+    k, cache = populated(era)
+    if k.era.cpu_slab:
+        park(k, cache, "cpu")
+    if k.era.sheaves:
+        park(k, cache, "sheaves")
+    assert check(k, cache, chunk_bytes=chunk_bytes).complete
+
+
+@pytest.mark.parametrize("era", ["4.19", "6.18", "7.3"])
+def test_two_processes_find_what_one_finds(era: str) -> None:
+    k, cache = populated(era)
+    k.drop(cache.slabs[5].address)
+    one, two = (scan(k, cache, chunk_bytes=8 * PAGE, jobs=jobs) for jobs in (1, 2))
+    assert one == two
+    assert len(one[0]) > 100
+
+
+@pytest.mark.parametrize("changes", [{"hardened": False}, {"swab": False}, {"swab": True}], ids=str)
+def test_free_lists_however_obfuscated(changes: dict[str, bool]) -> None:
+    k, cache = populated("6.10", **changes)
+    assert check(k, cache).complete
+
+
+@pytest.mark.parametrize("offset", [0, 80, 88])
+def test_free_lists_wherever_their_pointers_stand(offset: int) -> None:
+    # Debugging and constructors move the pointer behind the object: the last offset.
+    k, cache = populated("6.10", offset)
+    park(k, cache, "cpu")
+    assert check(k, cache, chunk_bytes=16 * PAGE).complete
+
+
+def test_full_slabs_need_no_mask() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    for _ in range(5):
+        fill(k, k.slab(cache))
+    report = check(k, cache, chunk_bytes=2 * PAGE)
+    assert report.complete
+    assert len(cache.allocated()) == 5 * 64
+
+
+def test_empty_slabs_are_not_read() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    k.slab(cache, range(64))
+    k.drop(cache.slabs[0].address)
+    assert check(k, cache).complete
+
+
+def test_a_cache_without_slabs() -> None:
+    k = fake()
+    k.slab(k.cache("other", 64))
+    assert check(k, k.cache("thing", 64)).complete
+
+
+def test_several_caches_at_once() -> None:
+    k = fake()
+    first, second, third = (k.cache(name, 64) for name in ("a", "b", "c"))
+    for cache in (first, second, third, first):
+        fill(k, k.slab(cache, [3, 4]))
+    slab_map = SlabMap(Memory(k.prog))
+    columns = layout(k.prog, "struct thing", ["self"])
+    wanted = [slab_map.caches[0], slab_map.caches[2]]
+    address, values = allocated(slab_map, wanted, columns, ScanReport())
+    assert sorted(address.tolist()) == sorted(first.allocated() + third.allocated())
+    assert values["self"].tolist() == address.tolist()
+
+
+# Parked objects
+
+
+@every_era
+@pytest.mark.parametrize("block", [1, 1 << 18])
+def test_parked_objects_are_found_with_their_caches(
+    era: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However few caches are looked at together.
+    monkeypatch.setattr(parked_module, "_BLOCK", block)
+    k, cache = populated(era)
+    other = k.caches[0]
+    if k.era.cpu_slab:
+        park(k, cache, "cpu")
+        k.cpu_slab(other.slabs[0], 0, [5, 0])
+    if k.era.sheaves:
+        park(k, cache, "sheaves")
+        k.cpu_sheaf(other, 0, "main", k.sheaf([(other.slabs[1], 7)]))
+    slab_map = SlabMap(Memory(k.prog))
+    found = parked(slab_map, slab_map.caches)
+    truth = sorted(
+        (slab.object(slot), at)
+        for at, each in enumerate(k.caches)
+        for slab in each.slabs
+        for slot in slab.parked
+    )
+    assert list(zip(found.address.tolist(), found.cache.tolist(), strict=True)) == truth
+    assert len(truth) > 4
+    assert found.lost == 0
+
+
+def test_objects_that_wait_for_rcu_are_allocated() -> None:
+    k = fake("7.0")
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache)
+    k.cpu_sheaf(cache, 0, "rcu_free", k.sheaf([(slab, 3), (slab, 4)]))
+    slab.parked.clear()
+    fill(k, slab)
+    assert check(k, cache).complete
+
+
+def test_an_object_parked_twice_counts_once() -> None:
+    k = fake("6.18")
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache)
+    fill(k, slab)
+    k.cpu_sheaf(cache, 0, "main", k.sheaf([(slab, 3), (slab, 4)]))
+    k.cpu_sheaf(cache, 1, "main", k.sheaf([(slab, 4)]))
+    slab_map = SlabMap(Memory(k.prog))
+    found = parked(slab_map, slab_map.caches)
+    assert found.address.tolist() == [slab.object(3), slab.object(4)]
+    assert check(k, cache).complete
+
+
+def test_empty_sheaves() -> None:
+    k = fake("7.3")
+    cache = k.cache("thing", 64)
+    fill(k, k.slab(cache))
+    k.cpu_sheaf(cache, 0, "main", k.sheaf([]))
+    k.list_add_tail(k.sheaf([]).barn_list, k.barn(cache, 1).sheaves_full)
+    assert check(k, cache).complete
+
+
+def test_a_sheaf_of_an_absurd_size_is_lost_not_read() -> None:
+    k = fake("7.0")
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache)
+    fill(k, slab)
+    sheaf = k.sheaf([])
+    k.set(sheaf.size, 0xFFFFFFFF)
+    k.cpu_sheaf(cache, 0, "main", sheaf)
+    report = check(k, cache)
+    assert report.lists_lost == 1
+    assert not report.complete
+
+
+@pytest.mark.parametrize("what", ["cpu", "sheaf", "barn", "node"])
+def test_what_cannot_be_read_of_the_parked_is_counted(what: str) -> None:
+    k = fake("6.18")
+    cache = k.cache("thing", 64)
+    fill(k, k.slab(cache))
+    k.settle()
+    sheaf = k.alloc("struct slab_sheaf", alone=True)
+    k.cpu_sheaf(cache, 0, "main", sheaf)
+    if what == "cpu":
+        k.drop(k.per_cpu("char", int(cache.object.cpu_sheaves), 0).address_)
+    elif what == "sheaf":
+        k.drop(sheaf.address_)
+    elif what == "barn":
+        k.drop(k.barn(cache, 1).address_)
+    else:
+        node = k.alloc("struct kmem_cache_node", alone=True)
+        k.set(cache.object.node[1], node)
+        k.drop(node.address_)
+    # On that page both the sheaves and the active slab of a CPU stand.
+    assert check(k, cache).lists_lost == (2 if what == "cpu" else 1)
+
+
+def test_a_sheaf_that_holds_more_than_it_can_is_lost() -> None:
+    k = fake("7.3")
+    cache = k.cache("thing", 64)
+    slab, other = k.slab(cache), k.slab(cache)
+    k.set(cache.object.sheaf_capacity, 4)
+    k.cpu_sheaf(cache, 0, "main", k.sheaf([(slab, at) for at in range(4)]))
+    k.cpu_sheaf(cache, 1, "main", k.sheaf([(other, at) for at in range(5)]))
+    other.parked.clear()
+    addresses, _, report = scan(k, cache)
+    assert addresses == cache.allocated()
+    assert report.lists_lost == 1
+
+
+def test_a_torn_list_of_sheaves_ends() -> None:
+    k = fake("7.0")
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache)
+    fill(k, slab)
+    sheaves = [k.sheaf([(slab, slot)]) for slot in range(3)]
+    for sheaf in sheaves:
+        k.list_add_tail(sheaf.barn_list, k.barn(cache, 0).sheaves_full)
+    k.write_words(sheaves[2].address_, sheaves[1].address_)
+    assert check(k, cache).lists_lost == 1
+
+
+def test_a_cpu_list_of_another_cache_is_left_alone() -> None:
+    # A CPU that is just changing its slab: the list belongs to the slab before.
+    k = fake()
+    cache, other = k.cache("thing", 64), k.cache("other", 64)
+    slab, foreign = k.slab(cache), k.slab(other)
+    fill(k, slab)
+    active = k.cpu_slab(slab, 0, [1, 2])
+    slab.parked.clear()
+    fill(k, slab)
+    k.set(active.slab, foreign.struct)
+    assert check(k, cache).complete
+
+
+def test_a_cpu_list_whose_slab_cannot_be_identified_is_lost() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    for _ in range(70):
+        fill(k, k.slab(cache))
+    k.cpu_slab(cache.slabs[64], 0, [7, 8, 9])
+    k.cpu_slab(cache.slabs[0], 1, [7, 8, 9])
+    k.drop(VMEMMAP + 576 * 64)
+    addresses, _, report = scan(k, cache)
+    assert addresses == [at for at in cache.allocated() if at < DIRECT_MAP + 576 * PAGE]
+    assert report.lists_lost == 1
+
+
+def test_a_cpu_list_that_runs_in_a_circle_ends() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache)
+    fill(k, slab)
+    k.cpu_slab(slab, 0, [7, 8, 9])
+    k.link(cache, slab.object(9), slab.object(8))
+    assert check(k, cache).lists_lost == 1
+
+
+def test_a_parked_pointer_into_the_middle_of_an_object_frees_nothing() -> None:
+    k = fake("7.0")
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache)
+    fill(k, slab)
+    sheaf = k.sheaf([(slab, 3)])
+    k.write_words(sheaf.address_ + 32, slab.object(3) + 8)
+    k.cpu_sheaf(cache, 0, "main", sheaf)
+    slab.parked.clear()
+    assert scan(k, cache)[0] == cache.allocated()
+
+
+# Damage
+
+
+Tear = Callable[[FakeKernel, Slab], None]
+
+
+def out_of_the_slab(k: FakeKernel, slab: Slab) -> None:
+    k.link(slab.cache, slab.object(9), DIRECT_MAP + 300 * PAGE)
+
+
+def into_the_next_slab(k: FakeKernel, slab: Slab) -> None:
+    k.link(slab.cache, slab.object(9), slab.object(0) + PAGE)
+
+
+def misaligned(k: FakeKernel, slab: Slab) -> None:
+    k.link(slab.cache, slab.object(9), slab.object(20) + 8)
+
+
+def nonsense(k: FakeKernel, slab: Slab) -> None:
+    k.link(slab.cache, slab.object(9), 0xDEAD_BEEF_0BAD_F00D)
+
+
+def low(k: FakeKernel, slab: Slab) -> None:
+    k.link(slab.cache, slab.object(9), 0x10)
+
+
+def circle(k: FakeKernel, slab: Slab) -> None:
+    k.link(slab.cache, slab.object(9), slab.object(5))
+
+
+def short(k: FakeKernel, slab: Slab) -> None:
+    k.link(slab.cache, slab.object(9), 0)
+
+
+@pytest.mark.parametrize("chunk_bytes", [PAGE, 4 << 20])
+@pytest.mark.parametrize("era", ["4.18", "4.19", "6.10", "7.3"])
+@pytest.mark.parametrize(
+    "tear", [out_of_the_slab, into_the_next_slab, misaligned, nonsense, low, circle, short]
+)
+def test_a_torn_free_list(era: str, tear: Tear, chunk_bytes: int) -> None:
+    k = fake(era)
+    cache = k.cache("thing", 64)
+    slabs = [k.slab(cache, [5, 9, 20, 33]) for _ in range(3)]
+    tear(k, slabs[1])
+    # Behind the tear nobody can tell a free object from an allocated one.
+    slabs[1].free -= {20, 33}
+    addresses, _, report = scan(k, cache, chunk_bytes=chunk_bytes)
+    assert addresses == cache.allocated()
+    assert report.slabs_torn == 1
+    assert report.objects_uncertain == 2
+    assert not report.complete
+
+
+def test_a_free_list_that_begins_outside_of_its_slab() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    torn, whole = k.slab(cache, [5, 9]), k.slab(cache, [1])
+    k.set(torn.struct.freelist, whole.object(1))
+    torn.free.clear()
+    addresses, _, report = scan(k, cache)
+    assert addresses == cache.allocated()
+    assert (report.slabs_torn, report.objects_uncertain) == (1, 2)
+
+
+def test_a_free_list_that_is_complete_and_then_goes_round() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache, [5, 9, 20])
+    k.link(cache, slab.object(20), slab.object(5))
+    addresses, _, report = scan(k, cache)
+    assert addresses == cache.allocated()
+    assert (report.slabs_torn, report.objects_uncertain) == (1, 0)
+
+
+@pytest.mark.parametrize("era", ["4.18", "6.10"])
+def test_a_free_list_whose_end_cannot_be_read(era: str) -> None:
+    k = fake(era)
+    cache = k.cache("thing", 64, order=1)
+    slab = k.slab(cache, [5, 9, 70])
+    k.drop(slab.address + PAGE)
+    addresses, _, report = scan(k, cache)
+    assert addresses == [address for address in cache.allocated() if address < slab.object(64)]
+    assert (report.slabs_torn, report.objects_uncertain) == (1, 0)
+    assert report.objects_unreadable == 63
+
+
+def test_a_slab_of_which_nothing_can_be_read_is_not_torn() -> None:
+    k = fake()
+    cache = k.cache("thing", 64, order=1)
+    gone, kept = k.slab(cache, [5, 9, 70]), k.slab(cache, [1, 2])
+    k.drop(gone.address, 2)
+    addresses, _, report = scan(k, cache)
+    assert addresses == [kept.object(slot) for slot in kept.allocated()]
+    assert (report.slabs_torn, report.objects_uncertain) == (0, 0)
+    assert report.objects_unreadable >= 125
+    assert not report.complete
+
+
+def test_a_free_list_that_says_more_than_the_counter() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache, [5, 9, 20])
+    k.set(slab.struct.inuse, 63)
+    addresses, _, report = scan(k, cache)
+    assert addresses == cache.allocated()
+    assert (report.slabs_torn, report.objects_uncertain) == (1, 0)
+
+
+def test_a_slab_without_a_list_whose_counter_says_there_are_free_objects() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    slab = k.slab(cache)
+    k.set(slab.struct.inuse, 60)
+    addresses, _, report = scan(k, cache)
+    assert addresses == cache.allocated()
+    assert (report.slabs_torn, report.objects_uncertain) == (1, 4)
+
+
+@pytest.mark.parametrize("chunk_bytes", [PAGE, 4 << 20])
+@pytest.mark.parametrize("free", [[], [2, 4]], ids=["full", "partial"])
+@pytest.mark.parametrize(
+    ("objects", "inuse"),
+    [
+        (0, 0),
+        (0, 1),
+        (1, 39),
+        (38, 38),
+        (38, 39),
+        (39, 0xFFFF),
+        (40, 39),
+        (79, 1),
+        (0x7FFF, 0x7FFF),
+    ],
+)
+def test_torn_counters_of_one_slab_cost_no_other_slab(
+    objects: int, inuse: int, free: list[int], chunk_bytes: int
+) -> None:
+    k = fake()
+    cache = k.cache("thing", 88, 104)
+    slabs = [k.slab(cache, free) for _ in range(9)]
+    torn = slabs[4]
+    k.set(torn.struct.objects, objects)
+    k.set(torn.struct.inuse, inuse)
+    addresses, _, report = scan(k, cache, chunk_bytes=chunk_bytes)
+    end = torn.address + PAGE
+    others = [address for address in cache.allocated() if not torn.address <= address < end]
+    assert [address for address in addresses if not torn.address <= address < end] == others
+    if inuse > objects or objects > 39 or not objects:
+        assert not report.complete
+
+
+def test_slabs_from_before_the_order_was_lowered() -> None:
+    # Up to 5.8 that could be done at run time; kmem_cache.max keeps the largest there was.
+    k = fake("4.19")
+    cache = k.cache("thing", 88, 104)
+    for order, free in ((1, [3, 70]), (0, [1]), (1, [])):
+        fill(k, k.slab(cache, free, order=order))
+    k.set(cache.object.max.x, 1 << 16 | 78)
+    assert check(k, cache).complete
+    assert len(cache.allocated()) == 76 + 38 + 78
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@any_chunk
+def test_a_slab_that_can_be_read_in_part(chunk_bytes: int, jobs: int) -> None:
+    # 78 slots of 104 bytes on two pages; slot 39 lies on both.
+    k = fake()
+    cache = k.cache("thing", 88, 104, 1)
+    slabs = [k.slab(cache) for _ in range(5)]
+    for slab in slabs:
+        fill(k, slab)
+    k.drop(slabs[1].address)
+    k.drop(slabs[3].address + PAGE)
+    addresses, values, report = scan(k, cache, chunk_bytes=chunk_bytes, jobs=jobs)
+    lost = [slabs[1].object(slot) for slot in range(40)]
+    lost += [slabs[3].object(slot) for slot in range(39, 78)]
+    assert addresses == sorted({*cache.allocated()} - {*lost})
+    assert values == expected(addresses, cache)
+    assert report.objects_unreadable == len(lost)
+    assert report.slabs == {"filtered out of the dump": 2}
+    assert report.slabs_torn == 0
+    assert not report.complete
+
+
+def test_what_an_object_does_not_fill_need_not_be_readable() -> None:
+    # The slot's last bytes are padding: object 38 ends where the page ends.
+    k = fake()
+    cache = k.cache("thing", 64, 106 * 8, 1, left_pad=8)
+    slab = k.slab(cache)
+    fill(k, slab)
+    k.drop(slab.address + PAGE)
+    addresses, _, report = scan(k, cache)
+    whole = [slot for slot in range(slab.objects) if 8 + slot * 848 + 64 <= PAGE]
+    assert addresses == [slab.object(slot) for slot in whole]
+    assert report.objects_unreadable == slab.objects - len(whole)
+
+
+def test_a_free_list_over_an_unreadable_page() -> None:
+    k = fake("5.9")
+    cache = k.cache("thing", 64, order=1)
+    slab = k.slab(cache, [3, 70, 9])
+    fill(k, slab)
+    k.drop(slab.address + PAGE)
+    slab.free -= {9}
+    addresses, _, report = scan(k, cache)
+    assert addresses == [slab.object(slot) for slot in range(64) if slot != 3]
+    assert report.slabs_torn == 1
+    assert report.objects_uncertain >= 1
+    assert report.objects_unreadable >= 63
+
+
+def test_slabs_in_a_hole_of_the_page_array_are_missing() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    for _ in range(100):
+        fill(k, k.slab(cache))
+    k.drop(VMEMMAP + 576 * 64)
+    addresses, _, report = scan(k, cache)
+    assert addresses == [at for at in cache.allocated() if at < DIRECT_MAP + 576 * PAGE]
+    assert report.memmap.total() == 1
+
+
+# objects()
+
+
+@contextmanager
+def no_warnings() -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.parametrize("name", ["thing", "thing_cache"])
+def test_a_frame_of_objects(name: str) -> None:
+    k = fake()
+    k.cache("other", 64)
+    cache = k.cache(name, 64)
+    for free in ([], [1, 2], range(64)):
+        fill(k, k.slab(cache, free))
+    with no_warnings():
+        frame = objects(k.prog, "struct thing", ["id", "low", "tag", "self"]).sort_index()
+    assert frame.index.name == "address"
+    assert frame.index.dtype == np.uint64
+    assert frame.index.tolist() == cache.allocated()
+    truth = expected(cache.allocated(), cache)
+    assert {column: frame[column].tolist() for column in frame} == truth
+    assert frame.attrs["report"].complete
+
+
+def test_a_frame_of_no_objects() -> None:
+    k = fake()
+    k.cache("thing", 64)
+    frame = objects(k.prog, "struct thing", ["id", "tag"])
+    assert len(frame) == 0
+    assert list(frame) == ["id", "tag"]
+
+
+def test_a_frame_without_columns_still_has_the_addresses() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    k.slab(cache, [7])
+    frame = objects(k.prog, "struct thing", [])
+    assert isinstance(frame, pd.DataFrame)
+    assert sorted(frame.index.tolist()) == cache.allocated()
+
+
+def test_the_cache_can_be_named() -> None:
+    k = fake()
+    k.cache("thing", 64)
+    named = k.cache("kmalloc-96", 96)
+    fill(k, k.slab(named, [3]))
+    frame = objects(k.prog, "struct thing", ["self"], cache="kmalloc-96")
+    assert sorted(frame["self"].tolist()) == named.allocated()
+
+
+def test_child_caches_come_along() -> None:
+    k = fake("4.19")
+    root = k.cache("thing", 64)
+    group = k.memcg("a", k.root)
+    child = k.cache("thing(2:a)", 64, root=root, memcg=group)
+    other = k.cache("other(2:a)", 64, root=k.cache("other", 64), memcg=group)
+    for cache in (root, child, other):
+        fill(k, k.slab(cache, [1]))
+    frame = objects(k.prog, "struct thing", ["self"])
+    assert sorted(frame["self"].tolist()) == sorted(root.allocated() + child.allocated())
+    slab_map = SlabMap(Memory(k.prog))
+    assert [cache.name for cache in find_caches(slab_map, "struct thing")] == [
+        "thing",
+        "thing(2:a)",
+    ]
+
+
+def test_two_caches_of_one_name_both_count() -> None:
+    # Nothing forbade that before 6.12: one per mount, say.
+    k = fake()
+    first, second = k.cache("thing", 64), k.cache("thing", 64)
+    for cache in (first, second):
+        k.slab(cache, [1])
+    frame = objects(k.prog, "struct thing", ["self"])
+    assert sorted(frame.index.tolist()) == sorted(first.allocated() + second.allocated())
+
+
+def test_a_merged_cache_is_found_by_any_name_and_warned_of() -> None:
+    k = fake()
+    cache = k.cache("kmalloc-64", 64, refcount=3)
+    for name in ("something", "thing", ":0000064"):
+        k.alias(cache, name)
+    fill(k, k.slab(cache))
+    with pytest.warns(MergedCacheWarning, match="kmalloc-64 is merged"):
+        frame = objects(k.prog, "struct thing", ["self"])
+    assert sorted(frame["self"].tolist()) == cache.allocated()
+
+
+def test_a_cache_of_its_own_goes_before_an_alias() -> None:
+    k = fake()
+    merged, own = k.cache("kmalloc-64", 64, refcount=2), k.cache("thing_cache", 64)
+    k.alias(merged, "thing")
+    fill(k, k.slab(own))
+    with no_warnings():
+        frame = objects(k.prog, "struct thing", ["self"])
+    assert sorted(frame["self"].tolist()) == own.allocated()
+
+
+def test_incomplete_columns_warn() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    gone, torn, _ = k.slab(cache), k.slab(cache, [5, 9]), k.slab(cache)
+    k.drop(gone.address)
+    k.link(cache, torn.object(5), 0x10)
+    with pytest.warns(IncompleteWarning, match="64 slots could not be read, 1 free lists are torn"):
+        frame = objects(k.prog, "struct thing", ["id"])
+    assert len(frame) == 64 + 63
+    assert frame.attrs["report"].objects_uncertain == 1
+
+
+def test_a_warning_says_how_many_slabs_had_impossible_counters() -> None:
+    k = fake()
+    cache = k.cache("thing", 64)
+    torn, _ = k.slab(cache), k.slab(cache)
+    k.set(torn.struct.inuse, 0x7FFF)
+    with pytest.warns(IncompleteWarning, match=r"\b1\b"):
+        frame = objects(k.prog, "struct thing", ["id"])
+    assert len(frame) == 64
+
+
+@pytest.mark.parametrize("how", ["torn", "damaged"])
+def test_caches_that_may_be_missing_are_warned_of(how: str) -> None:
+    # A child cache may be among them.
+    k = fake()
+    cache, other = k.cache("thing", 64), k.cache("other", 64)
+    k.slab(cache)
+    if how == "torn":
+        k.write_words(other.object.list.address_, 0x10)
+    else:
+        k.set(other.object.size, 0)
+    with pytest.warns(IncompleteWarning, match="[1-9]"):
+        frame = objects(k.prog, "struct thing", ["id"])
+    assert len(frame) == 64
+
+
+def test_what_is_torn_in_other_caches_is_not_warned_of() -> None:
+    k = fake()
+    cache, other = k.cache("thing", 64), k.cache("other", 64)
+    k.slab(cache)
+    k.set(k.slab(other).struct.inuse, 0x7FFF)
+    with no_warnings():
+        frame = objects(k.prog, "struct thing", ["id"])
+    assert len(frame) == 64
+
+
+def test_errors_name_what_is_missing() -> None:
+    k = fake()
+    k.cache("other", 64)
+    with pytest.raises(LookupError, match="no slab cache thing or thing_cache"):
+        objects(k.prog, "struct thing", ["id"])
+    with pytest.raises(LookupError, match="no slab cache nowhere"):
+        objects(k.prog, "struct thing", ["id"], cache="nowhere")
+    with pytest.raises(LayoutError, match="struct thing has no member gone"):
+        objects(k.prog, "struct thing", ["gone"], cache="other")
+    with pytest.raises(LookupError, match="struct unheard_of"):
+        objects(k.prog, "struct unheard_of", ["id"])
+
+
+def test_a_type_that_does_not_fit_in_the_cache_is_refused() -> None:
+    k = fake()
+    k.slab(k.cache("small", 64))
+    with pytest.raises(ValueError, match=r"struct giant has 200 bytes.* small only 64"):
+        objects(k.prog, "struct giant", ["last"], cache="small")
+
+
+def test_a_type_that_fits_in_the_slot_but_not_in_the_object_is_refused() -> None:
+    # Red zones and tracking make slots larger than objects.
+    k = fake()
+    k.slab(k.cache("padded", 64, 256, left_pad=128))
+    with pytest.raises(ValueError, match="200 bytes"):
+        objects(k.prog, "struct giant", ["last"], cache="padded")
+    k.slab(k.cache("cut", 196, 208))
+    with pytest.raises(ValueError, match="only 196"):
+        objects(k.prog, "struct giant", ["first", "last"], cache="cut")
+
+
+def test_members_that_lie_inside_the_object_can_be_read_of_a_larger_type() -> None:
+    # x86 cuts the unused end off every task_struct: the type is larger than its objects.
+    k = fake()
+    cache = k.cache("giant", 64)
+    fill(k, k.slab(cache))
+    frame = objects(k.prog, "struct giant", ["first"])
+    assert sorted(frame.index.tolist()) == cache.allocated()

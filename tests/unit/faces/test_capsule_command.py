@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus report`` and ``kcensus capsule create`` on made-up analyses of a *synthetic* kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import drgn
+import pandas as pd
+import pytest
+from kcensus import cli
+from kcensus.analyses import Analysis, AnalysisError, Context
+from kcensus.progress import SilentProgress
+from kcensus.report import report
+from kcensus.results import Column, Figure, Finding, Result, Severity, Table, Unit
+from kcensus.sources import Target, TargetError, open_target, sample
+from kcensus.sources.capsule import BadCapsule, NotRecorded
+
+from tests.unit.capsules import target_of
+from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel, Machine
+
+
+def _result(context: Context, name: str, *findings: Finding) -> Result:
+    result = context.result(name)
+    result.summary["word"] = Figure(int(context.prog.read_u64(DIRECT_MAP + 300 * PAGE)))
+    frame = pd.DataFrame({"pages": [1, 2]})
+    result.tables["rows"] = Table(frame, {"pages": Column(Unit.PAGES, "pages")}, "Rows")
+    result.findings += findings
+    return result
+
+
+def _calm(context: Context) -> Result:
+    return _result(
+        context,
+        "calm",
+        Finding(Severity.NOTICE, "A notice of calm."),
+        Finding(Severity.WARNING, "A cheap warning.", cost_bytes=10),
+        Finding(Severity.WARNING, "A warning without a price."),
+    )
+
+
+def _loud(context: Context) -> Result:
+    return _result(
+        context,
+        "loud",
+        Finding(Severity.CRITICAL, "Everything is lost."),
+        Finding(Severity.WARNING, "A dear warning.", cost_bytes=1000),
+        Finding(Severity.NOTICE, "A notice of loud."),
+    )
+
+
+def _raiser(error: BaseException) -> Callable[[Context], Result]:
+    def run(context: Context) -> Result:
+        raise error
+
+    return run
+
+
+ERRORS: dict[str, tuple[BaseException, str]] = {
+    "absent": (AnalysisError("this kernel has none"), "this kernel has none"),
+    "bug": (ZeroDivisionError("two\nlines"), "failed with ZeroDivisionError: two\\x0alines"),
+    "damaged": (BadCapsule("is damaged: no"), "the capsule is damaged: no"),
+    "fault": (
+        drgn.FaultError("not there", 4096),
+        "needed memory of the target cannot be read: not there: 0x1000",
+    ),
+    "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
+    "memory": (MemoryError(), "failed with MemoryError: "),
+}
+CALM = Analysis("calm", "Is it calm?", _calm)
+LOUD = Analysis("loud", "Is it loud?", _loud)
+FAILING = [Analysis(name, "Does it fail?", _raiser(error)) for name, (error, _) in ERRORS.items()]
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    made = FakeKernel()
+    made.write_words(DIRECT_MAP + 300 * PAGE, 4711)
+    return made
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(
+    machine: Machine, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> Iterator[Run]:
+    """Run ``kcensus ARGS`` with these analyses; (exit status, stdout, stderr).
+
+    ``vmcore`` and ``live`` are targets; other names are those of files.
+    """
+    analyses = {one.name: one for one in getattr(request, "param", [*FAILING, CALM, LOUD])}
+
+    def opens(spec: str | None, symbols: object = (), *, allow_truncated: bool = False) -> Target:
+        if spec in ("vmcore", "live") or str(spec).endswith("/vmcore"):
+            return replace(target_of(machine, str(spec)), live=spec == "live")
+        return open_target(spec)
+
+    def run(*args: str | Path) -> tuple[int, str, str]:
+        status = cli.main([str(arg) for arg in args])
+        return (status, *capsys.readouterr())
+
+    with (
+        mock.patch("kcensus.analyses.analyses", return_value=analyses),
+        mock.patch("kcensus.sources.open_target", opens),
+    ):
+        yield run
+
+
+fine = pytest.mark.parametrize("run", [[CALM, LOUD]], indirect=True)
+failing = pytest.mark.parametrize("run", [FAILING], indirect=True)
+
+
+# report
+
+
+def test_what_fails_does_not_stop_the_others(machine: Machine) -> None:
+    made = report(target_of(machine), [*FAILING, CALM, LOUD], progress=SilentProgress())
+    assert [section.name for section in made.sections] == [*ERRORS, "calm", "loud"]
+    said = {section.name: section.error for section in made.sections if not section.result}
+    assert said == {name: sentence for name, (_, sentence) in ERRORS.items()}
+
+
+def test_the_gravest_and_dearest_findings_come_first(machine: Machine) -> None:
+    made = report(target_of(machine), [CALM, LOUD], progress=SilentProgress())
+    assert [(name, finding.title) for name, finding in made.findings] == [
+        ("loud", "Everything is lost."),
+        ("loud", "A dear warning."),
+        ("calm", "A cheap warning."),
+        ("calm", "A warning without a price."),
+        ("calm", "A notice of calm."),
+        ("loud", "A notice of loud."),
+    ]
+
+
+def test_interrupting_stops_all(machine: Machine) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        report(
+            target_of(machine),
+            [Analysis("stop", "?", _raiser(KeyboardInterrupt())), CALM],
+            progress=SilentProgress(),
+        )
+
+
+def test_report_json(run: Run) -> None:
+    status, out, err = run("report", "vmcore", "--json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert document["failed"] == {name: sentence for name, (_, sentence) in ERRORS.items()}
+    assert list(document["analyses"]) == ["calm", "loud", "patches"]
+    assert document["analyses"]["calm"]["summary"]["word"] == 4711
+    assert document["findings"][0]["title"] == "Everything is lost."
+    assert {finding["analysis"] for finding in document["findings"]} == {"calm", "loud"}
+
+
+def test_report_on_screen_names_what_failed(run: Run) -> None:
+    status, out, err = run("report", "vmcore")
+    assert (status, err) == (0, "")
+    assert out.index("Everything is lost.") < out.index("A dear warning.")
+    shown = " ".join(out.split())
+    for _, sentence in ERRORS.values():
+        assert " ".join(sentence.split()) in shown
+
+
+@pytest.mark.parametrize("face", ["csv", "parquet"])
+def test_report_files_stand_in_a_directory_for_each_analysis(
+    run: Run, tmp_path: Path, face: str
+) -> None:
+    status, out, err = run("report", "vmcore", f"--{face}", tmp_path / "out")
+    assert status == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["calm", "loud", "patches"]
+    written = sorted(str(path) for path in (tmp_path / "out").rglob(f"*.{face}"))
+    assert sorted(out.split()) == written
+    assert f"{tmp_path}/out/calm/rows.{face}" in written
+    # What failed would not be seen otherwise.
+    for name, (_, sentence) in ERRORS.items():
+        assert f"kcensus: {name} cannot be answered: {sentence}".strip() in err
+
+
+@failing
+def test_a_report_without_any_answer_is_an_error(run: Run) -> None:
+    assert run("report", "vmcore")[0] == 3
+    assert run("report", "vmcore", "--json")[0] == 3
+
+
+@fine
+def test_a_report_takes_rules_of_the_user(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text(
+        """
+        [[rules]]
+        severity = "critical"
+        title = "{value} words are too many"
+        at-least = 4000
+        metric = { analysis = "calm", key = "word", what = "words" }
+        """
+    )
+    status, out, _ = run("report", "vmcore", "--json", "--catalogue", tmp_path)
+    assert status == 0
+    titles = [finding["title"] for finding in json.loads(out)["findings"]]
+    assert "4,711 words are too many" in titles
+    (tmp_path / "ours.toml").write_text("[[rules]]\nnonsense = 1\n")
+    status, _, err = run("report", "vmcore", "--catalogue", tmp_path)
+    assert status == 2
+    assert "ours.toml" in err
+
+
+@pytest.mark.parametrize(("limit", "status"), [("critical", 1), ("info", 1)])
+def test_fail_on_looks_at_all_findings(run: Run, limit: str, status: int) -> None:
+    assert run("report", "vmcore", "--fail-on", limit)[0] == status
+
+
+@pytest.mark.parametrize("run", [[CALM]], indirect=True)
+def test_fail_on_more_than_was_found(run: Run) -> None:
+    assert run("report", "vmcore", "--fail-on", "critical")[0] == 0
+
+
+def test_report_usage(run: Run, tmp_path: Path) -> None:
+    assert run("report", "vmcore", "--json", "--csv", tmp_path)[0] == 2
+    assert run("report", tmp_path / "none")[0] == 3
+
+
+# capsule create
+
+
+@fine
+def test_create_and_replay(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out.capsule"
+    status, said, err = run("capsule", "create", "vmcore", out)
+    assert (status, err) == (0, "")
+    assert re.fullmatch(r".*out\.capsule: [\d,]+ bytes, [\d,]+ pages, for calm, loud\n", said)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.capsule"]
+    status, replayed, err = run("report", out, "--json")
+    assert (status, err) == (0, "")
+    name = json.dumps(str(out))
+    assert (
+        replayed.replace(f'"target": {name}', '"target": "vmcore"')
+        == run("report", "vmcore", "--json")[1]
+    )
+
+
+def test_create_says_what_failed(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("capsule", "create", "vmcore", tmp_path / "out")
+    assert status == 0
+    assert "kcensus: absent cannot be answered from this target: this kernel has none\n" in err
+    assert len(err.splitlines()) == len(ERRORS)
+
+
+@failing
+def test_nothing_to_record(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("capsule", "create", "vmcore", tmp_path / "out")
+    assert (status, out) == (3, "")
+    assert err == "kcensus: vmcore: nothing to record: this kernel has none\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@fine
+def test_analyses_are_chosen_by_name(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    _, said, _ = run("capsule", "create", "vmcore", out, "--analyses", " loud,,loud ")
+    assert said.endswith("for loud\n")
+    # What it was not recorded for is answered, but not silently.
+    _, document, _ = run("calm", out, "--json")
+    assert "it was recorded for loud" in json.dumps(json.loads(document)["gaps"])
+    _, document, _ = run("loud", out, "--json")
+    assert json.loads(document)["gaps"] == []
+
+
+@fine
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--analyses", "loud,quiet"], "there is no 'quiet'."),
+        (["--analyses", " , "], "--analyses takes some of calm, loud, separated by commas."),
+        (["--analyses", ""], "--analyses takes some of calm, loud, separated by commas."),
+        (["--level", "0"], "--level"),
+        (["--level", "20"], "--level"),
+        (["--jobs", "0"], "--jobs"),
+    ],
+    ids=range(6),
+)
+def test_wrong_usage(run: Run, tmp_path: Path, args: list[str], sentence: str) -> None:
+    status, out, err = run("capsule", "create", "vmcore", tmp_path / "out", *args)
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@fine
+def test_places_that_cannot_be(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"precious")
+    (tmp_path / "vmcore").write_bytes(b"more precious")
+    (tmp_path / "dangling").symlink_to(tmp_path / "none")
+    for out, args, sentence in (
+        (tmp_path / "there", [], "exists; choose another name, or overwrite it with --force."),
+        (tmp_path / "dangling", [], "exists; choose another name"),
+        (tmp_path / "none" / "out", [], "none is no directory."),
+        (tmp_path / "there" / "out", [], "there is no directory."),
+        (tmp_path, ["--force"], "is a directory."),
+        (tmp_path / "vmcore", ["--force"], "is the target itself; choose another name."),
+    ):
+        status, _, err = run("capsule", "create", tmp_path / "vmcore", out, *args)
+        assert (status, sentence in err) == (2, True), err
+    assert (tmp_path / "there").read_bytes() == b"precious"
+    assert (tmp_path / "vmcore").read_bytes() == b"more precious"
+
+
+@fine
+def test_force(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"old")
+    assert run("capsule", "create", "vmcore", tmp_path / "there", "--force")[0] == 0
+    assert open_target(str(tmp_path / "there")).kind == "capsule"
+
+
+@fine
+def test_live_targets_and_capsules_are_refused(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("capsule", "create", "live", tmp_path / "out")
+    assert status == 3
+    assert err.startswith("kcensus: live: is live, so what analyses saw")
+    assert run("capsule", "create", "vmcore", tmp_path / "first")[0] == 0
+    status, _, err = run("capsule", "create", tmp_path / "first", tmp_path / "out")
+    assert status == 3
+    assert "is a capsule already; record the vmcore it came from" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+
+
+@fine
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(KeyboardInterrupt(), 130), (ZeroDivisionError("bug"), 4), (MemoryError(), 4)],
+    ids=range(3),
+)
+def test_what_ends_writing_leaves_nothing(
+    run: Run, tmp_path: Path, error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").write_bytes(b"old")
+    monkeypatch.setattr("kcensus.sources.capsule.recorder._runs", mock.Mock(side_effect=error))
+    assert run("capsule", "create", "vmcore", tmp_path / "there", "--force")[0] == status
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert (tmp_path / "there").read_bytes() == b"old"
+
+
+@fine
+def test_a_full_disk_is_no_unreadable_target(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = OSError(28, os.strerror(28))
+    monkeypatch.setattr("os.replace", mock.Mock(side_effect=full))
+    status, _, err = run("capsule", "create", "vmcore", tmp_path / "out")
+    assert status == 4
+    assert err == f"kcensus: {tmp_path}/out: cannot be written (no space left on device)\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@fine
+def test_a_damaged_capsule_is_one_sentence(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run("capsule", "create", "vmcore", out)
+    for size in (10, 100, out.stat().st_size - 1):
+        (tmp_path / "short").write_bytes(out.read_bytes()[:size])
+        status, _, err = run("calm", tmp_path / "short")
+        assert status == 3
+        assert len(err.splitlines()) == 1
+
+
+# sample
+
+
+@fine
+def test_samples_are_found_by_name(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "samples").mkdir()
+    monkeypatch.setattr(sample, "SAMPLES", tmp_path / "samples")
+    monkeypatch.chdir(tmp_path)
+    run("capsule", "create", "vmcore", tmp_path / "samples" / "sample-after.capsule")
+    target = open_target("sample-after")
+    assert (target.name, target.kind) == ("sample-after", "capsule")
+    (tmp_path / "sample-after").write_bytes(b"a file of the user's own")
+    with pytest.raises(TargetError, match="sample-after: "):
+        open_target("sample-after")
+
+
+@pytest.mark.parametrize(
+    "spec", ["sample-before", "../samples/sample", "samples/sample", "sample.capsule", "a" * 5000]
+)
+def test_other_names_are_no_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    (tmp_path / "sample.capsule").write_bytes(b"")
+    monkeypatch.setattr(sample, "SAMPLES", tmp_path)
+    assert not sample.SOURCE.claims(spec)
+    with pytest.raises(TargetError):
+        open_target(spec)
+
+
+def test_a_sample_is_not_claimed_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample, "SAMPLES", Path("/nonexistent"))
+    assert not sample.SOURCE.claims("sample")
+    assert not sample.SOURCE.claims(None)
+    assert not sample.SOURCE.claims("")

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The command line: what it says and how it ends, with a made-up analysis and target."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from kcensus import cli
+from kcensus.analyses import analyses
+
+from tests.unit.synthetic import LONG_NAME, only_synthetic
+
+KCENSUS = (sys.executable, "-m", "tests.unit.synthetic", "synthetic")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "KCENSUS_DEBUG", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def synthetic() -> Iterator[None]:
+    with only_synthetic():
+        yield
+
+
+@pytest.fixture
+def run(synthetic: None, capsys: pytest.CaptureFixture[str]):
+    """Run ``kcensus synthetic ARGS``; (exit status, stdout, stderr)."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        status = cli.main(["synthetic", *args])
+        return (status, *capsys.readouterr())
+
+    return run
+
+
+def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([]) == 0
+    alone = capsys.readouterr().out
+    assert cli.main(["--help"]) == 0
+    assert capsys.readouterr().out == alone
+
+
+def test_help_lists_every_analysis_with_its_question(capsys: pytest.CaptureFixture[str]) -> None:
+    assert analyses()
+    cli.main(["--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, analysis in analyses().items():
+        assert f"{name} {analysis.question}" in shown
+        assert analysis.examples[0][0] in shown
+
+
+@pytest.mark.parametrize("name", analyses())
+def test_help_of_every_analysis_has_its_examples_and_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    analysis = analyses()[name]
+    assert analysis.description
+    assert analysis.examples
+    for line, purpose in analysis.examples:
+        assert line.removeprefix("sudo ").startswith(f"kcensus {name}")
+        assert line in shown
+        assert purpose in shown
+    options = re.findall(r"^ +(?:-\w, )?(--[\w-]+)", shown, re.MULTILINE)
+    assert len(options) == len(set(options)), "an analysis has an option that all have"
+    for param in analysis.params:
+        assert "--" + param.name.replace("_", "-") in options
+
+
+def test_paragraphs_of_a_description_stand_at_one_margin(run) -> None:
+    out = run("--help")[1]
+    assert "\n  The first paragraph of the description.\n\n  The second one.\n" in out
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", {"kcensus": "1.2.3"}.__getitem__)
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == "kcensus 1.2.3\n"
+
+
+def test_version_of_a_source_tree(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    absent = mock.Mock(side_effect=importlib.metadata.PackageNotFoundError)
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    assert cli.main(["--version"]) == 0
+    assert "not installed" in capsys.readouterr().out
+
+
+def test_a_result_is_printed(run) -> None:
+    status, out, err = run("vmcore")
+    assert (status, err) == (0, "")
+    assert out.startswith("synthetic on vmcore\nLinux 6.1.0-synthetic\n\nFindings\n")
+
+
+def test_no_target_is_the_running_kernel(run) -> None:
+    assert "synthetic on running kernel" in run()[1]
+
+
+def test_top(run) -> None:
+    assert LONG_NAME not in run("--top", "1")[1]
+    assert LONG_NAME in run("--top", "0")[1]
+
+
+def test_json_is_all_there_is_on_stdout(run) -> None:
+    status, out, err = run("vmcore", "--json", "--top", "1")
+    assert (status, err) == (0, "")
+    assert len(json.loads(out)["tables"]["caches"]) == 9
+
+
+@pytest.mark.parametrize("face", ["csv", "parquet"])
+def test_files_are_listed_as_they_were_written(run, face: str, tmp_path: Path) -> None:
+    status, out, _ = run("vmcore", f"--{face}", str(tmp_path / "out"))
+    assert status == 0
+    assert sorted(out.split()) == sorted(map(str, (tmp_path / "out").iterdir()))
+    assert f"{tmp_path}/out/caches.{face}" in out.split()
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"), [("info", 1), ("notice", 1), ("warning", 1), ("critical", 1)]
+)
+def test_fail_on_a_critical_finding(run, limit: str, status: int) -> None:
+    assert run("--fail-on", limit)[0] == status
+
+
+def test_fail_on_more_than_was_found(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.unit import synthetic
+
+    quiet = synthetic.synthetic_result()
+    quiet.findings = quiet.findings[:1]
+    monkeypatch.setattr(synthetic, "synthetic_result", lambda _: quiet)
+    assert [run("--fail-on", limit)[0] for limit in ("notice", "warning")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted", "jobs"),
+    [
+        ("compressed", None, len(os.sched_getaffinity(0))),
+        ("plain", None, 1),
+        ("plain", "3", 3),
+        ("compressed alone", None, 1),
+        ("compressed alone", "3", 1),
+    ],
+)
+def test_jobs(run, target: str, wanted: str | None, jobs: int) -> None:
+    out = run(target, "--json", *(["--jobs", wanted] if wanted else []))[1]
+    assert json.loads(out)["summary"]["jobs"] == jobs
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("65536", 65536), ("512K", 524288), ("4m", 4194304), ("1GiB", 1073741824), ("8 kB", 8192)],
+)
+def test_chunk_size(run, text: str, size: int) -> None:
+    out = run("--json", "--chunk-size", text)[1]
+    assert json.loads(out)["summary"]["chunk_bytes"] == size
+
+
+def test_options_of_the_analysis_reach_it(run) -> None:
+    summaries = [
+        json.loads(run("--json", *args)[1])["summary"] for args in ([], ["--quiet-reader"])
+    ]
+    assert [summary["quiet_reader"] for summary in summaries] == [False, True]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--top", "-1"),
+        ("--top", "many"),
+        ("--jobs", "0"),
+        ("--chunk-size", "12"),
+        ("--chunk-size", "big"),
+        ("--fail-on", "never"),
+        ("--seconds", "soon"),
+        ("--no-such-option",),
+        ("vmcore", "and another"),
+        ("--json", "--csv", "dir"),
+        ("--csv", "dir", "--parquet", "dir"),
+        ("--csv", "pyproject.toml"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_where_help_is(run, args: tuple[str, ...]) -> None:
+    status, out, err = run(*args)
+    assert (status, out) == (2, "")
+    assert re.fullmatch(r"kcensus: .+\nTry 'kcensus synthetic --help'\.\n", err)
+
+
+def test_an_unknown_analysis_is_wrong_usage(
+    synthetic: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["nonsense"]) == 2
+    assert "'nonsense'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "sentence"),
+    [
+        (("unusable",), 3, "no debug info for 6.1.0-synthetic: install linux-image-dbg"),
+        (("truncated",), 3, "its end is missing"),
+        (("--fail", "analysis"), 3, "this kernel keeps no synthetic objects"),
+        (
+            ("--fail", "bug"),
+            4,
+            "unexpected ZeroDivisionError: a bug with \\x1b in it (--debug shows where)",
+        ),
+        (("--fail", "pipe"), 3, "the target cannot be read: not ours"),
+        (
+            ("--fail", "memory"),
+            4,
+            "this machine has not enough free memory for the result (--debug shows where)",
+        ),
+    ],
+)
+def test_errors_are_one_sentence(
+    synthetic: None,
+    capfd: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    status: int,
+    sentence: str,
+) -> None:
+    assert cli.main(["synthetic", *args]) == status
+    assert capfd.readouterr() == ("", f"kcensus: {sentence}\n")
+
+
+def test_a_truncated_dump_is_read_if_allowed(run) -> None:
+    assert run("truncated", "--allow-truncated")[0] == 0
+
+
+@pytest.mark.parametrize("how", ["--debug", "KCENSUS_DEBUG"])
+def test_debug_shows_where(run, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ["--debug"] if how == "--debug" else []
+    monkeypatch.setenv("KCENSUS_DEBUG", "0" if args else "1")
+    status, _, err = run("--fail", "bug", *args)
+    assert status == 4
+    assert err.startswith("Traceback")
+    assert 'synthetic.py", line' in err
+    assert "\x1b" not in err
+
+
+def test_help_loads_no_pandas() -> None:
+    script = (
+        "import sys; from kcensus.cli import main; main(['--help']);"
+        "print([name for name in sys.modules if name.startswith(('pandas.', 'pyarrow', 'rich'))])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True
+    ).stdout
+    assert out.endswith("\n[]\n")
+
+
+@pytest.mark.parametrize("args", [["--json"], ["--top", "0"], ["--help"]])
+def test_a_reader_that_has_seen_enough_is_no_error(args: list[str]) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        done = subprocess.run([*KCENSUS, *args], stdout=write_end, stderr=subprocess.PIPE)
+    finally:
+        os.close(write_end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("args", [[], ["--json"], ["--help"]])
+def test_a_full_disk_is_said_in_one_sentence(args: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*KCENSUS, *args], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 4
+    assert done.stderr == b"kcensus: cannot write the output: No space left on device\n"
+
+
+def test_names_get_through_a_locale_that_lacks_their_letters() -> None:
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    plain, document = (
+        subprocess.run([*KCENSUS, *args], env=environment, check=True, capture_output=True).stdout
+        for args in ([], ["--json"])
+    )
+    assert b"\\u65e5" in plain
+    assert "日本語".encode() in document
+
+
+def test_ctrl_c_leaves_a_clean_terminal() -> None:
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [*KCENSUS, "--seconds", "60"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        start_new_session=True,
+        # A shell starts what runs in its background with Ctrl-C ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + 60
+    try:
+        while b"counting synthetic objects" not in shown:
+            assert time.monotonic() < deadline, shown
+            shown += os.read(ours, 4096)
+        child.send_signal(signal.SIGINT)
+        try:
+            while block := os.read(ours, 4096):
+                shown += block
+        except OSError:  # the terminal is closed: the child is gone
+            pass
+        assert child.wait(10) == 130
+    finally:
+        child.kill()
+        os.close(ours)
+    assert shown.count(b"\x1b[?25l") == shown.count(b"\x1b[?25h") == 1
+    # The bar's line is erased, and one sentence is all that stays.
+    last = shown.replace(b"\x1b[?25h", b"").replace(b"\r", b"")
+    assert last.endswith(b"\x1b[2Kkcensus: interrupted\n")
+    assert b"Traceback" not in shown
+
+
+def test_no_progress_draws_nothing() -> None:
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [*KCENSUS, "--no-progress", "--seconds", "3"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    try:
+        shown = os.read(ours, 4096)
+    except OSError:  # nothing was ever written
+        shown = b""
+    os.close(ours)
+    assert (done.returncode, shown) == (0, b"")

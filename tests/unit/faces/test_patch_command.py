@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus patches``: prices, findings, stories; on *synthetic* programs, with made-up figures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pandas as pd
+import pytest
+from kcensus import cli
+from kcensus.analyses import Analysis, AnalysisError, Context
+from kcensus.patches import Catalogue, Detected, Prober, State, detect, load
+from kcensus.patches.model import FindingRule, Metric
+from kcensus.patches.price import Unmeasured, analyses_wanted, findings, measure, prices
+from kcensus.patches.result import patches_result
+from kcensus.results import Figure, Result, Severity, Unit
+
+from tests.unit import distributions as known
+from tests.unit.patches.test_catalogue import GOOD, RULE, patch_file
+
+CATALOGUE = load(entry_points=False)
+MIB = 1 << 20
+
+
+def result(analysis: str, **values: Any) -> Result:
+    summary = {
+        key: Figure(value, Unit.BYTES if key.endswith("bytes") else Unit.COUNT)
+        for key, value in values.items()
+    }
+    return Result(analysis, "made up", "0.0", summary=summary)
+
+
+RESULTS = {
+    "list-lru": result(
+        "list-lru",
+        empty_bytes=600 * MIB,
+        structural_bytes=700 * MIB,
+        projected_xarray_bytes=50 * MIB,
+        projected_ondemand_bytes=60 * MIB,
+        projected_patch7_bytes=500 * MIB,
+        projected_arrays_bytes=800 * MIB,
+    ),
+    "slab": result(
+        "slab", old_controller_extra_bytes=30 * MIB, slab_bytes=90 * MIB, name="x", share=math.nan
+    ),
+    "kcopyd": result("kcopyd", job_bytes=5 * MIB, projected_job_bytes=MIB),
+}
+
+
+def on(kernel: known.Distribution) -> dict[str, Detected]:
+    return detect(CATALOGUE.patches, Prober(kernel.program()), kernel.release)
+
+
+def test_a_metric_is_a_figure_or_a_difference() -> None:
+    assert measure(Metric("slab", "slab_bytes"), RESULTS) == (90 * MIB, Unit.BYTES)
+    metric = Metric("list-lru", "structural_bytes", "projected_xarray_bytes")
+    assert measure(metric, RESULTS) == (650 * MIB, Unit.BYTES)
+    assert str(metric) == "list-lru.structural_bytes - list-lru.projected_xarray_bytes"
+
+
+@pytest.mark.parametrize(
+    ("metric", "why"),
+    [
+        (Metric("dentries", "x"), "dentries has no result here"),
+        (Metric("slab", "gone"), "slab has no figure gone here"),
+        (Metric("slab", "name"), "slab.name is no number here"),
+        (Metric("slab", "share"), "slab.share is a share of nothing here"),
+        (Metric("slab", "slab_bytes", "gone"), "slab has no figure gone here"),
+    ],
+)
+def test_what_is_not_measured_is_not_guessed(metric: Metric, why: str) -> None:
+    with pytest.raises(Unmeasured, match=why):
+        measure(metric, RESULTS)
+
+
+def test_figures_of_different_units_are_not_subtracted() -> None:
+    mixed = {"slab": result("slab", slab_bytes=1, slabs=1)}
+    with pytest.raises(Unmeasured, match="subtracts count from bytes"):
+        measure(Metric("slab", "slab_bytes", "slabs"), mixed)
+
+
+def test_absence_costs_and_presence_saves() -> None:
+    older = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_0), RESULTS)}
+    assert (older["list-lru-memory"].is_cost, older["list-lru-memory"].value) == (True, 650 * MIB)
+    assert older["list-lru-per-memcg-arrays"].value == 200 * MIB
+    assert older["list-lru-on-demand"].value == 640 * MIB
+    assert older["slab-objcg-controller"].value == 30 * MIB
+    assert not older["slab-objcg-controller"].is_cost
+    newer = {price.detected.patch.id: price for price in prices(on(known.RHEL_9_2), RESULTS)}
+    assert not set(newer) & {"list-lru-xarray", "dm-snapshot-cow-semaphore"}
+    assert (newer["list-lru-memory"].is_cost, newer["list-lru-memory"].value) == (False, 100 * MIB)
+
+
+def test_a_limit_costs_what_is_beyond_it() -> None:
+    found = {price.detected.patch.id: price for price in prices(on(known.MAINLINE_4_19), RESULTS)}
+    assert found["dm-snapshot-cow-semaphore"].value == 4 * MIB
+
+
+def test_nothing_is_said_of_patches_that_cannot_be_told() -> None:
+    structs = known.RHEL_9_0.without_members(mem_cgroup=("kmemcg_id",))
+    found = on(replace(known.RHEL_9_0, structs=structs))
+    assert found["list-lru-memory"].state is State.UNKNOWN
+    assert "list-lru-memory" not in {one.detected.patch.id for one in prices(found, RESULTS)}
+
+
+def test_analyses_that_are_asked() -> None:
+    # This kernel has no limit of jobs, no list_lru by cgroup, and the old controller.
+    assert analyses_wanted(CATALOGUE, on(known.RHEL_7_4)) == ("kcopyd", "list-lru", "slab")
+    # Nothing is left to price but what is there, and the limit that no kernel has.
+    assert analyses_wanted(CATALOGUE, on(known.RHEL_9_2)) == ("dentries", "list-lru", "slab")
+
+
+def test_rules_make_findings() -> None:
+    found = findings(CATALOGUE, on(known.RHEL_9_0), RESULTS)
+    (one,) = found
+    assert one.patch == "list-lru-memory"
+    assert one.severity is Severity.WARNING
+    assert one.cost_bytes == 600 * MIB
+    assert one.title == "lists of memory cgroups that have nothing on them take 600.0 MiB"
+    assert "list-lru.empty_bytes" in one.evidence
+    assert "absent (none of its 3 stages is there)" in one.evidence
+    assert "5.18" in one.remedy
+
+
+@pytest.mark.parametrize(
+    ("at_least", "at_most", "count"),
+    [(90, None, 1), (91, None, 0), (None, 90, 1), (None, 89, 0), (80, 100, 1), (91, 100, 0)],
+)
+def test_bounds_of_rules(at_least: float | None, at_most: float | None, count: int) -> None:
+    rule = FindingRule(
+        "notice",
+        "{value} is it",
+        Metric("slab", "slab_bytes", what="all of it"),
+        at_least=at_least and at_least * MIB,
+        at_most=at_most and at_most * MIB,
+    )
+    catalogue = Catalogue(CATALOGUE.patches, (rule,))
+    found = findings(catalogue, on(known.RHEL_9_2), RESULTS)
+    assert [one.title for one in found] == ["90.0 MiB is it"] * count
+    assert all(one.patch == "" for one in found)
+
+
+def test_result_puts_what_costs_most_first() -> None:
+    found = on(known.RHEL_9_0)
+    made = patches_result(CATALOGUE, found, RESULTS, target="x", kernel="5.14")
+    frame = made.tables["patches"].frame
+    assert len(frame) == len(CATALOGUE.patches)
+    first = ["list-lru-memory", "list-lru-xarray", "list-lru-on-demand"]
+    assert frame["patch"].tolist()[:3] == first
+    assert frame["cost_bytes"].tolist()[:3] == [650 * MIB, 650 * MIB, 640 * MIB]
+    priced = frame[frame["saving_bytes"].notna()]
+    assert priced["patch"].tolist() == ["slab-objcg-controller"]
+    counts = {state: made.summary[state.name.lower()].value for state in State}
+    assert sum(counts.values()) == len(frame)  # type: ignore[arg-type]
+    assert counts[State.PRESENT] == (frame["state"] == "present").sum()
+    prices_table = made.tables["prices"].frame.set_index("patch")
+    assert prices_table.loc["list-lru-xarray", "formula"] == (
+        "list-lru.structural_bytes - list-lru.projected_xarray_bytes"
+    )
+    # What was never merged stands behind what a newer kernel has.
+    states = frame.set_index("patch").index.tolist()
+    assert states.index("negative-dentry-dir-limit") > states.index("slab-obj-exts")
+
+
+def test_result_says_what_was_not_measured_and_why() -> None:
+    found = on(known.RHEL_9_0)
+    made = patches_result(
+        CATALOGUE,
+        found,
+        {},
+        target="x",
+        kernel="5.14",
+        lacking=["debug info of module dm_mod is missing"],
+        failed={"slab": "this kernel uses SLAB"},
+    )
+    assert made.tables["prices"].frame["bytes"].isna().all()
+    reasons = {gap.reason: gap.count for gap in made.gaps}
+    assert reasons["slab has no result here: this kernel uses SLAB"] == 1
+    assert reasons["list-lru has no result here"] == 4
+    assert reasons["debug info of module dm_mod is missing"] == 1
+
+
+def test_the_same_twice_is_the_same() -> None:
+    frames = []
+    for _ in range(2):
+        found = on(known.RHEL_9_0)
+        made = patches_result(CATALOGUE, found, RESULTS, target="x", kernel="5.14")
+        frames.append(made.tables["patches"].frame)
+    pd.testing.assert_frame_equal(*frames)
+
+
+# The command
+
+
+class Broken:
+    """Analyses that end in each way there is."""
+
+    @staticmethod
+    def unanswerable(context: Context) -> Result:
+        raise AnalysisError("no list_lru here")
+
+    @staticmethod
+    def bug(context: Context) -> Result:
+        raise ZeroDivisionError("a \x1b bug")
+
+
+def _analysis(name: str, run: Any) -> Analysis:
+    return Analysis(name, "?", run)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """Run ``kcensus patches ARGS``; (exit status, stdout, stderr)."""
+
+    def open_target(spec: str, symbols: object = (), **_: object) -> Any:
+        kernel = {"rhel9.0": known.RHEL_9_0, "rhel9.2": known.RHEL_9_2}[spec]
+        return SimpleNamespace(
+            prog=kernel.program(),
+            name=spec,
+            kernel=kernel.release,
+            live=False,
+            shareable=False,
+            compressed=False,
+            recorded_for=None,
+            need_modules=lambda *names: [],
+        )
+
+    named = {
+        "list-lru": _analysis("list-lru", Broken.unanswerable),
+        "dentries": _analysis("dentries", Broken.bug),
+        "slab": _analysis("slab", lambda context: RESULTS["slab"]),
+    }
+    with (
+        mock.patch("kcensus.sources.open_target", open_target),
+        mock.patch("kcensus.analyses.analyses", return_value=named),
+    ):
+
+        def run(*args: str) -> tuple[int, str, str]:
+            status = cli.main(["patches", *args])
+            return (status, *capsys.readouterr())
+
+        yield run
+
+
+def test_without_a_target_the_catalogue_is_listed(run: Any) -> None:
+    status, out, err = run("--json")
+    assert (status, err) == (0, "")
+    rows = json.loads(out)["tables"]["patches"]
+    assert [row["patch"] for row in rows] == list(CATALOGUE.patches)
+    figures = json.loads(out)["tables"]["figures"]
+    assert len(figures) == sum(len(patch.figures) for patch in CATALOGUE.patches.values())
+
+
+def test_a_target(run: Any) -> None:
+    status, out, err = run("rhel9.0", "--json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    rows = {row["patch"]: row for row in document["tables"]["patches"]}
+    assert rows["slab-objcg-controller"]["saving_bytes"] == 30 * MIB
+    assert rows["list-lru-memory"]["state"] == "absent"
+    assert rows["list-lru-memory"]["cost_bytes"] is None
+    reasons = [gap["reason"] for gap in document["gaps"]]
+    assert "list-lru has no result here: no list_lru here" in reasons
+    assert "dentries has no result here: failed with ZeroDivisionError: a \\x1b bug" in reasons
+
+
+def test_prices_can_be_left_out(run: Any) -> None:
+    status, out, _ = run("rhel9.2", "--no-prices", "--json")
+    document = json.loads(out)
+    assert status == 0
+    assert document["gaps"] == []
+    assert "prices" not in document["tables"]
+
+
+def test_all_rows_are_shown(run: Any) -> None:
+    out = run("rhel9.2")[1]
+    assert all(f"  {patch} " in out for patch in CATALOGUE.patches)
+    assert "more rows" in run("rhel9.2", "--top", "3")[1]
+
+
+def test_text_fits_a_terminal_of_100_columns(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    for args in (("rhel9.0",), (), ("show", "slab-objcg-controller")):
+        assert max(map(len, run(*args)[1].splitlines())) <= 100
+
+
+@pytest.mark.parametrize("patch", CATALOGUE.patches)
+def test_every_story_tells_all(run: Any, patch: str) -> None:
+    status, out, err = run("show", patch)
+    assert (status, err) == (0, "")
+    words = " ".join(out.split())
+    about = CATALOGUE.patches[patch]
+    for text in (
+        about.title,
+        *about.authors,
+        *about.summary.split("\n\n"),
+        *about.symptom.split("\n\n"),
+        *(posting.subject for posting in about.postings),
+        *(posting.message_id for posting in about.postings),
+        *(commit.hash for commit in about.commits),
+        *(backport.kernel for backport in about.backports),
+        *(stage.what for stage in about.stages),
+        *(figure.what for figure in about.figures),
+    ):
+        assert text in words
+
+
+def test_story_as_json(run: Any) -> None:
+    status, out, _ = run("show", "cfq-async-starvation", "--json")
+    story = json.loads(out)
+    assert status == 0
+    assert story["status"] == "merged"
+    assert "file" not in story
+    waited = next(figure for figure in story["figures"] if figure["name"] == "waited")
+    assert waited["value"] == 15.626265317
+    assert story["detection"]["rules"][0]["has"] == [
+        {"kind": "member", "name": "struct request_queue.mq_ops"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("show",), "show takes the id of one patch"),
+        (("show", "a", "b"), "show takes the id of one patch"),
+        (("show", "cfq-remova"), "no patch 'cfq-remova' is known; is cfq-removal meant?"),
+        (("show", "\x1b"), "no patch '\\x1b' is known; `kcensus patches` lists all"),
+        (("show", "cfq-removal", "--csv", "out"), "the story of a patch is text or --json"),
+        (("a", "b"), "only one TARGET can be given"),
+        (("--catalogue", "/nowhere"), "/nowhere: is not a directory of patch files"),
+    ],
+)
+def test_wrong_usage(
+    run: Any, args: tuple[str, ...], complaint: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(*args)
+    assert (status, out) == (2, "")
+    assert complaint in err
+
+
+def test_a_catalogue_of_ones_own(run: Any, tmp_path: Path) -> None:
+    patch_file(tmp_path)
+    patch_file(tmp_path, RULE, "rules")
+    status, out, _ = run("rhel9.2", "--catalogue", str(tmp_path), "--json", "--fail-on", "warning")
+    document = json.loads(out)
+    assert status == 1
+    assert document["findings"][0]["title"] == "90.0 MiB are wasted"
+    assert "ours" in {row["patch"] for row in document["tables"]["patches"]}
+    patch_file(tmp_path, GOOD.replace("title", "titel"))
+    status, out, err = run("--catalogue", str(tmp_path))
+    assert (status, out) == (2, "")
+    assert f"kcensus: {tmp_path}/ours.toml: title: is missing" in err

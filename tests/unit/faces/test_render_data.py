@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""JSON, CSV and Parquet: the same exact values, all of them, and nothing harmful."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kcensus.render import plain as plain_module
+from kcensus.render.csvdir import write_csv
+from kcensus.render.directory import OutputError, replacing
+from kcensus.render.json import write_json
+from kcensus.render.parquet import write_parquet
+from kcensus.results import Column, Figure, Result, Table, Unit
+from kcensus.text import printable
+from pyarrow import parquet
+
+from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
+
+FILES = ["summary", "caches", "empty", "checks", "findings", "gaps"]
+
+
+def as_json(result: Result) -> str:
+    out = io.StringIO()
+    write_json(result, out)
+    return out.getvalue()
+
+
+def of_names(names: list[Any]) -> Result:
+    """A result whose only content is a column of ``names``."""
+    frame = pd.DataFrame({"name": pd.Series(names, dtype=object)})
+    return Result(
+        "synthetic", "t", "k", tables={"names": Table(frame, {"name": Column(Unit.TEXT)})}
+    )
+
+
+def read_csv(path: Path) -> list[list[str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_json_has_every_part_under_its_key() -> None:
+    document = json.loads(as_json(synthetic_result()))
+    assert list(document) == [
+        "analysis",
+        "target",
+        "kernel",
+        "live",
+        "summary",
+        "units",
+        "tables",
+        "checks",
+        "findings",
+        "gaps",
+    ]
+    assert document["live"] is False
+    assert document["summary"] == {
+        "slab_bytes": 123456789012,
+        "utilization": 0.99996,
+        "oldest": 3725.0,
+        "unknown": None,
+        "allocator": "SL\\x1bUB",
+    }
+    assert document["units"]["summary"]["slab_bytes"] == "bytes"
+    assert document["units"]["tables"]["caches"]["used"] == "ratio"
+    assert document["tables"]["empty"] == []
+    assert document["checks"][9] == {
+        "name": "sheaves",
+        "ours": 7,
+        "counter": 10,
+        "difference": 3,
+        "status": "explained",
+        "unit": "count",
+        "source": "total_objects",
+        "note": "3 are parked.",
+    }
+    assert document["checks"][10]["difference"] == HIGHEST - 10
+    assert document["checks"][11]["counter"] is None
+    assert document["findings"][1]["cost_bytes"] == 1536
+    assert document["gaps"] == [
+        {
+            "what": "slab pages",
+            "reason": "not in the dump",
+            "count": 1024,
+            "effect": "objects are a lower bound",
+        }
+    ]
+
+
+def test_json_has_all_rows_and_columns_exactly() -> None:
+    rows = json.loads(as_json(synthetic_result()))["tables"]["caches"]
+    assert [row["cache"] for row in rows] == list(HOSTILE.values())
+    assert [row["used"] for row in rows] == [0, 0.99996, 1, 0.5, 0.25, None, None, 1e-05, 0.75]
+    assert [row["bytes"] for row in rows] == [number << 29 for number in range(9)]
+    assert {row["address"] for row in rows} == {HIGHEST}
+
+
+def test_json_is_the_same_bytes_every_time() -> None:
+    assert as_json(synthetic_result()) == as_json(synthetic_result())
+
+
+def test_json_is_plain_lines_of_utf8() -> None:
+    text = as_json(synthetic_result())
+    assert text.endswith("}\n")
+    assert [char for char in text if not char.isprintable() and char != "\n"] == []
+    text.encode("utf-8")
+
+
+@given(st.lists(st.text(st.characters(codec=None, exclude_categories=()))))
+def test_any_name_survives_json(names: list[str]) -> None:
+    text = as_json(of_names(names))
+    text.encode("utf-8")
+    rows = json.loads(text)["tables"]["names"]
+    assert [row["name"] for row in rows] == [printable(name) for name in names]
+
+
+@given(st.lists(st.binary()))
+def test_any_bytes_are_text_afterwards(names: list[bytes]) -> None:
+    rows = json.loads(as_json(of_names(list(names))))["tables"]["names"]
+    assert [row["name"] for row in rows] == [printable(name) for name in names]
+
+
+def test_numpy_and_missing_values_become_plain() -> None:
+    values = [np.uint64(HIGHEST), np.float32(0.5), np.bool_(True), pd.NA, pd.NaT, None, -1]
+    rows = json.loads(as_json(of_names(values)))["tables"]["names"]
+    assert [row["name"] for row in rows] == [HIGHEST, 0.5, True, None, None, None, -1]
+
+
+def test_nullable_and_categorical_columns_become_plain() -> None:
+    frame = pd.DataFrame(
+        {
+            "count": pd.array([1, None, HIGHEST], dtype="UInt64"),
+            "kind": pd.Categorical(["b", None, "a\n"]),
+            "when": pd.to_datetime(["2026-01-01", None, "2026-01-02"]),
+        }
+    )
+    columns = {"count": Column(), "kind": Column(Unit.TEXT), "when": Column(Unit.TEXT)}
+    result = Result("synthetic", "t", "k", tables={"rows": Table(frame, columns)})
+    assert json.loads(as_json(result))["tables"]["rows"] == [
+        {"count": 1, "kind": "b", "when": "2026-01-01 00:00:00"},
+        {"count": None, "kind": None, "when": None},
+        {"count": HIGHEST, "kind": "a\\x0a", "when": "2026-01-02 00:00:00"},
+    ]
+
+
+def test_rows_are_complete_across_the_parts_they_are_converted_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plain_module, "_ROWS_AT_ONCE", 4)
+    rows = json.loads(as_json(of_names(list(range(10)))))["tables"]["names"]
+    assert [row["name"] for row in rows] == list(range(10))
+
+
+@pytest.mark.parametrize("name", ["checks", "summary", "../up", "a b", ""])
+def test_a_table_cannot_take_the_name_of_something_else(name: str) -> None:
+    result = of_names([])
+    result.tables[name] = result.tables.pop("names")
+    with pytest.raises(ValueError, match="cannot name a table"):
+        as_json(result)
+
+
+def test_csv_writes_one_file_for_each_part(tmp_path: Path) -> None:
+    written = write_csv(synthetic_result(), tmp_path / "new" / "dir")
+    assert [path.name for path in written] == [f"{name}.csv" for name in FILES]
+    assert sorted(path.name for path in written[0].parent.iterdir()) == sorted(
+        path.name for path in written
+    )
+
+
+def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
+    write_csv(synthetic_result(), tmp_path)
+    rows = read_csv(tmp_path / "summary.csv")
+    assert rows[:6] == [
+        ["key", "value", "unit", "label"],
+        ["analysis", "synthetic", "", ""],
+        ["target", "synthetic vmcore", "", ""],
+        ["kernel", "6.1.0-synthetic", "", ""],
+        ["live", "false", "", ""],
+        ["slab_bytes", "123456789012", "bytes", "memory in slab pages"],
+    ]
+    assert ["unknown", "", "ratio", "not to be had"] in rows
+
+
+def test_csv_defuses_formulas_in_names_and_leaves_numbers_alone(tmp_path: Path) -> None:
+    write_csv(synthetic_result(), tmp_path)
+    header, *rows = read_csv(tmp_path / "caches.csv")
+    assert header == ["cache", "objects", "used", "bytes", "change", "pages", "address"]
+    names = [row[0] for row in rows]
+    assert names == [f"'{name}" if name[0] == "=" else name for name in HOSTILE.values()]
+    assert [row[4] for row in rows] == [str(number - 3) for number in range(9)]
+    assert {row[6] for row in rows} == {str(HIGHEST)}
+    assert read_csv(tmp_path / "findings.csv")[2][2] == "'-1 is not a formula."
+    # One line a row: no line break of a name is left.
+    assert len((tmp_path / "caches.csv").read_text("utf-8").splitlines()) == 10
+
+
+@given(st.text(st.characters(codec=None, exclude_categories=())))
+def test_no_cell_of_a_csv_begins_like_a_formula(tmp_path_factory: Any, name: str) -> None:
+    directory = tmp_path_factory.mktemp("csv")
+    write_csv(of_names([name]), directory)
+    cell = read_csv(directory / "names.csv")[1]
+    assert (cell or [""])[0][:1] not in ("=", "+", "-", "@", "\t", "\r")
+    assert (cell or [""])[0].removeprefix("'") == printable(name).removeprefix("'")
+
+
+def test_parquet_keeps_types_units_and_where_it_is_from(tmp_path: Path) -> None:
+    written = write_parquet(synthetic_result(), tmp_path)
+    assert [path.name for path in written] == [f"{name}.parquet" for name in FILES]
+    table = parquet.read_table(tmp_path / "caches.parquet")
+    types = {field.name: str(field.type) for field in table.schema}
+    assert types == {
+        "cache": "string",
+        "objects": "int64",
+        "used": "double",
+        "bytes": "uint64",
+        "change": "int64",
+        "pages": "int64",
+        "address": "uint64",
+    }
+    assert table.column("cache").to_pylist() == list(HOSTILE.values())
+    assert set(table.column("address").to_pylist()) == {HIGHEST}
+    assert table.column("used").null_count == 2
+    assert table.schema.field("bytes").metadata == {b"unit": b"bytes", b"label": b"slab memory"}
+    assert table.schema.metadata[b"kcensus.kernel"] == b"6.1.0-synthetic"
+
+
+def test_parquet_summaries_of_many_machines_can_be_stacked(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        result = synthetic_result(name)
+        # On one of them a figure is not to be had.
+        result.summary["oldest"] = Figure(None if name == "one" else 2.5, Unit.SECONDS)
+        write_parquet(result, tmp_path / name)
+    frame = pd.concat(
+        pd.read_parquet(tmp_path / name / "summary.parquet") for name in ("one", "two")
+    )
+    assert frame["target"].tolist() == ["one", "two"]
+    assert frame["slab_bytes"].tolist() == [123456789012] * 2
+    assert frame["oldest"].isna().tolist() == [True, False]
+
+
+def test_parquet_of_nothing_still_has_types(tmp_path: Path) -> None:
+    write_parquet(Result("synthetic", "t", "k"), tmp_path)
+    schema = parquet.read_table(tmp_path / "checks.parquet").schema
+    assert [str(field.type) for field in schema] == [
+        "string",
+        "int64",
+        "int64",
+        "int64",
+        "string",
+        "string",
+        "string",
+        "string",
+    ]
+
+
+def test_parquet_takes_counters_beyond_63_bits(tmp_path: Path) -> None:
+    write_parquet(synthetic_result(), tmp_path)
+    counters = parquet.read_table(tmp_path / "checks.parquet").column("counter")
+    assert counters.to_pylist()[-3:] == [10, HIGHEST, None]
+
+
+@pytest.mark.parametrize("write", [write_csv, write_parquet])
+def test_a_file_in_the_way_is_left_alone(write: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    for target in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(OutputError, match="in the way"):
+            write(synthetic_result(), target)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("before")
+
+    def fail_half_way() -> None:
+        with replacing(path) as part:
+            part.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_half_way()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]

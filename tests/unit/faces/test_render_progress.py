@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Progress bars: late, gone in the end, and no trap for forked workers."""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+
+import pytest
+from kcensus.render import progress as progress_module
+from kcensus.render.progress import TerminalProgress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    return Terminal()
+
+
+def wait_for(words: str, terminal: Terminal) -> None:
+    deadline = time.monotonic() + 20
+    while words not in terminal.getvalue():
+        assert time.monotonic() < deadline, terminal.getvalue()
+        time.sleep(0.01)
+
+
+def test_short_work_draws_nothing(terminal: Terminal) -> None:
+    with TerminalProgress(terminal) as progress, progress.step("reading", 2) as step:
+        step.advance(2)
+    assert terminal.getvalue() == ""
+
+
+def test_long_work_draws_even_before_it_advances(terminal: Terminal) -> None:
+    with TerminalProgress(terminal, patience=0) as progress:
+        with progress.step("opening \x1b[31m", 0):
+            wait_for("opening \\x1b[31m", terminal)
+        with progress.step("reading", 4) as step:
+            step.advance()
+            wait_for("25%", terminal)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_the_terminal_is_left_as_it_was(terminal: Terminal, error: type[BaseException]) -> None:
+    def interrupted() -> None:
+        with TerminalProgress(terminal, patience=0) as progress, progress.step("reading", 2):
+            wait_for("reading", terminal)
+            raise error
+
+    with pytest.raises(error):
+        interrupted()
+    shown = terminal.getvalue()
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
+    # Nothing follows the erasure of the line but the cursor's return.
+    assert shown.replace("\x1b[?25h", "").rstrip("\r").endswith("\x1b[2K")
+    assert threading.active_count() == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_no_worker_is_forked_in_the_middle_of_a_drawing() -> None:
+    drawing, release = threading.Event(), threading.Event()
+
+    def draw() -> None:
+        with progress_module._drawing:
+            drawing.set()
+            release.wait(0.3)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    drawing.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(progress_module._drawing.locked())
+    release.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not progress_module._drawing.locked()

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The screen: order, widths, units, and names that would like to be more than names."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kcensus.human import human, human_bytes, human_ratio
+from kcensus.render.terminal import console_for, write_terminal
+from kcensus.results import Check, Column, Result, Table, Unit
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
+
+
+def on_terminal(result: Result, width: int, top: int = 0) -> str:
+    """What a terminal of ``width`` columns shows."""
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=True,
+        color_system=None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    write_terminal(result, console, top)
+    return out.getvalue()
+
+
+def in_pipe(result: Result, monkeypatch: pytest.MonkeyPatch, top: int = 0) -> str:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    out = io.StringIO()
+    write_terminal(result, console_for(out), top)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_every_line_fits_the_terminal(width: int) -> None:
+    lines = on_terminal(synthetic_result(), width).splitlines()
+    assert [line for line in lines if cell_len(line.rstrip()) > width] == []
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_sections_stand_in_the_order_in_which_they_are_read(width: int) -> None:
+    screen = on_terminal(synthetic_result(), width)
+    sections = [
+        "synthetic on synthetic vmcore",
+        "Linux 6.1.0-synthetic",
+        "Findings",
+        "CRITICAL",
+        "NOTICE",
+        "Summary",
+        "Caches by memory",
+        "Nothing at all",
+        "Checks against",
+        "Gaps",
+        "1,024 slab pages",
+    ]
+    places = [screen.index(section) for section in sections]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, None])
+def test_nothing_from_the_dump_reaches_the_terminal_as_a_command(
+    width: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = synthetic_result("\x1b]0;title\x07 on \u202ea target")
+    screen = on_terminal(result, width) if width else in_pipe(result, monkeypatch)
+    assert [char for char in screen if not char.isprintable() and char != "\n"] == []
+    # Folded names are whole once the lines are put together again.
+    folded = "".join(line.split("  ")[1] if line[:2] == "  " else "" for line in screen.split("\n"))
+    for name in HOSTILE.values():
+        assert name.replace(" ", "") in folded.replace(" ", "")
+
+
+def test_a_pipe_gets_whole_names_and_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = in_pipe(synthetic_result(), monkeypatch)
+    row = next(line for line in text.splitlines() if LONG_NAME in line)
+    assert row.split()[1:] == ["9,876,536", "75.0%", "4.0", "GiB", "5", "8"]
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
+    assert text.isascii() is False  # the name in Japanese
+    assert "─" not in text
+
+
+def test_a_pipe_wraps_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = synthetic_result()
+    result.tables.clear()
+    result.gaps[0] = type(result.gaps[0])("pages", "lost " * 60, 1, "none")
+    lines = in_pipe(result, monkeypatch).splitlines()
+    assert 80 < max(map(len, lines)) <= 100
+
+
+def test_columns_give_way_by_priority_and_it_is_said_which() -> None:
+    narrow, wide = (on_terminal(synthetic_result(), width) for width in (40, 160))
+    assert "no room for" not in wide
+    for heading in ("cache", "allocated objects", "utilization", "slab memory", "change"):
+        assert re.search(rf"^ .*{heading}", wide, re.MULTILINE)
+    shown, remark = narrow.split("no room for: ")
+    assert " ".join(remark.split()).startswith("utilization, change, slab pages (widen")
+    table = shown[shown.index("Caches by memory") :]
+    assert re.search(r"cache +allocated +slab *\n +objects +memory", table)
+    for heading in ("utilization", "change", "pages"):
+        assert heading not in table
+    # Priority 2 is for data only.
+    assert "kmem_cache" not in wide + narrow
+
+
+def test_numbers_are_never_cut() -> None:
+    columns = {key: Column(Unit.COUNT, priority=0) for key in "abcdef"}
+    frame = pd.DataFrame({key: [1234567890123] for key in columns})
+    result = Result("synthetic", "t", "k", tables={"wide": Table(frame, columns)})
+    screen = on_terminal(result, 40)
+    row = screen[screen.index("─\n") : screen.index("Checks")]
+    # Every cell is folded into a column of its own; read down, its digits are all there.
+    starts = [found.start() for found in re.finditer(r"\S+", row.splitlines()[1])]
+    ends = [*starts[1:], None]
+    cells = [
+        "".join(line[start:end] for line in row.splitlines()[1:])
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    assert [re.sub(r"\s", "", cell) for cell in cells] == ["1,234,567,890,123"] * 6
+
+
+def test_top_cuts_rows_and_says_how_many() -> None:
+    screen = on_terminal(synthetic_result(), 100, top=2)
+    assert "... and 7 more rows (use --top 0 or --json)" in screen
+    assert LONG_NAME[:20] not in screen
+    assert "more rows" not in on_terminal(synthetic_result(), 100, top=0)
+    assert "more rows" not in on_terminal(synthetic_result(), 100, top=len(HOSTILE))
+
+
+def test_an_empty_table_is_shown_as_empty() -> None:
+    assert "Nothing at all\n  (no rows)" in on_terminal(synthetic_result(), 80)
+
+
+def test_a_table_of_details_is_named_but_not_shown() -> None:
+    result = synthetic_result()
+    result.tables["caches"].detail = True
+    screen = on_terminal(result, 80)
+    assert "Caches by memory" not in screen
+    assert "Also with --json, --csv, --parquet: caches\n" in re.sub(" +\n", "\n", screen)
+
+
+def test_checks_that_agree_are_counted_and_the_others_shown() -> None:
+    screen = on_terminal(synthetic_result(), 100)
+    checks = screen[screen.index("Checks against") : screen.index("Gaps")]
+    lines = [line.split(None, 1) for line in checks.splitlines()[1:] if line.strip()]
+    assert [" ".join(line[1].split()) if len(line) > 1 else line for line in lines[:2]] == [
+        "9 of 12 figures",
+        "sheaves: 7 counted, 10 in the kernel (+3)",
+    ]
+    assert "3 are parked." in checks
+    assert "jobs: 10 counted, 18,446,744,073,709,551,615 in the kernel" in checks
+    assert "nothing in this kernel to check uncounted against" in checks
+    assert "agreeing 3" not in checks
+
+
+def test_few_agreeing_checks_are_named() -> None:
+    result = Result("synthetic", "t", "k", checks=[Check("dentries", 5, 5)])
+    assert "1 of 1 figures: dentries" in on_terminal(result, 80)
+
+
+def test_what_is_not_there_is_said() -> None:
+    screen = on_terminal(Result("synthetic", "t", "k"), 80)
+    for section in ("Findings: none", "Checks: none", "Gaps: none"):
+        assert section in screen
+
+
+def test_a_live_kernel_is_called_one() -> None:
+    result = synthetic_result()
+    assert "live" not in on_terminal(result, 80)
+    result.live = True
+    assert "Linux 6.1.0-synthetic, live" in on_terminal(result, 80)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [
+        (None, Unit.BYTES, "-"),
+        (0, Unit.BYTES, "0 B"),
+        (1023, Unit.BYTES, "1,023 B"),
+        (1024, Unit.BYTES, "1.0 KiB"),
+        (1024**2 - 1, Unit.BYTES, "1.0 MiB"),
+        (-1536, Unit.BYTES, "-1.5 KiB"),
+        (256 * 1024**3, Unit.BYTES, "256.0 GiB"),
+        (2**64 - 1, Unit.BYTES, "16.0 EiB"),
+        (0.0, Unit.RATIO, "0.0%"),
+        (0.0004, Unit.RATIO, "<0.1%"),
+        (0.5, Unit.RATIO, "50.0%"),
+        (0.9996, Unit.RATIO, ">99.9%"),
+        (1, Unit.RATIO, "100.0%"),
+        (0, Unit.SECONDS, "0 s"),
+        (2.5e-5, Unit.SECONDS, "25 us"),
+        (0.25, Unit.SECONDS, "250.0 ms"),
+        (59.94, Unit.SECONDS, "59.9 s"),
+        (59.96, Unit.SECONDS, "1 min 0 s"),
+        (3725, Unit.SECONDS, "1 h 2 min"),
+        (-90000, Unit.SECONDS, "-1 d 1 h"),
+        (1234567, Unit.COUNT, "1,234,567"),
+        (0.5, Unit.COUNT, "0.50"),
+        (1, Unit.PAGES, "1 page"),
+        (4711, Unit.PAGES, "4,711 pages"),
+        (4711, Unit.NONE, "4711"),
+        (0xFFFF888000000000, Unit.ADDRESS, "0xffff888000000000"),
+        (True, Unit.NONE, "yes"),
+        ("name", Unit.BYTES, "name"),
+    ],
+)
+def test_units(value: float | str | None, unit: Unit, shown: str) -> None:
+    assert human(value, unit) == shown
+
+
+@given(st.integers(-(2**64), 2**64))
+def test_scaled_bytes_are_right_to_the_last_digit_shown(value: int) -> None:
+    number, suffix = human_bytes(value).replace(",", "").split()
+    scale = 1024 ** ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].index(suffix)
+    assert abs(float(number) * scale - value) <= 0.0501 * scale
+    assert abs(float(number)) < 1024 or suffix == "EiB"
+
+
+@given(st.floats(0, 1, exclude_min=True, exclude_max=True))
+def test_a_part_is_never_shown_as_none_or_all(value: float) -> None:
+    assert human_ratio(value) not in ("0.0%", "100.0%")

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The counters that a *synthetic* kernel keeps itself."""
+
+from __future__ import annotations
+
+import pytest
+from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.slub.slabs import SlabMap
+from kcensus.kernel.mm.slab_counters import node_counters, reclaimable
+from kcensus.kernel.mm.vmstat import node_page_state
+
+from tests.unit.fakekernel import ERAS, FakeKernel, eras, slub
+
+every_era = pytest.mark.parametrize("era", ERAS)
+
+
+def populated(era: str) -> FakeKernel:
+    k = FakeKernel(era)
+    inodes, files = k.cache("inodes", 600, order=2, reclaimable=True), k.cache("files", 256)
+    for at in range(7):
+        k.slab(inodes, node=at % 2)
+    k.slab(inodes, order=0, node=1)
+    for _ in range(3):
+        k.slab(files)
+    k.cache("unused", 64, reclaimable=True)
+    k.settle()
+    return k
+
+
+@every_era
+def test_nodes_are_summed_by_cache(era: str) -> None:
+    faults = Faults()
+    found = node_counters(SlabMap(Memory(populated(era).prog)), faults)
+    assert found is not None
+    assert found.nr_slabs.tolist() == [8, 3, 0]
+    assert found.total_objects.tolist() == [7 * 27 + 6, 3 * 16, 0]
+    assert not faults
+
+
+def test_a_node_without_memory_has_no_counters() -> None:
+    k = populated("6.10")
+    k.set(k.caches[0].object.node[1], 0)
+    found = node_counters(SlabMap(Memory(k.prog)), Faults())
+    assert found is not None
+    assert found.nr_slabs.tolist() == [4, 3, 0]
+    assert found.readable.all()
+
+
+def test_counters_may_be_negative_for_a_moment() -> None:
+    k = populated("6.10")
+    k.set(k.node(k.caches[1], 1).nr_slabs.counter, -2)
+    found = node_counters(SlabMap(Memory(k.prog)), Faults())
+    assert found is not None
+    assert found.nr_slabs.tolist() == [8, 1, 0]
+
+
+def test_a_kernel_without_slub_debug_keeps_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    def table(era: eras.Era) -> dict[str, tuple[int, str]]:
+        types = eras.table(era)
+        types["struct kmem_cache_node"] = (64, "8 struct list_head partial")
+        return types
+
+    monkeypatch.setattr(slub, "table", table)
+    k = FakeKernel("6.10")
+    k.cache("small", 64)
+    assert node_counters(SlabMap(Memory(k.prog)), Faults()) is None
+
+
+@every_era
+def test_reclaimable_is_a_flag_of_the_cache(era: str) -> None:
+    k = populated(era)
+    assert reclaimable(SlabMap(Memory(k.prog))).tolist() == [True, False, True]
+    k.set(k.caches[1].object.flags, ~0)
+    k.set(k.caches[0].object.flags, ~(1 << 5 if k.era.page_type else 0x20000))
+    assert reclaimable(SlabMap(Memory(k.prog))).tolist() == [False, True, True]
+
+
+@every_era
+def test_a_counter_of_a_node_includes_what_cpus_have_not_folded(era: str) -> None:
+    prog = populated(era).prog
+    names = "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE"
+    assert node_page_state(prog, *names) == 7 * 4 + 1
+    assert node_page_state(prog, *reversed(names)) == 7 * 4 + 1
+    assert node_page_state(prog, "NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE") == 3
+    assert node_page_state(prog, "NR_NOTHING") is None
+
+
+def test_counters_that_the_dump_lacks_are_absent() -> None:
+    k = populated("6.10")
+    k.drop(k.per_cpu("char", 0, 1).address_)
+    assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B") is None
+
+
+def test_a_cache_whose_counters_cannot_be_read_is_told_from_an_empty_one() -> None:
+    k = populated("6.10")
+    node = k.alloc("struct kmem_cache_node", alone=True)
+    k.set(k.caches[0].object.node[1], node)
+    k.drop(node.address_)
+    faults = Faults()
+    found = node_counters(SlabMap(Memory(k.prog)), faults)
+    assert found is not None
+    assert found.readable.tolist() == [False, True, True]
+    assert found.nr_slabs.tolist()[1:] == [3, 0]
+    assert faults.total() == 1
+
+
+def test_before_4_13_the_counters_are_of_zones() -> None:
+    k = populated("4.18")
+    k.enum("zone_stat_item", ["NR_FREE_PAGES", "NR_SLAB_RECLAIMABLE"])
+    assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE") is None

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Device mapper, workqueues and log of *synthetic* kernels whose memory is damaged."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from drgn import Object
+from kcensus.engine.memory import Memory
+from kcensus.kernel.clock import hz
+from kcensus.kernel.dm.devices import mapped_devices
+from kcensus.kernel.idr import idr_entries
+from kcensus.kernel.log import records
+from kcensus.kernel.workqueues import Functions
+
+from tests.unit.fakekernel import FakeKernel, add_types
+from tests.unit.fakekernel.list_lrus import FakeListLrus
+
+NOWHERE = 0xFFFF_C900_0000_0000
+
+
+def test_a_tree_of_numbers_that_leads_into_itself_ends() -> None:
+    fake = FakeListLrus("5.18")
+    k = fake.kernel
+    add_types(k.prog, {"struct idr": (24, "0 struct xarray idr_rt")}, "idr")
+    idr = k.alloc("struct idr")
+    fake.xarray(idr.idr_rt, {at * 64: (at + 1) << 12 for at in range(5)})
+    assert idr_entries(Memory(k.prog), idr) == ([1 << 12, 2 << 12, 3 << 12, 4 << 12, 5 << 12], 0)
+    root = Object(k.prog, "struct xa_node", address=int(idr.idr_rt.xa_head) - 2)
+    k.set(root.slots[1], int(idr.idr_rt.xa_head))
+    assert idr_entries(Memory(k.prog), idr) == ([1 << 12, 3 << 12, 4 << 12, 5 << 12], 1)
+
+
+DM = {
+    "struct idr": (8, ""),
+    "struct mapped_device": (32, "0 char [16] name\n16 void * interface_ptr\n24 void * map"),
+    "struct hash_cell": (16, "0 char * name\n8 char * uuid"),
+    "struct dm_table": (16, "0 unsigned int num_targets\n8 struct dm_target * targets"),
+    "struct dm_target": (
+        32,
+        "0 struct target_type * type\n8 unsigned long begin\n16 unsigned long len\n"
+        "24 void * private",
+    ),
+    "struct target_type": (8, "0 char * name"),
+}
+
+
+def test_what_can_be_read_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = FakeKernel("6.10")
+    add_types(k.prog, DM, "dm")
+    k.variable("_minor_idr", "struct idr", 0)
+    md, cell, table = (
+        k.alloc(f"struct {name}") for name in ("mapped_device", "hash_cell", "dm_table")
+    )
+    k.write(md.name.address_, b"254:0")
+    k.set(cell.name, k.string(b"n" * 3000))
+    k.set(md.interface_ptr, cell)
+    k.set(md.map, table)
+    targets = k.alloc("struct dm_target [3]")
+    kind = k.alloc("struct target_type")
+    k.set(kind.name, k.string(b"snapshot"))
+    k.set(targets[0].type, kind)
+    k.set(targets[0].len, 8)
+    k.set(targets[1].type, NOWHERE)
+    k.set(table.num_targets, 3)
+    k.set(table.targets, targets)
+    monkeypatch.setattr(
+        "kcensus.kernel.dm.devices.idr_entries", lambda *_: ([0, int(md.address_), NOWHERE], 1)
+    )
+    found = mapped_devices(Memory(k.prog))
+    (device,) = found.devices
+    assert (device.number, device.name, device.uuid) == ("254:0", "n" * 256, "")
+    assert [(target.type_name, target.length) for target in device.targets] == [("snapshot", 8)]
+    # A node of the tree, the second target, and the other device.
+    assert found.damaged == 3
+
+
+def test_a_module_that_cannot_be_read_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = FakeKernel("6.10")
+    add_types(k.prog, {"struct module": (56, "0 char [56] name")}, "module")
+    module = Object(k.prog, "struct module *", value=NOWHERE)
+    patched = "kcensus.kernel.workqueues.address_to_module"
+    monkeypatch.setattr(patched, lambda *_: module)
+    assert Functions(k.prog)(0x1234) == ("0x1234", "")
+
+
+@pytest.mark.parametrize(("mult", "shift"), [(0, 8), (5, 8), (1 << 31, 0)])
+def test_a_clock_that_cannot_be(mult: int, shift: int) -> None:
+    prog = {"clocksource_jiffies": SimpleNamespace(mult=mult, shift=shift)}
+    with pytest.raises(LookupError, match="tick"):
+        hz(prog)  # type: ignore[arg-type]
+    prog = {"clocksource_jiffies": SimpleNamespace(mult=4_000_000 << 8, shift=8)}
+    assert hz(prog) == 250  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("bits", "tail", "head"), [(63, 0, 1), (13, 0, 1 << 13), (13, 5, 4), (13, 1 << 61, 0)]
+)
+def test_a_log_whose_ends_cannot_be(bits: int, tail: int, head: int) -> None:
+    """drgn would go from one to the other for as long as it takes."""
+    ring = SimpleNamespace(
+        count_bits=bits,
+        tail_id=SimpleNamespace(counter=tail),
+        head_id=SimpleNamespace(counter=head),
+    )
+    with pytest.raises(ValueError, match="ends of the ring"):
+        records({"prb": SimpleNamespace(desc_ring=ring)})  # type: ignore[arg-type]

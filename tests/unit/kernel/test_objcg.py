@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who slab objects are charged to, in every era of a *synthetic* kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.slub.slabs import ScanReport, SlabMap, Slabs
+from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors
+
+from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab, eras, slub
+
+VECTOR_ERAS = [
+    *(era for era in ERAS.values() if era.vector),
+    *(replace(ERAS[name], codetag=True) for name in ("6.10", "7.0", "7.3")),
+]
+vector_era = pytest.mark.parametrize(
+    "era", VECTOR_ERAS, ids=[era.name + "+tags" * era.codetag for era in VECTOR_ERAS]
+)
+
+
+def reader(kernel: FakeKernel) -> tuple[OwnerVectors, Slabs]:
+    slab_map = SlabMap(Memory(kernel.prog), VECTOR_MEMBERS)
+    return OwnerVectors(slab_map), slab_map.index(slab_map.caches, ScanReport())
+
+
+def owners(kernel: FakeKernel) -> tuple[list[tuple[int, int]], int, Faults]:
+    """(address of the slab, obj_cgroup) of every charged object, and what was unreadable."""
+    vectors, slabs = reader(kernel)
+    faults = Faults()
+    found, unreadable = vectors.read(slabs, vectors.find(slabs), faults)
+    rows = zip(slabs.address[found.slab].tolist(), found.objcg.tolist(), strict=True)
+    return sorted(rows), unreadable, faults
+
+
+def charged(*charges: tuple[Slab, dict[int, Memcg]]) -> list[tuple[int, int]]:
+    return sorted(
+        (slab.address, group.objcg.address_) for slab, slots in charges for group in slots.values()
+    )
+
+
+@vector_era
+def test_owners_are_those_charged(era: Era) -> None:
+    k = FakeKernel(era)
+    a, b = k.memcg("a", k.root), k.memcg("b", k.root)
+    small, large = k.cache("small", 192), k.cache("large", 512, order=2)
+    one, two, big, _ = k.slab(small, [4]), k.slab(small), k.slab(large), k.slab(large)
+    # First and last slot among them.
+    charges = [
+        (one, {0: a, 3: b, 20: a}),
+        (two, dict.fromkeys(range(21), b)),
+        (big, {0: b, 31: a}),
+    ]
+    for slab, slots in charges:
+        k.charge(slab, slots)
+    found, unreadable, faults = owners(k)
+    assert found == charged(*charges)
+    assert len(found) == 26
+    assert unreadable == 0
+    assert not faults
+
+
+@vector_era
+def test_a_vector_of_nobody(era: Era) -> None:
+    k = FakeKernel(era)
+    k.charge(k.slab(k.cache("small", 192)), {})
+    vectors, slabs = reader(k)
+    found = vectors.find(slabs)
+    assert found.slab.tolist() == [0]
+    assert found.stride.tolist() == [16 if era.codetag else 8]
+    assert owners(k) == ([], 0, Faults())
+
+
+@vector_era
+def test_no_slabs_and_no_vectors(era: Era) -> None:
+    k = FakeKernel(era)
+    k.cache("small", 192)
+    assert owners(k) == ([], 0, Faults())
+    k.slab(k.caches[0])
+    assert owners(k) == ([], 0, Faults())
+
+
+@pytest.mark.parametrize("era", ["7.0", "7.3"])
+def test_vectors_in_what_a_slab_leaves_over(era: str) -> None:
+    k = FakeKernel(era)
+    a = k.memcg("a", k.root)
+    slab = k.slab(k.cache("small", 192))
+    tail = slab.address + slab.objects * 192
+    k.charge(slab, {0: a, 5: a}, at=tail - 8 * 12)
+    assert owners(k)[0] == charged((slab, {0: a, 5: a}))
+    vectors, slabs = reader(k)
+    assert vectors.find(slabs).address.tolist() == [tail - 8 * 12]
+
+
+@pytest.mark.parametrize("tags", [False, True])
+@pytest.mark.parametrize("era", ["7.0", "7.3"])
+def test_vectors_inside_the_objects(era: str, tags: bool) -> None:
+    k = FakeKernel(replace(ERAS[era], codetag=tags))
+    a, b = k.memcg("a", k.root), k.memcg("b", k.root)
+    cache = k.cache("padded", 600, 640, 1)
+    slab, plain = k.slab(cache), k.slab(cache)
+    slots = {0: a, 7: b, slab.objects - 1: a}
+    k.charge(slab, slots, in_object=608)
+    k.charge(plain, {1: b})
+    found = owners(k)
+    assert found == (charged((slab, slots), (plain, {1: b})), 0, Faults())
+    vectors, slabs = reader(k)
+    assert vectors.find(slabs).stride.tolist() == [640, 16 if tags else 8]
+
+
+def test_since_7_3_a_vector_may_be_for_something_else() -> None:
+    k = FakeKernel("7.3")
+    a = k.memcg("a", k.root)
+    slab, other = (k.slab(k.cache("small", 192)) for _ in range(2))
+    for each in (slab, other):
+        k.charge(each, {2: a})
+    k.set(other.struct.obj_exts_needs_objcg, 0)
+    assert owners(k)[0] == charged((slab, {2: a}))
+
+
+@pytest.mark.parametrize("era", ["6.10", "7.0", "7.3"])
+def test_a_vector_that_could_not_be_allocated(era: str) -> None:
+    # OBJEXTS_ALLOC_FAIL is 4 at first and 1 later: no bits of an address.
+    k = FakeKernel(era)
+    cache = k.cache("small", 192)
+    for value in (1, 4):
+        slab = k.slab(cache)
+        k.set(slab.struct.obj_exts, value)
+        if era == "7.3":
+            k.set(slab.struct.obj_exts_needs_objcg, 1)
+    assert owners(k) == ([], 0, Faults())
+
+
+@pytest.mark.parametrize("era", ["5.9", "5.17"])
+def test_a_mem_cgroup_in_the_vectors_place_is_no_vector(era: str) -> None:
+    k = FakeKernel(era)
+    slab = k.slab(k.cache("small", 192))
+    k.set(slab.struct.member_(k.era.vector), k.root.object)
+    assert owners(k) == ([], 0, Faults())
+
+
+def test_flag_bits_are_no_address() -> None:
+    for era, flags in (("5.9", 1), ("5.17", 3), ("6.10", 7), ("7.0", 7)):
+        k = FakeKernel(era)
+        a = k.memcg("a", k.root)
+        slab = k.slab(k.cache("small", 192))
+        place = k.charge(slab, {20: a})
+        k.set(slab.struct.member_(k.era.vector), place | flags)
+        assert owners(k)[0] == charged((slab, {20: a}))
+
+
+@vector_era
+def test_an_unreadable_vector_is_counted_and_costs_no_other(era: Era) -> None:
+    k = FakeKernel(era)
+    a = k.memcg("a", k.root)
+    cache = k.cache("small", 192)
+    gone, kept = k.slab(cache), k.slab(cache)
+    k.drop(k.charge(gone, {1: a}))
+    k.charge(kept, {2: a})
+    found, unreadable, faults = owners(k)
+    assert found == charged((kept, {2: a}))
+    assert unreadable == 1
+    assert faults == {"filtered out of the dump": 1}
+
+
+def test_a_wild_vector_is_unreadable() -> None:
+    k = FakeKernel("7.0")
+    slab = k.slab(k.cache("small", 192))
+    for word in (0x1001, (1 << 64) - 7, 0xDEAD_0000_0000_0101):
+        k.set(slab.struct.obj_exts, word)
+        for stride in (0, 8, 0xFFFFFFFF):
+            k.set(slab.struct.stride, stride)
+            assert owners(k)[:2] == ([], 1)
+
+
+@vector_era
+def test_an_objcg_belongs_to_a_memory_cgroup_at_a_time(era: Era) -> None:
+    k = FakeKernel(era)
+    a, b = k.memcg("a", k.root), k.memcg("b", k.root)
+    # b went away: its objcg was handed to the root.
+    k.set(b.objcg.memcg, k.root.object)
+    vectors, _ = reader(k)
+    objcgs = [a.objcg.address_, b.objcg.address_, 0x10, a.objcg.address_]
+    group, root = a.object.address_, k.root.object.address_
+    assert vectors.memcg(np.array(objcgs, np.uint64), Faults()).tolist() == [group, root, 0, group]
+
+
+@pytest.mark.parametrize("era", ["4.18", "4.19"])
+def test_before_5_9_there_are_no_vectors(era: str) -> None:
+    k = FakeKernel(era)
+    k.cache("small", 192)
+    with pytest.raises(LookupError, match="no vector"):
+        reader(k)
+
+
+def test_vectors_without_memory_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Memory allocation profiling alone has vectors, too.
+    def table(era: Era) -> dict[str, tuple[int, str]]:
+        types = eras.table(era)
+        types["struct slabobj_ext"] = (8, "0 unsigned long ref")
+        return types
+
+    monkeypatch.setattr(slub, "table", table)
+    k = FakeKernel("6.10")
+    k.cache("small", 192)
+    with pytest.raises(LookupError, match="no objcg"):
+        reader(k)
+
+
+# Child caches
+
+
+@pytest.mark.parametrize("era", ["4.18", "4.19"])
+def test_child_caches_name_their_root_and_their_group(era: str) -> None:
+    k = FakeKernel(era)
+    a, b = k.memcg("a", k.root), k.memcg("b", k.root)
+    other, root = k.cache("other", 64), k.cache("root", 64)
+    k.cache("root(2:a)", 64, root=root, memcg=a)
+    k.cache("root(3:b)", 64, root=root, memcg=b)
+    k.cache("other(3:b)", 64, root=other, memcg=b)
+    # One whose root is on no list, and one that names itself.
+    lost = k.cache("lost", 64)
+    k.set(lost.object.memcg_params.root_cache, 0xFFFF_8880_0001_0000)
+    own = k.cache("own", 64)
+    k.set(own.object.memcg_params.root_cache, own.object)
+    k.set(own.object.memcg_params.memcg, a.object)
+    roots, memcg = SlabMap(Memory(k.prog)).lineage
+    assert roots.tolist() == [0, 1, 1, 1, 0, 5, 6]
+    assert memcg.tolist() == [
+        0, 0, a.object.address_, b.object.address_, b.object.address_, 0, 0
+    ]  # fmt: skip
+
+
+def lineage(kernel: FakeKernel) -> tuple[list[int], list[int]]:
+    roots, memcg = SlabMap(Memory(kernel.prog)).lineage
+    return roots.tolist(), memcg.tolist()
+
+
+def test_until_4_10_a_flag_tells_roots_whose_words_mean_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def table(era: Era) -> dict[str, tuple[int, str]]:
+        types = eras.table(era)
+        size, members = types["struct memcg_cache_params"]
+        types["struct memcg_cache_params"] = size, "0 _Bool is_root_cache\n" + members
+        return types
+
+    monkeypatch.setattr(slub, "table", table)
+    k = FakeKernel("4.18")
+    a = k.memcg("a", k.root)
+    root, other = k.cache("root", 64), k.cache("other", 64)
+    k.cache("root(2:a)", 64, root=root, memcg=a)
+    # A root's array of children stands where a child names its root.
+    for each, word in ((root, other), (other, root)):
+        k.set(each.object.memcg_params.is_root_cache, 1)
+        k.set(each.object.memcg_params.root_cache, word.object)
+        k.set(each.object.memcg_params.memcg, a.object)
+    assert lineage(k) == ([0, 1, 0], [0, 0, a.object.address_])
+
+
+def test_until_4_3_the_parameters_stand_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def table(era: Era) -> dict[str, tuple[int, str]]:
+        types = eras.table(era)
+        size, members = types["struct kmem_cache"]
+        pointer = members.replace("memcg_cache_params memcg", "memcg_cache_params * memcg")
+        types["struct kmem_cache"] = size, pointer
+        return types
+
+    monkeypatch.setattr(slub, "table", table)
+    k = FakeKernel("4.18")
+    a = k.memcg("a", k.root)
+    k.cache("root", 64)
+    child, lost = k.cache("root(2:a)", 64), k.cache("lost", 64)
+    for cache in (child, lost):
+        k.set(cache.object.memcg_params, k.alloc("struct memcg_cache_params", alone=True))
+        k.set(cache.object.memcg_params.root_cache, k.caches[0].object)
+        k.set(cache.object.memcg_params.memcg, a.object)
+    k.drop(int(lost.object.memcg_params))
+    # A root without children has no parameters at all.
+    assert lineage(k) == ([0, 0, 2], [0, a.object.address_, 0])
+
+
+def test_since_5_9_there_are_no_child_caches() -> None:
+    k = FakeKernel("5.9")
+    for name in ("one", "two"):
+        k.cache(name, 64)
+    roots, memcg = SlabMap(Memory(k.prog)).lineage
+    assert roots.tolist() == [0, 1]
+    assert memcg.tolist() == [0, 0]

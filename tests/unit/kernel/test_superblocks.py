@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Super blocks and mounts of a *synthetic* kernel, in places that no test machine has."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from drgn import Object
+from kcensus.engine.memory import Memory
+from kcensus.kernel.vfs.superblocks import MountState, SuperBlocks, superblocks
+
+from tests.unit.fakekernel import FakeKernel
+from tests.unit.fakekernel.files import FILE_ERAS, FakeFiles
+
+ERR_PTR_EINVAL = (1 << 64) - 22
+
+
+@pytest.fixture(params=["4.18", "6.12", "7.3"])
+def files(request: pytest.FixtureRequest) -> FakeFiles:
+    return FakeFiles(FakeKernel(), FILE_ERAS[request.param])
+
+
+def read(files: FakeFiles) -> SuperBlocks:
+    return superblocks(Memory(files.machine.prog))
+
+
+def test_no_super_block() -> None:
+    found = read(FakeFiles(FakeKernel()))
+    assert len(found) == 0
+    assert found.rows(np.array([7], np.uint64)).tolist() == [-1]
+
+
+def test_names_and_numbers(files: FakeFiles) -> None:
+    made = [
+        files.super_block("xfs", b"dm-3", 253 << 20 | 3),
+        files.super_block("fuse", b"0:51", 51, b"ssh\xfffs"),
+        files.super_block("tmpfs", b"a\nb\xe9\x1b" + b"x" * 26, 1 << 20 | 0xFFFFF),
+    ]
+    found = read(files)
+    assert found.address.tolist() == [super_block.address_ for super_block in made]
+    assert found.type == ["xfs", "fuse.ssh\\xfffs", "tmpfs"]
+    assert found.id == ["dm-3", "0:51", "a\nb\\xe9\x1b" + "x" * 26]
+    assert [found.device_name(row) for row in range(3)] == ["253:3", "0:51", "1:1048575"]
+    assert found.root.tolist() == [int(super_block.s_root) for super_block in made]
+    assert found.rows(found.address[[2, 0, 1]]).tolist() == [2, 0, 1]
+    assert found.rows(found.address + np.uint64(8)).tolist() == [-1, -1, -1]
+    assert (found.damaged, found.faults) == (0, {})
+
+
+def test_mount_points(files: FakeFiles) -> None:
+    """Mounts on mounts, over each other, of parts, twice, in other namespaces, and none at all."""
+    root, srv, deep, over, part, twice, guest, pipe, lazy, gone = (
+        files.super_block("t", name.encode())
+        for name in (
+            *("root", "srv", "deep", "over", "part", "twice"),
+            *("guest", "pipe", "lazy", "gone"),
+        )
+    )
+    top = files.mount(root, None)
+    on_srv = files.mount(srv, (top, files.path("srv", root)))
+    files.mount(deep, (on_srv, files.path("a/b", srv)))
+    files.mount(over, (on_srv, srv.s_root[0]))
+    inner = files.path("sub/volume", part)
+    files.mount(part, (top, files.path("volume", root)), root=inner)
+    files.mount(twice, (top, files.path("var/lib/x", root)))
+    files.mount(twice, (top, files.path("x/y", root)))
+    files.mount(twice, (top, files.path("x", root)), root=files.path("below", twice))
+    other = files.machine.alloc("struct mnt_namespace")
+    elsewhere = files.mount(guest, None, namespace=other)
+    files.mount(twice, (elsewhere, files.path("z", guest)), namespace=other)
+    files.mount(pipe, None, namespace=ERR_PTR_EINVAL)
+    files.mount(lazy, None, namespace=0)
+    found = read(files)
+    mounted = MountState.MOUNTED
+    assert dict(zip(found.id, zip(found.state, found.mount, strict=True), strict=True)) == {
+        "root": (mounted, "/"),
+        "srv": (mounted, "/srv"),
+        "deep": (mounted, "/srv/a/b"),
+        "over": (mounted, "/srv"),
+        "part": (mounted, "/volume"),
+        "twice": (mounted, "/x/y"),
+        "guest": (MountState.ELSEWHERE, "/"),
+        "pipe": (MountState.KERNEL, ""),
+        "lazy": (MountState.DETACHED, ""),
+        "gone": (MountState.UNMOUNTED, ""),
+    }
+    assert found.mounts.tolist() == [1, 1, 1, 1, 1, 4, 1, 1, 1, 0]
+    assert found.mount_roots[inner.address_] == "/volume"
+    assert int(part.s_root) not in found.mount_roots
+    assert found.damaged == 0
+    assert gone.address_ == int(found.address[-1])
+
+
+def test_names_of_mount_points_are_bytes(files: FakeFiles) -> None:
+    root, inner = files.super_block("t", b"root"), files.super_block("t", b"inner")
+    top = files.mount(root, None)
+    files.mount(inner, (top, files.path("caf\udce9 [bold]\x1b\n", root)))
+    assert read(files).mount == ["/", "/caf\\xe9 [bold]\x1b\n"]
+
+
+# Damage
+
+
+def mounted_in_a_row(files: FakeFiles, count: int) -> tuple[list[Object], list[Object]]:
+    """Each super block is mounted on ``m`` of the one before."""
+    made = [files.super_block("t", f"{number}".encode()) for number in range(count)]
+    mounts = [files.mount(made[0], None)]
+    for above, below in pairwise(made):
+        mounts.append(files.mount(below, (mounts[-1], files.path("m", above))))
+    return made, mounts
+
+
+def test_a_lost_super_block_costs_itself(files: FakeFiles) -> None:
+    made, _ = mounted_in_a_row(files, 5)
+    files.machine.drop(made[2].address_)
+    found = read(files)
+    assert sorted(found.id) == ["0", "1", "3", "4"]
+    assert found.damaged == 2
+    # What was mounted on it has only the end of its path.
+    assert dict(zip(found.id, found.mount, strict=True)) == {
+        "0": "/",
+        "1": "/m",
+        "3": "?/m",
+        "4": "?/m/m",
+    }
+
+
+def test_lost_mounts(files: FakeFiles) -> None:
+    made, mounts = mounted_in_a_row(files, 3)
+    files.machine.drop(mounts[1].address_)
+    found = read(files)
+    assert found.mount == ["/", "", "?/m"]
+    assert found.damaged == 1
+    assert found.address.tolist() == [super_block.address_ for super_block in made]
+
+
+def test_cycles_end(files: FakeFiles) -> None:
+    made, mounts = mounted_in_a_row(files, 4)
+    k = files.machine
+    k.set(mounts[1].mnt_parent, mounts[3])
+    loop = files.path("a/b", made[3])
+    k.set(loop.d_parent[0].d_parent, loop)
+    k.set(mounts[3].mnt_mountpoint, loop)
+    k.set(made[3].s_list.next, made[2].s_list)
+    found = read(files)
+    assert found.id == ["0", "1", "2", "3"]
+    assert found.damaged == 1
+    assert found.mount[0] == "/"
+    assert all(path.startswith("?") for path in found.mount[1:])
+
+
+def test_a_list_of_mounts_that_bites_its_tail(files: FakeFiles) -> None:
+    made, mounts = mounted_in_a_row(files, 3)
+    k = files.machine
+    if files.era.own_mount_list:
+        k.set(mounts[1].mnt_next_for_sb, mounts[1])
+    else:
+        k.set(mounts[1].mnt_instance.next, mounts[1].mnt_instance)
+    found = read(files)
+    assert found.mounts.tolist() == [1, 1, 1]
+    assert found.mount == ["/", "/m", "/m/m"]
+    assert found.damaged == 1
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("era", ["6.12", "7.3"])
+def test_thousands_take_no_time(era: str) -> None:
+    """A list is followed at microseconds a node, and all lists of mounts together."""
+    files = FakeFiles(FakeKernel(), FILE_ERAS[era])
+    k = files.machine
+    root = files.super_block("t", b"root")
+    top = files.mount(root, None)
+    point = files.path("run/user", root)
+    size = 64 + 512
+    for number in range(2000):
+        # Beside each other, unlike the few that other tests make.
+        place = k.alloc("char", size).address_
+        super_block = Object(k.prog, "struct super_block", address=place)
+        mount = Object(k.prog, "struct mount", address=place + 256)
+        k.list_add_tail(super_block.s_list, k.prog["super_blocks"])
+        k.write(super_block.s_id.address_, f"{number}".encode())
+        k.set(mount.mnt_parent, top)
+        k.set(mount.mnt_mountpoint, point)
+        k.set(mount.mnt.mnt_root, root.s_root[0])
+        k.set(mount.mnt_ns, files.home)
+        if files.era.own_mount_list:
+            k.set(super_block.s_mounts, mount)
+        else:
+            k.list_init(super_block.s_mounts)
+            k.list_add_tail(mount.mnt_instance, super_block.s_mounts)
+    start = time.process_time()
+    found = read(files)
+    assert time.process_time() - start < 2
+    assert len(found) == 2001
+    assert found.mounts.tolist() == [1] * 2001
+    assert found.id[1:] == [f"{number}" for number in range(2000)]

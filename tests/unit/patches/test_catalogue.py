@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The catalogue's files: what ours say, and what becomes of files that are wrong or hostile."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kcensus.patches import CatalogueError, State, Status, load
+from kcensus.patches.catalogue import PACKAGED
+from kcensus.patches.model import FindingRule, Patch
+from kcensus.patches.schema import MOST_BYTES, read_file
+from kcensus.text import printable
+
+CATALOGUE = load(entry_points=False)
+
+# Ids that findings of the analyses name.
+PROMISED = {
+    "cfq-async-starvation",
+    "cfq-removal",
+    "dm-kcopyd-callback-list",
+    "dm-snapshot-cow-in-progress",
+    "dm-snapshot-cow-semaphore",
+    "list-lru-on-demand",
+    "list-lru-per-memcg-arrays",
+    "list-lru-xarray",
+    "negative-dentry-dir-limit",
+    "negative-dentry-hash-limit",
+    "negative-dentry-sysctl-limit",
+    "slab-objcg-controller",
+}
+
+GOOD = """
+id = "ours"
+title = "A patch"
+subsystem = "mm"
+status = "merged"
+summary = "It does something."
+symptom = "Something was slow."
+[detect]
+[[detect.rules]]
+state = "present"
+has = [{ symbol = "ours" }]
+"""
+
+
+def patch_file(directory: Path, text: str = GOOD, name: str = "ours") -> Path:
+    path = directory / f"{name}.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(path: Path) -> str:
+    """The one sentence about a file."""
+    with pytest.raises(CatalogueError) as caught:
+        read_file(path)
+    sentence = str(caught.value)
+    assert sentence == printable(sentence)
+    assert sentence.startswith(str(path))
+    assert len(sentence) < 600
+    return sentence.removeprefix(f"{path}: ")
+
+
+def test_promised_patches_are_there() -> None:
+    assert set(CATALOGUE.patches) >= PROMISED
+
+
+def test_every_patch_says_what_a_reader_wants() -> None:
+    for patch in CATALOGUE.patches.values():
+        assert patch.summary.endswith("."), patch.id
+        assert patch.symptom.endswith("."), patch.id
+        if patch.status in (Status.MERGED, Status.REWORKED):
+            assert patch.commits or patch.stages, patch.id
+            assert patch.release or "release" in patch.summary or not patch.stages, patch.id
+        if patch.status is Status.NEVER_MERGED:
+            assert patch.postings, patch.id
+            assert not patch.release, patch.id
+        if patch.status is Status.DISTRIBUTION:
+            assert patch.backports, patch.id
+
+
+def test_what_takes_the_place_of_a_patch_says_so_too() -> None:
+    for patch in CATALOGUE.patches.values():
+        for other in patch.supersedes:
+            assert patch.id in CATALOGUE.patches[other].superseded_by
+        for rule in patch.detection.rules:
+            assert rule.state is not State.SUPERSEDED or rule.by in patch.superseded_by
+
+
+def test_a_file_of_a_user(tmp_path: Path) -> None:
+    patch_file(tmp_path)
+    catalogue = load([tmp_path], entry_points=False)
+    assert set(catalogue.patches) == {*CATALOGUE.patches, "ours"}
+    assert catalogue.patches["ours"].status is Status.MERGED
+
+
+def test_paragraphs_are_joined_lines(tmp_path: Path) -> None:
+    text = GOOD.replace('"It does something."', '"""\nOne\n line.\n\n\nAnother.\n"""')
+    patch = read_file(patch_file(tmp_path, text))
+    assert isinstance(patch, Patch)
+    assert patch.summary == "One line.\n\nAnother."
+
+
+RULE = """
+[[rules]]
+severity = "warning"
+title = "{value} are wasted"
+at-least = 1
+metric = { analysis = "slab", key = "slab_bytes", what = "all slabs" }
+"""
+
+
+def test_a_file_with_rules_alone(tmp_path: Path) -> None:
+    (rule,) = read_file(patch_file(tmp_path, RULE, "rules"))  # type: ignore[misc]
+    assert isinstance(rule, FindingRule)
+    assert (rule.patch, rule.severity, rule.at_least) == ("", "warning", 1)
+    assert len(load([tmp_path], entry_points=False).rules) == len(CATALOGUE.rules) + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("status =", "statsu =", "status: is missing"),
+        ('title = "A patch"', 'title = "A patch"\ntitel = "x"', "titel: nothing is known of that"),
+        ('title = "A patch"', 'title = "A patch"\nauthor = ["x"]', "is authors meant?"),
+        ('"merged"', '"merged?"', "status: 'merged?' is none of: merged, reworked"),
+        ('"merged"', "true", "status: must be text, not true or false"),
+        ('"A patch"', "1", "title: must be text, not a number"),
+        ('"A patch"', "1.5", "title: must be text, not a number"),
+        ('"A patch"', "2020-01-01", "title: must be text, not a date or time"),
+        ('"A patch"', '["A patch"]', "title: must be text, not a list"),
+        ('"A patch"', '{ a = "A patch" }', "title: must be text, not a table"),
+        ('"A patch"', '" "', "title: is empty"),
+        ('"A patch"', '"\\u001b[31mred"', "title: has characters that cannot be printed"),
+        ('"A patch"', '"a\\u202eb"', "title: has characters that cannot be printed"),
+        ('"ours"\ntitle', '"other"\ntitle', "id: 'other' must be the name of the file, 'ours'"),
+        ('"ours"\ntitle', '"../ours"\ntitle', "id: '../ours' is not of the form"),
+        ('"present"', '"partly"', "detect.rules[0].state: only a series"),
+        ('"present"', '"superseded"', "detect.rules[0].by: belongs to the state superseded"),
+        ('"present"', '"cannot tell"', "detect.rules[0].why: is missing"),
+        ("has = [{ symbol", "has = [{ simbol", "detect.rules[0].has[0]: must ask for exactly one"),
+        ("has = [{ symbol", 'has = [{ type = "x", symbol', "has[0]: must ask for exactly one"),
+        ('has = [{ symbol = "ours" }]', "has = []", "rules[0].has: a rule asks for something"),
+        ('has = [{ symbol = "ours" }]', 'has = "ours"', "has: must be a list, not text"),
+        ('has = [{ symbol = "ours" }]', 'has = ["ours"]', "has[0]: must be a table, not text"),
+        ('symbol = "ours"', 'symbol = "a b"', "has[0].symbol: 'a b' is not of the form"),
+        ('symbol = "ours"', 'member = "struct x"', "has[0].member: 'struct x' is not of the form"),
+        ('symbol = "ours"', "symbol = 1", "has[0].symbol: must be text, not a number"),
+        ("[detect]\n", "[detect]\nmodules = [1]\n", "detect.modules[0]: must be text"),
+        ("[detect]\n", 'release = "5"\n[detect]\n', "release: '5' is not of the form"),
+        ("[detect]\n", 'related = ["a", "a"]\n[detect]\n', "related: names something twice"),
+        ("[detect]\n", '[[commits]]\nhash = "xyz"\n[detect]\n', "commits[0].hash: 'xyz' is not"),
+        ("[detect]\n", '[[commits]]\nnote = "x"\n[detect]\n', "commits[0]: has neither"),
+        ("[detect]\n", '[[posted]]\ndate = "May"\n[detect]\n', "posted[0].date: 'May' is not"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+    assert old in GOOD
+    assert complaint in refusal(patch_file(tmp_path, GOOD.replace(old, new, 1)))
+
+
+FIGURE = '[[figures]]\nname = "a"\nwhat = "b"\nvalue = 1\nunit = "KiB"\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("value = 1", "value = nan", "figures[0].value: is not a number that anything here"),
+        ("value = 1", "value = 1e300", "figures[0].value: is not a number that anything here"),
+        ("value = 1", f"value = 1{'0' * 400}", "figures[0].value: is not a number that anything"),
+        ("value = 1", f"value = 0x{'f' * 999}", "figures[0].value: is not a number that anything"),
+        ("value = 1", "value = true", "figures[0].value: must be a number, not true or false"),
+        ("value = 1", "value = 1\nto = 0", "figures[0].to: must be above value"),
+        ('"KiB"', '"kB"', "figures[0].unit: 'kB' is none of: bytes, KiB"),
+        ('"KiB"', '"KiB"\ngiven = { A = 1 }', "figures[0].given.A: is not of the form"),
+        ('"KiB"', '"KiB"\ngiven = { a = "1" }', "figures[0].given.a: must be a number, not text"),
+        ('"KiB"', f'"KiB"\n{FIGURE}', "figures: two have the same name"),
+        ("[[figures]]", "[[rules]]\n[[figures]]", "rules[0].metric: is missing"),
+    ],
+)
+def test_what_is_wrong_with_a_figure_is_named(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    text = GOOD + FIGURE.replace(old, new, 1)
+    assert complaint in refusal(patch_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("{value}", "{value.__class__}", "title: may have no braces but those of {value}"),
+        ("{value}", "{value}{0}", "title: may have no braces but those of {value}"),
+        ('"warning"', '"fatal"', "severity: 'fatal' is none of: info, notice"),
+        ("at-least = 1", "", "at-least: is missing, and there is no at-most either"),
+        ('key = "slab_bytes"', 'key = "a-b"', "metric.key: 'a-b' is not of the form"),
+    ],
+)
+def test_what_is_wrong_with_a_rule_is_named(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
+    assert complaint in refusal(patch_file(tmp_path, RULE.replace(old, new, 1), "rules"))
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"id: ours\nstatus: merged\n", "is not TOML"),
+        (b"!!python/object/apply:os.system ['true']\n", "is not TOML"),
+        (b"a: &a [*a, *a]\n", "is not TOML"),
+        (b"%YAML 1.1\n---\n", "is not TOML"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"a = " + b"[" * 100_000, "is"),  # nested too deeply, or an error before that
+        (b"a = " + b"9" * 10_000, "is not TOML"),
+        (b"", "id: is missing"),
+        (b"[id]\n", "id: must be text, not a table"),
+        (b"#" * (MOST_BYTES + 1), f"is larger than {MOST_BYTES >> 10} KiB"),
+        (b"id = '" + b"x" * 9000 + b"'", "id: is longer than 8192 characters"),
+        (b"title = 'a'\ntitle = 'b'\n", "is not TOML"),
+    ],
+)
+def test_files_that_are_something_else(tmp_path: Path, data: bytes, complaint: str) -> None:
+    path = tmp_path / "ours.toml"
+    path.write_bytes(data)
+    assert complaint in refusal(path)
+
+
+def test_lists_without_end(tmp_path: Path) -> None:
+    names = ", ".join(f'"a-{at}"' for at in range(1000))
+    text = GOOD.replace("[detect]\n", f"related = [{names}]\n[detect]\n", 1)
+    assert "related: has more than 512 items" in refusal(patch_file(tmp_path, text))
+
+
+@given(data=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode()))
+def test_no_bytes_whatever_do_more_than_be_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "ours.toml"
+    path.write_bytes(GOOD.encode() + data)
+    # A comment or a key more may be well-formed; what is not is refused in the usual way.
+    with suppress(CatalogueError):
+        assert isinstance(read_file(path), Patch)
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.toml")
+    with pytest.raises(CatalogueError, match=r"fifo\.toml: is not a file"):
+        load([tmp_path], entry_points=False)
+    with pytest.raises(CatalogueError, match="gone: is not a directory of patch files"):
+        load([tmp_path / "gone"], entry_points=False)
+
+
+def test_names_of_files_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "a\x1b[31m.toml").write_text("")
+    with pytest.raises(CatalogueError, match=r"a\\x1b\[31m\.toml: id: is missing"):
+        load([tmp_path], entry_points=False)
+
+
+def test_an_id_twice(tmp_path: Path) -> None:
+    text = GOOD.replace('"ours"\ntitle', '"cfq-removal"\ntitle')
+    patch_file(tmp_path, text, "cfq-removal")
+    with pytest.raises(CatalogueError, match=r"id: 'cfq-removal' is taken by .*cfq-removal\.toml"):
+        load([tmp_path], entry_points=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('related = ["gone"]', "related: names unknown 'gone'"),
+        ('fixes = ["ours"]', "fixes: names itself"),
+        ('superseded-by = ["gone"]', "superseded-by: names unknown 'gone'"),
+    ],
+)
+def test_references(tmp_path: Path, line: str, complaint: str) -> None:
+    patch_file(tmp_path, GOOD.replace("[detect]\n", f"{line}\n[detect]\n", 1))
+    with pytest.raises(CatalogueError, match=rf"ours\.toml: {complaint}"):
+        load([tmp_path], entry_points=False)
+
+
+def test_a_series_of_series(tmp_path: Path) -> None:
+    stage = '[[stages]]\npatch = "list-lru-memory"\nwhat = "x"\n'
+    patch_file(tmp_path, GOOD[: GOOD.index("[detect]")] + stage)
+    with pytest.raises(CatalogueError, match="stages: 'list-lru-memory' is a series, too"):
+        load([tmp_path], entry_points=False)
+
+
+def test_a_rule_about_an_unknown_patch(tmp_path: Path) -> None:
+    patch_file(tmp_path, RULE.replace("at-least", 'patch = "gone"\nat-least'), "rules")
+    with pytest.raises(CatalogueError, match=r"/rules\.toml: rules: patch: names unknown 'gone'"):
+        load([tmp_path], entry_points=False)
+
+
+class Point:
+    """An entry point of somebody's package."""
+
+    name = "theirs"
+
+    def __init__(self, offered: object) -> None:
+        self.load = mock.Mock(side_effect=[offered])
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "function", "package"])
+def test_entry_points(tmp_path: Path, kind: str) -> None:
+    patch_file(tmp_path)
+    package = ModuleType("theirs")
+    package.__path__ = [str(tmp_path)]
+    offered = {
+        "path": tmp_path,
+        "text": str(tmp_path),
+        "function": lambda: tmp_path,
+        "package": package,
+    }[kind]
+    with mock.patch.object(importlib.metadata, "entry_points", return_value=[Point(offered)]):
+        assert "ours" in load().patches
+
+
+def test_entry_points_that_fail() -> None:
+    broken = Point(None)
+    broken.load = mock.Mock(side_effect=ImportError("no module \x1b"))
+    with (
+        mock.patch.object(importlib.metadata, "entry_points", return_value=[broken]),
+        pytest.raises(
+            CatalogueError,
+            match=r"theirs of kcensus\.patches: cannot be used \(ImportError: no module \\x1b\)",
+        ),
+    ):
+        load()
+
+
+def test_files_that_are_no_patches_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / ".hidden.toml").write_text("nonsense")
+    assert load([tmp_path], entry_points=False).patches.keys() == CATALOGUE.patches.keys()
+
+
+def test_packaged_files_are_all_read() -> None:
+    assert {path.stem for path in PACKAGED.rglob("*.toml")} == set(CATALOGUE.patches)
+
+
+def test_the_examples_of_the_readme_are_right(tmp_path: Path) -> None:
+    """Each indented block that has keys of ours is part of a file that is read."""
+    readme = (PACKAGED.parent / "README.md").read_text()
+    blocks = [
+        block.replace("\n    ", "\n")
+        for block in re.findall(r"(?:\n    .*|\n(?=\n    ))+", readme)
+        if "[[" in block or "[detect" in block
+    ]
+    parts = [block.replace("predicted = { … }", "") for block in blocks]
+    assert len(parts) == 4
+    head = GOOD[: GOOD.index("[detect]")]
+    figures = FIGURE + 'run = "mounts"\n'
+    text = "\n".join((head, parts[0], parts[1], figures, parts[3]))
+    assert read_file(patch_file(tmp_path, text))
+    assert read_file(patch_file(tmp_path, parts[2], "rules"))

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Detection of patches on *synthetic* sets of types, after kernels that the lab cannot boot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from kcensus.patches import Detected, Prober, State, detect, load, modules
+from kcensus.patches.model import Probe, ProbeKind
+
+from tests.unit import distributions as known
+from tests.unit.distributions import Distribution
+
+PRESENT, ABSENT, SUPERSEDED = State.PRESENT, State.ABSENT, State.SUPERSEDED
+UNKNOWN, PARTLY = State.UNKNOWN, State.PARTLY
+CATALOGUE = load(entry_points=False)
+
+# What no kernel of these has: later than all of them, or never merged.
+LATER = {
+    "blk-mq-hctx-array",
+    "list-lru-deferred-split",
+    "list-lru-explicit-memcg",
+    "list-lru-split-lock",
+    "memcg-objcg-per-node",
+    "negative-dentry-dir-limit",
+    "negative-dentry-limit-2020",
+    "negative-dentry-track-limit",
+    "negative-dentry-unlink-drop",
+    "negative-dentry-unlink-sysctl",
+    "dentry-limit-sysctl",
+    "slab-no-cpu-slab",
+    "slab-obj-exts",
+    "slab-obj-exts-placement",
+    "slab-objcg-bit",
+    "slab-page-type",
+    "slab-sheaves",
+    "workqueue-cpu-pwq",
+    "workqueue-max-active",
+    "workqueue-progress-stamp",
+}
+LIST_LRU = {"list-lru-memory", "list-lru-per-memcg-arrays", "list-lru-on-demand", "list-lru-xarray"}
+RFC = {"negative-dentry-bloat", "negative-dentry-sibling-tail", "negative-dentry-hash-limit"}
+
+TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
+    # list_lrus know no cgroups, copies are without limit, CFQ is there and its fix leaves no trace,
+    # and some kernels called el7 have the limit to negative dentries.
+    "RHEL 7.4": (
+        known.RHEL_7_4,
+        {
+            UNKNOWN: {"cfq-async-starvation", "negative-dentry-sysctl-limit", *RFC},
+            ABSENT: {
+                *LATER,
+                *LIST_LRU,
+                "blk-mq-hctx-table",
+                "cfq-removal",
+                "dm-kcopyd-callback-list",
+                "dm-name-tree",
+                "dm-snapshot-cow-in-progress",
+                "dm-snapshot-cow-semaphore",
+                "list-lru-memcg-lists",
+                "mq-deadline-priorities",
+                "negative-dentry-counter",
+                "negative-dentry-fs-klimit",
+                "slab-memcg-data",
+                "slab-objcg-controller",
+                "slab-struct-slab",
+                "workqueue-inactive-works",
+            },
+        },
+    ),
+    # list_lrus are split by cgroup, in arrays; everything else as before, but no vendor.
+    "4.19": (
+        known.MAINLINE_4_19,
+        {
+            PRESENT: {"list-lru-memcg-lists"},
+            UNKNOWN: {"cfq-async-starvation"},
+            ABSENT: {
+                *LATER,
+                *LIST_LRU,
+                *RFC,
+                "cfq-removal",
+                "dm-kcopyd-callback-list",
+                "dm-snapshot-cow-in-progress",
+                "dm-snapshot-cow-semaphore",
+                "list-lru-cleanup",
+                "list-lru-memcg-aware",
+                "list-lru-memcg-id",
+                "negative-dentry-counter",
+                "negative-dentry-fs-klimit",
+                "negative-dentry-sysctl-limit",
+                "slab-memcg-data",
+                "slab-objcg-controller",
+                "slab-struct-slab",
+            },
+        },
+    ),
+    # The limit is there in its first form, which can deadlock: the rework is not.
+    "4.19 stable, before the rework": (
+        known.STABLE_4_19_SEMAPHORE,
+        {
+            PRESENT: {"dm-snapshot-cow-semaphore", "dm-kcopyd-callback-list"},
+            ABSENT: {"dm-snapshot-cow-in-progress", *LIST_LRU},
+        },
+    ),
+    # "4.18" with dm of 5.4 and blk-mq only; memory cgroups still have caches of their own.
+    "RHEL 8.3": (
+        known.RHEL_8_3,
+        {
+            PRESENT: {
+                "cfq-removal",
+                "dm-kcopyd-callback-list",
+                "dm-snapshot-cow-in-progress",
+                "list-lru-memcg-lists",
+                "negative-dentry-counter",
+            },
+            SUPERSEDED: {"cfq-async-starvation", "dm-snapshot-cow-semaphore"},
+            ABSENT: {
+                *LATER,
+                *LIST_LRU,
+                *RFC,
+                "blk-mq-hctx-table",
+                "dm-name-tree",
+                "mq-deadline-priorities",
+                "negative-dentry-fs-klimit",
+                "negative-dentry-sysctl-limit",
+                "slab-memcg-data",
+                "slab-objcg-controller",
+                "workqueue-inactive-works",
+            },
+        },
+    ),
+    # "4.18" with the slab controller of 5.9 and 5.11 and the vendor's own limit to dentries; the
+    # owner's word in struct page stands in a union that keeps the vendor's binary interface.
+    "RHEL 8.10": (
+        known.RHEL_8_10,
+        {
+            PRESENT: {
+                "cfq-removal",
+                "dm-kcopyd-callback-list",
+                "dm-name-tree",
+                "dm-snapshot-cow-in-progress",
+                "list-lru-memcg-lists",
+                "mq-deadline-priorities",
+                "negative-dentry-counter",
+                "negative-dentry-fs-klimit",
+                "slab-memcg-data",
+                "slab-objcg-controller",
+                "workqueue-inactive-works",
+            },
+            SUPERSEDED: {"cfq-async-starvation", "dm-snapshot-cow-semaphore"},
+            ABSENT: {*LATER, *LIST_LRU, *RFC, "negative-dentry-sysctl-limit", "slab-struct-slab"},
+        },
+    ),
+    # "5.14" as it was: arrays, and no vendor's limit.
+    "RHEL 9.0": (
+        known.RHEL_9_0,
+        {
+            PRESENT: {
+                "cfq-removal",
+                "dm-kcopyd-callback-list",
+                "dm-name-tree",
+                "dm-snapshot-cow-in-progress",
+                "list-lru-memcg-aware",
+                "list-lru-memcg-lists",
+                "mq-deadline-priorities",
+                "slab-memcg-data",
+                "slab-objcg-controller",
+                "workqueue-inactive-works",
+            },
+            ABSENT: {
+                *LATER,
+                *LIST_LRU,
+                *RFC,
+                "blk-mq-hctx-table",
+                "list-lru-cleanup",
+                "list-lru-memcg-id",
+                "negative-dentry-fs-klimit",
+                "negative-dentry-sysctl-limit",
+                "slab-struct-slab",
+            },
+        },
+    ),
+    # "5.14" with the list_lru series of 5.18, struct slab of 5.17, an xarray of hardware queues.
+    "RHEL 9.2": (
+        known.RHEL_9_2,
+        {
+            PRESENT: {
+                *LIST_LRU,
+                "blk-mq-hctx-table",
+                "kmem-cache-alloc-lru",
+                "list-lru-cleanup",
+                "list-lru-memcg-id",
+                "list-lru-memcg-lists",
+                "slab-objcg-controller",
+                "slab-struct-slab",
+            },
+            ABSENT: {*LATER, *RFC, "negative-dentry-fs-klimit", "negative-dentry-sysctl-limit"},
+        },
+    ),
+    "RHEL 9.4": (
+        known.RHEL_9_4,
+        {
+            PRESENT: {*LIST_LRU, "dm-snapshot-cow-in-progress", "slab-struct-slab"},
+            SUPERSEDED: {"cfq-async-starvation", "dm-snapshot-cow-semaphore"},
+            ABSENT: {*LATER, *RFC},
+        },
+    ),
+    # The series behind a pointer of Oracle's, and some UEKs have the limit to negative dentries.
+    "UEK 7": (
+        known.UEK_7,
+        {
+            PRESENT: {
+                *LIST_LRU,
+                "dm-snapshot-cow-in-progress",
+                "list-lru-memcg-id",
+                "list-lru-memcg-lists",
+                "slab-objcg-controller",
+            },
+            UNKNOWN: {"negative-dentry-sysctl-limit"},
+            ABSENT: {*LATER, *RFC, "negative-dentry-fs-klimit", "slab-struct-slab"},
+        },
+    ),
+}
+
+
+def detected(kernel: Distribution, lacking: tuple[str, ...] = ()) -> dict[str, Detected]:
+    return detect(CATALOGUE.patches, Prober(kernel.program(), lacking), kernel.release)
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_synthetic_distribution(name: str) -> None:
+    kernel, truth = TRUTH[name]
+    found = detected(kernel)
+    expected = {patch: state for state, patches in truth.items() for patch in patches}
+    assert {patch: found[patch].state for patch in expected} == expected
+    assert all(found[patch].reason for patch in found)
+
+
+def test_every_patch_has_a_truth_on_some_synthetic_kernel() -> None:
+    told = {patch for _, truth in TRUTH.values() for ids in truth.values() for patch in ids}
+    # What the sources of these kernels say nothing about; the lab's kernels do.
+    assert set(CATALOGUE.patches) - told == {"fsnotify-lazy-parent-watched"}
+
+
+def test_a_reason_names_what_was_found() -> None:
+    found = detected(known.RHEL_9_2)
+    assert found["list-lru-xarray"].reason == "struct list_lru has xa"
+    assert found["dm-snapshot-cow-semaphore"].reason == (
+        "struct dm_snapshot has in_progress; dm-snapshot-cow-in-progress took its place"
+    )
+    assert found["negative-dentry-unlink-sysctl"].reason == "no symbol dentry_negative_policy"
+    older = detected(known.RHEL_9_0)
+    assert (
+        older["list-lru-xarray"].reason == "struct list_lru has no xa, struct list_lru has no ext"
+    )
+
+
+def test_a_release_is_evidence_only_where_types_cannot_tell() -> None:
+    reason = detected(known.RHEL_7_4)["cfq-async-starvation"].reason
+    assert "best evidence" in reason
+    assert "changelog" in reason
+    renamed = replace(known.RHEL_7_4, release="6.1.0")
+    assert detected(renamed)["cfq-async-starvation"].state is UNKNOWN
+    assert detected(renamed)["negative-dentry-sysctl-limit"].state is ABSENT
+
+
+def test_types_decide_not_versions() -> None:
+    for kernel in (known.RHEL_7_4, known.RHEL_9_2):
+        for release in ("2.6.32", "5.18.0", "99.0"):
+            found = detected(replace(kernel, release=release))
+            same = detected(kernel)
+            for patch, one in same.items():
+                undetectable = one.patch.detection.undetectable
+                if undetectable is None or not undetectable.carriers:
+                    assert found[patch].state is one.state
+
+
+def test_types_of_a_module_that_is_not_loaded_prove_nothing() -> None:
+    structs = {
+        name: members
+        for name, members in known.RHEL_9_2.structs.items()
+        if name not in ("dm_snapshot", "dm_kcopyd_client", "hash_cell")
+    }
+    found = detected(replace(known.RHEL_9_2, structs=structs))
+    for patch in ("dm-snapshot-cow-in-progress", "dm-snapshot-cow-semaphore", "dm-name-tree"):
+        assert found[patch].state is UNKNOWN
+        assert "is not loaded" in found[patch].reason
+    lacking = ("debug info of module dm_mod of kernel x is missing: install it",)
+    found = detected(replace(known.RHEL_9_2, structs=structs), lacking)
+    assert found["dm-kcopyd-callback-list"].reason == (
+        "no struct dm_kcopyd_client, but dm_mod is loaded without debug info"
+    )
+    assert "dm_snapshot is not loaded" in found["dm-snapshot-cow-in-progress"].reason
+    # What is built in is not affected.
+    assert found["list-lru-memory"].state is PRESENT
+
+
+def test_kernels_without_kernel_memory_accounting() -> None:
+    structs = known.MAINLINE_4_19.without_members(mem_cgroup=("kmemcg_id",))
+    structs["list_lru_node"] = ("lock", "lru", "nr_items")
+    kernel = replace(known.MAINLINE_4_19, structs=structs, symbols=())
+    found = detected(kernel)
+    for patch in (*LIST_LRU, "list-lru-memcg-lists", "slab-objcg-controller", "list-lru-memcg-id"):
+        assert found[patch].state is UNKNOWN, patch
+        assert "without accounting of kernel memory" in found[patch].reason
+
+
+def test_a_series_that_is_there_in_part() -> None:
+    structs = known.RHEL_9_0.structs | {"list_lru_memcg": ("rcu", "node")}
+    found = detected(replace(known.RHEL_9_0, structs=structs))
+    series = found["list-lru-memory"]
+    assert (series.state, series.stage) == (PARTLY, "list-lru-per-memcg-arrays")
+    assert "list-lru-xarray is absent" in series.reason
+    assert found["list-lru-on-demand"].state is UNKNOWN
+
+
+def test_the_dentry_series_in_a_vendors_kernel() -> None:
+    names = (*known.RHEL_9_2.enumerators, "D_WALK_SKIP_SIBLINGS")
+    found = detected(replace(known.RHEL_9_2, enumerators=names))
+    assert found["negative-dentry-sibling-tail"].state is PRESENT
+    assert found["negative-dentry-hash-limit"].state is UNKNOWN
+    assert found["negative-dentry-bloat"].state is UNKNOWN
+
+
+def test_a_type_that_is_only_declared_is_unknown() -> None:
+    prog = known.RHEL_9_2.program()
+    declared = prog.struct_type("xa_only", None, None)
+
+    def find(prog: object, kinds: object, name: str, file: object) -> object:
+        return declared if name == "xa_only" else None
+
+    prog.register_type_finder("declared", find, enable_index=0)  # type: ignore[arg-type]
+    prober = Prober(prog)
+    for probe in (
+        Probe(ProbeKind.TYPE, "struct xa_only"),
+        Probe(ProbeKind.MEMBER, "struct xa_only.xa"),
+    ):
+        answer = prober.ask(probe)
+        assert answer.value is None
+        assert "not described" in answer.reason
+
+
+@pytest.mark.parametrize("name", ["struct", "const", "struct int", "struct x\u00b2"])
+def test_what_cannot_name_a_type_names_none(name: str) -> None:
+    prober = Prober(known.RHEL_9_2.program())
+    assert prober.ask(Probe(ProbeKind.TYPE, name)).value is False
+    assert prober.ask(Probe(ProbeKind.MEMBER, f"{name}.x")).value is False
+
+
+def test_members_behind_pointers_and_in_anonymous_unions() -> None:
+    prober = Prober(known.UEK_7.program())
+
+    def there(path: str, kernel: Prober = prober) -> bool | None:
+        return kernel.ask(Probe(ProbeKind.MEMBER, path)).value
+
+    assert there("struct list_lru.ext.xa") is True
+    assert there("struct list_lru.ext.gone") is False
+    assert there("struct list_lru.node.xa") is False  # not a struct
+    assert there("struct page.memcg_data", Prober(known.RHEL_8_10.program())) is True
+    assert there("struct page.rh_reserved_mem_cgroup", Prober(known.RHEL_8_10.program())) is True
+
+
+def test_modules_that_detection_needs() -> None:
+    assert modules(CATALOGUE.patches) == ("dm_mod", "dm_snapshot", "mq_deadline")
+
+
+def test_parameters_of_modules() -> None:
+    probe = Probe(ProbeKind.PARAMETER, "dm_snapshot.snapshot_cow_threshold")
+    without = known.RHEL_9_2
+    assert Prober(without.program()).ask(probe).value is None  # perhaps it is not loaded
+    symbols = (*without.symbols, "__param_snapshot_cow_threshold")
+    assert Prober(replace(without, symbols=symbols).program()).ask(probe).value is True

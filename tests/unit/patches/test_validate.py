@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Verdicts on pairs of targets, with made-up figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from kcensus import cli
+from kcensus.analyses import Analysis, Context
+from kcensus.kernel.machine import Machine
+from kcensus.patches import CatalogueError, Detected, State, load
+from kcensus.patches.schema import read_file
+from kcensus.patches.validate import Refused, Side, Verdict, interval, judge, look_at
+from kcensus.patches.verdict import validation_result
+from kcensus.results import Figure, Result, Severity, Unit
+
+from tests.unit import distributions as known
+from tests.unit.patches.test_catalogue import FIGURE, GOOD, patch_file
+
+PATCHES = load(entry_points=False).patches
+SERIES = PATCHES["list-lru-memory"]
+MIB = 1 << 20
+
+
+def measured(bytes_: int, **figures: int) -> Result:
+    values = {
+        "superblocks": 100,
+        "memcgs_online": 100,
+        "projected_xarray_bytes": MIB,
+        "shrinker_map_bytes": 0,
+    } | figures
+    summary = {
+        name: Figure(value, Unit.BYTES if name.endswith("bytes") else Unit.COUNT)
+        for name, value in (values | {"structural_bytes": bytes_}).items()
+    }
+    return Result("list-lru", "x", "0", summary=summary)
+
+
+def side(name: str, state: State, bytes_: int, **figures: int) -> Side:
+    return Side(
+        target=name,
+        kernel="6.1",
+        detected=Detected(SERIES, state, "made up"),
+        results={"list-lru": measured(bytes_, **figures)},
+        failed={},
+        ram_bytes=1000 * MIB,
+        cpus=2,
+        uptime_seconds=100.0,
+    )
+
+
+BEFORE = side("A", State.ABSENT, 100 * MIB)
+AFTER = side("B", State.PRESENT, 10 * MIB)
+
+
+def verdict(before: Side = BEFORE, after: Side = AFTER) -> tuple[Verdict, str]:
+    judgement = judge(SERIES, [look_at(SERIES, before, after)])
+    return judgement.verdict, "; ".join(judgement.reasons)
+
+
+def test_confirmed() -> None:
+    assert verdict() == (Verdict.CONFIRMED, "")
+    judgement = judge(SERIES, [look_at(SERIES, BEFORE, AFTER)])
+    assert judgement.change == judgement.low == judgement.high == 0.9
+    assert judgement.pairs[0].predicted == MIB
+    # 24,464 MB and 4,367 MB were published.
+    assert judgement.claimed == pytest.approx(0.8215, abs=1e-4)
+
+
+def test_a_claim_is_of_bytes_alone() -> None:
+    # Its run has a stall of 27 seconds, too.
+    patch = PATCHES["dm-snapshot-cow-semaphore"]
+    figures = tuple(
+        replace(one, value=1e12) if one.name == "stall" else one for one in patch.figures
+    )
+    pair = look_at(SERIES, BEFORE, AFTER)
+    claimed = judge(replace(patch, figures=figures), [pair]).claimed
+    assert claimed == pytest.approx(1 - 130 / 10240)
+
+
+def test_contradicted() -> None:
+    assert verdict(after=side("B", State.PRESENT, 100 * MIB))[0] is Verdict.CONTRADICTED
+    assert verdict(after=side("B", State.PRESENT, 150 * MIB))[0] is Verdict.CONTRADICTED
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (BEFORE, side("B", State.PRESENT, 95 * MIB), "less than 10% is not told from noise"),
+        (side("A", State.ABSENT, 1000), AFTER, "A does not show what the patch is for"),
+        (side("A", State.UNKNOWN, 100 * MIB), AFTER, "it cannot be told whether both have"),
+        (BEFORE, replace(AFTER, cpus=4), "they are not alike: CPUs 2 and 4"),
+        (BEFORE, replace(AFTER, ram_bytes=2000 * MIB), "RAM 1,000.0 MiB and 2.0 GiB"),
+        (BEFORE, replace(AFTER, uptime_seconds=500.0), "uptime 1 min 40 s and 8 min 20 s"),
+        (BEFORE, side("B", State.PRESENT, 1, superblocks=80), "super blocks 100 and 80"),
+        (
+            side("A", State.ABSENT, 100 * MIB, memcgs_online=2),
+            side("B", State.PRESENT, 1, memcgs_online=2),
+            "the load is not there: 2 and 2 memory cgroups, at least 10 are needed",
+        ),
+    ],
+)
+def test_inconclusive(before: Side, after: Side, why: str) -> None:
+    found, reasons = verdict(before, after)
+    assert found is Verdict.INCONCLUSIVE
+    assert why in reasons
+
+
+def test_what_is_near_enough_counts() -> None:
+    after = replace(side("B", State.PRESENT, 10 * MIB, superblocks=95), ram_bytes=980 * MIB)
+    assert verdict(after=replace(after, uptime_seconds=399.0))[0] is Verdict.CONFIRMED
+
+
+def test_what_is_not_known_does_not_count_against_a_pair() -> None:
+    after = replace(AFTER, cpus=None, uptime_seconds=None)
+    judgement = judge(SERIES, [look_at(SERIES, BEFORE, after)])
+    assert judgement.verdict is Verdict.CONFIRMED
+    made = validation_result(SERIES, judgement)
+    assert "as far as known (nothing is of: CPUs, uptime)" in made.findings[0].evidence
+
+
+def test_a_load_that_is_not_known_counts() -> None:
+    results = {"list-lru": measured(10 * MIB)}
+    del results["list-lru"].summary["superblocks"]
+    found, reasons = verdict(after=replace(AFTER, results=results))
+    assert found is Verdict.INCONCLUSIVE
+    assert "the load is not known: list-lru has no figure superblocks here" in reasons
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (State.ABSENT, State.ABSENT, "neither of A and B has list-lru-memory"),
+        (State.PARTLY, State.ABSENT, "neither of A and B has list-lru-memory"),
+        (State.PRESENT, State.PRESENT, "both of A and B have list-lru-memory"),
+        (State.SUPERSEDED, State.PRESENT, "both of A and B have list-lru-memory"),
+        (State.PRESENT, State.ABSENT, "A has list-lru-memory and B lacks it: swap them"),
+    ],
+)
+def test_what_is_no_pair(before: State, after: State, why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        look_at(SERIES, side("A", before, MIB), side("B", after, MIB))
+
+
+def test_no_figure_no_pair() -> None:
+    broken = replace(AFTER, results={}, failed={"list-lru": "no debug info"})
+    with pytest.raises(Refused, match=r"is not to be had: list-lru has no result here \(no debug"):
+        look_at(SERIES, BEFORE, broken)
+
+
+SWITCHED = replace(
+    SERIES,
+    validation=replace(SERIES.validation, switch="limit"),  # type: ignore[type-var]
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (5, 5, "and limit is 5 on both"),
+        (5, 9, "limit is 5 on A and 9 on B: swap them"),
+        (None, 5, "and limit cannot be read"),
+    ],
+)
+def test_switches(before: int | None, after: int, why: str) -> None:
+    has_it = [side(name, State.PRESENT, 100 * MIB) for name in "AB"]
+    with pytest.raises(Refused, match=why):
+        look_at(SWITCHED, replace(has_it[0], switch=before), replace(has_it[1], switch=after))
+
+
+def test_a_patch_that_is_switched_off_makes_a_pair() -> None:
+    off = replace(side("A", State.PRESENT, 100 * MIB), switch=2**32 - 1)
+    on = replace(AFTER, switch=2048)
+    assert judge(SWITCHED, [look_at(SWITCHED, off, on)]).verdict is Verdict.CONFIRMED
+
+
+def pairs(*after: int) -> list[Any]:
+    return [look_at(SERIES, BEFORE, side("B", State.PRESENT, one * MIB)) for one in after]
+
+
+def test_several_pairs() -> None:
+    judgement = judge(SERIES, pairs(10, 20, 30))
+    assert judgement.verdict is Verdict.CONFIRMED
+    assert judgement.change == pytest.approx(0.8)
+    assert (judgement.low, judgement.high) == (pytest.approx(0.7), pytest.approx(0.9))
+    made = validation_result(SERIES, judgement)
+    assert made.summary["after"].value == 20 * MIB
+    assert made.summary["change_low"].value == judgement.low
+    assert made.target.endswith("and 2 more")
+
+
+def test_pairs_that_disagree() -> None:
+    judgement = judge(SERIES, pairs(10, 200, 20, 150, 30))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.low < 0 < judgement.high
+    assert judge(SERIES, pairs(110, 120, 130)).verdict is Verdict.CONTRADICTED
+
+
+def test_pairs_that_are_not_alike_do_not_count() -> None:
+    odd = look_at(SERIES, BEFORE, replace(side("B", State.PRESENT, 500 * MIB), cpus=64))
+    judgement = judge(SERIES, [*pairs(10, 20), odd])
+    assert judgement.verdict is Verdict.CONFIRMED
+    assert judgement.high <= 0.9
+    made = validation_result(SERIES, judgement)
+    assert made.tables["pairs"].frame["useful"].tolist() == [True, True, False]
+    # Its 500 MiB are in no median either.
+    assert (made.summary["before"].value, made.summary["after"].value) == (100 * MIB, 15 * MIB)
+
+
+def test_interval_is_always_the_same() -> None:
+    changes = [0.1, 0.5, 0.52, 0.55, 0.9]
+    low, high = interval(changes)
+    assert (low, high) == interval(list(reversed(changes)))
+    assert 0.1 <= low < 0.52 < high <= 0.9
+    assert interval([0.3]) == (0.3, 0.3)
+
+
+def test_severity_follows_the_verdict() -> None:
+    severities = []
+    for after in (10, 100, 95):
+        judgement = judge(SERIES, pairs(after))
+        (finding,) = validation_result(SERIES, judgement).findings
+        assert finding.title.startswith(judgement.verdict.value)
+        assert finding.patch == SERIES.id
+        severities.append(finding.severity)
+    assert severities == [Severity.INFO, Severity.WARNING, Severity.NOTICE]
+
+
+# Files
+
+VALIDATE = """
+[validate]
+symptom-at-least = 1
+metric = { analysis = "slab", key = "slab_bytes", what = "slabs" }
+[[validate.workload]]
+metric = { analysis = "slab", key = "caches", what = "caches" }
+within = 0.1
+at-least = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("symptom-at-least = 1", "", "validate.symptom-at-least: is missing"),
+        ("within = 0.1", "", "validate.workload[0].within: is missing"),
+        ("symptom-at-least = 1", 'symptom-at-least = 1\nclaim = "x"', "no published figure is of"),
+        ("symptom-at-least = 1", 'symptom-at-least = 1\nswitch = "a b"', "switch: 'a b' is not"),
+        (VALIDATE[VALIDATE.index("[[") :], "", "validate.workload: is missing: how else"),
+    ],
+)
+def test_files(tmp_path: Any, old: str, new: str, complaint: str) -> None:
+    assert read_file(patch_file(tmp_path, GOOD + FIGURE + VALIDATE))
+    with pytest.raises(CatalogueError) as caught:
+        read_file(patch_file(tmp_path, GOOD + FIGURE + VALIDATE.replace(old, new)))
+    assert complaint in str(caught.value)
+
+
+# The command
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
+    """Run ``kcensus validate ARGS``; (exit status, stdout, stderr)."""
+    sizes = {"old": 100, "new": 10, "worse": 200, "small": 0, "odd": 95}
+
+    def open_target(spec: str, symbols: object = (), **_: object) -> Any:
+        kernel = known.RHEL_9_0 if spec in ("old", "small") else known.RHEL_9_2
+        return SimpleNamespace(
+            prog=kernel.program(),
+            name=spec,
+            kernel=kernel.release,
+            live=False,
+            shareable=False,
+            compressed=False,
+            recorded_for=None,
+            need_modules=lambda *names: [],
+        )
+
+    def analyse(context: Context) -> Result:
+        return measured(sizes[context.name] * MIB)
+
+    analysis = Analysis("list-lru", "?", analyse)
+    size = Machine(ram_bytes=1 << 30, cpus=2, uptime_seconds=60.0)
+    with (
+        mock.patch("kcensus.sources.open_target", open_target),
+        mock.patch("kcensus.analyses.analyses", return_value={"list-lru": analysis}),
+        mock.patch("kcensus.kernel.machine.machine", return_value=size),
+    ):
+
+        def run(*args: str) -> tuple[int, str, str]:
+            status = cli.main(["validate", *args])
+            return (status, *capsys.readouterr())
+
+        yield run
+
+
+@pytest.mark.parametrize(
+    ("targets", "status", "word"),
+    [
+        (("old", "new"), 0, "confirmed"),
+        (("old", "worse"), 1, "contradicted"),
+        (("old", "odd"), 5, "inconclusive"),
+        (("small", "new"), 5, "inconclusive"),
+        (("old", "new", "--more", "old", "worse"), 5, "inconclusive"),
+    ],
+)
+def test_exit_status_follows_the_verdict(
+    run: Any, targets: tuple[str, ...], status: int, word: str
+) -> None:
+    done, out, err = run("list-lru-memory", *targets, "--json")
+    assert (done, err) == (status, "")
+    assert json.loads(out)["summary"]["verdict"] == word
+    assert run("list-lru-memory", *targets)[0] == status
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("list-lru-memory", "old", "old"), "old and old are the same."),
+        (("list-lru-memory", "old", "./old"), "old and ./old are the same."),
+        (("list-lru-memory", "new", "old"), "new has list-lru-memory and old lacks it: swap them."),
+        (("list-lru-memory", "new", "worse"), "both of new and worse have list-lru-memory"),
+        (("list-lru-memory", "old", "small"), "neither of old and small has list-lru-memory"),
+        (("nothing", "old", "new"), "the patch 'nothing' is not known; those that have are:"),
+        (("cfq-removal", "old", "new"), "'cfq-removal' has no figure that a pair could show"),
+        (("list-lru-memory", "old", "new", "--more", "old", "new"), "a pair given twice"),
+    ],
+)
+def test_nonsense_is_refused_in_one_sentence(
+    run: Any, args: tuple[str, ...], complaint: str
+) -> None:
+    status, out, err = run(*args)
+    assert (status, out) == (2, "")
+    sentence, hint = err.splitlines()
+    assert complaint in sentence
+    assert hint == "Try 'kcensus validate --help'."

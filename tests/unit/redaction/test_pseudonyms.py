@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Pseudonyms keep the shape of names and nothing else; tokens are found where they stand alone."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kcensus.redaction.pseudonyms import KEY_BYTES, Pseudonyms, new_key
+from kcensus.redaction.tokens import TokenSet, token_hashes
+
+_KEY = b"not much of a secret"
+_NAMES = Pseudonyms(_KEY)
+_WORD = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
+
+names = st.binary(min_size=1, max_size=300) | st.text(
+    "abcdefxyzABCDEFXYZ0123456789.-_ é日", max_size=60
+).map(str.encode)
+
+
+def _replaced(raw: bytes, pseudonyms: Pseudonyms = _NAMES) -> bytes:
+    buffer = np.frombuffer(raw, np.uint8).copy()
+    pseudonyms.replace(buffer, np.ones(len(buffer), np.bool_))
+    return buffer.tobytes()
+
+
+def _kind(byte: int) -> str:
+    for kind in ("09", "af", "gz", "AF", "GZ"):
+        if ord(kind[0]) <= byte <= ord(kind[1]):
+            return kind
+    return "gz" if byte >= 128 else chr(byte)
+
+
+@given(names)
+def test_the_shape_stays_and_every_word_changes(raw: bytes) -> None:
+    new = _replaced(raw)
+    assert [_kind(byte) for byte in new] == [_kind(byte) for byte in raw]
+    for word in _WORD.finditer(raw):
+        if word[0][0] < 128:
+            assert new[word.start()] != word[0][0]
+
+
+@given(st.lists(names, max_size=8), st.sampled_from([b"/", b"-", b"\0", b". "]))
+def test_a_word_is_replaced_equally_wherever_it_stands(parts: list[bytes], glue: bytes) -> None:
+    assert _replaced(glue.join(parts)) == glue.join(_replaced(part) for part in parts)
+
+
+def test_words_of_one_shape_stay_different() -> None:
+    kinds = (b"0123456789", b"abcdef", b"ghijklmnopqrstuvwxyz", b"ABCDEF")
+    for size in range(1, 5):
+        words = [bytes(word) for word in itertools.product(*kinds[:size])]
+        new = _replaced(b"-".join(words)).split(b"-")
+        assert len(set(new)) == len(words)
+    digits = [b"%05d" % number for number in range(100000)]
+    assert len(set(_replaced(b".".join(digits)).split(b"."))) == len(digits)
+
+
+def test_the_key_decides() -> None:
+    raw = b"a file name of some length 0123456789"
+    assert _replaced(raw) == _replaced(raw, Pseudonyms(_KEY))
+    assert _replaced(raw) != _replaced(raw, Pseudonyms(_KEY + b"!"))
+    assert len(new_key()) == KEY_BYTES
+    assert new_key() != new_key()
+
+
+def test_pseudonyms_are_all_over_the_place() -> None:
+    """No letter is preferred, and neighbours have nothing in common."""
+    words = [b"%08d" % number for number in range(20000)]
+    new = np.frombuffer(_replaced(b" ".join(words)).replace(b" ", b""), np.uint8).reshape(-1, 8)
+    for column in range(8):
+        counts = np.bincount(new[:, column] - ord("0"), minlength=10)
+        # The first digit never differs among the originals, and moves by nine amounts.
+        expected = 20000 / (9 if column == 0 else 10)
+        assert (np.abs(counts[counts > 0] - expected) < 6 * expected**0.5).all()
+        assert np.count_nonzero(counts) == (9 if column == 0 else 10)
+    assert abs(np.mean(new[1:] == new[:-1]) - 0.1) < 0.01
+
+
+def test_only_what_is_wanted_is_replaced() -> None:
+    raw = b"keep this but not that, ever"
+    wanted = np.zeros(len(raw), np.bool_)
+    wanted[18:22] = True
+    buffer = np.frombuffer(raw, np.uint8).copy()
+    _NAMES.replace(buffer, wanted)
+    assert buffer.tobytes() == raw.replace(b"that", _replaced(b"that"))
+    assert buffer.tobytes() != raw
+
+
+def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = b" ".join(b"word%d" % number for number in range(1000)) + b" " + b"x" * 3000
+    whole = _replaced(raw)
+    monkeypatch.setattr("kcensus.redaction.pseudonyms._BLOCK", 7)
+    assert _replaced(raw) == whole
+
+
+def _found(known: list[bytes], raw: bytes) -> list[bytes]:
+    tokens = TokenSet(token_hashes(np.frombuffer(b"\0".join(known), np.uint8)))
+    found = tokens.find(np.frombuffer(raw, np.uint8))
+    edges = np.flatnonzero(np.diff(np.pad(found.astype(np.int8), 1)))
+    return [raw[start:end] for start, end in edges.reshape(-1, 2).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("raw", "found"),
+    [
+        (b"secret", True),
+        (b"\0secret\0", True),
+        (b"/srv/secret/x", True),
+        (b"(secret, twice)", True),
+        (b"name=secret:1", True),
+        (b"\xff\xffsecret\0", True),
+        (b"\x06\x00xsecret\x01", True),  # as in a directory of XFS
+        (b"\x07\x00xsecret\x01", False),
+        (b"secrets", False),
+        (b"a-secret", False),
+        (b"secre\0t", False),
+    ],
+)
+def test_tokens_are_found_by_themselves(raw: bytes, found: bool) -> None:
+    assert _found([b"secret"], raw) == ([b"secret"] if found else [])
+
+
+def test_odd_names_are_found() -> None:
+    known = [b"two words", b"caf\xe9 noir", b"a\n[bold]b", b"abc", b"1234567", b"12345678"]
+    assert _found(known, b"\0two words\0caf\xe9 noir\0") == [b"two words", b"caf\xe9 noir"]
+    assert _found(known, b"x\n[bold]b\0") == [b"[bold]b"]
+    assert _found(known, b"abc\x001234567\0") == []  # these are found by chance
+    assert _found(known, b"\x0012345678\0") == [b"12345678"]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.binary(min_size=1, max_size=40), max_size=6),
+    st.lists(st.binary(min_size=1, max_size=40), max_size=6),
+)
+def test_every_string_between_separators_is_found(known: list[bytes], more: list[bytes]) -> None:
+    raw = b"\0".join([*more, *known])
+    tokens = [
+        token
+        for name in known
+        for token in re.split(rb"[\0-\x1f/\x7f]+", name)
+        if len(token) >= 4 and (len(token) >= 8 or not token.isdigit())
+    ]
+    whole = b"\0".join(_found(known, raw))
+    assert all(token in whole for token in tokens)
+
+
+def test_without_leaves_the_others() -> None:
+    def hashes(*words: bytes) -> np.ndarray:
+        return token_hashes(np.frombuffer(b"\0".join(words), np.uint8))
+
+    tokens = TokenSet(hashes(b"dentry", b"invoice")).without(hashes(b"dentry", b"inode_cache"))
+    assert len(tokens) == 1
+    assert tokens.find(np.frombuffer(b"dentry/invoice", np.uint8)).sum() == 7
+    nothing = TokenSet(np.empty(0, np.uint64))
+    assert not nothing.find(np.frombuffer(b"dentry", np.uint8)).any()
+    assert len(tokens.find(np.empty(0, np.uint8))) == 0

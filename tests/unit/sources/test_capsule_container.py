@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The file that a capsule is: whole, truncated, damaged, lying about itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import drgn
+import numpy as np
+import pytest
+import zstandard
+from kcensus.analyses import analyses
+from kcensus.sources import TargetError, open_target
+from kcensus.sources.capsule import BadCapsule
+from kcensus.sources.capsule.container import (
+    BLOCK_PAGES,
+    CannotWrite,
+    Reader,
+    Writer,
+    is_capsule,
+)
+from kcensus.sources.capsule.pages import PageStore
+from kcensus.sources.faults import REASONS, UNRECORDED, reason
+
+from tests.unit.capsules import HEADER, RUN, put_together, recorded, take_apart, with_manifest
+
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("capsule") / "good.capsule"
+    return recorded(path, [analyses()["slab"]]).read_bytes()
+
+
+def refused(data: bytes, path: Path) -> str:
+    """The sentence with which a capsule is refused."""
+    path.write_bytes(data)
+    with pytest.raises(TargetError) as error:
+        open_target(str(path))
+    text = str(error.value)
+    assert text.isprintable()
+    return text
+
+
+def test_the_specification_is_enough_to_write_one(good: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "case.capsule"
+    path.write_bytes(put_together(take_apart(good)))
+    target = open_target(str(path))
+    assert (target.kind, target.format) == ("capsule", "capsule of synthetic")
+    assert target.recorded_for == ("slab",)
+    assert Reader(str(path)).verify() == []
+
+
+def test_truncated_anywhere(good: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "case.capsule"
+    for size in range(len(good)):
+        path.write_bytes(good[:size])
+        with pytest.raises(TargetError):
+            open_target(str(path))
+
+
+def test_every_damaged_byte_of_what_is_read_at_once_is_found(good: bytes, tmp_path: Path) -> None:
+    """But bytes of the pages: those are checked when they are read, by what compressed them."""
+    path = tmp_path / "case.capsule"
+    places = json.loads(_manifest(good))["sections"]
+    pages = range(places["pages"]["offset"], places["pages"]["offset"] + places["pages"]["size"])
+    for at in range(0, len(good), 3):
+        if at in pages:
+            continue
+        path.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
+        with pytest.raises(TargetError):
+            open_target(str(path))
+
+
+def _manifest(data: bytes) -> bytes:
+    _, _, offset, size, _, _ = HEADER.unpack(data[: HEADER.size])
+    return zstandard.ZstdDecompressor().decompress(data[offset : offset + size])
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        (1, 2, "is a capsule of version 2, and this kcensus reads version 1; install the kcensus"),
+        (2, 1 << 63, "is truncated or damaged"),
+        (2, (1 << 64) - 1, "is truncated or damaged"),
+        (3, 1 << 40, "its manifest is impossibly large"),
+        (4, 1 << 40, "its manifest is impossibly large"),
+        (4, 1, "its manifest has not the size announced"),
+        (5, bytes(32), "its manifest does not match its digest"),
+    ],
+)
+def test_a_header_that_lies(
+    good: bytes, tmp_path: Path, field: int, value: Any, sentence: str
+) -> None:
+    header = list(HEADER.unpack(good[: HEADER.size]))
+    header[field] = value
+    assert sentence in refused(HEADER.pack(*header) + good[HEADER.size :], tmp_path / "case")
+
+
+@pytest.mark.parametrize("name", ["pages", "index", "lookups", "vmcoreinfo"])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"offset": 0}, "list of sections is of the wrong form"),
+        ({"offset": -1}, "list of sections is of the wrong form"),
+        ({"offset": 1 << 70}, "list of sections is of the wrong form"),
+        ({"size": 1 << 30}, "list of sections is of the wrong form"),
+        ({"raw_size": 1 << 63}, "list of sections is of the wrong form"),
+        ({"raw_size": "1"}, "list of sections is of the wrong form"),
+        ({"sha256": None}, "list of sections is of the wrong form"),
+        ({"raw_size": 1 << 40}, "index does not match|impossibly large"),
+        ({"raw_size": 7}, "index does not match|impossibly large|not the size announced"),
+        ({"sha256": "0" * 64}, "does not match its digest"),
+    ],
+)
+def test_a_section_that_lies(
+    good: bytes, tmp_path: Path, name: str, change: dict[str, Any], sentence: str
+) -> None:
+    manifest = json.loads(_manifest(good))
+    manifest["sections"][name].update(change)
+    data = with_manifest(_body(good), json.dumps(manifest).encode())
+    if name == "pages" and "sha256" in change and change["sha256"]:
+        # Too much to be read before anything else; verify() does.
+        path = tmp_path / "case.capsule"
+        path.write_bytes(data)
+        assert Reader(str(path)).verify() == ["pages"]
+        return
+    assert any(part in refused(data, tmp_path / "case") for part in sentence.split("|"))
+
+
+def _body(data: bytes) -> bytes:
+    return data[: HEADER.unpack(data[: HEADER.size])[2]]
+
+
+def test_sections_that_overlap(good: bytes, tmp_path: Path) -> None:
+    manifest = json.loads(_manifest(good))
+    places = manifest["sections"]
+    places["more"] = dict(places["lookups"], offset=places["lookups"]["offset"] + 1)
+    data = with_manifest(_body(good), json.dumps(manifest).encode())
+    assert "overlap" in refused(data, tmp_path / "case")
+
+
+@pytest.mark.parametrize("name", ["pages", "index", "lookups", "vmcoreinfo"])
+def test_a_section_that_is_missing(good: bytes, tmp_path: Path, name: str) -> None:
+    manifest = json.loads(_manifest(good))
+    del manifest["sections"][name]
+    data = with_manifest(_body(good), json.dumps(manifest).encode())
+    assert f"lacks its section {name}" in refused(data, tmp_path / "case")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [b"", b"[]", b"null", b"{", b'{"sections": []}', b"[" * 100_000, b"\xff\xfe", b"1" * 10_000],
+    ids=range(8),
+)
+def test_a_manifest_that_is_none(good: bytes, tmp_path: Path, manifest: bytes) -> None:
+    assert "is damaged" in refused(with_manifest(_body(good), manifest), tmp_path / "case")
+
+
+def test_bombs_are_refused_by_the_sizes_that_they_announce(good: bytes, tmp_path: Path) -> None:
+    parts = take_apart(good)
+    parts.sections["lookups"] = bytes(8 << 20)
+    assert "section lookups is impossibly large" in refused(put_together(parts), tmp_path / "case")
+    parts = take_apart(good)
+    index = struct.pack("<QQ", 0, 40 << 20) + bytes(160 << 20)
+    assert "section index is impossibly large" in refused(
+        put_together(parts, index), tmp_path / "case"
+    )
+
+
+def test_a_frame_that_holds_more_than_its_section_says(good: bytes, tmp_path: Path) -> None:
+    """The frame's own size would be allocated before anything else is looked at."""
+    stored = zstandard.ZstdCompressor().compress(bytes(1 << 30))
+    place = {
+        "offset": HEADER.size,
+        "size": len(stored),
+        "raw_size": 100_000,
+        "sha256": hashlib.sha256(stored).hexdigest(),
+    }
+    manifest = json.loads(_manifest(good))
+    manifest["sections"] = {"vmcoreinfo": place}
+    data = with_manifest(bytes(HEADER.size) + stored, json.dumps(manifest).encode())
+    path = tmp_path / "case.capsule"
+    path.write_bytes(data)
+    with pytest.raises(BadCapsule, match="not the size announced"):
+        Reader(str(path)).section("vmcoreinfo")
+
+
+def _runs(*rows: tuple[int, int, int]) -> np.ndarray:
+    return np.array(list(rows), RUN)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        _runs((0, 0, 0)),
+        _runs((5, 2, 0), (6, 2, 0)),
+        _runs((5, 2, 0), (1, 2, 0)),
+        _runs(((1 << 64) - 1, 1, 0)),
+        _runs((1 << 60, 1, 1)),
+        _runs((0, 1, len(REASONS) + 1)),
+        _runs((0, (1 << 32) - 1, 0)),
+        _runs(),
+    ],
+    ids=range(8),
+)
+def test_runs_that_cannot_be(good: bytes, tmp_path: Path, runs: np.ndarray) -> None:
+    parts = take_apart(good)
+    parts.runs = runs
+    assert "its index" in refused(put_together(parts), tmp_path / "case")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b"",
+        bytes(15),
+        bytes(17),
+        struct.pack("<QQ", 1 << 63, 1 << 63),
+        struct.pack("<QQ", (1 << 60) - 1, 4) + bytes(16),
+        struct.pack("<QQ", 1, 0) + bytes(16),
+    ],
+    ids=range(6),
+)
+def test_an_index_that_is_none(good: bytes, tmp_path: Path, index: bytes) -> None:
+    assert "its index" in refused(put_together(take_apart(good), index), tmp_path / "case")
+
+
+def test_a_path_that_is_no_file_is_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path, tmp_path / "fifo", tmp_path / "none", "/dev/null", "\0", "a" * 5000):
+        assert not is_capsule(str(path))
+
+
+# Pages
+
+RUNS = _runs((2, 300, 0), (302, 1, 1), (303, 2, 0), (400, 300, 0), (1 << 40, 1, 5))
+STORED = 602
+
+
+def memory() -> bytes:
+    """Every page is different from all others."""
+    return b"".join(number.to_bytes(8, "little") * (PAGE // 8) for number in range(STORED))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "pages.capsule"
+    data, size = memory(), BLOCK_PAGES * PAGE
+    with Writer(path) as writer:
+        blocks = [data[start : start + size] for start in range(0, len(data), size)]
+        assert writer.pages(lambda: RUNS, blocks) == len(data)
+        writer.manifest({})
+    return path
+
+
+@pytest.fixture
+def store(written: Path) -> PageStore:
+    return PageStore(Reader(str(written)), PAGE)
+
+
+@pytest.mark.parametrize(
+    ("frame", "position", "pages"),
+    [(2, 0, 1), (2, 0, 300), (257, 255, 2), (3, 1, 256), (303, 300, 2), (400, 302, 300)],
+)
+@pytest.mark.parametrize(("skip", "drop"), [(0, 0), (5, 9), (4095, 0)])
+def test_reads_across_blocks(
+    store: PageStore, frame: int, position: int, pages: int, skip: int, drop: int
+) -> None:
+    expected = memory()[position * PAGE + skip : (position + pages) * PAGE - drop]
+    assert store.read(frame * PAGE + skip, pages * PAGE - skip - drop) == expected
+
+
+@pytest.mark.parametrize(
+    ("frame", "pages", "at", "why"),
+    [
+        (0, 1, 0, UNRECORDED),
+        (1, 3, 1, UNRECORDED),
+        (301, 2, 302, REASONS[0]),
+        (302, 1, 302, REASONS[0]),
+        (304, 2, 305, UNRECORDED),
+        (699, 2, 700, UNRECORDED),
+        (1 << 40, 1, 1 << 40, REASONS[4]),
+        (1 << 51, 1, 1 << 51, UNRECORDED),
+    ],
+)
+def test_what_is_not_there_says_why(
+    store: PageStore, frame: int, pages: int, at: int, why: str
+) -> None:
+    with pytest.raises(drgn.FaultError) as error:
+        store.read(frame * PAGE, pages * PAGE)
+    assert reason(error.value) == why
+    assert error.value.address == at * PAGE
+
+
+@pytest.mark.parametrize("why", REASONS)
+def test_reasons_outlive_the_journey(why: str) -> None:
+    assert reason(drgn.FaultError(why, 0)) == why
+
+
+def test_large_pages_are_not_cached_without_bounds(tmp_path: Path) -> None:
+    size = 1 << 16
+    with Writer(tmp_path / "large") as writer:
+        blocks = [bytes(BLOCK_PAGES * size)] * 6
+        writer.pages(lambda: _runs((0, 6 * BLOCK_PAGES, 0)), blocks)
+        writer.manifest({})
+    store = PageStore(Reader(str(tmp_path / "large")), size)
+    for block in range(6):
+        assert store.read(block * BLOCK_PAGES * size, 8) == bytes(8)
+    assert store._block.cache_info().currsize == 4
+
+
+def test_damaged_memory_is_no_unreadable_page(written: Path, tmp_path: Path) -> None:
+    data = bytearray(written.read_bytes())
+    data[HEADER.size + 40] ^= 1
+    path = tmp_path / "case.capsule"
+    path.write_bytes(data)
+    with pytest.raises(BadCapsule, match="is damaged"):
+        PageStore(Reader(str(path)), PAGE).read(2 * PAGE, 8)
+    assert not issubclass(BadCapsule, ValueError)
+    assert Reader(str(path)).verify() == ["pages"]
+
+
+# Writing
+
+
+def test_only_the_owner_may_read_it(written: Path) -> None:
+    assert written.stat().st_mode & 0o777 == 0o600
+
+
+def _failing(error: type[BaseException]) -> Iterator[bytes]:
+    yield bytes(PAGE)
+    raise error
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    (tmp_path / "out").write_bytes(b"what was there")
+    with pytest.raises(error), Writer(tmp_path / "out") as writer:
+        writer.pages(lambda: RUNS, _failing(error))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out").read_bytes() == b"what was there"
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+    monkeypatch.setattr(
+        os,
+        "open",
+        lambda path, flags, mode=0: (
+            os.dup(full.fileno()) if str(path).endswith(".part") else real(path, flags, mode)
+        ),
+    )
+    failing = pytest.raises(CannotWrite, match="no space left")
+    with open("/dev/full", "wb") as full, failing, Writer(tmp_path / "out") as writer:
+        writer.manifest({})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_was_left_is_no_way_out(tmp_path: Path) -> None:
+    """Somebody's link of that name is not followed."""
+    (tmp_path / "out.part").symlink_to(tmp_path / "precious")
+    (tmp_path / "precious").write_bytes(b"precious")
+    with Writer(tmp_path / "out") as writer:
+        writer.manifest({})
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "precious"]
+
+
+def test_more_than_a_reader_takes_is_not_written(tmp_path: Path) -> None:
+    failing = pytest.raises(CannotWrite, match="more than a capsule can hold")
+    with failing, Writer(tmp_path / "out") as writer:
+        writer.json_section("lookups", {"": "a" * (4 << 20)})
+    assert list(tmp_path.iterdir()) == []

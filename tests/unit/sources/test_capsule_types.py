@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Types and answers to lookups, recorded from one program and rebuilt in another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import drgn
+import pytest
+from drgn import (
+    FindObjectFlags,
+    Object,
+    Qualifiers,
+    Symbol,
+    SymbolBinding,
+    SymbolKind,
+    Type,
+    TypeEnumerator,
+    TypeKind,
+    TypeMember,
+)
+from kcensus.progress import SilentProgress
+from kcensus.sources import Target, TargetError, open_target
+from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.capsule.recorder import Recorder
+
+from tests.unit.capsules import put_together, take_apart, target_of
+from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
+
+
+class World:
+    """A synthetic kernel with types of all kinds, and what is recorded of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.k = FakeKernel()
+        self.types: dict[tuple[TypeKind, str], Type] = {}
+        prog = self.k.prog
+        prog.register_type_finder("world", self._find_type, enable_index=0)
+        prog.register_symbol_finder("world", self._find_symbols, enable_index=0)
+        self._make(prog)
+        self.recorder = Recorder(target_of(self.k))
+        self.prog = self.recorder.target.prog
+
+    def _find_type(self, prog: Any, kinds: Any, name: str, filename: str | None) -> Type | None:
+        return next(
+            (found for (kind, own), found in self.types.items() if kind in kinds and own == name),
+            None,
+        )
+
+    @staticmethod
+    def _find_symbols(prog: Any, name: str | None, address: int | None, one: bool) -> list[Symbol]:
+        found = Symbol("start_kernel", 0x1000, 16, SymbolBinding.GLOBAL, SymbolKind.FUNC)
+        return [found] if name == found.name or address in range(0x1000, 0x1010) else []
+
+    def add(self, type_: Type) -> Type:
+        name = type_.name if type_.kind in (TypeKind.TYPEDEF, TypeKind.INT) else type_.tag
+        self.types[type_.kind, name] = type_
+        return type_
+
+    def _make(self, p: drgn.Program) -> None:
+        self.int = p.int_type("int", 4, True)
+        self.u64 = p.int_type("unsigned long", 8, False)
+        char = p.int_type("char", 1, True)
+        self.add(p.struct_type("never"))
+        inner = p.union_type(
+            None,
+            8,
+            [TypeMember(self.int, "first"), TypeMember(p.float_type("double", 8), "second")],
+        )
+        colour = p.enum_type(
+            "colour", self.int, [TypeEnumerator("RED", -1), TypeEnumerator("BLUE", 7)]
+        )
+        size_t = p.typedef_type("size_t", self.u64)
+        leaf = self.add(
+            p.struct_type("leaf", 8, [TypeMember(self.int, "a"), TypeMember(self.int, "b", 32)])
+        )
+        stranger = self.add(
+            p.struct_type(
+                "stranger",
+                16,
+                [TypeMember(leaf, "leaf"), TypeMember(inner, None, 64)],
+            )
+        )
+        self.add(
+            p.struct_type(
+                "node",
+                128,
+                [
+                    TypeMember(lambda: p.pointer_type(self.types[TypeKind.STRUCT, "node"]), "next"),
+                    TypeMember(inner, None, 64),
+                    TypeMember(Object(p, self.int, bit_field_size=3), "low", 128),
+                    TypeMember(Object(p, self.u64, bit_field_size=13), "high", 131),
+                    TypeMember(p.array_type(p.array_type(char, 4), 3), "names", 192),
+                    TypeMember(colour, "colour", 288),
+                    TypeMember(size_t.qualified(Qualifiers.CONST | Qualifiers.VOLATILE), "n", 320),
+                    TypeMember(p.pointer_type(p.struct_type("never")), "never", 384),
+                    TypeMember(p.pointer_type(stranger), "stranger", 448),
+                    TypeMember(p.pointer_type(p.function_type(p.void_type(), ())), "call", 512),
+                    TypeMember(p.pointer_type(p.void_type()), "data", 576),
+                    TypeMember(p.bool_type("_Bool", 1), "flag", 640),
+                    TypeMember(leaf, "leaf", 704),
+                    TypeMember(p.int_type("__int128", 16, True), "wide", 768),
+                    TypeMember(p.int_type("be", 4, False, "big"), "big", 896),
+                    TypeMember(p.array_type(char), "tail", 1024),
+                ],
+            )
+        )
+        self.add(p.union_type("either", 8, [TypeMember(self.int, "i"), TypeMember(size_t, "n")]))
+        self.add(colour)
+        self.add(size_t)
+        self.k.symbols["where"] = Object(
+            p, self.types[TypeKind.STRUCT, "node"], address=DIRECT_MAP + 300 * PAGE
+        )
+        self.k.symbols["RED"] = Object(p, colour, -1)
+        self.k.symbols["pair"] = Object(p, leaf, {"a": 1, "b": -2})
+        self.k.symbols["gone"] = Object(p, self.int)
+
+    def replay(self) -> Target:
+        self.recorder.write(
+            self.path,
+            {"kernel": "0", "format": "synthetic", "analyses": ["types"], "redacted": []},
+            level=1,
+            progress=SilentProgress(),
+        )
+        # What takes it apart and what puts it together know the specification only.
+        self.path.write_bytes(put_together(take_apart(self.path.read_bytes())))
+        return open_target(str(self.path))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "world.capsule")
+
+
+def shape(type_: Type, depth: int = 4) -> Any:
+    """Everything that drgn tells of a type, pointers followed so many levels deep."""
+    found: list[Any] = [type_.kind, type_.qualifiers.value]
+    for name in ("name", "tag", "size", "length", "is_signed", "byteorder", "enumerators"):
+        try:
+            found.append(getattr(type_, name))
+        except AttributeError:
+            found.append("-")
+    if type_.kind in (TypeKind.POINTER, TypeKind.TYPEDEF, TypeKind.ARRAY):
+        found.append(shape(type_.type, depth - 1) if depth else "…")
+    if type_.kind in (TypeKind.STRUCT, TypeKind.UNION) and type_.is_complete() and depth:
+        for member in type_.members:
+            try:
+                inside: Any = (shape(member.type, depth - 1), member.bit_field_size)
+            except NotRecorded:
+                inside = "not recorded"
+            found.append((member.name, member.bit_offset, inside))
+    return found
+
+
+def test_a_used_struct_comes_back_whole(world: World) -> None:
+    """All kinds of members of it: one was used, so all are there, and what lies inside of them."""
+    world.prog.type("struct node").member("low")
+    replayed = world.replay().prog.type("struct node")
+    original = world.k.prog.type("struct node")
+    assert replayed.type_name() == "struct node"
+    members = {member.name: member for member in replayed.members}
+    for member in original.members:
+        again = members[member.name]
+        assert (again.bit_offset, again.bit_field_size) == (
+            member.bit_offset,
+            member.bit_field_size,
+        )
+        if member.name not in ("next", "stranger"):
+            assert shape(again.type) == shape(member.type), member.name
+    assert [member.name for member in replayed.members] == [
+        member.name for member in original.members
+    ]
+    assert replayed.member("next").type.type.type_name() == "struct node"
+    assert drgn.sizeof(replayed) == 128
+    assert replayed.member("first").bit_offset == 64
+    assert not replayed.member("never").type.type.is_complete()
+
+
+def test_what_pointers_lead_to_is_known_by_its_names_only(world: World) -> None:
+    world.prog.type("struct node").member("low")
+    stranger = world.replay().prog.type("struct node").member("stranger").type.type
+    assert [member.name for member in stranger.members] == ["leaf", None]
+    assert drgn.sizeof(stranger) == 16
+    with pytest.raises(NotRecorded, match=r"lacks the type of stranger\.leaf: it was recorded for"):
+        stranger.members[0].type  # noqa: B018
+
+
+def test_has_member_is_right_where_no_type_of_a_member_is_known(world: World) -> None:
+    node = world.types[TypeKind.STRUCT, "node"]
+    leaf = world.types[TypeKind.STRUCT, "leaf"]
+    world.k.symbols["leaves"] = Object(node.prog, node.prog.pointer_type(leaf), 0)
+    world.prog.object("leaves")
+    found = world.replay().prog["leaves"].type_.type
+    with pytest.raises(NotRecorded):
+        found.member("a").type  # noqa: B018
+    assert found.has_member("a")
+    assert found.has_member("b")
+    assert not found.has_member("c")
+
+
+def test_has_member_says_where_it_cannot_know(world: World) -> None:
+    """What the anonymous union has was never looked at."""
+    world.prog.type("struct node").member("low")
+    stranger = world.replay().prog.type("struct node").member("stranger").type.type
+    with pytest.raises(NotRecorded, match=r"stranger\.\(anonymous\)"):
+        stranger.has_member("first")
+
+
+def test_has_member_through_anonymous_members(world: World) -> None:
+    assert world.prog.type("struct stranger").has_member("second")
+    stranger = world.replay().prog.type("struct stranger")
+    assert stranger.has_member("first")
+    assert not stranger.has_member("third")
+
+
+@pytest.mark.parametrize(
+    ("query", "missing"),
+    [("struct none", False), ("size_t", False), ("enum colour", False), ("union either", False)],
+)
+def test_lookups_of_types(world: World, query: str, missing: bool) -> None:
+    def look(prog: drgn.Program) -> Any:
+        try:
+            found = prog.type(query)
+            return [member.name for member in getattr(found, "members", ())] or shape(found)
+        except LookupError:
+            return "none"
+
+    expected = look(world.prog)
+    assert look(world.k.prog) == expected
+    assert look(world.replay().prog) == expected
+
+
+def test_an_incomplete_struct_stays_incomplete(world: World) -> None:
+    world.prog.type("struct never")
+    found = world.replay().prog.type("struct never")
+    assert not found.is_complete()
+    assert found.tag == "never"
+
+
+def test_what_was_not_looked_up_is_not_answered(world: World) -> None:
+    prog = world.replay().prog
+    lookups: list[Callable[[], Any]] = [
+        lambda: prog.type("struct node"),
+        lambda: prog.type("size_t"),
+        lambda: prog["where"],
+        lambda: prog.constant("RED"),
+        lambda: prog.symbol("start_kernel"),
+        lambda: prog.symbol(0x1000),
+    ]
+    for look in lookups:
+        with pytest.raises(NotRecorded, match=r"^the capsule lacks .*kcensus capsule create"):
+            look()
+
+
+def test_objects(world: World) -> None:
+    for name in ("where", "RED", "pair", "gone"):
+        world.prog.object(name)
+    assert "nothing" not in world.prog
+    world.k.write_words(DIRECT_MAP + 300 * PAGE, 7, 8)
+    world.prog["where"].first.read_()
+    prog = world.replay().prog
+    assert prog["where"].address_ == DIRECT_MAP + 300 * PAGE
+    assert prog["where"].first == 8
+    assert prog["RED"].value_() == -1
+    assert prog["RED"].type_.type_name() == "enum colour"
+    assert prog["pair"].value_() == {"a": 1, "b": -2}
+    assert prog["gone"].absent_
+    assert "nothing" not in prog
+    with pytest.raises(NotRecorded):
+        prog["something"]
+
+
+def test_objects_are_found_by_what_they_were_asked_as(world: World) -> None:
+    world.prog.constant("RED")
+    prog = world.replay().prog
+    assert prog.constant("RED").value_() == -1
+    with pytest.raises(NotRecorded):
+        prog.variable("RED")
+    with pytest.raises(NotRecorded):
+        prog.object("RED", FindObjectFlags.CONSTANT, "some/file.c")
+
+
+def test_symbols(world: World) -> None:
+    expected = world.prog.symbol("start_kernel"), world.prog.symbol(0x1008)
+    for absent in ("end_kernel", 0x2000):
+        with pytest.raises(LookupError):
+            world.prog.symbol(absent)
+    prog = world.replay().prog
+    assert (prog.symbol("start_kernel"), prog.symbol(0x1008)) == expected
+    for absent in ("end_kernel", 0x2000):
+        with pytest.raises(LookupError):
+            prog.symbol(absent)
+
+
+def test_unreadable_pages_keep_their_reasons(world: World) -> None:
+    world.k.drop(DIRECT_MAP + 301 * PAGE)
+    with pytest.raises(drgn.FaultError):
+        world.prog.read(DIRECT_MAP + 300 * PAGE, 3 * PAGE)
+    prog = world.replay().prog
+    assert prog.read(DIRECT_MAP + 300 * PAGE, 8) == bytes(8)
+    assert prog.read(DIRECT_MAP + 302 * PAGE, 8) == bytes(8)
+    for frame, why in ((301, "filtered out of the dump"), (303, "not in the capsule")):
+        with pytest.raises(drgn.FaultError, match=why):
+            prog.read(DIRECT_MAP + frame * PAGE, 8)
+
+
+def test_missing_module_debug_info_is_remembered(world: World) -> None:
+    class Modules:
+        def need_modules(self, *names: str) -> list[str]:
+            return [f"no debug info for {name}" for name in names]
+
+        def places(self) -> list[tuple[str, str]]:
+            return []
+
+    target = target_of(world.k)
+    target.modules = Modules()
+    world.recorder = Recorder(target)
+    assert world.recorder.target.need_modules("dm_mod") == ["no debug info for dm_mod"]
+    assert world.replay().need_modules("dm_mod") == ["no debug info for dm_mod"]
+
+
+# Types that cannot be
+
+LEAF = ["int", "int", 4, None, True]
+
+
+def nested(kind: str, levels: int) -> list[Any]:
+    """Types within types, the last of which is the outermost."""
+    rows: list[Any] = [LEAF]
+    for at in range(levels):
+        rows.append(
+            ["struct", None, 4, [[None if at else "a", 0, at]] * (2 if kind == "doubled" else 1)]
+            if kind in ("doubled", "struct")
+            else [kind, at, 2]
+            if kind == "array"
+            else [kind, at, "t"]
+        )
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([["struct", "s", 8, [["a", 0, 0]]]], "contains itself"),
+        (
+            [["struct", "s", 8, [["a", 0, 1]]], ["struct", "t", 8, [["b", 0, 0]]]],
+            "contains itself",
+        ),
+        (
+            [["struct", "s", 8, [["a", 0, 1]]], ["array", 0, 2], LEAF],
+            "contains itself",
+        ),
+        ([["typedef", 0, "t"]], "out of range"),
+        ([["pointer", 1, 8, None], LEAF], "out of range"),
+        ([["pointer", -1, 8, None]], "out of range"),
+        (nested("typedef", 70), "nested too deeply"),
+        (nested("struct", 70), "nested too deeply"),
+        (nested("array", 30), "impossible size"),
+        (nested("doubled", 40), "too many members"),
+        ([["int", "int", 3, None, True]], "impossible size"),
+        ([["int", "int", 0, None, True]], "impossible size"),
+        ([["int", "int", 4, "middle", True]], "neither little nor big"),
+        ([LEAF, ["pointer", 0, 4, None]], "impossible size"),
+        ([LEAF, ["array", 0, 1 << 40]], "out of range"),
+        ([["struct", "s", 0, []], ["array", 0, 1 << 23]], "out of range"),
+        ([["struct", "s", 1 << 40, []]], "out of range"),
+        ([["void"], ["array", 0, 2]], "impossible size"),
+        ([LEAF, ["struct", "s", 4, [["a", 8, 0]]]], "reaches beyond"),
+        ([LEAF, ["struct", "s", 4, [["a", 64, 0]]]], "out of range"),
+        ([LEAF, ["struct", "s", 8, [["a", 4, 0]]]], "inside a byte"),
+        ([LEAF, ["struct", "s", 8, [["a", 0, 0, 33]]]], "wider"),
+        ([LEAF, ["struct", "s", 4, [["a", 30, 0, 3]]]], "wider"),
+        ([LEAF, ["struct", "s", 8, [["a", 0, 0, 0]]]], "out of range"),
+        ([LEAF, ["struct", "s", 4, [[None, 0, 0]]]], "has no members"),
+        ([["void"], ["struct", "s", 4, [["a", 0, 0]]]], "has no size"),
+        ([LEAF, ["enum", "e", 0, [["A", 1 << 31]]]], "out of range"),
+        ([["void"], ["enum", "e", 0, []]], "no integer"),
+        ([["int", "wide", 16, None, True], ["enum", "e", 0, []]], "impossible size"),
+        ([["struct", "s\n", 4, []]], "unprintable"),
+        ([["what"]], "unknown kind"),
+        ([[]], "too short"),
+        ({}, "too short"),
+        (None, "too short"),
+    ],
+    ids=range(34),
+)
+def test_types_that_cannot_be(world: World, rows: Any, sentence: str) -> None:
+    world.replay()
+    parts = take_apart(world.path.read_bytes())
+    parts.lookups = {**parts.lookups, "types": rows, "type_lookups": [], "object_lookups": []}
+    world.path.write_bytes(put_together(parts))
+    with pytest.raises(TargetError, match=sentence):
+        open_target(str(world.path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "sentence"),
+    [
+        ("type_lookups", ["struct", "s", None, 0], "not of the kind"),
+        ("type_lookups", ["int", "int", None, [0, 1]], "not of the kind"),
+        ("type_lookups", ["int", "int", None, 7], "out of range"),
+        ("type_lookups", ["int", "int"], "wrong form"),
+        ("object_lookups", ["a", 7, None, [0, None, "00"]], "not as long"),
+        ("object_lookups", ["a", 7, None, [0, None, "0x00000"]], "not hexadecimal"),
+        ("object_lookups", ["a", 7, None, [0, 1 << 64, None]], "out of range"),
+        ("object_lookups", ["a", 1 << 20, None, None], "out of range"),
+        ("object_lookups", ["a", True, None, None], "out of range"),
+        ("object_lookups", [None, 7, None, None], "unprintable"),
+        ("symbol_lookups", ["a", None, True, [["a", 0, 0, "GLOBAL", "NOTHING"]]], "unknown kind"),
+        ("symbol_lookups", ["a", -1, True, []], "out of range"),
+        ("modules", [["dm_mod"]], "wrong form"),
+        ("modules", [["dm_mod"], ["\x1b[2J"]], "unprintable"),
+    ],
+    ids=range(14),
+)
+def test_answers_that_cannot_be(world: World, kind: str, row: Any, sentence: str) -> None:
+    world.replay()
+    parts = take_apart(world.path.read_bytes())
+    lookups = parts.lookups
+    for name in ("type_lookups", "object_lookups", "symbol_lookups", "modules"):
+        lookups[name] = []
+    parts.lookups = {**lookups, "types": [LEAF], kind: [row]}
+    world.path.write_bytes(put_together(parts))
+    with pytest.raises(TargetError, match=sentence):
+        open_target(str(world.path))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"arch": "PPC64"}, "unknown kind"),
+        ({"arch": None}, "unprintable"),
+        ({"arch": "AARCH64"}, "VMCOREINFO is not of a Linux kernel"),
+        ({"page_size": 65536}, "not as large"),
+        ({"page_size": 1 << 20}, "out of range"),
+        ({"memory_bytes": 0}, "out of range"),
+        ({"memory_bytes": 1 << 60}, "out of range"),
+        ({"direct_map": (1 << 64) - 1}, "out of range"),
+        ({"direct_map": -1}, "out of range"),
+        ({"direct_map": 1.5}, "out of range"),
+    ],
+    ids=range(10),
+)
+def test_machines_that_cannot_be(world: World, change: dict[str, Any], sentence: str) -> None:
+    world.replay()
+    parts = take_apart(world.path.read_bytes())
+    parts.runs = parts.runs[:0]
+    parts.blocks = []
+    parts.manifest["machine"].update(change)
+    world.path.write_bytes(put_together(parts))
+    with pytest.raises(TargetError, match=sentence):
+        open_target(str(world.path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\xff" * 99,
+        b"OSRELEASE=\nPAGESIZE=4096",
+        b"PAGESIZE=0",
+        b"PAGESIZE=4095",
+        b"PAGESIZE=99999999999999999999999",
+        b"OSRELEASE=" + b"a" * 5000,
+        b"NUMBER(phys_base)=x",
+    ],
+    ids=range(8),
+)
+def test_vmcoreinfo_that_cannot_be(world: World, text: bytes) -> None:
+    world.replay()
+    parts = take_apart(world.path.read_bytes())
+    names = [line.partition(b"=")[0] for line in text.split(b"\n")]
+    kept = [
+        line
+        for line in parts.sections["vmcoreinfo"].split(b"\n")
+        if line.partition(b"=")[0] not in names and text
+    ]
+    parts.sections["vmcoreinfo"] = b"\n".join([text, *kept]) if b"\xff" not in text else text
+    world.path.write_bytes(put_together(parts))
+    with pytest.raises(TargetError, match=r"VMCOREINFO is not of a Linux kernel|not as large"):
+        open_target(str(world.path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"redacted": None},
+        {"redacted": ["\x1b[2J"]},
+        {"pages": {}},
+        {"pages": {"stored": -1}},
+        {"analyses": "types"},
+        {"analyses": ["types"] * 257},
+        {"analyses": [1]},
+        {"format": None},
+    ],
+    ids=range(8),
+)
+def test_manifests_that_cannot_be(world: World, change: dict[str, Any]) -> None:
+    world.replay()
+    parts = take_apart(world.path.read_bytes())
+    parts.manifest.update(change)
+    world.path.write_bytes(put_together(parts))
+    with pytest.raises(TargetError, match="is damaged"):
+        open_target(str(world.path))
+
+
+def test_lookups_are_json_that_others_can_read(world: World) -> None:
+    world.prog.type("struct node").member("low")
+    world.replay()
+    lookups = take_apart(world.path.read_bytes()).lookups
+    assert list(lookups) == [
+        "type_lookups",
+        "object_lookups",
+        "symbol_lookups",
+        "modules",
+        "types",
+    ]
+    assert json.loads(json.dumps(lookups)) == lookups

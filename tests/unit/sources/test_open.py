@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Opening targets without any kernel: synthetic dumps, synthetic vmlinux files, false QEMUs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from kcensus.sources import Target, TargetError, live, open_target, qmp, vmcore
+from kcensus.sources.model import Source
+
+from tests.unit.sources.test_sniff import PRSTATUS, elf_core, flattened, kdump, note
+
+BUILD_ID = "3b43fad5034874490492495d552c0af6a5fab235"
+OTHER_ID = "1fe9968467f2755292a45806719b9bba136b0cc8"
+RELEASE = "6.1.0-18-amd64"
+GREETING = b'{"QMP": {"version": {"qemu": {"major": 9}}, "capabilities": []}}\r\n'
+
+
+def refusal(spec: str | None, *symbols: Path, allow_truncated: bool = False) -> str:
+    """What is said of a target; checks that it is one printable line."""
+    with pytest.raises(TargetError) as caught:
+        open_target(spec, symbols, allow_truncated=allow_truncated)
+    sentence = str(caught.value)
+    assert sentence.isprintable()
+    assert not sentence.endswith(".")
+    assert ". " not in sentence
+    return sentence
+
+
+def dump(path: Path, release: str = RELEASE, build_id: str | None = BUILD_ID) -> Path:
+    """A synthetic ELF dump that drgn takes for one of a kernel; its memory is all zeros."""
+    lines = [
+        f"OSRELEASE={release}",
+        *([f"BUILD-ID={build_id}"] if build_id else []),
+        "PAGESIZE=4096",
+        "SYMBOL(swapper_pg_dir)=ffffffff82000000",
+        "SYMBOL(_stext)=ffffffff81000000",
+        "KERNELOFFSET=0",
+        "NUMBER(phys_base)=0",
+    ]
+    info = "\n".join(lines).encode() + b"\n"
+    path.write_bytes(elf_core([PRSTATUS, (b"VMCOREINFO", 0, info)]))
+    return path
+
+
+def vmlinux(path: Path, build_id: str | None, banner: bytes = b"", type_: int = 2) -> Path:
+    """A synthetic ELF file with a build ID and a banner, and without debug info."""
+    names = b"\0.notes\0.rodata\0.shstrtab\0"
+    notes = note(b"GNU", 3, bytes.fromhex(build_id)) if build_id else b""
+    parts = [(1, 7, notes), (8, 1, banner), (16, 3, names)]
+    at = 64
+    sections = [bytes(64)]
+    for name, kind, content in parts:
+        sections.append(struct.pack("<IIQQQQIIQQ", name, kind, 2, 0, at, len(content), 0, 0, 4, 0))
+        at += len(content)
+    at += -at % 8
+    ehdr = b"\x7fELF\x02\x01\x01" + bytes(9)
+    ehdr += struct.pack("<HHIQQQIHHHHHH", type_, 62, 1, 0, 0, at, 0, 64, 56, 0, 64, 4, 3)
+    body = b"".join(content for _, _, content in parts)
+    path.write_bytes((ehdr + body).ljust(at, b"\0") + b"".join(sections))
+    return path
+
+
+# Dispatch
+
+
+def test_each_spelling_belongs_to_one_source() -> None:
+    sources: list[Source] = [live.SOURCE, qmp.SOURCE, vmcore.SOURCE]
+    for spec, owner in [(None, 0), ("/proc/kcore", 0), ("qmp:/x", 1), ("/var/crash/vmcore", 2)]:
+        claims = [i for i, source in enumerate(sources) if source.claims(spec)]
+        assert claims[0] == owner
+        assert all(sources[i].fallback for i in claims[1:])
+
+
+def test_an_empty_name_is_not_the_running_kernel() -> None:
+    assert "empty" in refusal("")
+
+
+def test_a_target_that_brings_its_types_needs_no_modules() -> None:
+    target = Target(None, "x", "vmcore", "synthetic", False, RELEASE, True, False)  # type: ignore[arg-type]
+    assert target.need_modules("xfs") == []
+
+
+# Dumps
+
+
+def test_what_drgn_refuses_is_quoted(tmp_path: Path) -> None:
+    path = tmp_path / "vmcore"
+    path.write_bytes(elf_core([(b"VMCOREINFO", 0, b"OSRELEASE=6.1.0\n")]))
+    sentence = refusal(str(path))
+    assert sentence.startswith(f"{path}: cannot be opened as ELF (drgn: ")
+    assert "VMCOREINFO" in sentence
+
+
+def test_a_qemu_dump_that_libkdumpfile_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "vmcore"
+    path.write_bytes(kdump(sysname=b""))
+    assert "dump the guest as ELF" in refusal(str(path))
+    path.write_bytes(flattened(kdump(sysname=b"")))
+    assert "dump the guest as ELF" in refusal(str(path))
+
+
+def test_a_drgn_without_libkdumpfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "vmcore"
+    path.write_bytes(kdump())
+    monkeypatch.setattr("drgn._with_libkdumpfile", False)
+    assert "built without libkdumpfile" in refusal(str(path))
+
+
+def test_a_truncated_dump_opens_only_when_allowed(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    os.truncate(path, path.stat().st_size - 4096)
+    assert "4096 of " in refusal(str(path))
+    assert "--allow-truncated" in refusal(str(path))
+    # It opens, and then lacks its debug info.
+    assert refusal(str(path), allow_truncated=True).startswith("debug info of kernel")
+
+
+# Debug info
+
+
+def test_missing_debug_info_names_the_package(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore", "5.14.0-427.13.1.el9_4.x86_64+rt")
+    assert refusal(str(path)) == (
+        "debug info of kernel 5.14.0-427.13.1.el9_4.x86_64+rt is missing: install it with `dnf "
+        "debuginfo-install kernel-rt-5.14.0-427.13.1.el9_4.x86_64` (RHEL, CentOS, AlmaLinux, Rocky "
+        "or Oracle Linux; with its debuginfo repository enabled), or pass its vmlinux with -s"
+    )
+
+
+def test_a_hostile_dump_cannot_write_to_the_terminal_or_into_commands(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore", "6.1.0\x1b]0;x\x07`reboot`-amd64")
+    sentence = refusal(str(path))
+    assert "\\x1b]0;x\\x07" in sentence
+    assert sentence.endswith(
+        f"`debuginfod-find debuginfo {BUILD_ID}` fetches it where a debuginfod server has it"
+    )
+    assert "apt" not in sentence
+
+
+@pytest.mark.parametrize("as_directory", [False, True])
+def test_a_vmlinux_of_another_build(tmp_path: Path, as_directory: bool) -> None:
+    path = dump(tmp_path / "vmcore")
+    (tmp_path / "deep/down").mkdir(parents=True)
+    other = vmlinux(tmp_path / "deep/down/vmlinux", OTHER_ID, b"Linux version 7.3.4 (gcc)")
+    sentence = refusal(str(path), tmp_path / "deep" if as_directory else other)
+    assert sentence == (
+        f"{other} (7.3.4, build ID {OTHER_ID}): does not belong to this kernel, {RELEASE} "
+        f"(build ID {BUILD_ID}); pass the vmlinux of exactly that build"
+    )
+
+
+def test_a_directory_of_other_kernels_says_nothing_about_this_one(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    vmlinux(tmp_path / "vmlinux-1", OTHER_ID)
+    vmlinux(tmp_path / "vmlinux-2", OTHER_ID)
+    (tmp_path / "vmlinux-broken").write_bytes(b"\x7fELF\x02\x01")
+    os.mkfifo(tmp_path / "vmlinux-fifo")
+    assert refusal(str(path), tmp_path).startswith(f"debug info of kernel {RELEASE} is missing")
+
+
+def test_a_vmlinux_without_debug_info(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    stripped = vmlinux(tmp_path / "vmlinux", BUILD_ID)
+    assert "was stripped of its debug info" in refusal(str(path), stripped)
+
+
+def test_a_vmlinux_where_no_build_id_is_known(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore", build_id=None)
+    other = vmlinux(tmp_path / "vmlinux", None, b"Linux version 4.18.0 (gcc)")
+    sentence = refusal(str(path), other)
+    assert sentence.startswith(f"{other} (4.18.0): does not belong to this kernel, {RELEASE}")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty; copy it again"),
+        (b"some text\n", "is not an ELF file with debug info"),
+        (bytes(514) + b"HdrS", "is a bootable kernel image, which has no debug info; pass the"),
+        (elf_core([]), "is a dump, not a file with debug info"),
+        (b"\x7fELF\x02\x01", "is truncated: it ends inside its ELF header"),
+    ],
+)
+def test_what_is_no_debug_info(tmp_path: Path, content: bytes, said: str) -> None:
+    path = dump(tmp_path / "vmcore")
+    symbols = tmp_path / "symbols"
+    symbols.write_bytes(content)
+    assert refusal(str(path), symbols).startswith(f"-s {symbols}: {said}")
+
+
+def test_directories_that_cannot_be_searched_are_passed_over(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/loop").symlink_to(tmp_path / "a")
+    assert refusal(str(path), tmp_path / "a", Path("/proc")).startswith("debug info of kernel")
+    assert "no such file" in refusal(str(path), tmp_path / "a" / ("x" * 200))
+
+
+def test_paths_need_not_be_strings(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    with pytest.raises(TargetError, match="debug info of kernel"):
+        open_target(path, [str(tmp_path)])
+
+
+def test_debug_info_that_does_not_exist(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    assert refusal(str(path), tmp_path / "none") == f"-s {tmp_path}/none: no such file"
+
+
+def test_a_module_alone_is_not_enough(tmp_path: Path) -> None:
+    path = dump(tmp_path / "vmcore")
+    module = vmlinux(tmp_path / "xfs.ko", OTHER_ID, type_=1)
+    assert refusal(str(path), module).startswith(f"debug info of kernel {RELEASE} is missing")
+
+
+# The running kernel
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(errno.EPERM, "Operation not permitted", "/proc/kcore"), "run as root"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/proc/kcore"), "there is no /proc/kcore"),
+        (ValueError("could not find\nVMCOREINFO"), "(drgn: could not find\\x0aVMCOREINFO)"),
+    ],
+)
+def test_a_running_kernel_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    class Program:
+        def set_kernel(self) -> None:
+            raise error
+
+    monkeypatch.setattr(live, "drgn", SimpleNamespace(Program=Program))
+    sentence = refusal(None)
+    assert said in sentence
+    assert "pass a vmcore" in sentence
+
+
+# QEMU
+
+
+@contextmanager
+def server(path: Path, *answers: bytes) -> Iterator[str]:
+    """Something that listens as QEMU does, sends ``answers`` and then is silent."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        done = threading.Event()
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                # All at once: drgn waits for answers without letting other threads run.
+                connection.sendall(b"".join(answers))
+                done.wait(60)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield f"qmp:{path}"
+        finally:
+            done.set()
+            thread.join(10)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qmp, "_GREETING_SECONDS", 0.2)
+    monkeypatch.setattr(qmp, "_ANSWER_SECONDS", 1)
+
+
+def test_no_such_socket(tmp_path: Path) -> None:
+    assert "no such socket; start QEMU with" in refusal(f"qmp:{tmp_path}/none")
+
+
+def test_a_file_is_no_socket(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    assert "is not a socket" in refusal(f"qmp:{tmp_path}/file")
+
+
+def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as unused:
+        unused.bind(str(tmp_path / "qmp"))
+    assert "nobody listens" in refusal(f"qmp:{tmp_path}/qmp")
+
+
+def test_a_socket_that_says_nothing(tmp_path: Path, impatient: None) -> None:
+    with server(tmp_path / "qmp") as spec:
+        assert "does not answer within" in refusal(spec)
+
+
+def test_a_socket_that_says_something_else(tmp_path: Path, impatient: None) -> None:
+    with server(tmp_path / "qmp", b"220 mail.example ESMTP\r\n") as spec:
+        assert "does not answer like a QMP socket" in refusal(spec)
+
+
+def test_a_qemu_that_hangs_after_its_greeting(tmp_path: Path, impatient: None) -> None:
+    with server(tmp_path / "qmp", GREETING) as spec:
+        assert refusal(spec).startswith(f"{spec}: cannot be read as a QEMU guest (drgn: ")
+
+
+def test_a_qemu_that_answers_with_an_error(tmp_path: Path, impatient: None) -> None:
+    error = b'{"error": {"class": "GenericError", "desc": "no\\nway"}}\r\n'
+    with server(tmp_path / "qmp", GREETING, error) as spec:
+        assert "no\\x0away" in refusal(spec)
+
+
+def test_no_permission_for_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "qmp"))
+        # Root may connect to anything, and tests often run as root.
+        monkeypatch.setattr(socket.socket, "connect", denied)
+        assert "permission denied" in refusal(f"qmp:{tmp_path}/qmp")

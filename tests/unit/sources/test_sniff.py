@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is said of files that are no memory dump, half a dump, or one that cannot be read.
+
+All files here are synthetic: headers made in this file, and no kernel's memory behind them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kcensus.sources import TargetError
+from kcensus.sources.formats.sniff import Sniffed, sniff
+
+BLOCK = 4096
+VMCOREINFO = (b"VMCOREINFO", 0, b"OSRELEASE=6.1.0-synthetic\nPAGESIZE=4096\n")
+PRSTATUS = (b"CORE", 1, bytes(336))
+
+
+def note(owner: bytes, type_: int, contents: bytes) -> bytes:
+    padded = owner + b"\0" * (4 - len(owner) % 4)
+    body = contents + b"\0" * (-len(contents) % 4)
+    return struct.pack("<III", len(owner) + 1, len(contents), type_) + padded + body
+
+
+def elf_core(
+    notes: list[tuple[bytes, int, bytes]],
+    *,
+    machine: int = 62,
+    type_: int = 4,
+    data: int = 1,
+    bits: int = 2,
+    loaded: int = 8192,
+    present: int | None = None,
+    many: bool = False,
+) -> bytes:
+    """A synthetic ELF file with one note segment and one segment of ``loaded`` zeros."""
+    body = b"".join(note(*each) for each in notes)
+    order = "<" if data == 1 else ">"
+    headers = 64 + 2 * 56 + (64 if many else 0)
+    ident = b"\x7fELF" + bytes([bits, data, 1]) + bytes(9)
+    shoff, phnum, shnum = (64 + 2 * 56, 0xFFFF, 1) if many else (0, 2, 0)
+    ehdr = ident + struct.pack(
+        order + "HHIQQQIHHHHHH", type_, machine, 1, 0, 64, shoff, 0, 64, 56, phnum, 64, shnum, 0
+    )
+    phdrs = struct.pack(order + "IIQQQQQQ", 4, 0, headers, 0, 0, len(body), len(body), 4)
+    start = headers + len(body)
+    phdrs += struct.pack(order + "IIQQQQQQ", 1, 7, start, 0, 0, loaded, loaded, 4096)
+    # More than 65534 program headers: sh_info of the first section says how many.
+    shdr = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 2, 0, 0) if many else b""
+    return ehdr + phdrs + shdr + body + bytes(loaded if present is None else present)
+
+
+def kdump(
+    *,
+    status: int = 2,
+    version: int = 6,
+    level: int = 31,
+    split: int = 0,
+    machine: bytes = b"x86_64",
+    sysname: bytes = b"Linux",
+    block: int = BLOCK,
+    pages: int = 5,
+    page_bytes: int = 100,
+    written: int | None = None,
+) -> bytes:
+    """A synthetic kdump-compressed file: headers, bitmaps, descriptors and pages full of 0xaa."""
+    uts = b"".join(
+        word.ljust(65, b"\0") for word in (sysname, b"synthetic", b"6.1.0", b"#1", machine, b"")
+    )
+    header = b"KDUMP   " + struct.pack("<i", version) + uts.ljust(396, b"\0") + bytes(16)
+    mapnr = 4096
+    header += struct.pack("<IiiIIIIIIi", status, block, 1, 2, mapnr, 0, 0, 0, 0, 1)
+    sub = struct.pack("<Qii", 0, level, split) + bytes(80) + struct.pack("<Q", mapnr)
+    bitmap = ((1 << pages) - 1).to_bytes(block, "little")
+    descs_at = 4 * block
+    data_at = descs_at + 24 * pages
+    descs = b"".join(
+        struct.pack("<QIIQ", data_at + i * page_bytes, page_bytes, status & 0x27, 0)
+        if written is None or i < written
+        else bytes(24)
+        for i in range(pages)
+    )
+    data = b"\xaa" * (page_bytes * pages)
+    return header.ljust(block, b"\0") + sub.ljust(block, b"\0") + bitmap * 2 + descs + data
+
+
+def flattened(content: bytes, *, end: bool = True) -> bytes:
+    """``content`` as a stream of records, in makedumpfile's flattened format."""
+    header = b"makedumpfile\0\0\0\0" + struct.pack(">qq", 1, 1)
+    records = b"".join(
+        struct.pack(">qq", at, len(content[at : at + 3000])) + content[at : at + 3000]
+        for at in range(0, len(content), 3000)
+    )
+    return header.ljust(4096, b"\0") + records + (b"\xff" * 16 if end else b"")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[[bytes], Path]:
+    def file(content: bytes) -> Path:
+        path = tmp_path / "dump"
+        path.write_bytes(content)
+        return path
+
+    return file
+
+
+def refusal(path: Path | str) -> str:
+    """What is said of a file, without its name; checks that it is one printable line."""
+    with pytest.raises(TargetError) as caught:
+        sniff(path)
+    sentence = str(caught.value)
+    assert sentence.isprintable()
+    assert not sentence.endswith(".")
+    assert ". " not in sentence
+    return sentence.split(": ", 1)[1]
+
+
+# What cannot even be opened
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none") == "no such file"
+
+
+def test_an_empty_file(file: Callable[[bytes], Path]) -> None:
+    assert refusal(file(b"")) == "is empty; copy it again"
+
+
+def test_a_directory_and_the_vmcore_in_it(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == "is a directory; pass the vmcore file inside it"
+    (tmp_path / "vmcore").write_bytes(b"x")
+    assert refusal(tmp_path) == f"is a directory; pass {tmp_path}/vmcore"
+
+
+def test_a_fifo_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert refusal(tmp_path / "fifo") == "is a named pipe"
+
+
+def test_a_socket_points_to_qmp(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        assert "qmp:PATH" in refusal(tmp_path / "socket")
+
+
+def test_a_device() -> None:
+    assert "character device" in refusal("/dev/null")
+
+
+def test_an_unreadable_file(file: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = file(b"x")
+
+    def denied(*_: object) -> int:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    # Root may read what nobody may read, and tests often run as root.
+    monkeypatch.setattr(os, "open", denied)
+    assert refusal(path).startswith("permission denied")
+
+
+def test_names_come_out_escaped(tmp_path: Path) -> None:
+    with pytest.raises(TargetError) as caught:
+        sniff(tmp_path / "\x1b[31mred\nline\u202e")
+    assert str(caught.value) == f"{tmp_path}/\\x1b[31mred\\x0aline\\u202e: no such file"
+
+
+def test_a_null_byte_in_a_name() -> None:
+    assert refusal("a\0b") == "is not a valid path"
+
+
+# What is no memory dump
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a log of something\n" * 10, "is a text file, not a memory dump"),
+        (gzip.compress(b"dump"), "is compressed with gzip; decompress it first (gunzip)"),
+        (lzma.compress(b"dump"), "is compressed with xz; decompress it first (unxz)"),
+        (
+            b"\x28\xb5\x2f\xfd" + b"\x80" * 9,
+            "is compressed with zstd; decompress it first (unzstd)",
+        ),
+        (bytes(514) + b"HdrS\x0f\x02", "is a bootable kernel image (vmlinuz), not a memory dump"),
+        (bytes(5000), "starts with zeros only, so it is no memory dump or was never written out"),
+        (
+            b"\x80\x81\x82" * 1000,
+            "is not a memory dump that drgn can read (neither ELF nor kdump-compressed)",
+        ),
+        (elf_core([], type_=1), "is a kernel module or object file; pass it with -s"),
+        (
+            elf_core([], type_=2),
+            "is an ELF program, library or vmlinux, not a memory dump; pass the vmcore, and a "
+            "vmlinux with -s",
+        ),
+        (
+            elf_core([PRSTATUS, (b"CORE", 6, bytes(32))]),
+            "is a core dump of a process, not of a kernel",
+        ),
+        (
+            elf_core([PRSTATUS]),
+            "has no VMCOREINFO, so it is no dump of a Linux kernel, or one made without kdump",
+        ),
+    ],
+)
+def test_what_is_no_dump(file: Callable[[bytes], Path], content: bytes, said: str) -> None:
+    assert refusal(file(content)) == said
+
+
+def test_a_qemu_dump_without_vmcoreinfo(file: Callable[[bytes], Path]) -> None:
+    said = refusal(file(elf_core([PRSTATUS, (b"QEMU", 0, bytes(440))])))
+    assert "-device vmcoreinfo" in said
+    assert "qemu_fw_cfg" in said
+
+
+@pytest.mark.parametrize(
+    ("machine", "data", "bits", "name"),
+    [
+        (22, 2, 2, "s390x (big-endian)"),
+        (21, 1, 2, "ppc64"),
+        (183, 2, 2, "aarch64 (big-endian)"),
+        (62, 1, 1, "32-bit x86_64"),
+        (3, 1, 1, "i386"),
+        (4242, 1, 2, "ELF machine 4242"),
+    ],
+)
+def test_another_architecture(
+    file: Callable[[bytes], Path], machine: int, data: int, bits: int, name: str
+) -> None:
+    content = elf_core([VMCOREINFO], machine=machine, data=data, bits=bits)
+    assert refusal(file(content)) == (
+        f"comes from a machine of architecture {name}, but kcensus reads only x86_64 and aarch64 "
+        "(64-bit, little-endian)"
+    )
+
+
+@pytest.mark.parametrize("machine", [b"s390x", b"ppc64le", b"i686", b"\x1b[2J"])
+def test_another_architecture_in_a_kdump(file: Callable[[bytes], Path], machine: bytes) -> None:
+    assert refusal(file(kdump(machine=machine))).startswith("comes from a machine of architecture")
+
+
+# Whole dumps
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("machine", [62, 183])
+def test_an_elf_dump(file: Callable[[bytes], Path], machine: int, many: bool) -> None:
+    content = elf_core([PRSTATUS, VMCOREINFO], machine=machine, many=many)
+    assert sniff(file(content)) == Sniffed("ELF")
+
+
+@pytest.mark.parametrize(
+    ("status", "level", "said", "compressed"),
+    [
+        (0x0, 0, "kdump-compressed (raw pages)", False),
+        (0x1, 31, "kdump-compressed (zlib, dump level 31)", True),
+        (0x2, 1, "kdump-compressed (lzo, dump level 1)", True),
+        (0x4, 17, "kdump-compressed (snappy, dump level 17)", True),
+        (0x20, 31, "kdump-compressed (zstd, dump level 31)", True),
+        (0x12, 31, "kdump-compressed (lzo, dump level 31, without unused vmemmap pages)", True),
+    ],
+)
+def test_a_kdump(
+    file: Callable[[bytes], Path], status: int, level: int, said: str, compressed: bool
+) -> None:
+    plain = sniff(file(kdump(status=status, level=level)))
+    assert plain == Sniffed(said, compressed=compressed, needs_libkdumpfile=True)
+    flat = sniff(file(flattened(kdump(status=status, level=level))))
+    assert (flat.format, flat.compressed) == (f"{said}, flattened", compressed)
+    assert "makedumpfile -R" in flat.if_refused
+
+
+def test_a_kdump_of_a_kernel_with_large_pages(file: Callable[[bytes], Path]) -> None:
+    assert not sniff(file(kdump(block=65536, machine=b"aarch64"))).truncated
+
+
+def test_a_flattened_elf(file: Callable[[bytes], Path]) -> None:
+    assert sniff(file(flattened(elf_core([VMCOREINFO])))).format == "ELF, flattened"
+
+
+def test_a_dump_that_qemu_wrote(file: Callable[[bytes], Path]) -> None:
+    assert "QEMU" in sniff(file(kdump(sysname=b""))).if_refused
+    assert "QEMU" in sniff(file(flattened(kdump(sysname=b"")))).if_refused
+
+
+def test_part_of_a_split_dump(file: Callable[[bytes], Path]) -> None:
+    assert "makedumpfile --reassemble" in refusal(file(kdump(split=1)))
+
+
+# Dumps without their end
+
+
+def test_an_elf_dump_without_its_end(file: Callable[[bytes], Path]) -> None:
+    content = elf_core([VMCOREINFO], loaded=8192, present=5000)
+    whole = len(content) + 3192
+    assert sniff(file(content)).truncated == f"3192 of {whole} bytes are missing"
+
+
+@pytest.mark.parametrize("keep", [5, 30, 80, 150, 200])
+def test_an_elf_dump_without_its_headers(file: Callable[[bytes], Path], keep: int) -> None:
+    assert refusal(file(elf_core([VMCOREINFO])[:keep])).startswith("is truncated")
+
+
+@pytest.mark.parametrize(
+    ("keep", "inside"),
+    [
+        (8, "kdump header"),
+        (4100, "kdump header"),
+        (2 * BLOCK + 1, "page bitmap"),
+        (4 * BLOCK, "page descriptors"),
+        (4 * BLOCK + 100, "page descriptors"),
+    ],
+)
+def test_a_kdump_without_its_headers(file: Callable[[bytes], Path], keep: int, inside: str) -> None:
+    assert f"ends inside its {inside}" in refusal(file(kdump()[:keep]))
+
+
+def test_a_kdump_without_its_last_pages(file: Callable[[bytes], Path]) -> None:
+    content = kdump()
+    said = refusal(file(content[:-150]))
+    assert f"150 of {len(content)} bytes are missing" in said
+    assert f"truncate -s {len(content)}" in said
+
+
+def test_a_kdump_extended_as_advised_can_be_opened(file: Callable[[bytes], Path]) -> None:
+    content = kdump()
+    assert sniff(file(content[:-150] + bytes(150))).truncated == "its last pages were never written"
+
+
+def test_a_kdump_whose_writer_was_killed(file: Callable[[bytes], Path]) -> None:
+    assert sniff(file(kdump(written=3))).truncated == "its last pages were never written"
+
+
+def test_a_kdump_whose_disk_was_full(file: Callable[[bytes], Path]) -> None:
+    for content in (kdump(status=2 | 8), flattened(kdump(status=2 | 8))):
+        assert sniff(file(content)).truncated == "makedumpfile ran out of space while it wrote it"
+
+
+def test_a_flattened_dump_without_its_end(file: Callable[[bytes], Path]) -> None:
+    assert refusal(file(flattened(kdump(), end=False))).startswith("is truncated: it lacks the end")
+
+
+# Anything at all
+
+WHOLE = [
+    elf_core([PRSTATUS, VMCOREINFO]),
+    elf_core([VMCOREINFO], many=True),
+    kdump(),
+    kdump(block=65536, machine=b"aarch64"),
+    flattened(kdump()),
+    flattened(elf_core([VMCOREINFO])),
+]
+
+
+def sniff_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    said = ""
+    try:
+        said = sniff(path).truncated
+    except TargetError as error:
+        said = str(error)
+    assert said.isprintable()
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz") / "dump"
+
+
+MAGICS = st.sampled_from(
+    [b"", b"\x7fELF\x02\x01", b"KDUMP   ", b"makedumpfile\0\0\0\0", b"\x1f\x8b"]
+)
+
+
+@settings(deadline=None)
+@given(magic=MAGICS, content=st.binary(max_size=2000))
+def test_random_bytes_are_refused_in_a_sentence(
+    scratch: Path, magic: bytes, content: bytes
+) -> None:
+    sniff_bytes(scratch, magic + content)
+
+
+@settings(max_examples=500, deadline=None)
+@given(data=st.data())
+def test_damaged_headers_are_refused_in_a_sentence(scratch: Path, data: st.DataObject) -> None:
+    content = bytearray(WHOLE[data.draw(st.integers(0, len(WHOLE) - 1))])
+    for _ in range(data.draw(st.integers(1, 4))):
+        # Mostly where the headers are, so that most changes matter.
+        end = data.draw(st.sampled_from([600, 5000, len(content) - 8]))
+        at = data.draw(st.integers(0, min(end, len(content) - 8)))
+        value = data.draw(st.integers(0, 255) | st.sampled_from([2**63, 2**64 - 1, 2**32 - 1, 0]))
+        size = 1 if value < 256 else 8
+        content[at : at + size] = value.to_bytes(size, "little")
+    cut = data.draw(st.none() | st.integers(0, len(content)))
+    sniff_bytes(scratch, bytes(content[:cut]))

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus kcopyd`` on real kernels, against what the guests said and a slow walk."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import drgn
+import numpy as np
+import pandas as pd
+import pytest
+from drgn import Object
+from kcensus.analyses import Context
+from kcensus.analyses.kcopyd import ANALYSIS, run
+from kcensus.analyses.kcopyd.log_events import parse
+from kcensus.engine.memory import Memory
+from kcensus.kernel.dm.kcopyd import Kcopyd
+from kcensus.kernel.log import records
+from kcensus.kernel.workqueues import _Reader, workqueues
+from kcensus.render.json import write_json
+from kcensus.results import CheckStatus, Result, Severity
+from kcensus.sources import Target, open_target
+
+from tests.lab import Dump, build, kernels
+from tests.vm.oracles import kcopyd as oracle
+
+PAGE = 4096
+SCENARIOS = ("kcopyd-waiting", "kcopyd-unlimited", "kcopyd-limited")
+
+
+class Case(NamedTuple):
+    """A dump, the program that reads it, and what we say of it."""
+
+    dump: Dump
+    target: Target
+    result: Result
+
+    @property
+    def prog(self) -> drgn.Program:
+        return self.target.prog
+
+    def figure(self, name: str) -> Any:
+        return self.result.summary[name].value
+
+    def table(self, name: str) -> pd.DataFrame:
+        return self.result.tables[name].frame
+
+
+_CASES: dict[tuple[str, str], Case] = {}
+
+
+def open_case(kernel: str, scenario: str) -> Case:
+    """Each dump is opened and looked at once."""
+    if (kernel, scenario) not in _CASES:
+        dump = build(kernel, scenario)
+        target = open_target(str(dump.formats["elf"]), dump.debug)
+        _CASES[kernel, scenario] = Case(dump, target, run(ANALYSIS.context(target)))
+    return _CASES[kernel, scenario]
+
+
+@pytest.fixture(scope="module", params=[(k, s) for s in SCENARIOS for k in kernels()], ids="-".join)
+def case(request: pytest.FixtureRequest) -> Case:
+    return open_case(*request.param)
+
+
+@pytest.fixture(scope="module")
+def waiting(kernel: str) -> Case:
+    return open_case(kernel, "kcopyd-waiting")
+
+
+@pytest.fixture(scope="module")
+def stall() -> Case:
+    return open_case("6.1", "kcopyd-stall")
+
+
+def assert_clients_equal(case: Case, truth: dict[int, oracle.ClientTruth]) -> None:
+    frame = case.table("clients").set_index("address")
+    assert set(frame.index) == set(truth)
+    for address, client in truth.items():
+        row = frame.loc[address]
+        assert int(row["jobs"]) == len(client.jobs)
+        assert int(row["nr_jobs"]) == client.nr_jobs
+        assert int(row["split"]) == client.split
+        assert int(row["sub_jobs"]) == client.sub_jobs
+        assert {name: int(row[f"{name}_jobs"]) for name in oracle.STATES} == client.listed
+        assert int(row["in_flight"]) == client.in_flight
+        assert int(row["reserved_jobs"]) == len(client.reserve)
+
+
+def test_clients_equal_the_slow_walk(case: Case) -> None:
+    owners = oracle.clients_of_targets(case.prog)
+    truth = oracle.clients(case.prog, set(owners))
+    assert_clients_equal(case, truth)
+    frame = case.table("clients").set_index("address")
+    found = {
+        address: (row["device"], row["number"], row["target"]) for address, row in frame.iterrows()
+    }
+    assert found == owners
+    assert case.figure("clients") == len(owners)
+    for client in truth.values():
+        # Nothing runs in these guests, so the kernel's count has no callback that is half done.
+        assert client.nr_jobs == len(client.jobs) + client.sub_jobs
+
+
+def test_jobs_are_the_slabs_active_objects(case: Case) -> None:
+    slabs = case.table("related_slabs").set_index("role").loc["jobs"]
+    jobs = int(case.table("clients")["jobs"].sum())
+    assert jobs == case.figure("jobs")
+    assert jobs + case.figure("reserved_jobs") == int(slabs["objects_active"])
+    fields = next(
+        line.split()
+        for line in case.dump.truth["slabinfo.after.2"].splitlines()
+        if line.startswith("kcopyd_job ")
+    )
+    # active_objs, num_objs, objsize, pages: what slabinfo calls active includes free objects of
+    # CPUs, so there the slabs are a lower bound.
+    assert int(slabs["objects_total"]) == int(fields[2])
+    assert int(slabs["slot_size"]) == int(fields[3])
+    assert int(slabs["objects_active"]) <= int(fields[1])
+    assert case.figure("job_bytes") == int(fields[14]) * int(fields[5]) * PAGE
+
+
+def test_snapshots_equal_dmsetup_status(case: Case) -> None:
+    frame = case.table("snapshots").set_index("device")
+    tables = dict(
+        re.findall(r"^(\S+): 0 \d+ snapshot (.*)$", case.dump.truth["dmsetup-table"], re.MULTILINE)
+    )
+    status = dict(
+        re.findall(r"^(\S+): 0 \d+ snapshot (.*)$", case.dump.truth["dmsetup-status"], re.MULTILINE)
+    )
+    assert set(frame.index) == set(tables) == set(status)
+    assert status
+    for name, line in status.items():
+        row = frame.loc[name]
+        origin, cow, store, chunk = tables[name].split()[:4]
+        # /dev/ramN of the scenario is disk 1:N.
+        assert row["origin"] == f"ram{origin.partition(':')[2]} ({origin})"
+        assert f"({cow})" in row["cow"]
+        assert row["store"] == store
+        assert int(row["chunk_bytes"]) == int(chunk) * 512
+        if line == "Invalid":
+            assert row["state"] == "invalid"
+            continue
+        assert row["state"] == "valid"
+        assert int(row["used_bytes"]) == int(re.match(r"(\d+)/", line)[1]) * 512  # type: ignore[index]
+
+
+def test_snapshots_equal_the_slow_walk(case: Case) -> None:
+    frame = case.table("snapshots").set_index("address")
+    for address, row in frame.iterrows():
+        snapshot = Object(case.prog, "struct dm_snapshot *", value=address)
+        assert int(row["in_flight"]) == int(snapshot.in_progress)
+        assert int(row["exceptions"]) == oracle.exceptions(snapshot.complete)
+        assert int(row["pending_exceptions"]) == oracle.exceptions(snapshot.pending)
+        pids = {int(pid) for pid in re.findall(r":(\d+)(?:,|$)", row["waiting_tasks"])}
+        assert pids == oracle.waiting(snapshot)
+        assert int(row["waiting"]) == len(pids)
+
+
+def test_what_the_scenario_wrote_is_what_is_copied(kernel: str) -> None:
+    frame = open_case(kernel, "kcopyd-unlimited").table("snapshots").set_index("device")
+    # 10,000 pages of 4 KiB, in chunks of 4, 4 and 8 KiB.
+    copies = frame["in_flight"].astype(int).to_dict()
+    assert copies == {
+        "snapshot-1": 10000,
+        "snapshot-2": 10000,
+        "snapshot-3": 5000,
+        "snapshot-fast": 0,
+        "snapshot-idle": 0,
+    }
+    # What the one without delay has copied is a run of chunks, 512 pages to an exception at most.
+    assert int(frame.loc["snapshot-fast", "exceptions"]) > 0
+    assert int(frame.loc["snapshot-fast", "used_bytes"]) == 10000 * PAGE
+
+
+def test_those_who_wait_are_those_that_the_kernel_shows_blocked(waiting: Case) -> None:
+    blocked = {
+        int(re.search(r"pid:\s*(\d+)", part)[1])  # type: ignore[index]
+        for part in re.split(r"(?=task:)", waiting.dump.truth["dmesg"])[1:]
+        if "wait_for_in_progress" in part
+    }
+    assert len(blocked) >= 3
+    row = waiting.table("snapshots").set_index("device").loc["snapshot-1"]
+    assert {int(pid) for pid in re.findall(r":(\d+)(?:,|$)", row["waiting_tasks"])} == blocked
+    assert waiting.figure("waiting_tasks") == len(blocked)
+    assert int(row["in_flight"]) == waiting.figure("cow_threshold") + 1 == 17
+    assert any(f"{len(blocked)} tasks wait" in f.title for f in waiting.result.findings)
+
+
+def test_split_jobs_of_a_mirror_and_zeroing_of_a_thin_pool(waiting: Case) -> None:
+    frame = waiting.table("clients").set_index("device")
+    mirror = frame.loc["mirror"]
+    # A region of 8 MiB in eight parts of 512 KiB at a time.
+    counted = ("jobs", "split", "sub_jobs", "nr_jobs", "in_flight")
+    assert tuple(int(mirror[name]) for name in counted) == (1, 1, 8, 9, 8)
+    assert int(mirror["page_bytes"]) == 4 << 20
+    assert (int(frame.loc["pool", "jobs"]), int(frame.loc["pool", "page_bytes"])) == (12, 0)
+    assert int(frame.loc["mirror-idle", "nr_jobs"]) == 0
+
+
+def test_idle_clients_of_unknown_targets_are_found(
+    waiting: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcensus.analyses.kcopyd.census.CLIENTS_OF_TARGETS", {})
+    frame = run(ANALYSIS.context(waiting.target)).tables["clients"].frame
+    assert set(frame["address"]) == oracle.idle_clients(waiting.prog)
+    assert set(frame["device"]) == {"(unknown)"}
+    ours = waiting.table("clients")
+    assert sorted(frame["jobs"]) == sorted(ours["jobs"])
+
+
+def test_clients_are_found_by_their_jobs_alone(
+    waiting: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcensus.analyses.kcopyd.census.CLIENTS_OF_TARGETS", {})
+    nothing = np.empty(0, np.uint64)
+    monkeypatch.setattr(Kcopyd, "candidates", lambda *_: nothing)
+    frame = run(ANALYSIS.context(waiting.target)).tables["clients"].frame
+    ours = waiting.table("clients")
+    busy = set(ours[ours["nr_jobs"] > 0]["address"])
+    # Of the others only the reserve tells, and what is in reserve proves nothing.
+    assert busy <= set(frame["address"])
+    got = frame.set_index("address")["jobs"]
+    jobs = ours[ours["jobs"] > 0].set_index("address")["jobs"]
+    assert got[jobs.index].to_dict() == jobs.to_dict()
+
+
+def test_unbounded_against_bounded(kernel: str) -> None:
+    before, after = open_case(kernel, "kcopyd-unlimited"), open_case(kernel, "kcopyd-limited")
+    assert (before.figure("limited"), after.figure("limited")) == (False, True)
+    assert before.figure("cow_threshold") == 4294967295
+    bound = after.figure("cow_threshold") + 1
+    assert (
+        before.figure("bound_per_snapshot") == after.figure("bound_per_snapshot") == bound == 2049
+    )
+    copies = after.table("snapshots").set_index("device")["in_flight"].astype(int)
+    # The writer waits as soon as one snapshot has more copies in flight than the threshold. The
+    # third has chunks of twice the size.
+    assert (copies["snapshot-1"], copies["snapshot-2"]) == (bound, bound)
+    assert copies["snapshot-3"] <= bound
+    model = sum(min(int(n), bound) for n in before.table("snapshots")["in_flight"])
+    assert before.figure("projected_jobs") == model == 3 * bound
+    assert after.figure("jobs") <= before.figure("projected_jobs") < before.figure("jobs")
+    assert after.figure("projected_jobs") == after.figure("jobs")
+    finding = next(f for f in before.result.findings if f.severity >= Severity.WARNING)
+    assert "nothing limits" in finding.title
+    assert finding.cost_bytes == before.figure("job_bytes") - before.figure("projected_job_bytes")
+    assert not any("nothing limits" in f.title for f in after.result.findings)
+
+
+def test_checks_agree_and_nothing_is_missing(case: Case) -> None:
+    assert {check.status for check in case.result.checks} == {CheckStatus.AGREE}
+    assert case.result.gaps == []
+
+
+def test_work_equals_the_slow_walk(case: Case) -> None:
+    assert_work_equal(case)
+
+
+def assert_work_equal(case: Case) -> None:
+    ours: Counter[tuple[int, str, str]] = Counter()
+    frame = case.table("pending_work")
+    for row in frame.itertuples():
+        ours[int(row.pool), str(row.state), str(row.function)] += int(row.count)
+    expected: Counter[tuple[int, str, str]] = Counter()
+    for (pool, state, func, _), count in oracle.work_items(case.prog).items():
+        expected[pool, state, case.prog.symbol(func).name] += count
+    assert ours == expected
+
+
+def test_how_long_a_worker_has_been_running_is_exact_where_the_kernel_tells() -> None:
+    case = open_case("7.3", "kcopyd-limited")
+    frame = case.table("pending_work")
+    (row,) = frame[frame["function"] == "wb_workfn"].itertuples()
+    (worker,) = (
+        worker for worker in oracle.busy_workers(case.prog) if int(worker.task.pid) == int(row.pids)
+    )
+    # CONFIG_HZ of Debian.
+    ticks = int(case.prog["jiffies_64"]) - int(worker.current_start)
+    assert float(row.seconds) == ticks / 250
+    # How long writing back took to begin varies; it runs on until the dump.
+    assert 0 < float(row.seconds) < 60
+
+
+# A pool that is really stalled
+
+
+def test_stalled_pool_its_culprit_and_its_victims(stall: Case) -> None:
+    pools = stall.table("pools")
+    stalled = pools[pools["stalled"]]
+    assert len(stalled) == stall.figure("stalled_pools") == 1
+    pool = stalled.iloc[0]
+    assert int(pool["cpu"]) == 1
+    # The guest rested for 52 s after it loaded the module, which began after 8 s.
+    assert 40 < float(pool["age"]) < 60
+    assert pool["running"].startswith("do_work [dm_mod] (")
+    work = stall.table("pending_work")
+    behind = work[work["behind_kcopyd"]]
+    assert set(behind["pool"]) == {int(pool["pool"])}
+    victims = Counter()
+    for row in behind.itertuples():
+        victims[str(row.workqueue), str(row.state), str(row.function), str(row.module)] += row.count
+    expected = {
+        ("kcopyd", "pending", "do_work", "dm_mod"): 3,
+        ("events", "pending", "kcensus_victim", "kcensus_stall"): 2,
+        ("kcensus_one", "pending", "kcensus_victim", "kcensus_stall"): 1,
+        ("kcensus_one", "inactive", "kcensus_victim", "kcensus_stall"): 1,
+    }
+    assert {key: victims[key] for key in expected} == expected
+    finding = next(f for f in stall.result.findings if f.severity is Severity.CRITICAL)
+    assert "CPU 1" in finding.title
+    assert "kcopyd holds it" in finding.title
+    assert "do_work [dm_mod] of kcopyd" in finding.evidence
+
+
+def test_stalled_is_what_the_kernels_watchdog_would_call_so(
+    stall: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    age = float(stall.table("pools").iloc[0]["age"])
+    memory = Memory(stall.prog)
+
+    def stalled() -> list[int]:
+        return [pool.cpu for pool in workqueues(memory).pools if pool.stalled]
+
+    for threshold, expected in ((int(age), [1]), (int(age) + 1, [])):
+        monkeypatch.setattr("kcensus.kernel.workqueues._DEFAULT_THRESHOLD", threshold)
+        assert stalled() == expected
+    # As where the kernel has a watchdog: its threshold counts, and that somebody has told it to be
+    # patient. These kernels are built without.
+    now = int(stall.prog["jiffies_64"])
+    own = {"wq_watchdog_thresh": 10, "wq_watchdog_touched_cpu": now, "wq_watchdog_touched": now}
+
+    def find(prog: drgn.Program, name: str, _flags: object, _file: str | None) -> Object | None:
+        return Object(prog, "unsigned long", own[name]) if name in own else None
+
+    stall.prog.register_object_finder("watchdog", find, enable_index=0)
+    try:
+        patched = "kcensus.kernel.workqueues.per_cpu"
+        monkeypatch.setattr(patched, lambda variable, _cpu: variable)
+        found = workqueues(memory)
+        assert (found.threshold, found.threshold_known) == (10, True)
+        assert stalled() == []
+        own["wq_watchdog_touched_cpu"] = now - 60 * 250
+        assert stalled() == [1]
+        own["wq_watchdog_thresh"] = 0
+        assert not workqueues(memory).threshold_known
+    finally:
+        stall.prog.set_enabled_object_finders(
+            [name for name in stall.prog.enabled_object_finders() if name != "watchdog"]
+        )
+
+
+def test_items_of_a_list_that_does_not_end_count_once(stall: Case) -> None:
+    reader = _Reader(Memory(stall.prog))
+    pool = next(p for p in workqueues(reader.memory).pools if p.stalled)
+    worklist = Object(stall.prog, "struct worker_pool", address=pool.address).worklist
+    first = np.array([int(worklist.next)], np.uint64)
+    # With an end that never comes, the head is one more node of a circle.
+    _, nodes = reader._follow(first, np.zeros(1, np.uint64))
+    assert len(nodes) == len(set(nodes.tolist())) == pool.pending + 1
+    assert reader.damaged == 1
+
+
+def test_busy_pool_that_makes_progress_is_not_stalled(stall: Case) -> None:
+    pools = stall.table("pools")
+    busy = pools[(pools["cpu"] == 0) & (pools["nice"] == 0)].iloc[0]
+    assert not busy["stalled"]
+    assert float(busy["age"]) < 1
+    assert int(busy["pending"]) >= 1 or "kcensus_hop" in busy["running"]
+
+
+MODULES_OF_THE_STALL = ("dm_mod", "kcensus_stall")
+
+
+def test_memory_shows_what_the_kernel_showed(stall: Case) -> None:
+    """The guest had its kernel print "Showing busy workqueues" during the stall."""
+    log = parse(records(stall.prog))
+    shown = Counter(
+        (event.pool, event.event, event.workqueue, event.function, event.module or "")
+        for event in log.of("in-flight", "pending", "inactive")
+        if event.pool == 2
+    )
+    ours: Counter[tuple[int, str, str, str, str]] = Counter()
+    frame = stall.table("pending_work")
+    for row in frame[frame["pool"] == 2].itertuples():
+        key = int(row.pool), str(row.state), str(row.workqueue), str(row.function), str(row.module)
+        ours[key] += int(row.count)
+    # Whose modules the scenario loads stands as it stood. Behind it the kernel may queue more of
+    # its own until the dump; nothing leaves a pool that is stalled.
+    mine = {key: count for key, count in shown.items() if key[-1] in MODULES_OF_THE_STALL}
+    assert sum(mine.values()) == 8
+    assert mine == {key: count for key, count in ours.items() if key[-1] in MODULES_OF_THE_STALL}
+    assert shown <= ours
+    assert log.unknown == 0
+    hung = next(event for event in log.of("pool") if event.pool == 2)
+    assert hung.seconds is not None
+    pool = stall.table("pools").set_index("pool").loc[2]
+    # 35 s into the stall; the dump came later.
+    assert hung.seconds <= float(pool["age"]) <= hung.seconds + 20
+    events = stall.table("log_events")
+    now = events[(events["event"] == "pool") & (events["pool"] == 2)].iloc[0]
+    assert float(now["now_seconds"]) == float(pool["age"])
+
+
+def test_clients_of_a_stalled_pool(stall: Case) -> None:
+    truth = oracle.clients(stall.prog, oracle.idle_clients(stall.prog))
+    assert_clients_equal(stall, truth)
+    frame = stall.table("clients")
+    states = Counter(re.sub(r"\d+", "N", state) for state in frame["work"])
+    assert states == {"running (N), pending": 1, "pending": 2, "idle": 1}
+    lists = sorted((int(row.callback_jobs), int(row.complete_jobs)) for row in frame.itertuples())
+    assert lists == [(0, 0), (1, 0), (2, 2), (5, 0)]
+    check = next(c for c in stall.result.checks if c.name == "jobs and sub-jobs")
+    # The one whose callback is running is no object any more.
+    assert (check.status, check.difference) == (CheckStatus.EXPLAINED, 1)
+
+
+def test_no_snapshot_where_their_module_is_not_loaded(stall: Case) -> None:
+    assert (stall.figure("snapshots"), stall.figure("pending_exceptions")) == (0, 0)
+    assert stall.figure("in_flight_cow") == 0
+    for name in ("limit_mechanism", "limited", "bound_per_snapshot"):
+        assert stall.figure(name) is None
+
+
+def test_work_of_a_stalled_pool_equals_the_slow_walk(stall: Case) -> None:
+    # The slow walk takes names from debug info; ours came out of the kernel's own symbols.
+    assert stall.target.need_modules("kcensus_stall") == []
+    assert_work_equal(stall)
+
+
+# What is missing
+
+
+def test_without_module_debug_info(kernel: str) -> None:
+    dump = open_case(kernel, "kcopyd-unlimited")
+    target = open_target(str(dump.dump.formats["elf"]), [dump.dump.vmlinux])
+    # Whatever else this machine has is not to be found.
+    context = ANALYSIS.context(target)
+    if not context.lacking:
+        pytest.fail("the modules' debug info was found after all")
+    result = run(context)
+    for name in ("jobs", "job_bytes", "share_of_unreclaimable", "share_of_ram"):
+        whole = dump.figure(name)
+        ours = result.summary[name].value
+        # Without the clients nobody knows which objects their pools keep in reserve.
+        assert ours == whole + (dump.figure("reserved_jobs") if name == "jobs" else 0), name
+    assert result.summary["clients"].value is None
+    for name in ("limit_mechanism", "snapshots", "pending_exceptions", "bound_per_snapshot"):
+        assert result.summary[name].value is None, name
+    assert result.tables["related_slabs"].frame["role"].iloc[0] == "jobs"
+    assert any("dm_mod" in gap.reason or "dm-mod" in gap.reason for gap in result.gaps)
+    # Pools and queues are the kernel's own.
+    pd.testing.assert_frame_equal(
+        result.tables["pools"].frame[["pool", "pending", "age"]],
+        dump.table("pools")[["pool", "pending", "age"]],
+    )
+
+
+def test_not_in_use() -> None:
+    case = open_case("6.1", "list-lru")
+    assert [f.title for f in case.result.findings] == ["kcopyd is not in use"]
+    zeros = ("jobs", "job_bytes", "clients", "snapshots", "in_flight_cow", "projected_job_bytes")
+    assert {name: case.figure(name) for name in zeros} == dict.fromkeys(zeros, 0)
+    assert case.result.gaps == []
+    assert len(case.table("pools")) >= 4
+
+
+def test_log_of_a_file_instead_of_the_one_in_memory(stall: Case, tmp_path: Path) -> None:
+    log = tmp_path / "dmesg.txt"
+    log.write_text(
+        "[ 9.0] BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
+        "[ 9.1] Unreclaimable slab info:\n[ 9.2] kcopyd_job 4KB 8KB\n"
+    )
+    result = run(ANALYSIS.context(stall.target), log=str(log))
+    frame = result.tables["log_events"].frame
+    assert list(frame["event"]) == ["lockup", "slab"]
+    # Beside each, what memory says now of that pool and of that cache.
+    assert float(frame["now_seconds"].iloc[0]) == float(stall.table("pools").iloc[0]["age"])
+    assert int(frame["now_bytes"].iloc[1]) == stall.figure("job_bytes")
+
+
+def test_debug_info_of_a_module_that_is_not_loaded() -> None:
+    other = open_case("6.1", "list-lru")
+    prog = drgn.Program()
+    prog.set_core_dump(str(other.dump.formats["elf"]))
+    prog.load_debug_info([other.dump.vmlinux])
+    for name in ("dm_mod", "dm_snapshot"):
+        path = next(p for p in open_case("6.1", "kcopyd-limited").dump.debug if p.stem == name)
+        prog.extra_module(name, create=True).try_file(path, force=True)
+    assert prog.type("struct dm_kcopyd_client")
+    result = run(Context(prog, "no dm_mod", other.result.kernel))
+    assert [f.title for f in result.findings] == ["kcopyd is not in use"]
+    assert result.gaps == []
+
+
+def test_same_dump_same_json(waiting: Case) -> None:
+    texts = set()
+    for chunk_bytes, jobs in ((4 << 20, 1), (64 << 10, 1), (1 << 20, 2)):
+        out = io.StringIO()
+        context = ANALYSIS.context(waiting.target, jobs=jobs, chunk_bytes=chunk_bytes)
+        write_json(run(context), out)
+        texts.add(out.getvalue())
+    assert len(texts) == 1

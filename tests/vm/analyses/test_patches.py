@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Detection of patches on real kernels, each held against what is known of that kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kcensus import cli
+from kcensus.analyses import analyses
+from kcensus.capsule import create
+from kcensus.patches import Detected, Prober, State, detect, load, modules
+from kcensus.sources import Target, open_target
+
+from tests.lab import Dump, build
+
+CATALOGUE = load(entry_points=False)
+
+# The state on 5.10, 6.1, 6.12 and 7.3: P(resent), A(bsent), S(uperseded), ?(cannot tell).
+STATES = {"P": State.PRESENT, "A": State.ABSENT, "S": State.SUPERSEDED, "?": State.UNKNOWN}
+KERNELS = ("5.10", "6.1", "6.12", "7.3")
+TRUTH = {
+    # Debian's kernels are stable kernels of their series: all of the mainline up to it, and
+    # backports of fixes.
+    "blk-mq-hctx-array": "AAAP",  # an array up to 5.17, an xarray to 6.18, an array since 6.19
+    "blk-mq-hctx-table": "APPS",
+    "cfq-async-starvation": "SSSS",  # 4.9; CFQ went in 5.0
+    "cfq-removal": "PPPP",  # 5.0
+    "mq-deadline-priorities": "AP??",  # 5.14; on the last two the module is not loaded
+    "dentry-limit-sysctl": "AAAA",  # only posted
+    "negative-dentry-bloat": "AAAA",  # only posted
+    "negative-dentry-counter": "PPPP",  # 5.0
+    "negative-dentry-dir-limit": "AAAA",  # only posted
+    "negative-dentry-fs-klimit": "AAAA",  # late RHEL 8 alone
+    "negative-dentry-hash-limit": "AAAA",  # only posted
+    "negative-dentry-limit-2020": "AAAA",  # only posted
+    "negative-dentry-sibling-tail": "AAAA",  # only posted
+    "negative-dentry-sysctl-limit": "AAAA",  # RHEL 7 and UEK alone
+    "negative-dentry-track-limit": "AAAA",  # only posted
+    "negative-dentry-unlink-drop": "AAAA",  # reverted before any of these kernels
+    "negative-dentry-unlink-sysctl": "AAAP",  # 6.13
+    "dm-kcopyd-callback-list": "PPPP",  # 5.0
+    "dm-name-tree": "APPP",  # 5.13
+    "dm-snapshot-cow-in-progress": "PPPP",  # 5.4
+    "dm-snapshot-cow-semaphore": "SSSS",  # 5.0, reworked in 5.4
+    "fsnotify-lazy-parent-watched": "PPPP",  # went to the stable series 5.10 and 6.1, too
+    "kmem-cache-alloc-lru": "APPP",  # 5.18
+    "list-lru-cleanup": "APPP",  # 5.16
+    "list-lru-deferred-split": "AAAP",  # 7.1 or 7.2
+    "list-lru-explicit-memcg": "AAPP",  # 6.8
+    "list-lru-memcg-aware": "PPPP",  # 5.2
+    "list-lru-memcg-id": "APPP",  # 5.18
+    "list-lru-memcg-lists": "PPPP",  # 4.0
+    "list-lru-memory": "APPP",  # 5.18
+    "list-lru-on-demand": "APPP",  # 5.18
+    "list-lru-per-memcg-arrays": "APPP",  # 5.18
+    "list-lru-split-lock": "AAAP",  # 6.13
+    "list-lru-xarray": "APPP",  # 5.18
+    "memcg-objcg-per-node": "AAAP",  # 7.1 or 7.2
+    "slab-memcg-data": "APPP",  # 5.11
+    "slab-no-cpu-slab": "AAAP",  # 7.0
+    "slab-obj-exts": "AAPP",  # 6.10
+    "slab-obj-exts-placement": "AAAP",  # 7.0
+    "slab-objcg-bit": "AAAP",  # 7.3
+    "slab-objcg-controller": "PPPP",  # 5.9
+    "slab-page-type": "AAPP",  # 6.10
+    "slab-sheaves": "AAAP",  # 6.18
+    "slab-struct-slab": "APPP",  # 5.17
+    "workqueue-cpu-pwq": "AAPP",  # 6.6
+    "workqueue-inactive-works": "PPPP",  # 5.15; the rename went to stable 5.10, too
+    "workqueue-max-active": "AAPP",  # 6.9
+    "workqueue-progress-stamp": "AAAP",  # 7.0
+}
+
+
+def detected(target: Target) -> dict[str, Detected]:
+    lacking = target.need_modules(*modules(CATALOGUE.patches))
+    assert lacking == []
+    return detect(CATALOGUE.patches, Prober(target.prog, lacking), target.kernel)
+
+
+def test_states(kernel: str, mixed_target: Target) -> None:
+    found = {patch: one.state for patch, one in detected(mixed_target).items()}
+    at = KERNELS.index(kernel)
+    assert found == {patch: STATES[states[at]] for patch, states in TRUTH.items()}
+
+
+def test_releases_agree_where_nothing_was_backported(kernel: str, mixed_target: Target) -> None:
+    """A second opinion: what the catalogue says of releases, against what types say."""
+    running = tuple(map(int, kernel.split(".")))
+    backported = {"fsnotify-lazy-parent-watched", "workqueue-inactive-works"}
+    compared = 0
+    for patch, one in detected(mixed_target).items():
+        if not one.patch.release or patch in backported or one.state is State.UNKNOWN:
+            continue
+        there = running >= tuple(map(int, one.patch.release.split(".")))
+        assert there == (one.state in (State.PRESENT, State.SUPERSEDED)), patch
+        compared += 1
+    assert compared > 25
+
+
+def test_modules_that_are_not_loaded_prove_nothing() -> None:
+    dump = build("6.1", "negatives")  # no device mapper in it
+    found = detected(open_target(str(dump.formats["kdump-elf"]), dump.debug))
+    for patch in ("dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list", "dm-name-tree"):
+        assert found[patch].state is State.UNKNOWN
+        assert "is not loaded" in found[patch].reason
+    assert found["list-lru-xarray"].state is State.PRESENT
+
+
+def run(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
+    """Run ``kcensus ARGS --json``; its document."""
+    assert cli.main([*args, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("release", "scenario", "dear"),
+    [
+        # What costs most, or saves most: arrays of lists; names that do not exist; shared slabs.
+        ("5.10", "list-lru", "list-lru-memory"),
+        ("6.12", "negatives", "negative-dentry-bloat"),
+        ("6.1", "mixed", "slab-objcg-controller"),
+    ],
+)
+def test_prices_are_the_figures_of_the_analyses(
+    release: str, scenario: str, dear: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = build(release, scenario)
+    target = [str(dump.formats["elf"]), *(w for path in dump.debug for w in ("-s", str(path)))]
+    document = run(capsys, "patches", *target)
+    rows = {row["patch"]: row for row in document["tables"]["patches"]}
+    assert set(rows) == set(TRUTH)
+    assert document["tables"]["prices"][0]["patch"] == dear
+    figures: dict[str, dict[str, int]] = {}
+    for price in document["tables"]["prices"]:
+        one, _, other = price["formula"].partition(" - ")
+        name, _, key = one.partition(".")
+        if name not in analyses():
+            continue
+        if name not in figures:
+            figures[name] = run(capsys, name, *target)["summary"]
+        expected = figures[name][key] - (figures[name][other.partition(".")[2]] if other else 0)
+        assert price["bytes"] == expected, price
+        row = rows[price["patch"]]
+        assert expected == (
+            row["cost_bytes"] if price["kind"] == "absence costs" else row["saving_bytes"]
+        )
+    assert len(figures) >= 2
+    # A figure that the catalogue names and an analysis does not have is a mistake of ours.
+    assert not any("no figure" in gap["reason"] for gap in document["gaps"])
+
+
+def test_missing_debug_info_of_modules_is_a_gap(
+    mixed_dump: Dump, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vmlinux = next(path for path in mixed_dump.debug if Path(path).name.startswith("vmlinux"))
+    args = ["patches", str(mixed_dump.formats["elf"]), "-s", str(vmlinux), "--no-prices", "--json"]
+    assert cli.main(args) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = {row["patch"]: row for row in document["tables"]["patches"]}
+    assert rows["dm-snapshot-cow-in-progress"]["reason"] == (
+        "no struct dm_snapshot, but dm_snapshot is loaded without debug info"
+    )
+    assert any("dm_snapshot" in gap["reason"] for gap in document["gaps"])
+
+
+def test_a_capsule_has_the_same_patches(mixed_target: Target, tmp_path: Path) -> None:
+    """Also where it was recorded for something else."""
+    path = tmp_path / "slab.capsule"
+    create(mixed_target, path, [analyses()["slab"]])
+    found = {patch: one.state for patch, one in detected(open_target(str(path))).items()}
+    assert found == {patch: one.state for patch, one in detected(mixed_target).items()}

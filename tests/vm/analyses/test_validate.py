@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus validate`` and ``kcensus diff`` on pairs of real dumps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from kcensus import cli
+
+from tests.lab import build
+
+Run = Callable[..., tuple[int, Any]]
+
+
+def words(*dumps: tuple[str, str]) -> list[str]:
+    """Targets of dumps (kernel, scenario), and their debug info."""
+    built = [build(*dump) for dump in dumps]
+    debug = dict.fromkeys(str(path) for dump in built for path in dump.debug)
+    return [str(dump.formats["elf"]) for dump in built] + [
+        word for path in debug for word in ("-s", path)
+    ]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run ``kcensus ARGS --json``; (exit status, document)."""
+
+    def run(*args: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        status = cli.main([*args, "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_list_lru_series_from_5_10_to_6_1(run: Run) -> None:
+    status, found = run(
+        "validate", "list-lru-memory", *words(("5.10", "list-lru"), ("6.1", "list-lru"))
+    )
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == (0, "confirmed")
+    # The figures are the analysis' own.
+    for name, kernel in (("before", "5.10"), ("after", "6.1")):
+        _, alone = run("list-lru", *words((kernel, "list-lru")))
+        # Shrinker maps belong to the census, but no stage of the series changes them.
+        maps = alone["summary"]["shrinker_map_bytes"]
+        assert summary[name] == alone["summary"]["structural_bytes"] - maps
+    assert summary["change"] == 1 - summary["after"] / summary["before"] > 0.5
+    # With fewer lists than 6.1 has, the model cannot promise too little.
+    assert summary["predicted"] < summary["after"]
+    assert all(row["alike"] == "yes" for row in found["tables"]["conditions"])
+
+
+def test_a_pair_without_the_load_is_inconclusive(run: Run) -> None:
+    # Snapshots, but next to no memory cgroups.
+    dumps = words(("5.10", "kcopyd-limited"), ("6.1", "kcopyd-limited"))
+    status, found = run("validate", "list-lru-memory", *dumps)
+    assert (status, found["summary"]["verdict"]) == (5, "inconclusive")
+    assert "the load is not there" in found["findings"][0]["evidence"]
+
+
+def test_machines_that_are_not_alike_are_inconclusive(run: Run) -> None:
+    dumps = words(("5.10", "list-lru"), ("6.1", "mixed"))
+    status, found = run("validate", "list-lru-memory", *dumps)
+    assert (status, found["summary"]["verdict"]) == (5, "inconclusive")
+    assert "they are not alike: super blocks" in found["findings"][0]["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("dumps", "sentence"),
+    [
+        ((("6.1", "list-lru"), ("5.10", "list-lru")), "swap them"),
+        ((("6.1", "list-lru"), ("6.12", "list-lru")), "so there is nothing to compare"),
+        ((("5.10", "list-lru"), ("5.10", "mixed")), "neither of"),
+        ((("6.1", "list-lru"), ("6.1", "list-lru")), "are the same"),
+    ],
+)
+def test_nonsense_is_refused(
+    dumps: tuple[tuple[str, str], ...], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["validate", "list-lru-memory", *words(*dumps)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err.splitlines()[0]
+    assert len(err.splitlines()) == 2
+
+
+@pytest.mark.parametrize("patch", ["dm-snapshot-cow-semaphore", "dm-snapshot-cow-in-progress"])
+def test_limit_of_jobs_off_and_on(patch: str, run: Run) -> None:
+    dumps = words(("6.1", "kcopyd-limit-off"), ("6.1", "kcopyd-limited"))
+    status, found = run("validate", patch, *dumps)
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == (0, "confirmed")
+    for name, scenario in (("before", "kcopyd-limit-off"), ("after", "kcopyd-limited")):
+        _, alone = run("kcopyd", *words(("6.1", scenario)))
+        assert summary[name] == alone["summary"]["job_bytes"]
+    # The model packs slabs full; what CPUs and partial slabs keep is the rest.
+    assert 0.9 < summary["predicted"] / summary["after"] <= 1
+    claimed = {"dm-snapshot-cow-semaphore": pytest.approx(1 - 130 / 10240)}
+    assert summary["claimed_change"] == claimed.get(patch)
+
+
+def test_the_limit_needs_the_load(run: Run) -> None:
+    # mixed has snapshots and the limit, but another machine and a few copies in flight.
+    dumps = words(("6.1", "kcopyd-limit-off"), ("6.1", "mixed"))
+    assert cli.main(["validate", "dm-snapshot-cow-in-progress", *dumps]) == 5
+
+
+LIMIT = """
+id = "limit"
+title = "A patch of our own"
+subsystem = "dm"
+status = "merged"
+summary = "It limits copies in flight."
+symptom = "Slab memory that cannot be reclaimed grows."
+[[commits]]
+subject = "one of ours"
+[detect]
+modules = ["dm_snapshot"]
+[[detect.rules]]
+state = "present"
+has = [{ member = "struct dm_snapshot.in_progress" }]
+[validate]
+switch = "cow_threshold"
+symptom-at-least = 33554432
+metric = { analysis = "slab", key = "unreclaimable_bytes", what = "slabs that cannot be reclaimed" }
+[[validate.workload]]
+metric = { analysis = "slab", key = "caches", what = "slab caches" }
+within = 0.02
+at-least = 50
+"""
+
+
+def test_limit_of_copies_in_flight(run: Run, tmp_path: Path) -> None:
+    """Both have the limit, one has it switched off; told with a patch file of the user's own."""
+    (tmp_path / "limit.toml").write_text(LIMIT)
+    dumps = words(("6.1", "kcopyd-limit-off"), ("6.1", "kcopyd-limited"))
+    status, found = run("validate", "limit", *dumps, "--catalogue", str(tmp_path))
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == (0, "confirmed")
+    (pair,) = found["tables"]["pairs"]
+    assert (pair["switch_before"], pair["switch_after"]) == (4294967295, 2048)
+    assert (pair["state_before"], pair["state_after"]) == ("present", "present")
+    assert (
+        "cow_threshold is 4,294,967,295 before and 2,048 after" in found["findings"][0]["evidence"]
+    )
+    # Tens of thousands of jobs of three kilobytes each.
+    assert summary["before"] - summary["after"] > 40 << 20
+
+
+def test_capsules_make_a_pair_as_their_dumps_do(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "limit.toml").write_text(LIMIT)
+    capsules = []
+    for scenario in ("kcopyd-limit-off", "kcopyd-limited"):
+        capsules.append(str(tmp_path / f"{scenario}.capsule"))
+        path, *debug = words(("6.1", scenario))
+        args = ["capsule", "create", path, capsules[-1], "--analyses", "slab", *debug]
+        assert cli.main(args) == 0
+    _, dumps = run(
+        "validate",
+        "limit",
+        *words(("6.1", "kcopyd-limit-off"), ("6.1", "kcopyd-limited")),
+        "--catalogue",
+        str(tmp_path),
+    )
+    status, found = run("validate", "limit", *capsules, "--catalogue", str(tmp_path))
+    assert status == 0
+    assert found["summary"] == dumps["summary"]
+    assert found["tables"]["conditions"] == dumps["tables"]["conditions"]
+
+
+def test_the_same_limit_on_both_is_no_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "limit.toml").write_text(LIMIT)
+    dumps = words(("6.1", "kcopyd-limited"), ("6.1", "mixed"))
+    assert cli.main(["validate", "limit", *dumps, "--catalogue", str(tmp_path)]) == 2
+    assert "cow_threshold is 2,048 on both" in capsys.readouterr().err
+
+
+def test_diff_of_a_dump_with_itself_is_empty(run: Run) -> None:
+    path, *debug = words(("6.1", "list-lru"))
+    status, found = run("diff", path, path, *debug)
+    assert status == 0
+    assert found["tables"] == {"figures": []}
+
+
+def test_diff_is_the_difference_of_both(run: Run) -> None:
+    one, other = ("5.10", "mixed"), ("6.1", "mixed")
+    status, found = run("diff", *words(one, other), "--analyses", "slab")
+    assert status == 0
+    sizes = []
+    for dump in (one, other):
+        _, alone = run("slab", *words(dump))
+        frame = pd.DataFrame(alone["tables"]["caches"]).set_index("cache")
+        sizes.append({name: int(size) for name, size in frame["bytes"].items()})
+    rows = {row["cache"]: row for row in found["tables"]["slab_caches"]}
+    for name in sizes[0] | sizes[1]:
+        before, after = (side.get(name, 0) for side in sizes)
+        if before != after:
+            assert rows[name]["change"] == after - before, name
+            assert (rows[name]["before"], rows[name]["after"]) == (before, after)
+    changes = [abs(row["change"]) for row in found["tables"]["slab_caches"]]
+    assert changes == sorted(changes, reverse=True)

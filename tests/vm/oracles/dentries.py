@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Dentries the slow, obvious way: one drgn object, one list node, one name at a time."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import drgn
+from drgn import Object, Program
+from drgn.helpers.linux.cgroup import cgroup_path
+from drgn.helpers.linux.fs import for_each_mount, mount_dst
+from drgn.helpers.linux.list import (
+    hlist_for_each_entry,
+    list_for_each_entry,
+)
+from drgn.helpers.linux.mm import compound_head, page_to_virt, virt_to_page
+from drgn.helpers.linux.slab import (
+    find_containing_slab_cache,
+    find_slab_cache,
+    slab_cache_for_each_allocated_object,
+)
+
+from tests.vm.oracles.slab import objcg_of
+
+_HEX = "abcdef"
+
+
+@dataclass
+class Dentry:
+    """One dentry, read member by member."""
+
+    object: Object
+    name: bytes
+    parent: int
+    inode: int
+    count: int
+    flags: int
+    super_block: int
+    hashed: bool
+    external: int
+    """Bytes of the slot that holds its name, 0 if it is inside."""
+
+    @property
+    def negative(self) -> bool:
+        return not self.inode and self.count >= 0
+
+    @property
+    def unused(self) -> bool:
+        return self.count == 0
+
+    @property
+    def address(self) -> int:
+        return int(self.object)
+
+
+@dataclass
+class Bits:
+    """Flags, from include/linux/dcache.h of these kernels."""
+
+    referenced: int = 1 << 6
+    shrink: int = 1 << 10
+    lru: int = 1 << 19
+
+
+@dataclass
+class OracleDentries:
+    """Everything about the dentries of a program."""
+
+    prog: Program
+    bits: Bits = field(default_factory=Bits)
+
+    def __post_init__(self) -> None:
+        if self.prog.type("struct dentry").has_member("d_shortname"):
+            self.bits = Bits(lru=1 << 18)
+        cache = find_slab_cache(self.prog, "dentry")
+        assert cache is not None
+        self.cache = cache
+        self.slot_size = int(cache.size)
+        self.dentries = {
+            int(dentry): self._read(dentry)
+            for dentry in slab_cache_for_each_allocated_object(cache, "struct dentry")
+        }
+
+    def _read(self, dentry: Object) -> Dentry:
+        size = drgn.sizeof(self.prog.type("struct dentry"))
+        name = dentry.d_name.name
+        external = 0
+        if not int(dentry) <= int(name) < int(dentry) + size:
+            external = int(find_containing_slab_cache(self.prog, name).size)
+        return Dentry(
+            object=dentry,
+            name=self.prog.read(int(name), int(dentry.d_name.len)),
+            parent=int(dentry.d_parent),
+            inode=int(dentry.d_inode),
+            count=int(dentry.d_lockref.count),
+            flags=int(dentry.d_flags),
+            super_block=int(dentry.d_sb),
+            hashed=bool(dentry.d_hash.pprev),
+            external=external,
+        )
+
+    @cached_property
+    def negatives(self) -> list[Dentry]:
+        """All negative dentries."""
+        return [dentry for dentry in self.dentries.values() if dentry.negative]
+
+    def bytes_of(self, dentries: list[Dentry]) -> int:
+        """Bytes of their slots, and of those of their names."""
+        return sum(self.slot_size + dentry.external for dentry in dentries)
+
+    # Paths
+
+    @cached_property
+    def mounts(self) -> dict[int, str]:
+        """Shortest mount point by the address of the root dentry."""
+        found: dict[int, str] = {}
+        for mount in for_each_mount(self.prog):
+            path = mount_dst(mount).decode(errors="backslashreplace")
+            root = int(mount.mnt.mnt_root)
+            found[root] = min(found.get(root, path), path, key=lambda text: (len(text), text))
+        return found
+
+    def path(self, address: int) -> str:
+        """Path of a dentry below the mount that shows it; from its root if none does."""
+        names: list[str] = []
+        while address not in self.mounts:
+            dentry = self.dentries[address]
+            if dentry.parent == address:
+                break
+            names.append(dentry.name.decode(errors="backslashreplace"))
+            address = dentry.parent
+        above = self.mounts.get(address, "")
+        return "/".join([above.rstrip("/"), *reversed(names)]) or "/"
+
+    # Children
+
+    def children(self, directory: Object) -> list[int]:
+        """Dentries on the list of children, in its order."""
+        if self.prog.type("struct dentry").has_member("d_children"):
+            nodes = hlist_for_each_entry(
+                "struct dentry", directory.d_children.address_of_(), "d_sib"
+            )
+        else:
+            nodes = list_for_each_entry(
+                "struct dentry", directory.d_subdirs.address_of_(), "d_child"
+            )
+        return [int(node) for node in nodes]
+
+    @cached_property
+    def directories(self) -> dict[int, list[int]]:
+        """All dentries that have children, with them."""
+        found = {address: self.children(dentry.object) for address, dentry in self.dentries.items()}
+        return {address: children for address, children in found.items() if children}
+
+    def is_watched(self, address: int) -> bool:
+        """Whether the inode of a dentry has marks."""
+        inode = self.dentries[address].object.d_inode
+        return bool(inode) and bool(inode.i_fsnotify_mask)
+
+    # Hash chains
+
+    @cached_property
+    def chains(self) -> list[list[int]]:
+        """The dentries of each bucket."""
+        prog = self.prog
+        count = 1 << (32 - int(prog["d_hash_shift"]))
+        table = prog.read(int(prog["dentry_hashtable"]), 8 * count)
+        type_ = prog.type("struct dentry")
+        offset = drgn.offsetof(type_, "d_hash")
+        found = []
+        for (head,) in struct.iter_unpack("<Q", table):
+            chain = []
+            node = head & ~1
+            while node:
+                chain.append(node - offset)
+                node = prog.read_u64(node)
+            found.append(chain)
+        return found
+
+    def unreferenced(self, address: int) -> bool:
+        """Whether the limit of the series applies to a dentry."""
+        dentry = self.dentries[address]
+        return dentry.negative and dentry.unused and not dentry.flags & self.bits.referenced
+
+    def rows(self, chain: list[int]) -> list[list[int]]:
+        """Unreferenced negatives that follow each other."""
+        found: list[list[int]] = [[]]
+        for address in chain:
+            if self.unreferenced(address):
+                found[-1].append(address)
+            elif found[-1]:
+                found.append([])
+        return [row for row in found if row]
+
+    def trimmed(self, fewer: int = 1) -> list[Dentry]:
+        """What a limit of three in a row takes; with fewer buckets, neighbours are one chain."""
+        gone = []
+        for start in range(0, len(self.chains), fewer):
+            chain = [node for part in self.chains[start : start + fewer] for node in part]
+            for row in self.rows(chain):
+                gone += [self.dentries[address] for address in row[3:]]
+        return gone
+
+    # Pages
+
+    @cached_property
+    def slabs(self) -> dict[int, list[Dentry]]:
+        """Dentries by the slab they lie on."""
+        found = defaultdict(list)
+        for address, dentry in self.dentries.items():
+            found[int(page_to_virt(compound_head(virt_to_page(self.prog, address))))].append(dentry)
+        return dict(found)
+
+    # Memory cgroups
+
+    @cached_property
+    def memcgs(self) -> dict[str, Counter[str]]:
+        """Dentries, negative and unused ones, by path of the memory cgroup; '' for none."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        paths: dict[int, str] = {}
+        pad = int(getattr(self.cache, "red_left_pad", 0))
+        for start, dentries in self.slabs.items():
+            page = virt_to_page(self.prog, start)
+            try:
+                slab = drgn.cast("struct slab *", page)
+            except LookupError:
+                slab = page
+            for dentry in dentries:
+                index = (dentry.address - start - pad) // self.slot_size
+                objcg = objcg_of(self.prog, self.cache, slab, index)
+                path = ""
+                if objcg:
+                    memcg = objcg.memcg
+                    if int(memcg) not in paths:
+                        raw = cgroup_path(memcg.css.cgroup)
+                        paths[int(memcg)] = raw.decode(errors="backslashreplace")
+                    path = paths[int(memcg)]
+                found[path]["dentries"] += 1
+                found[path]["negative"] += dentry.negative
+                found[path]["bytes"] += dentry.negative * (self.slot_size + dentry.external)
+        return dict(found)
+
+    # Names
+
+    def patterns(self) -> dict[str, Counter[str]]:
+        """Negative dentries by name pattern: their number, bytes, and directories."""
+        families: dict[tuple[object, ...], list[Dentry]] = defaultdict(list)
+        for dentry in self.negatives:
+            families[(dentry.parent, *_shape(dentry.name))].append(dentry)
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        directories: dict[str, set[int]] = defaultdict(set)
+        for family in families.values():
+            text = _pattern([dentry.name for dentry in family]).decode(errors="backslashreplace")
+            found[text]["negative"] += len(family)
+            found[text]["bytes"] += self.bytes_of(family)
+            directories[text].add(family[0].parent)
+        for text, parents in directories.items():
+            found[text]["directories"] = len(parents)
+        return dict(found)
+
+
+_RUN = re.compile(rb"[0-9A-Za-z\x80-\xff]+")
+_LETTERS = re.compile(rb"[A-Za-z\x80-\xff]{1,4}")
+
+
+def _shape(name: bytes) -> tuple[bytes, bytes, bytes]:
+    """What the names of a family have in common: where their runs are, and short outer words."""
+    runs = _RUN.findall(name)
+    first = last = b""
+    if runs and runs[0] != name:
+        if name.startswith(runs[0]) and _LETTERS.fullmatch(runs[0]):
+            first = runs[0]
+        if name.endswith(runs[-1]) and _LETTERS.fullmatch(runs[-1]):
+            last = runs[-1]
+    return _RUN.sub(lambda run: b"A" * len(run[0]), name), first, last
+
+
+def _pattern(names: list[bytes]) -> bytes:
+    """What the names of a family look like."""
+    out = b""
+    position = 0
+    for run in _RUN.finditer(names[0]):
+        out += names[0][position : run.start()]
+        out += _run_pattern([name[run.start() : run.end()] for name in names])
+        position = run.end()
+    return out + names[0][position:]
+
+
+def _run_pattern(runs: list[bytes]) -> bytes:
+    columns = ["".join(sorted(set(column))) for column in zip(*_text(runs), strict=True)]
+    if len(columns) >= 8 and _kind("".join(columns)) == "hex":
+        return b"<hex>"
+    varies = [at for at, column in enumerate(columns) if len(column) > 1 or column.isdigit()]
+    if not varies:
+        return runs[0]
+    start, end = varies[0], varies[-1] + 1
+    kind = _kind("".join(columns[start:end]))
+    middle = {"digits": b"<digits>", "hex": b"<hex>"}.get(kind, b"X" * (end - start))
+    return runs[0][:start] + middle + runs[0][end:]
+
+
+def _text(runs: list[bytes]) -> list[str]:
+    return [run.decode("latin-1") for run in runs]
+
+
+def _kind(characters: str) -> str:
+    digits = any(char in "0123456789" for char in characters)
+    letters = {char for char in characters if char not in "0123456789"}
+    if digits and not letters:
+        return "digits"
+    if digits and (letters <= set(_HEX) or letters <= set(_HEX.upper())):
+        return "hex"
+    return "any"
