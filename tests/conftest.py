@@ -15,7 +15,6 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from kcensus.sources import Target
-
     from tests.lab import Dump
 
 _TESTS = Path(__file__).parent

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from kcensus.human import human
-from kcensus.results import Column, Figure, Finding, Gap, Result, Severity, Table, Unit
+from kcensus.results import Figure, Finding, Gap, Result, Severity, Unit
+from kcensus.results.tables import Column, Show, Table
 
 _AMOUNTS = (Unit.BYTES, Unit.PAGES, Unit.SECONDS, Unit.COUNT)
 """What can grow and shrink, and which of them ranks rows, in this order."""
@@ -116,16 +117,31 @@ def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
     return Table.of(
         "Figures",
         {
-            "analysis": ([row.analysis for row in rows], Column(text, "analysis", 0)),
-            "figure": ([row.key for row in rows], Column(text, "key", 2)),
-            "label": ([row.figure.label or row.key for row in rows], Column(text, "figure", 0)),
-            "before": ([human(row.before, row.figure.unit) for row in rows], Column(text, "", 0)),
-            "after": ([human(row.after, row.figure.unit) for row in rows], Column(text, "", 0)),
-            "change": ([row.shown for row in rows], Column(text, "change", 0)),
-            "before_value": (_objects([_number(row.before) for row in rows]), Column(none, "", 2)),
-            "after_value": (_objects([_number(row.after) for row in rows]), Column(none, "", 2)),
-            "change_value": (_objects([row.value for row in rows]), Column(none, "", 2)),
-            "unit": ([row.figure.unit.value for row in rows], Column(text, "unit", 2)),
+            "analysis": ([row.analysis for row in rows], Column(text, "analysis", Show.ALWAYS)),
+            "figure": ([row.key for row in rows], Column(text, "key", Show.DATA)),
+            "label": (
+                [row.figure.label or row.key for row in rows],
+                Column(text, "figure", Show.ALWAYS),
+            ),
+            "before": (
+                [human(row.before, row.figure.unit) for row in rows],
+                Column(text, "", Show.ALWAYS),
+            ),
+            "after": (
+                [human(row.after, row.figure.unit) for row in rows],
+                Column(text, "", Show.ALWAYS),
+            ),
+            "change": ([row.shown for row in rows], Column(text, "change", Show.ALWAYS)),
+            "before_value": (
+                _objects([_number(row.before) for row in rows]),
+                Column(none, "", Show.DATA),
+            ),
+            "after_value": (
+                _objects([_number(row.after) for row in rows]),
+                Column(none, "", Show.DATA),
+            ),
+            "change_value": (_objects([row.value for row in rows]), Column(none, "", Show.DATA)),
+            "unit": ([row.figure.unit.value for row in rows], Column(text, "unit", Show.DATA)),
         },
     )
 
@@ -179,12 +195,12 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     frame = rows.to_frame(index=False).rename(columns=named)
     frame["state"] = state
     described = {
-        named[key]: Column(columns[key].unit, columns[key].label, 0)
+        named[key]: Column(columns[key].unit, columns[key].label, Show.ALWAYS)
         if key in columns
-        else Column(Unit.NONE, "", 2)
+        else Column(Unit.NONE, "", Show.DATA)
         for key in keys
     }
-    described["state"] = Column(Unit.TEXT, "row" if "state" in keys else "state", 0)
+    described["state"] = Column(Unit.TEXT, "row" if "state" in keys else "state", Show.ALWAYS)
     unit, label = columns[main].unit, columns[main].label or main
     for name, values, heading in (
         ("before", old[main].to_numpy(), f"{label} before"),
@@ -192,12 +208,12 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         ("change", changes[main], "change"),
     ):
         frame[name] = values
-        described[name] = Column(unit, heading, 0)
+        described[name] = Column(unit, heading, Show.ALWAYS)
     for name in numeric:
         if name != main:
             frame[f"{name}_change"] = changes[name]
             described[f"{name}_change"] = Column(
-                columns[name].unit, f"{columns[name].label or name} change", 2
+                columns[name].unit, f"{columns[name].label or name} change", Show.DATA
             )
     frame = frame[differs]
     order = np.abs(frame["change"].to_numpy().astype(float))
@@ -225,7 +241,7 @@ def _main(columns: Mapping[str, Column], numeric: Sequence[str], moved: Mapping[
         key=lambda name: (
             not moved[name].any(),
             _AMOUNTS.index(columns[name].unit),
-            columns[name].priority,
+            list(Show).index(columns[name].show),
         ),
     )
 
@@ -235,7 +251,7 @@ def _keys(before: Table, after: Table, columns: Mapping[str, Column]) -> list[st
     names = [
         name
         for name, column in columns.items()
-        if (column.unit is Unit.TEXT or (column.unit is Unit.NONE and column.priority == 0))
+        if (column.unit is Unit.TEXT or (column.unit is Unit.NONE and column.show is Show.ALWAYS))
         and before.frame[name].dtype.kind == after.frame[name].dtype.kind != "b"
     ]
     for count in range(1, len(names) + 1):

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import drgn
 
 from kcensus.analyses import Analysis, AnalysisError
+from kcensus.analyses.runner import Context
 from kcensus.progress import Progress
 from kcensus.results import Finding, Result
 from kcensus.sources import Target
@@ -61,25 +62,18 @@ def report(
 ) -> Report:
     """Run ``analyses`` on ``target``.
 
-    :param options: as :meth:`kcensus.analyses.Analysis.context` takes them
+    They share one :class:`Kernel`, so the ``struct page`` array is read once for all of them.
+
+    :param options: ``jobs`` and ``chunk_bytes``, as :meth:`Context.of` takes them
     """
+    chosen = list(analyses)
+    context = Context.of(target, progress=progress, **options)
+    context.load_modules(chosen)
     made = Report(target.name, target.kernel, target.live)
-    for analysis in analyses:
-        made.sections.append(
-            attempt(
-                analysis.name,
-                analysis.question,
-                functools.partial(_run, analysis, target, progress, options),
-            )
-        )
+    for analysis in chosen:
+        run = functools.partial(context.run, analysis)
+        made.sections.append(attempt(analysis.name, analysis.question, run))
     return made
-
-
-def _run(
-    analysis: Analysis, target: Target, progress: Progress, options: Mapping[str, Any]
-) -> Result:
-    context = analysis.context(target, progress=progress, **options)
-    return analysis.run(context, **{param.name: param.default for param in analysis.params})
 
 
 def attempt(name: str, question: str, run: Callable[[], Result]) -> Section:

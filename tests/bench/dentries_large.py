@@ -7,16 +7,15 @@ minutes, 5 GB of memory and 3 GB of disk.
 
 from __future__ import annotations
 
-from kcensus.analyses import Context
-from kcensus.analyses.dentries import run
 from kcensus.sources import open_target
-
 from tests.bench.timing import best, peak_memory
 from tests.lab import build
+from tests.running import on, runner
+
+run = runner("dentries")
 
 BODY = """
-from kcensus.analyses.dentries import run
-run(Context(prog, target.name, target.kernel))
+runner("dentries")(on(prog))
 """
 
 
@@ -24,12 +23,12 @@ def measure(scenario: str) -> tuple[int, float, int]:
     """Dentries, seconds, and peak memory."""
     dump = build("6.12", scenario)
     target = open_target(str(dump.formats["elf"]), dump.debug)
-    context = Context(target.prog, target.name, target.kernel)
+    context = on(target.prog)
     result = run(context)
     total, _, _, _, negative, _ = map(int, dump.truth["dentry-state"].split())
     assert result.summary["dentries"].value == total
     assert result.summary["negative"].value == negative
-    seconds = best(lambda: run(context), 3)
+    seconds = best(lambda: run(on(target.prog)), 3)
     memory = peak_memory(BODY, dump.formats["elf"], dump.debug)
     print(f"{scenario}: {total:,} dentries, {seconds / total * 1e9:.0f} ns and ", end="")
     print(f"{memory / total:.1f} bytes each, {memory / 2**20:.0f} MiB", flush=True)

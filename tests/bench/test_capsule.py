@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from kcensus.analyses import analyses
 from kcensus.capsule import create
 from kcensus.progress import SilentProgress
 from kcensus.report import report as run_all
 from kcensus.sources import open_target
-
 from tests.bench.timing import best, report
 from tests.lab import build
 

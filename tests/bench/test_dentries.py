@@ -9,12 +9,13 @@ from itertools import islice
 
 from drgn.helpers.linux.fs import d_path, for_each_mount
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
-from kcensus.analyses import Context
-from kcensus.analyses.dentries import run
-from kcensus.sources import open_target
 
+from kcensus.sources import open_target
 from tests.bench.timing import peak_memory, report
 from tests.lab import build
+from tests.running import on, runner
+
+run = runner("dentries")
 
 FEW = "totals,superblocks,directories"
 SAMPLE = 5000
@@ -33,11 +34,11 @@ def seconds(call: Callable[[], object]) -> float:
 def test_faster_than_a_loop(slack: float) -> None:
     dump = build("6.12", "negatives")
     target = open_target(str(dump.formats["elf"]), dump.debug)
-    context = Context(target.prog, target.name, target.kernel)
+    context = on(target.prog)
     cache = find_slab_cache(target.prog, "dentry")
     result = run(context)
-    everything = min(seconds(lambda: run(context)) for _ in range(7))
-    few = min(seconds(lambda: run(context, only=FEW)) for _ in range(7))
+    everything = min(seconds(lambda: run(on(target.prog))) for _ in range(7))
+    few = min(seconds(lambda: run(on(target.prog), only=FEW)) for _ in range(7))
 
     total = negative = 0
 
@@ -86,8 +87,7 @@ def test_faster_than_a_loop(slack: float) -> None:
 def test_peak_memory() -> None:
     dump = build("6.12", "negatives")
     body = """
-from kcensus.analyses.dentries import run
-run(Context(prog, target.name, target.kernel))
+runner("dentries")(on(prog))
 """
     peak = peak_memory(body, dump.formats["elf"], dump.debug)
     report("peak memory, dentries, 6.12 negatives", MiB=peak / 2**20)

@@ -7,12 +7,13 @@ import time
 
 import drgn
 from drgn.helpers.linux.list import list_for_each_entry
-from kcensus.analyses import Context
-from kcensus.analyses.list_lru import run
-from kcensus.sources import open_target
 
+from kcensus.sources import open_target
 from tests.bench.timing import best, peak_memory, report
 from tests.lab import build
+from tests.running import on, runner
+
+run = runner("list-lru")
 
 SAMPLE = 6
 """List_lrus that the loop walks: one slot takes it so long that all would take a minute."""
@@ -39,18 +40,18 @@ def loop(prog: drgn.Program) -> tuple[int, int, float]:
 def test_two_million_slots(slack: float) -> None:
     dump = build("5.10", "list-lru-large")
     target = open_target(str(dump.formats["elf"]), dump.debug)
-    context = Context(target.prog, target.name, target.kernel)
+    context = on(target.prog)
     result = run(context)
     total = result.summary["slots"].value
     assert isinstance(total, int)
     assert total >= 2_000_000
     # All of it: super blocks, cgroups, what the allocator has, and the tables.
-    ours = best(lambda: run(context), 3)
+    ours = best(lambda: run(on(target.prog)), 3)
     slots, items, seconds = loop(target.prog)
     assert slots >= 15_000
     assert items == 0
     peak = peak_memory(
-        "from kcensus.analyses.list_lru import run\nrun(Context(prog, target.name, target.kernel))",
+        "runner('list-lru')(on(prog))",
         dump.formats["elf"],
         dump.debug,
     )

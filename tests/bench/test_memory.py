@@ -12,9 +12,7 @@ from tests.lab.scenario import load
 LIMIT = 300 << 20
 
 BODIES = {
-    "slab": (
-        "from kcensus.analyses.slab import run\nrun(Context(prog, target.name, target.kernel))"
-    ),
+    "slab": "runner('slab')(on(prog))",
     "objects": "frame = objects(prog, 'struct dentry', ['d_inode', 'd_flags', 'd_parent'])",
 }
 

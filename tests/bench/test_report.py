@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from kcensus.analyses import analyses
 
+from kcensus.analyses import analyses
 from tests.bench.timing import best, report
 from tests.lab import build
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
 
@@ -28,7 +30,7 @@ class Sample:
     def _run(self, name: str) -> Result:
         """What an analysis says of it."""
         analysis = analyses()[name]
-        return analysis.run(analysis.context(self.target))
+        return Context.of(self.target).run(analysis)
 
 
 @pytest.fixture(scope="session", params=["sample", "sample-after"])

@@ -7,10 +7,10 @@ import json
 import re
 
 import pytest
+
 from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.patches import load
-
 from tests.sample.conftest import Sample
 
 # What the workload looked up and did not find, by the pattern that its names have.

@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from kcensus import cli
 from kcensus.analyses import analyses
-
 from tests.sample.conftest import Sample
 
 ROOT = Path(__file__).parents[2]

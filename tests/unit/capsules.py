@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 import zstandard
+
 from kcensus.analyses import Analysis
 from kcensus.capsule import create
 from kcensus.sources.model import Target
-
 from tests.unit.fakekernel import FakeKernel, Machine
 
 HEADER = struct.Struct("<8sIQQQ32s")

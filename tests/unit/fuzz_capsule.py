@@ -27,10 +27,11 @@ from typing import Any
 import drgn
 import numpy as np
 from drgn import TypeKind
+
 from kcensus.analyses import Analysis, AnalysisError, analyses
+from kcensus.analyses.runner import Context
 from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.capsule import BadCapsule, NotRecorded
-
 from tests.unit.capsules import HEADER, RUN, Parts, put_together, take_apart
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP
 
@@ -411,7 +412,7 @@ def _meant(tally: Counter[str]) -> Iterator[None]:
 def _analyse(analysis: Analysis, target: Target, tally: Counter[str]) -> None:
     with _meant(tally):
         try:
-            analysis.run(analysis.context(target, jobs=1))
+            Context.of(target, jobs=1).run(analysis)
         except (AnalysisError, BadCapsule, NotRecorded, drgn.FaultError):
             raise
         except (MemoryError, RecursionError, SystemError, AssertionError):
@@ -466,7 +467,7 @@ def _main() -> None:
         path = Path(directory) / "good.capsule"
         path.write_bytes(put_together(take_apart(good)))
         target = open_target(str(path))
-        analyses()["slab"].run(analyses()["slab"].context(target))
+        Context.of(target).run(analyses()["slab"])
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + (1 << 30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

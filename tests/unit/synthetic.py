@@ -16,20 +16,14 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
+
 from kcensus import cli
-from kcensus.analyses import Analysis, AnalysisError, Context, Param
-from kcensus.results import (
-    Check,
-    Column,
-    Figure,
-    Finding,
-    Gap,
-    Result,
-    Severity,
-    Table,
-    Unit,
-)
+from kcensus.analyses import AnalysisError, Param
+from kcensus.kernel.kernel import Kernel
+from kcensus.results import Answer, Check, Figure, Finding, Gap, Result, Severity, Unit
+from kcensus.results.tables import Column, Show, Table
 from kcensus.sources import TargetError
+from tests.running import analysis_of
 
 LONG_NAME = "a_cache_of_an_out_of_tree_module_with_a_name_without_end(4711:system.slice/x.service)"
 NOT_UTF8 = b"caf\xe9".decode("utf-8", "surrogateescape")
@@ -64,13 +58,13 @@ def synthetic_result(name: str = "synthetic vmcore") -> Result:
         }
     )
     columns = {
-        "cache": Column(Unit.TEXT, "cache", 0),
+        "cache": Column(Unit.TEXT, "cache", Show.ALWAYS),
         "objects": Column(Unit.COUNT, "allocated objects"),
         "used": Column(Unit.RATIO, "utilization"),
-        "bytes": Column(Unit.BYTES, "slab memory", 0),
+        "bytes": Column(Unit.BYTES, "slab memory", Show.ALWAYS),
         "change": Column(Unit.COUNT, "change"),
         "pages": Column(Unit.PAGES, "slab pages"),
-        "address": Column(Unit.ADDRESS, "kmem_cache", 2),
+        "address": Column(Unit.ADDRESS, "kmem_cache", Show.DATA),
     }
     return Result(
         analysis="synthetic",
@@ -112,30 +106,38 @@ def synthetic_result(name: str = "synthetic vmcore") -> Result:
     )
 
 
-def _run(context: Context, seconds: float, fail: str | None, quiet_reader: bool) -> Result:
+def _run(kernel: Kernel, seconds: float, fail: str | None, quiet_reader: bool) -> Answer:
     errors: dict[str, Exception] = {
         "analysis": AnalysisError("this kernel keeps no synthetic objects"),
         "bug": ZeroDivisionError("a bug with \x1b in it"),
         "pipe": BrokenPipeError("not ours"),
         "memory": MemoryError(),
     }
-    with context.progress.step("counting synthetic objects", 20) as step:
+    with kernel.progress.step("counting synthetic objects", 20) as step:
         for _ in range(20):
             time.sleep(seconds / 20)
             step.advance()
     if fail:
         raise errors[fail]
-    result = synthetic_result(context.name)
-    result.summary["jobs"] = Figure(context.jobs)
-    result.summary["chunk_bytes"] = Figure(context.chunk_bytes, Unit.BYTES)
-    result.summary["quiet_reader"] = Figure(quiet_reader)
-    return result
+    made = synthetic_result(str(kernel.prog))
+    more = {
+        "jobs": Figure(kernel.jobs),
+        "chunk_bytes": Figure(kernel.chunk_bytes, Unit.BYTES),
+        "quiet_reader": Figure(quiet_reader),
+    }
+    return Answer(
+        summary=made.summary | more,
+        tables=made.tables,
+        checks=made.checks,
+        findings=made.findings,
+        gaps=made.gaps,
+    )
 
 
-ANALYSIS = Analysis(
-    name="synthetic",
+ANALYSIS = analysis_of(
+    "synthetic",
+    _run,
     question="How is a made-up result shown?",
-    run=_run,
     description="""
     The first paragraph of the description.
 
@@ -160,7 +162,7 @@ def open_synthetic(
     if spec == "truncated" and not allow_truncated:
         raise TargetError("its end is missing")
     return SimpleNamespace(
-        prog=None,
+        prog=spec,
         name=spec,
         kernel="6.1.0-synthetic",
         live=spec == "running kernel",

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import drgn
 import pytest
+
 from kcensus.analyses import Analysis, AnalysisError, analyses
+from kcensus.analyses.runner import Context
 from kcensus.capsule import create
 from kcensus.commands.patches import load_catalogue
 from kcensus.commands.report import examine
@@ -24,7 +26,6 @@ from kcensus.sources import Target, open_target
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.capsule.container import Reader
 from kcensus.sources.faults import reason
-
 from tests.lab import build
 from tests.vm.elf_edit import without_pages
 
@@ -35,8 +36,8 @@ def document(target: Target, analysis: Analysis, jobs: int = 1, **options: int) 
     """The JSON document of an analysis as the command writes it, or why there is none."""
     out = io.StringIO()
     try:
-        context = analysis.context(replace(target, name="target"), jobs=jobs, **options)
-        write_json(analysis.run(context), out)
+        context = Context.of(replace(target, name="target"), jobs=jobs, **options)
+        write_json(context.run(analysis), out)
     except AnalysisError as error:
         return f"AnalysisError: {error}"
     except drgn.FaultError as error:
@@ -108,7 +109,7 @@ def test_another_analysis_is_never_answered_silently(kernel: str, dumps: Dumps, 
             continue
         said = []
         try:
-            result = other.run(other.context(target, jobs=1))
+            result = Context.of(target, jobs=1).run(other)
             said = [f"{gap.what}: {gap.reason}; {gap.effect}" for gap in result.gaps]
         except NotRecorded as error:
             said = [str(error)]

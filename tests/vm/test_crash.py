@@ -6,11 +6,12 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from kcensus.analyses import Context
-from kcensus.analyses.slab import run
-from kcensus.sources import open_target
 
+from kcensus.sources import open_target
 from tests.lab import build
+from tests.running import on, runner
+
+run = runner("slab")
 
 
 def kmem_s(vmlinux: str, vmcore: str) -> dict[str, tuple[int, int, int, int]]:
@@ -36,7 +37,7 @@ def kmem_s(vmlinux: str, vmcore: str) -> dict[str, tuple[int, int, int, int]]:
 def test_kmem_s(release: str) -> None:
     dump = build(release, "mixed")
     target = open_target(str(dump.formats["elf"]), dump.debug)
-    frame = run(Context(target.prog, target.name, target.kernel)).tables["caches"].frame
+    frame = run(on(target.prog)).tables["caches"].frame
     expected = kmem_s(str(dump.vmlinux), str(dump.formats["elf"]))
     assert len(expected) > 100
     columns = frame[["object_size", "objects_active", "objects_total", "slabs"]]

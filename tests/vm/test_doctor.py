@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+
 from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.sources.formats.coverage import coverage
-
 from tests.lab import Dump, build
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drgn.helpers.linux.mm import follow_phys
-from kcensus.analyses import Context
-from kcensus.analyses.slab import run
+
 from kcensus.engine.frame import IncompleteWarning, find_caches, objects
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.parked import parked
@@ -22,9 +21,11 @@ from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors
 from kcensus.render.json import write_json
 from kcensus.sources import open_target
-
 from tests.lab import Dump, build
+from tests.running import on, runner
 from tests.vm.elf_edit import truncated, without_pages
+
+run = runner("slab")
 
 MEMBERS = ["d_inode", "d_flags", "d_parent", "d_lockref.count"]
 PAGE = 4096
@@ -34,7 +35,7 @@ def document(dump: Dump, path: Path, *, jobs: int = 1, allow_truncated: bool = F
     """The JSON document of ``kcensus slab``, but for the target's own name."""
     target = open_target(str(path), dump.debug, allow_truncated=allow_truncated)
     out = io.StringIO()
-    write_json(run(Context(target.prog, "dump", target.kernel, jobs=jobs)), out)
+    write_json(run(on(target.prog, jobs=jobs)), out)
     return json.loads(out.getvalue())
 
 

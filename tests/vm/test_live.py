@@ -8,9 +8,9 @@ import subprocess
 import sys
 
 import pytest
+
 from kcensus.engine.frame import IncompleteWarning, objects
 from kcensus.sources import open_target
-
 from tests.lab import live
 
 

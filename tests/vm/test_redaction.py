@@ -16,21 +16,23 @@ import pytest
 from drgn.helpers.linux.mm import follow_phys, virt_to_phys
 from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
+
 from kcensus.analyses import analyses
 from kcensus.capsule import create
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.slabs import SlabMap
+from kcensus.kernel.kernel import Kernel
 from kcensus.progress import SilentProgress
 from kcensus.redaction.redaction import Redaction
 from kcensus.redaction.user_names import kernel_words
 from kcensus.render.json import write_json
 from kcensus.report import report
-from kcensus.results import Result, Table
+from kcensus.results import Result
+from kcensus.results.tables import Table
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule.container import Reader
 from kcensus.sources.capsule.pages import PageStore
 from kcensus.sources.capsule.recorder import Recorder
-
 from tests.lab import Dump, build
 
 _KEY = b"the same for all of them"
@@ -168,7 +170,7 @@ def _image(target: Target) -> bytes:
 
 def _kernels_own(target: Target) -> set[bytes]:
     """All words of the kernel that a user may have chosen, too."""
-    return set(kernel_words(SlabMap(Memory(target.prog)))) | _strings(_image(target))
+    return set(kernel_words(Kernel(target.prog))) | _strings(_image(target))
 
 
 def test_no_name_of_the_guest_is_left(

@@ -8,16 +8,17 @@ import time
 import pytest
 from drgn.helpers.linux.fs import for_each_mount, mount_dst
 from drgn.helpers.linux.list import list_for_each_entry
-from kcensus.engine.memory import Memory
-from kcensus.kernel.vfs.superblocks import MountState, SuperBlocks, superblocks
-from kcensus.sources import Target
 
+from kcensus.engine.memory import Memory
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks, super_blocks
+from kcensus.sources import Target
 from tests.lab import Dump
 
 
 @pytest.fixture(scope="module")
 def found(mixed_target: Target) -> SuperBlocks:
-    return superblocks(Memory(mixed_target.prog))
+    return super_blocks(Kernel(mixed_target.prog))
 
 
 def test_mount_points_are_those_of_the_guest(mixed_dump: Dump, found: SuperBlocks) -> None:
@@ -65,6 +66,6 @@ def test_states(found: SuperBlocks) -> None:
 def test_fast(mixed_target: Target) -> None:
     memory = Memory(mixed_target.prog)
     start = time.process_time()
-    rows = len(superblocks(memory))
+    rows = len(super_blocks(Kernel(memory.prog)))
     assert rows > 60
     assert time.process_time() - start < 0.2

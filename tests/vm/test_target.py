@@ -19,8 +19,8 @@ from typing import Any
 
 import drgn
 import pytest
-from kcensus.sources import Target, TargetError, open_target
 
+from kcensus.sources import Target, TargetError, open_target
 from tests.lab import Dump, Live, build, live
 from tests.lab.host import which
 

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The analyses: one module or package per question.
+"""The analyses: one folder per question.
 
-A module or package here that defines ``ANALYSIS`` (an :class:`Analysis`) *is* a command: the
-command line, the report and the tests find it here by themselves. To add an analysis, add one.
+A folder here whose package defines ``ANALYSIS`` (an :class:`Analysis`) *is* a command: the
+command line, the report and the tests find it by themselves. To add an analysis, add a folder.
+
+``ANALYSIS`` is metadata, cheap to import; the code that answers the question is named in it and
+imported when it runs.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
-import os
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import drgn
-
-from kcensus.engine.memory import CHUNK_BYTES
-from kcensus.progress import Progress, SilentProgress
-from kcensus.results import Gap, Result
-from kcensus.sources import Target
+if TYPE_CHECKING:
+    from kcensus.results import Answer
+    from kcensus.results.tables import TableSpec
 
 
 class AnalysisError(Exception):
@@ -28,45 +28,6 @@ class AnalysisError(Exception):
 
 class ParamError(AnalysisError):
     """An option has a value that the analysis cannot take; the message names the option."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What an analysis works on."""
-
-    prog: drgn.Program
-    name: str
-    """The target as its user would call it."""
-    kernel: str
-    """Kernel release."""
-    live: bool = False
-    progress: Progress = field(default_factory=SilentProgress)
-    jobs: int = 1
-    """Worker processes for bulk reads; 1 where the target cannot be shared between processes."""
-    chunk_bytes: int = CHUNK_BYTES
-    lacking: tuple[str, ...] = ()
-    """One sentence for each of :attr:`Analysis.modules` whose debug info was not found."""
-    recorded_for: tuple[str, ...] | None = None
-    """See :attr:`kcensus.sources.model.Target.recorded_for`."""
-
-    def result(self, analysis: str) -> Result:
-        """A result that names this target, and what the analysis has to do without."""
-        gaps = [Gap("module debug info", sentence, 1, _LACKING) for sentence in self.lacking]
-        if self.recorded_for is not None and analysis not in self.recorded_for:
-            reason = f"it was recorded for {', '.join(self.recorded_for) or 'nothing'}"
-            gaps.append(Gap("capsule without this analysis", reason, 1, _UNRECORDED))
-        return Result(
-            analysis=analysis, target=self.name, kernel=self.kernel, live=self.live, gaps=gaps
-        )
-
-
-_LACKING = "what only this module's types describe is missing from the figures"
-_UNRECORDED = (
-    "any figure may lack what is not in the capsule; record it anew with "
-    "`kcensus capsule create VMCORE OUT --analyses …`"
-)
-_MOST_JOBS = 8
-"""Reading is bound by memory from there on, and each process costs some of it."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +49,20 @@ class Analysis:
     """The command's name."""
     question: str
     """One line for ``--help``."""
-    run: Callable[..., Result]
-    """``run(context, **params)``."""
+    runner: str
+    """``module:function``; the function is called as ``run(kernel, **params)`` with a
+    :class:`~kcensus.kernel.kernel.Kernel` and returns an :class:`~kcensus.results.Answer`."""
+    specs: str = ""
+    """``module:TABLES``, a tuple with the :class:`TableSpec` of every table of the answer."""
     description: str = ""
     """What the figures mean; shown by ``kcensus NAME --help``."""
     examples: tuple[tuple[str, str], ...] = ()
     """(command line, what it is for)."""
     params: tuple[Param, ...] = ()
+    headline: tuple[str, ...] = ()
+    """Up to three keys of the summary that tell most; the line of the report shows them."""
+    first_tables: tuple[str, ...] = ()
+    """Two or three tables that tell most; the screen shows them first and names the others."""
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info it uses where the kernel has them loaded."""
     without_target: tuple[str, ...] = ()
@@ -102,56 +70,33 @@ class Analysis:
     none is opened."""
 
     def needs_target(self, spec: str | None, params: Mapping[str, object]) -> bool:
-        """Whether a target has to be opened for ``params``."""
+        """Return whether a target has to be opened for ``params``."""
         return spec is not None or all(params.get(name) is None for name in self.without_target)
 
-    def context(
-        self,
-        target: Target,
-        *,
-        progress: Progress | None = None,
-        jobs: int | None = None,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> Context:
-        """What the analysis needs to :attr:`run` on ``target``; loads module debug info.
+    def load(self) -> Callable[..., Answer]:
+        """Import the function that answers the question."""
+        function: Callable[..., Answer] = _named(self.runner)
+        return function
 
-        :param jobs: worker processes; by default as many as pay. Never more than one where the
-            target cannot be shared between processes.
-        """
-        return Context(
-            prog=target.prog,
-            name=target.name,
-            kernel=target.kernel,
-            live=target.live,
-            progress=progress or SilentProgress(),
-            jobs=_jobs(target, jobs),
-            chunk_bytes=chunk_bytes,
-            lacking=tuple(target.need_modules(*self.modules)) if self.modules else (),
-            recorded_for=target.recorded_for,
-        )
+    def tables(self) -> tuple[TableSpec, ...]:
+        """Import the declarations of its tables."""
+        return tuple(_named(self.specs)) if self.specs else ()
 
 
-def no_target(progress: Progress | None = None) -> Context:
-    """What an analysis gets that does without a target: an empty program."""
-    return Context(drgn.Program(), "(no target)", "", progress=progress or SilentProgress())
-
-
-def _jobs(target: Target, wanted: int | None) -> int:
-    """Worker processes pay where decompression is the work, and need a target they can share."""
-    if not target.shareable:
-        return 1
-    if wanted is not None:
-        return wanted
-    return min(len(os.sched_getaffinity(0)), _MOST_JOBS) if target.compressed else 1
+def _named(place: str) -> Any:
+    """Import the object that ``module:name`` names."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 @functools.cache
 def analyses() -> Mapping[str, Analysis]:
-    """All analyses by name, in alphabetical order."""
-    found = {}
+    """Return all analyses by name, in alphabetical order."""
+    known = {}
     for info in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{info.name}")
-        analysis = getattr(module, "ANALYSIS", None)
-        if isinstance(analysis, Analysis):
-            found[analysis.name] = analysis
-    return dict(sorted(found.items()))
+        if info.ispkg:
+            package = importlib.import_module(f"{__name__}.{info.name}")
+            analysis = getattr(package, "ANALYSIS", None)
+            if isinstance(analysis, Analysis):
+                known[analysis.name] = analysis
+    return dict(sorted(known.items()))

@@ -35,19 +35,17 @@ def analysis_command(analysis: Analysis) -> click.Command:
     description = inspect.cleandoc(analysis.description)
 
     def run(target: str | None, **values: Any) -> Exit:
-        from kcensus.analyses import no_target
+        from kcensus.analyses.runner import Context
 
         reading, showing = take(Reading, values), take(Showing, values)
         check_output(showing)
         if analysis.needs_target(target, values):
             with opened(target, reading) as (opened_target, progress):
-                context = analysis.context(
-                    opened_target, progress=progress, **context_options(reading)
-                )
-                result = analysis.run(context, **values)
+                context = Context.of(opened_target, progress=progress, **context_options(reading))
+                result = context.run(analysis, **values)
         else:
             with progress_bars(reading.no_progress) as progress:
-                result = analysis.run(no_target(progress), **values)
+                result = Context.without_target(progress).run(analysis, **values)
         return show(result, showing)
 
     return click.Command(

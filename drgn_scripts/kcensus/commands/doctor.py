@@ -91,7 +91,8 @@ def _file_facts(path: str | None) -> dict[str, Figure]:
 
 def _examine(target: Target, result: Result) -> None:
     from kcensus.analyses import analyses
-    from kcensus.results import Column, Figure, Gap, Table, Unit
+    from kcensus.results import Figure, Gap, Unit
+    from kcensus.results.tables import Column, Show, Table
 
     result.kernel, result.live = target.kernel, target.live
     result.summary |= {
@@ -109,7 +110,7 @@ def _examine(target: Target, result: Result) -> None:
         names.append(name)
         missing.append("; ".join(said))
         result.gaps += [Gap(f"what {name} needs", sentence, 1, _EFFECT) for sentence in said]
-    text = Column(Unit.TEXT, priority=0)
+    text = Column(Unit.TEXT, show=Show.ALWAYS)
     places = target.modules.places() if target.modules else []
     result.tables |= {
         "analyses": Table.of(
@@ -117,7 +118,7 @@ def _examine(target: Target, result: Result) -> None:
             {
                 "analysis": (names, text),
                 "works": (states, text),
-                "missing": (missing, Column(Unit.TEXT, priority=1)),
+                "missing": (missing, Column(Unit.TEXT)),
             },
         ),
         "debug_info": Table.of(

@@ -108,7 +108,7 @@ def examine(
 ) -> Result:
     """Detect all patches on a target, and run the analyses whose figures they name.
 
-    :param options: for :meth:`kcensus.analyses.Analysis.context`
+    :param options: for :meth:`kcensus.analyses.runner.Context.of`
     """
     from kcensus.analyses import analyses
     from kcensus.patches.price import analyses_wanted

@@ -92,7 +92,7 @@ def examine(
 ) -> Report:
     """Run all analyses on a target, and detect all patches.
 
-    :param options: for :meth:`kcensus.analyses.Analysis.context`
+    :param options: for :meth:`kcensus.analyses.runner.Context.of`
     """
     from kcensus.analyses import analyses
     from kcensus.report import attempt, report

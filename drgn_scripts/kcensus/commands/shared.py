@@ -202,7 +202,7 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
 
 
 def context_options(reading: Reading) -> Mapping[str, Any]:
-    """What :meth:`kcensus.analyses.Analysis.context` takes of the options."""
+    """What :meth:`kcensus.analyses.runner.Context.of` takes of the options."""
     chunk = {} if reading.chunk_size is None else {"chunk_bytes": reading.chunk_size}
     return {"jobs": reading.jobs, **chunk}
 

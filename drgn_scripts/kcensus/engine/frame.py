@@ -53,7 +53,7 @@ def objects(
     :raises ValueError: a member lies beyond the end of the objects of the cache
     """
     columns = layout(prog, type_name, members)
-    slab_map = SlabMap(Memory(prog, chunk_bytes))
+    slab_map = SlabMap(Memory(prog, chunk_bytes, jobs=jobs, progress=progress))
     caches = find_caches(slab_map, type_name, cache)
     smallest = min(found.object_size for found in caches)
     # Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
@@ -69,7 +69,7 @@ def objects(
             stacklevel=2,
         )
     report = ScanReport()
-    address, values = allocated(slab_map, caches, columns, report, jobs=jobs, progress=progress)
+    address, values = allocated(slab_map, caches, columns, report)
     report.lists_lost += slab_map.caches_torn + slab_map.caches_damaged
     if not report.complete:
         warnings.warn(

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import timeit
 from collections import Counter
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TypeAlias, TypeVar
 
 import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
+from kcensus.engine.workers import each
+from kcensus.progress import Progress, SilentProgress
 from kcensus.sources.faults import reason
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 4 << 20
 """Default unit of bulk reads: it stays in the processor's cache while columns are cut from it."""
@@ -35,10 +40,21 @@ class Memory:
 
     :param prog: program of a Linux kernel
     :param chunk_bytes: upper bound of one bulk read; peak memory is a small multiple of it
+    :param jobs: worker processes of :meth:`each`; 1 where they cannot share the program
+    :param progress: is told how far :meth:`each` is
     """
 
-    def __init__(self, prog: drgn.Program, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        prog: drgn.Program,
+        chunk_bytes: int = CHUNK_BYTES,
+        *,
+        jobs: int = 1,
+        progress: Progress | None = None,
+    ) -> None:
         self.prog = prog
+        self.jobs = jobs
+        self.progress = progress or SilentProgress()
         self.page_shift = int(prog["PAGE_SHIFT"])
         self.page_size = 1 << self.page_shift
         self.chunk_bytes = max(chunk_bytes, self.page_size)
@@ -66,6 +82,16 @@ class Memory:
     def _seconds(self, address: int, physical: bool) -> float:
         """The least time that reading a word took in a few tries."""
         return min(timeit.repeat(lambda: self.prog.read(address, 8, physical), number=1, repeat=9))
+
+    def each(self, title: str, work: Callable[[int], T], tasks: int) -> Iterator[T]:
+        """Yield ``work(0)`` … ``work(tasks - 1)`` in order, and show progress as ``title``.
+
+        :param work: runs in :attr:`jobs` forked processes; see :func:`workers.each`
+        """
+        with self.progress.step(title, tasks) as step:
+            for result in each(work, tasks, self.jobs):
+                yield result
+                step.advance()
 
     @property
     def chunk_pages(self) -> int:

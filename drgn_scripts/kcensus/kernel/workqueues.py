@@ -26,6 +26,7 @@ from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.clock import elapsed, hz, jiffies
 from kcensus.kernel.dm.devices import UNKNOWN, text
 from kcensus.kernel.idr import idr_entries
+from kcensus.kernel.kernel import Kernel, once
 
 _DEFAULT_THRESHOLD = 30
 """Seconds; the kernel's own default, where it does not watch its workqueues itself."""
@@ -124,12 +125,13 @@ class Functions:
             return None, ""
 
 
-def workqueues(memory: Memory) -> Workqueues:
+@once
+def workqueues(kernel: Kernel) -> Workqueues:
     """Look at all pools and queues.
 
     :raises LookupError: this kernel's workqueues cannot be found
     """
-    return _Reader(memory).read()
+    return _Reader(kernel.memory).read()
 
 
 class _Reader:

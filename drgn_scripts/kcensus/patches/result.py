@@ -10,7 +10,8 @@ import pandas as pd
 from kcensus.patches.catalogue import Catalogue
 from kcensus.patches.model import UNITS, Detected, Patch, State, Status
 from kcensus.patches.price import Price, findings, prices, unmeasured
-from kcensus.results import Column, Figure, Gap, Result, Table, Unit
+from kcensus.results import Figure, Gap, Result, Unit
+from kcensus.results.tables import Column, Show, Table
 
 _RANK = {
     State.ABSENT: 0,
@@ -34,14 +35,14 @@ def catalogue_result(catalogue: Catalogue) -> Result:
     result.tables["patches"] = Table.of(
         "Patches",
         {
-            "patch": ([patch.id for patch in patches], Column(text, "patch", 0)),
+            "patch": ([patch.id for patch in patches], Column(text, "patch", Show.ALWAYS)),
             "subsystem": ([patch.subsystem for patch in patches], Column(text, "subsystem")),
             "release": ([patch.release or None for patch in patches], Column(text, "mainline")),
             "status": ([patch.status.value for patch in patches], Column(text, "status")),
-            "title": ([patch.title for patch in patches], Column(text, "title", 0)),
+            "title": ([patch.title for patch in patches], Column(text, "title", Show.ALWAYS)),
             "detectable": (
                 [patch.detection.undetectable is None for patch in patches],
-                Column(Unit.NONE, "detectable", 2),
+                Column(Unit.NONE, "detectable", Show.DATA),
             ),
         },
     )
@@ -56,19 +57,22 @@ def figures_table(patches: Sequence[Patch]) -> Table:
     return Table.of(
         "Published figures",
         {
-            "patch": ([patch.id for patch, _ in rows], Column(text, "patch", 0)),
-            "figure": ([figure.name for _, figure in rows], Column(text, "figure", 0)),
+            "patch": ([patch.id for patch, _ in rows], Column(text, "patch", Show.ALWAYS)),
+            "figure": ([figure.name for _, figure in rows], Column(text, "figure", Show.ALWAYS)),
             "what": ([figure.what for _, figure in rows], Column(text, "what")),
-            "run": ([figure.run for _, figure in rows], Column(text, "run", 2)),
+            "run": ([figure.run for _, figure in rows], Column(text, "run", Show.DATA)),
             "moment": ([figure.moment.value for _, figure in rows], Column(text, "when")),
             "bound": ([figure.bound.value for _, figure in rows], Column(text, "meant")),
-            "value": ([figure.value for _, figure in rows], Column(none, "value", 0)),
+            "value": ([figure.value for _, figure in rows], Column(none, "value", Show.ALWAYS)),
             "to": ([figure.to for _, figure in rows], Column(none, "to")),
-            "unit": ([figure.unit for _, figure in rows], Column(text, "unit", 0)),
-            "base_value": ([figure.base for _, figure in rows], Column(none, "in base units", 2)),
+            "unit": ([figure.unit for _, figure in rows], Column(text, "unit", Show.ALWAYS)),
+            "base_value": (
+                [figure.base for _, figure in rows],
+                Column(none, "in base units", Show.DATA),
+            ),
             "base_unit": (
                 [UNITS[figure.unit][0] for _, figure in rows],
-                Column(text, "base unit", 2),
+                Column(text, "base unit", Show.DATA),
             ),
         },
         detail=True,
@@ -136,22 +140,28 @@ def _patches(detected: Mapping[str, Detected], found: Sequence[Price]) -> Table:
     return Table.of(
         "Patches",
         {
-            "patch": ([one.patch.id for one in rows], Column(text, "patch", 0)),
-            "state": ([one.state.value for one in rows], Column(text, "state", 0)),
-            "stage": ([one.stage or None for one in rows], Column(text, "stage", 2)),
+            "patch": ([one.patch.id for one in rows], Column(text, "patch", Show.ALWAYS)),
+            "state": ([one.state.value for one in rows], Column(text, "state", Show.ALWAYS)),
+            "stage": ([one.stage or None for one in rows], Column(text, "stage", Show.DATA)),
             "cost_bytes": (
                 _whole([costs.get(one.patch.id) for one in rows]),
-                Column(Unit.BYTES, "absence costs", 0),
+                Column(Unit.BYTES, "absence costs", Show.ALWAYS),
             ),
             "saving_bytes": (
                 _whole([saves.get(one.patch.id) for one in rows]),
                 Column(Unit.BYTES, "presence saves"),
             ),
-            "reason": ([one.reason for one in rows], Column(text, "because", 0)),
-            "subsystem": ([one.patch.subsystem for one in rows], Column(text, "subsystem", 2)),
-            "release": ([one.patch.release or None for one in rows], Column(text, "mainline", 2)),
-            "status": ([one.patch.status.value for one in rows], Column(text, "status", 2)),
-            "title": ([one.patch.title for one in rows], Column(text, "title", 2)),
+            "reason": ([one.reason for one in rows], Column(text, "because", Show.ALWAYS)),
+            "subsystem": (
+                [one.patch.subsystem for one in rows],
+                Column(text, "subsystem", Show.DATA),
+            ),
+            "release": (
+                [one.patch.release or None for one in rows],
+                Column(text, "mainline", Show.DATA),
+            ),
+            "status": ([one.patch.status.value for one in rows], Column(text, "status", Show.DATA)),
+            "title": ([one.patch.title for one in rows], Column(text, "title", Show.DATA)),
         },
     )
 
@@ -169,10 +179,13 @@ def _prices(found: Sequence[Price]) -> Table:
     return Table.of(
         "How costs and savings were computed",
         {
-            "patch": ([price.detected.patch.id for price in rows], Column(text, "patch", 0)),
+            "patch": (
+                [price.detected.patch.id for price in rows],
+                Column(text, "patch", Show.ALWAYS),
+            ),
             "kind": (kinds, Column(text, "what")),
-            "bytes": (_whole(in_bytes), Column(Unit.BYTES, "bytes", 0)),
-            "formula": ([str(price.metric) for price in rows], Column(text, "figure", 0)),
-            "meaning": ([price.metric.what for price in rows], Column(text, "which is", 2)),
+            "bytes": (_whole(in_bytes), Column(Unit.BYTES, "bytes", Show.ALWAYS)),
+            "formula": ([str(price.metric) for price in rows], Column(text, "figure", Show.ALWAYS)),
+            "meaning": ([price.metric.what for price in rows], Column(text, "which is", Show.DATA)),
         },
     )

@@ -11,7 +11,8 @@ import pandas as pd
 from kcensus.human import human, human_ratio
 from kcensus.patches.model import Patch
 from kcensus.patches.validate import Judgement, Pair, Verdict
-from kcensus.results import Column, Figure, Finding, Gap, Result, Severity, Table, Unit
+from kcensus.results import Figure, Finding, Gap, Result, Severity, Unit
+from kcensus.results.tables import Column, Show, Table
 
 _SEVERITY = {
     Verdict.CONFIRMED: Severity.INFO,
@@ -108,12 +109,12 @@ def _unknown(pairs: Sequence[Pair]) -> str:
 
 def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
     text, unit = Unit.TEXT, pairs[0].unit
-    shown = 1 if switch else 2
+    shown = Show.WIDE if switch else Show.DATA
     return Table.of(
         "Pairs",
         {
-            "before": ([pair.before.target for pair in pairs], Column(text, "before", 0)),
-            "after": ([pair.after.target for pair in pairs], Column(text, "after", 0)),
+            "before": ([pair.before.target for pair in pairs], Column(text, "before", Show.ALWAYS)),
+            "after": ([pair.after.target for pair in pairs], Column(text, "after", Show.ALWAYS)),
             "state_before": (
                 [pair.before.detected.state.value for pair in pairs],
                 Column(text, "patch before"),
@@ -130,10 +131,13 @@ def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
                 pd.Series([pair.after.switch for pair in pairs], dtype="Int64"),
                 Column(Unit.NONE, f"{switch} after", shown),
             ),
-            "old": ([pair.old for pair in pairs], Column(unit, "figure before", 0)),
-            "new": ([pair.new for pair in pairs], Column(unit, "figure after", 0)),
-            "change": ([pair.change for pair in pairs], Column(Unit.RATIO, "less by", 0)),
-            "useful": ([not pair.problems for pair in pairs], Column(Unit.NONE, "counts", 0)),
+            "old": ([pair.old for pair in pairs], Column(unit, "figure before", Show.ALWAYS)),
+            "new": ([pair.new for pair in pairs], Column(unit, "figure after", Show.ALWAYS)),
+            "change": ([pair.change for pair in pairs], Column(Unit.RATIO, "less by", Show.ALWAYS)),
+            "useful": (
+                [not pair.problems for pair in pairs],
+                Column(Unit.NONE, "counts", Show.ALWAYS),
+            ),
         },
     )
 
@@ -146,10 +150,16 @@ def _conditions(pairs: Sequence[Pair]) -> Table:
         "Are they alike?",
         {
             "pair": ([at for at, _ in rows], Column(Unit.NONE, "pair")),
-            "condition": ([one.what for _, one in rows], Column(text, "", 0)),
-            "before": ([human(one.before, one.unit) for _, one in rows], Column(text, "", 0)),
-            "after": ([human(one.after, one.unit) for _, one in rows], Column(text, "", 0)),
-            "alike": ([alike[one.alike] for _, one in rows], Column(text, "", 0)),
-            "problem": ([one.problem or None for _, one in rows], Column(text, "", 2)),
+            "condition": ([one.what for _, one in rows], Column(text, "", Show.ALWAYS)),
+            "before": (
+                [human(one.before, one.unit) for _, one in rows],
+                Column(text, "", Show.ALWAYS),
+            ),
+            "after": (
+                [human(one.after, one.unit) for _, one in rows],
+                Column(text, "", Show.ALWAYS),
+            ),
+            "alike": ([alike[one.alike] for _, one in rows], Column(text, "", Show.ALWAYS)),
+            "problem": ([one.problem or None for _, one in rows], Column(text, "", Show.DATA)),
         },
     )

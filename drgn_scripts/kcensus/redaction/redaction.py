@@ -27,10 +27,11 @@ import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import follow_phys
 
-from kcensus.engine.memory import Bytes, Mask, Memory, Words
+from kcensus.engine.memory import Bytes, Mask, Words
 from kcensus.engine.slub.free_slots import FreeSlots, free_slots
-from kcensus.engine.slub.slabs import ScanReport, SlabMap
-from kcensus.progress import Progress, SilentProgress
+from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.kernel import Kernel
+from kcensus.progress import Progress
 from kcensus.redaction.pseudonyms import Pseudonyms
 from kcensus.redaction.tokens import LONGEST, TokenSet, token_hashes
 from kcensus.redaction.user_names import Hashes, Places, UserNames, kernel_words
@@ -100,10 +101,9 @@ class Redaction:
         self, target: Target, recorded: Mask, key: bytes | None, progress: Progress
     ) -> None:
         target.need_modules("dm_mod")
-        self._memory = Memory(target.prog)
-        self._slab_map = SlabMap(self._memory)
+        self._kernel = Kernel(target.prog, progress=progress)
+        self._memory, self._slab_map = self._kernel.memory, self._kernel.slab_map
         self._recorded = recorded
-        self._progress = progress
         self._free: FreeSlots | None = None
         self._pseudonyms = Pseudonyms(key) if key is not None else None
         self._names: list[Patches] = []
@@ -116,7 +116,7 @@ class Redaction:
             self._find(self._pseudonyms)
 
     def _find(self, pseudonyms: Pseudonyms) -> None:
-        names = UserNames(self._slab_map, self._progress)
+        names = UserNames(self._kernel)
         hashes: list[Words] = []
         for found in names.find():
             if not len(found.physical):
@@ -134,7 +134,7 @@ class Redaction:
         if not names.report.complete or names.report.objects_unreadable:
             self.missing.append("names in memory that is not in the dump, or damaged")
         self._spans = np.array([patches.span for patches in self._names]).reshape(-1, 2)
-        words = b"\0".join(kernel_words(self._slab_map))
+        words = b"\0".join(kernel_words(self._kernel))
         kernels = token_hashes(np.frombuffer(words, np.uint8))
         self._tokens = TokenSet(np.concatenate(hashes or [kernels])).without(kernels)
 
@@ -143,9 +143,7 @@ class Redaction:
         if self._free is None:
             # The number of pages is final only now.
             report = ScanReport()
-            self._free = free_slots(
-                self._slab_map, self._recorded, report, progress=SilentProgress()
-            )
+            self._free = free_slots(self._slab_map, self._recorded, report)
             if not report.complete:
                 self.missing.append("free memory of slabs that are not in the dump, or damaged")
         start = first_frame << self._memory.page_shift

@@ -24,10 +24,10 @@ from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Bytes, Faults, Mask, Words
 from kcensus.engine.slub.scan import allocated
-from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.idr import idr_entries
-from kcensus.kernel.vfs.superblocks import superblocks
-from kcensus.progress import Progress
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.super_blocks import super_blocks
 
 _BATCH = 1 << 16
 """Names to read at once."""
@@ -70,11 +70,11 @@ class UserNames:
     :raises drgn.FaultError: memory that everything depends on is not in the dump
     """
 
-    def __init__(self, slab_map: SlabMap, progress: Progress) -> None:
-        self.slab_map = slab_map
-        self.memory = slab_map.memory
-        self.prog = slab_map.prog
-        self.progress = progress
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.slab_map = slab_map = kernel.slab_map
+        self.memory = kernel.memory
+        self.prog = kernel.prog
         self.report = ScanReport()
         """What could not be scanned: names may lie there."""
         self.missing: list[str] = []
@@ -93,7 +93,7 @@ class UserNames:
         self, type_name: str, columns: Layout
     ) -> tuple[Words, dict[str, npt.NDArray[np.uint64]]]:
         caches = find_caches(self.slab_map, type_name)
-        return allocated(self.slab_map, caches, columns, self.report, progress=self.progress)
+        return allocated(self.slab_map, caches, columns, self.report)
 
     def _physical(self, addresses: Words) -> tuple[Words, Mask]:
         """Physical addresses, and which of the virtual ones are in the direct map."""
@@ -187,7 +187,7 @@ class UserNames:
 
     def _file_systems(self) -> tuple[Words, Words]:
         """Super blocks with names of the kernel, and those of cgroups; ascending."""
-        found = superblocks(self.memory)
+        found = super_blocks(self.kernel)
         kinds = [type_.partition(".")[0] for type_ in found.type]
         return (
             np.sort(found.address[[kind in _KERNELS_OWN for kind in kinds]]),
@@ -273,18 +273,18 @@ class UserNames:
         yield from self._strings(np.array(strings, np.uint64))
 
 
-def kernel_words(slab_map: SlabMap) -> list[bytes]:
+def kernel_words(kernel: Kernel) -> list[bytes]:
     """Words that are the kernel's, though a user may have chosen the same.
 
     Of slab caches, types of file systems, kernel threads, workqueues, disks, I/O schedulers,
     modules and device-mapper targets.
     """
-    prog = slab_map.prog
+    prog, slab_map = kernel.prog, kernel.slab_map
     words = [cache.name.encode(errors="surrogateescape") for cache in slab_map.caches]
     words += [
         name.encode(errors="surrogateescape") for pair in slab_map.aliases.items() for name in pair
     ]
-    words += [type_.partition(".")[0].encode() for type_ in set(superblocks(slab_map.memory).type)]
+    words += [type_.partition(".")[0].encode() for type_ in set(super_blocks(kernel).type)]
     for source in (_threads, _workqueues, _disks, _schedulers, _modules, _targets):
         try:
             words += source(prog)

@@ -15,7 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from kcensus.human import human
 from kcensus.render.directory import replacing
 from kcensus.render.plain import plain, plain_column
-from kcensus.results import Finding, Result, Severity, Table, Unit
+from kcensus.results import Finding, Result, Severity, Unit
+from kcensus.results.tables import Show, Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _label(label: str, key: str) -> str:
 
 def _table(name: str, table: Table) -> dict[str, Any]:
     frame = table.frame.head(_MOST_ROWS)
-    shown = {key: column for key, column in table.columns.items() if column.priority < 2}
+    shown = {key: column for key, column in table.columns.items() if column.show is not Show.DATA}
     cells = [
         [human(value, column.unit) for value in plain_column(frame[key])]
         for key, column in shown.items()

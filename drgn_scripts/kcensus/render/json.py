@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kcensus.render.plain import Plain, identity, plain, rows, tables
-from kcensus.results import Finding, Result, Table
+from kcensus.results import Finding, Result
+from kcensus.results.tables import Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:

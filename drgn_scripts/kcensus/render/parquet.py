@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from kcensus.render.directory import prepare, replacing
 from kcensus.render.plain import Plain, identity, plain, plain_column, tables
-from kcensus.results import Column, Result, Unit
+from kcensus.results import Result, Unit
+from kcensus.results.tables import Column
 
 if TYPE_CHECKING:
     import pandas as pd

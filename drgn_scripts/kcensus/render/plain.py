@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kcensus.results import Column, Result, Table, Unit
+from kcensus.results import Result, Unit
+from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:

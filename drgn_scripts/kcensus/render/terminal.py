@@ -21,18 +21,8 @@ from rich.text import Text
 
 from kcensus.human import human
 from kcensus.render.plain import Plain, plain, plain_column
-from kcensus.results import (
-    Check,
-    CheckStatus,
-    Column,
-    Figure,
-    Finding,
-    Gap,
-    Result,
-    Severity,
-    Table,
-    Unit,
-)
+from kcensus.results import Check, CheckStatus, Figure, Finding, Gap, Result, Severity, Unit
+from kcensus.results.tables import Column, Show, Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:
@@ -267,7 +257,7 @@ def _fit(columns: list[_Shown], room: int) -> list[_Shown]:
             return dropped
         for one in columns:
             one.width = one.compact
-        optional = [one for one in columns if one.column.priority > 0]
+        optional = [one for one in columns if one.column.show is not Show.ALWAYS]
         floor = max(_NARROWEST_TEXT, room // 4) if optional else 1
         while excess() > 0:
             # Once nothing may be dropped any more, numbers fold too: better than to lose digits.
@@ -318,7 +308,7 @@ def _print_table(name: str, table: Table, console: Console, top: int) -> None:
     columns = [
         _column(key, column, plain_column(frame[key]))
         for key, column in table.columns.items()
-        if column.priority < 2
+        if column.show is not Show.DATA
     ]
     dropped = _fit(columns, console.width - _INDENT)
 

@@ -7,9 +7,10 @@ import dataclasses
 import json
 
 import pytest
-from kcensus import cli
-from kcensus.sources.model import Target
 
+from kcensus import cli
+from kcensus.analyses.runner import Context
+from kcensus.sources.model import Target
 from tests.unit.synthetic import ANALYSIS
 
 
@@ -26,9 +27,7 @@ def target(modules: Modules | None = None) -> Target:
 
 def test_debug_info_that_is_missing_is_a_gap_of_every_result() -> None:
     analysis = dataclasses.replace(ANALYSIS, modules=("dm_mod", "dm_snapshot"))
-    context = analysis.context(target(Modules()))
-    assert context.lacking == ("install the debug info of dm_mod",)
-    (gap,) = context.result("any").gaps
+    gap = Context.of(target(Modules())).run(analysis).gaps[0]
     assert gap.reason == "install the debug info of dm_mod"
 
 
@@ -37,7 +36,7 @@ def test_no_modules_are_asked_for_when_none_are_declared() -> None:
         def need_modules(self, *names: str) -> list[str]:
             raise AssertionError(names)
 
-    assert ANALYSIS.context(target(Refusing())).result("any").gaps == []
+    assert len(Context.of(target(Refusing())).run(ANALYSIS).gaps) == 1
 
 
 def test_a_model_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 from drgn import Object
-from kcensus.analyses import AnalysisError, Context, ParamError
-from kcensus.analyses.dentries import run
+from rich.console import Console
+
+from kcensus.analyses import AnalysisError, ParamError
 from kcensus.render.csvdir import write_csv
 from kcensus.render.html import write_html
 from kcensus.render.json import write_json
 from kcensus.render.terminal import write_terminal
 from kcensus.results import CheckStatus, Result, Unit
-from rich.console import Console
-
+from tests.running import on, runner
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
 from tests.unit.fakekernel.files import FILE_ERAS
+
+run = runner("dentries")
 
 LONG = b"a name that is too long for the dentry itself %d"
 
@@ -32,7 +34,7 @@ def dcache(request: pytest.FixtureRequest) -> FakeDcache:
 
 
 def census(dcache: FakeDcache, **params: Any) -> Result:
-    return run(Context(dcache.machine.prog, "synthetic", "0.0.0"), **params)
+    return run(on(dcache.machine.prog), **params)
 
 
 def rows(result: Result, table: str, *columns: str) -> list[tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from kcensus.analyses.dentries.census import (
     BUSY,
     DENTRY,

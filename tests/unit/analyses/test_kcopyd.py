@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from drgn import Object
+
 from kcensus.analyses.kcopyd.census import KcopydCensus, SlabUse
 from kcensus.analyses.kcopyd.checks import kcopyd_checks
 from kcensus.analyses.kcopyd.findings import findings
@@ -30,9 +31,7 @@ from kcensus.kernel.dm.snapshots import (
     snapshots,
 )
 from kcensus.kernel.workqueues import Functions, Workqueues
-from kcensus.progress import SilentProgress
 from kcensus.results import CheckStatus, Severity
-
 from tests.unit.fakekernel import PAGE, FakeKernel, add_types
 
 _JOB = """
@@ -146,7 +145,7 @@ def count(w: World):  # type: ignore[no-untyped-def]
     slab_map = SlabMap(Memory(w.k.prog))
     kcopyd = Kcopyd(slab_map, job_caches(slab_map))
     clients = kcopyd.clients(kcopyd.candidates())
-    address, columns = kcopyd.scan(1, SilentProgress(), ScanReport())
+    address, columns = kcopyd.scan(ScanReport())
     return kcopyd, clients, kcopyd.count(clients, address, columns)
 
 
@@ -215,7 +214,7 @@ def test_filtered_pages_are_counted_and_the_rest_is_right() -> None:
     kcopyd = Kcopyd(slab_map, job_caches(slab_map))
     clients = kcopyd.clients(kcopyd.candidates())
     report = ScanReport()
-    address, columns = kcopyd.scan(1, SilentProgress(), report)
+    address, columns = kcopyd.scan(report)
     # Five objects lie on the first page of that slab, the last of them in part.
     assert address.tolist() == w.jobs[5:]
     assert report.objects_unreadable == 5

@@ -10,26 +10,27 @@ import drgn
 import numpy as np
 import pytest
 from drgn import Object
-from kcensus.analyses import AnalysisError, Context
+
+from kcensus.analyses import AnalysisError
 from kcensus.analyses.list_lru import findings as list_lru_findings
-from kcensus.analyses.list_lru import run
 from kcensus.analyses.list_lru.census import ListLruCensus, take
 from kcensus.analyses.list_lru.checks import list_lru_checks, list_lru_gaps, parse_before
 from kcensus.analyses.list_lru.tables import NO_MEMCG
 from kcensus.engine.gather import PageIndex
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, NoListLru, list_lrus
-from kcensus.kernel.vfs.superblocks import superblocks
-from kcensus.progress import SilentProgress
 from kcensus.results import CheckStatus, Severity
-
+from tests.running import on, runner
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 from tests.unit.fakekernel.files import FakeFiles
 from tests.unit.fakekernel.list_lrus import LRU_ERAS, FakeListLrus, FakeLru, types_of
 from tests.unit.fakekernel.types import add_types
+
+run = runner("list-lru")
 
 LONG_MIN = -(1 << 63)
 ARRAYS = [name for name, era in LRU_ERAS.items() if not era.xarray]
@@ -38,7 +39,7 @@ XARRAYS = [name for name, era in LRU_ERAS.items() if era.xarray]
 
 def census(fake: FakeListLrus, chunk_bytes: int = 1 << 20) -> ListLruCensus:
     fake.settle()
-    return take(Memory(fake.kernel.prog, chunk_bytes), 1, SilentProgress())
+    return take(Kernel(fake.kernel.prog, chunk_bytes=chunk_bytes))
 
 
 def busy(era: str, ids: int = 10) -> tuple[FakeListLrus, dict[str, FakeLru]]:
@@ -87,7 +88,7 @@ def test_items_by_list_and_by_cgroup(era: str) -> None:
         ("shadow_nodes", "other", True),
         ("nfsd_file_lru", "other", False),
     }
-    result = run(Context(fake.kernel.prog, "a synthetic kernel", "5.10-synthetic"))
+    result = run(on(fake.kernel.prog))
     table = result.tables["memcgs"].frame.set_index("memcg")
     counts = table[["dentries", "inodes", "other_items"]].itertuples(name=None)
     assert {path: (d, i, o) for path, d, i, o in counts if d + i + o} == {
@@ -129,7 +130,7 @@ def test_slots_of_arrays(era: str, chunk_bytes: int) -> None:
 def test_what_arrays_would_shrink_to(era: str) -> None:
     fake, _ = busy(era)
     fake.settle()
-    summary = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic")).summary
+    summary = run(on(fake.kernel.prog)).summary
     assert summary["nr_cache_ids_needed"].value == 6
     # Six pointers and an rcu_head; for each of five list_lrus and two nodes.
     assert summary["bytes_if_shrunk"].value == 10 * (64 + 6 * 32)
@@ -142,7 +143,7 @@ def test_how_long_cgroups_have_been_dying() -> None:
     fake.memcg("later", 8)
     fake.kernel.variable("css_serial_nr_next", "unsigned long", 20)
     fake.settle()
-    result = run(Context(fake.kernel.prog, "synthetic", "6.13-synthetic"))
+    result = run(on(fake.kernel.prog))
     newer = result.tables["memcgs"].frame.set_index("memcg")["newer"]
     assert newer["/outer/gone"] == 20 - 1 - 5
     assert newer["/later"] == 20 - 1 - 7
@@ -166,7 +167,7 @@ def test_the_waste_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "at least 5 memory cgroups have had an id at the same time, 3 have" in finding.evidence
     # What cannot be read is not called used.
     fake.kernel.drop(made["shadow"].entries[5])
-    found = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    found = take(Kernel(fake.kernel.prog))
     assert found.slots.unreadable == 100
     finding = list_lru_findings.list_lru_findings(found, 1 << 16)[0]
     assert "0 of 100 lists for memory cgroups hold" in finding.title
@@ -179,7 +180,7 @@ def test_many_dying_cgroups(dying: int, found: bool) -> None:
         fake.memcg(f"gone {at}", 2, online=False)
     fake.memcg("late", 7)
     fake.settle()
-    result = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic"))
+    result = run(on(fake.kernel.prog))
     about = [each for each in result.findings if "dying" in each.title]
     assert len(about) == found
     for finding in about:
@@ -343,7 +344,7 @@ def test_lists_on_a_page_that_is_missing(era: str) -> None:
     fake, made = busy(era)
     before = census(fake)
     fake.kernel.drop(made["shadow"].entries[5])
-    after = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    after = take(Kernel(fake.kernel.prog))
     assert after.slots.unreadable > 0
     assert after.slots.slots.sum() == before.slots.slots.sum()
     assert after.slots.bytes.sum() == before.slots.bytes.sum()
@@ -358,7 +359,7 @@ def test_an_array_on_a_page_that_is_missing() -> None:
     fake.settle()
     array = int(fake.node(made["tmp inode"], 1).memcg_lrus)
     fake.kernel.drop(array)
-    found = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    found = take(Kernel(fake.kernel.prog))
     assert found.slots.arrays_unreadable > 0
     gaps = {gap.what: gap.count for gap in list_lru_gaps(found)}
     assert gaps["arrays of pointers"] == found.slots.arrays_unreadable
@@ -375,7 +376,7 @@ def test_a_number_of_ids_that_cannot_be(said: int | None, count: int) -> None:
         fake.kernel.drop(place)
     else:
         fake.kernel.write_words(place, said)
-    result = run(Context(fake.kernel.prog, "synthetic", "5.10-synthetic"))
+    result = run(on(fake.kernel.prog))
     assert result.summary["nr_cache_ids"].value == count
     gaps = {gap.what: gap.count for gap in result.gaps}
     assert gaps["registry of ids"] == 1
@@ -396,7 +397,7 @@ def test_a_torn_node_of_an_xarray() -> None:
     fake.settle()
     head = int(made["shadow"].object.xa.xa_head) - 2
     fake.kernel.set(Object(fake.kernel.prog, "struct xa_node", address=head).parent, head)
-    found = take(Memory(fake.kernel.prog), 1, SilentProgress())
+    found = take(Kernel(fake.kernel.prog))
     assert found.slots.torn == 1
     assert found.slots.slots.sum() == 4
     assert [gap.what for gap in list_lru_gaps(found)] == ["nodes of XArrays"]
@@ -430,7 +431,7 @@ def test_no_damage_is_an_exception(seed: int) -> None:
         wild = DIRECT_MAP + chance.randrange(0, 4096 * PAGE, 8)
         words = [0, 1, 2, 0x10, (1 << 64) - 1, wild, wild | 2, chance.getrandbits(64)]
         fake.kernel.write_words(address, chance.choice(words))
-    result = run(Context(fake.kernel.prog, "synthetic", "synthetic"))
+    result = run(on(fake.kernel.prog))
     assert result.summary["slots"].value is not None
 
 
@@ -447,25 +448,23 @@ def test_plain_lists_of_rhel_7() -> None:
     )
     add_types(fake.kernel.prog, types, "plain")
     fake.files.super_block("xfs", b"sda1")
-    memory = Memory(fake.kernel.prog)
     with pytest.raises(NoListLru, match="plain lists"):
-        list_lrus(memory, superblocks(memory))
+        list_lrus(Kernel(fake.kernel.prog))
     with pytest.raises(AnalysisError, match="plain lists"):
-        run(Context(fake.kernel.prog, "synthetic", "3.10-synthetic"))
+        run(on(fake.kernel.prog))
 
 
 def test_no_list_lrus_at_all() -> None:
     files = FakeFiles(FakeKernel("4.18"))
     with pytest.raises(AnalysisError, match="has no list_lrus"):
-        run(Context(files.machine.prog, "synthetic", "3.10-synthetic"))
+        run(on(files.machine.prog))
 
 
 def test_a_kernel_from_the_middle_of_the_series() -> None:
     fake = FakeListLrus("5.18")
     add_types(fake.kernel.prog, {"struct list_lru": (64, "40 void * mlrus")}, "middle")
-    memory = Memory(fake.kernel.prog)
     with pytest.raises(NoListLru, match="in no release"):
-        list_lrus(memory, superblocks(memory))
+        list_lrus(Kernel(fake.kernel.prog))
 
 
 def test_a_kernel_without_memory_cgroups() -> None:
@@ -476,7 +475,7 @@ def test_a_kernel_without_memory_cgroups() -> None:
     found = census(fake)
     assert found.items.sum() == 4
     assert found.slots.slots.sum() == 0
-    result = run(Context(fake.kernel.prog, "synthetic", "5.18-synthetic"))
+    result = run(on(fake.kernel.prog))
     assert result.summary["memcgs_online"].value == 0
 
 
@@ -485,7 +484,7 @@ def test_a_kernel_without_memory_cgroups() -> None:
 
 def test_ids_and_serial_numbers_of_memory_cgroups() -> None:
     fake, _ = busy("5.10")
-    groups = memcgs(Memory(fake.kernel.prog))
+    groups = memcgs(Kernel(fake.kernel.prog))
     by_path = dict(zip(groups.path, zip(groups.online, groups.serial, strict=True), strict=True))
     assert by_path == {
         "/": (True, 1),
@@ -497,7 +496,7 @@ def test_ids_and_serial_numbers_of_memory_cgroups() -> None:
 
 
 def test_memory_cgroups_of_a_kernel_that_lacks_them_have_no_ids() -> None:
-    groups = memcgs(Memory(FakeKernel().prog))
+    groups = memcgs(Kernel(FakeKernel().prog))
     assert groups.kmemcg_id.tolist() == [-1]
     assert groups.serial.tolist() == [0]
     assert groups.online.tolist() == [True]
@@ -574,7 +573,7 @@ def test_descriptions_of_earlier_slots() -> None:
 
 
 def test_wrong_options_are_sentences() -> None:
-    context = Context(FakeKernel().prog, "synthetic", "5.10-synthetic")
+    context = on(FakeKernel().prog)
     with pytest.raises(AnalysisError, match="--before"):
         run(context, before="x")
     with pytest.raises(AnalysisError, match="--what-if"):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kcensus.analyses import Context
-from kcensus.analyses.list_lru import run
+
 from kcensus.analyses.list_lru.model import (
     ADDS,
     LEFT_OUT,
@@ -23,8 +22,10 @@ from kcensus.analyses.list_lru.model import (
     what_if,
     xa_nodes,
 )
-
+from tests.running import on, runner
 from tests.unit.fakekernel import FakeKernel
+
+run = runner("list-lru")
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -167,7 +168,7 @@ def test_descriptions_that_are_none(text: str, why: str) -> None:
 
 
 def test_result_of_a_model() -> None:
-    context = Context(FakeKernel().prog, "synthetic", "5.10-synthetic")
+    context = on(FakeKernel().prog)
     result = run(context, what_if="nodes=2, memcgs=10000, mounts=10000")
     model = what_if("nodes=2,memcgs=10000,mounts=10000")
     summary = {name: figure.value for name, figure in result.summary.items()}

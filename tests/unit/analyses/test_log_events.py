@@ -8,10 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from kcensus.analyses import AnalysisError, no_target
-from kcensus.analyses.kcopyd import run
+
+from kcensus.analyses import AnalysisError
 from kcensus.analyses.kcopyd.log_events import Event, LogEvents, parse
+from kcensus.analyses.runner import Context
 from kcensus.kernel.log import lines
+from kcensus.results.tables import Show
+from tests.running import runner
+
+run = runner("kcopyd")
 
 DATA = Path(__file__).parents[1] / "data"
 KIB = 1024
@@ -89,7 +94,7 @@ def test_oom_report_with_its_slab_table() -> None:
 def test_findings_of_a_log_alone(tmp_path: Path) -> None:
     log = tmp_path / "dmesg.txt"
     log.write_text(read("oom-kcopyd") + read("lockup-27s") + read("lockup-95s"))
-    result = run(no_target(), log=str(log))
+    result = run(Context.without_target(), log=str(log))
     assert [finding.title for finding in result.findings] == [
         "the log reports 2 workqueue lockups, the longest of 1 min 35 s on CPU 0, where kcopyd "
         "was running",
@@ -106,11 +111,11 @@ def test_findings_of_a_log_alone(tmp_path: Path) -> None:
 def test_the_table_shows_what_the_log_has(tmp_path: Path) -> None:
     log = tmp_path / "dmesg.txt"
     log.write_text(read("oom-kcopyd"))
-    table = run(no_target(), log=str(log)).tables["log_events"]
-    shown = {name for name, column in table.columns.items() if column.priority < 2}
+    table = run(Context.without_target(), log=str(log)).tables["log_events"]
+    shown = {name for name, column in table.columns.items() if column.show is not Show.DATA}
     # Of lockups there are none; the names of caches are details.
     assert shown == {"time", "event", "pid", "comm", "used_bytes", "total_bytes", "detail"}
-    assert table.columns["detail"].priority == 0
+    assert table.columns["detail"].show is Show.ALWAYS
     assert set(table.frame.columns) == set(table.columns)
 
 
@@ -120,7 +125,7 @@ def test_kcopyd_on_another_cpu_is_not_where_the_lockup_was(tmp_path: Path) -> No
         "BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
         + read("lockup-27s").replace("stuck for 27s", "stuck for 7s")
     )
-    (finding,) = run(no_target(), log=str(log)).findings
+    (finding,) = run(Context.without_target(), log=str(log)).findings
     assert finding.title.endswith("on CPU 1")
     assert (finding.evidence, finding.remedy) == ("running there: nothing shown", "")
 
@@ -248,7 +253,7 @@ def test_hostile_bytes_cannot_reach_a_terminal() -> None:
 
 def refused(path: Path) -> str:
     with pytest.raises(AnalysisError) as error:
-        run(no_target(), log=str(path))
+        run(Context.without_target(), log=str(path))
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -268,7 +273,7 @@ def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("text", [b"", b"\xff[ 1.0] plain\n", b"[ 1.0] ok\r\n" * 500 + bytes(99)])
 def test_a_log_with_strange_bytes_is_read(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "log").write_bytes(text)
-    result = run(no_target(), log=str(tmp_path / "log"))
+    result = run(Context.without_target(), log=str(tmp_path / "log"))
     assert result.summary["log_lines"].value == text.count(b"\n") + (text[-1:] not in b"\n")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+
 from kcensus.analyses.dentries.chains import IN_A_ROW
 from kcensus.analyses.kcopyd import census as kcopyd_census
 from kcensus.analyses.list_lru import model as lru

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from kcensus.analyses import AnalysisError, Context
+
+from kcensus.analyses import AnalysisError
 from kcensus.analyses.slab import findings as slab_findings
-from kcensus.analyses.slab import run
 from kcensus.analyses.slab.census import FILL, Census, SlabCensus, _fill_bin
 from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG
-from kcensus.engine.memory import Memory
-from kcensus.progress import SilentProgress
+from kcensus.kernel.kernel import Kernel
 from kcensus.results import Check, CheckStatus, Result, Severity
-
+from tests.running import on, runner
 from tests.unit.fakekernel import (
     DIRECT_MAP,
     ERAS,
@@ -29,6 +28,8 @@ from tests.unit.fakekernel import (
     Slab,
     add_types,
 )
+
+run = runner("slab")
 
 OBJCG_ERAS = [name for name, era in ERAS.items() if era.vector]
 every_objcg_era = pytest.mark.parametrize("era", OBJCG_ERAS)
@@ -95,11 +96,11 @@ def charge(made: World) -> None:
 
 
 def analyse(kernel: FakeKernel, *, chunk_bytes: int = 4 << 20, jobs: int = 1) -> Result:
-    return run(Context(kernel.prog, "fake", "0.0.0", jobs=jobs, chunk_bytes=chunk_bytes))
+    return run(on(kernel.prog, jobs=jobs, chunk_bytes=chunk_bytes))
 
 
 def take(kernel: FakeKernel, *, chunk_bytes: int = 4 << 20, jobs: int = 1) -> Census:
-    return SlabCensus(Memory(kernel.prog, chunk_bytes)).take(jobs, SilentProgress())
+    return SlabCensus(Kernel(kernel.prog, chunk_bytes=chunk_bytes, jobs=jobs)).take()
 
 
 def values(result: Result) -> dict[str, Any]:
@@ -136,8 +137,8 @@ def test_the_summary(era: str) -> None:
         "objects_total": 63 + 32 + 28 + 16,
         "slabs": 8,
         "caches": 4,
-        "memcgs_alive": 3,
-        "memcgs_dying": 1,
+        "memcgs_online": 3,
+        "memcgs_offline": 1,
         "controller": "per object",
         "objects_charged": 22,
         "obj_cgroup_vector_bytes": 2 * 256 + 2 * 16 * 8 + 23 * 8,
@@ -196,11 +197,11 @@ def test_the_memory_cgroups(era: str) -> None:
     result = analyse(made.k)
     assert rows(result, "memcgs", "memcg", "state", "objects", "bytes") == [
         (NO_MEMCG, "none", 66, 20 * 192 + 25 * 256 + 19 * 704 + 2 * 256),
-        ("/b", "alive", 16, 11 * 192 + 5 * 704),
-        ("/a", "alive", 5, 3 * 192 + 2 * 256),
+        ("/b", "online", 16, 11 * 192 + 5 * 704),
+        ("/a", "online", 5, 3 * 192 + 2 * 256),
         (UNKNOWN_MEMCG, "unknown", 1, 256),
-        ("/", "alive", 0, 0),
-        ("/b/dead", "dying", 0, 0),
+        ("/", "online", 0, 0),
+        ("/b/dead", "offline", 0, 0),
     ]
     assert rows(result, "memcg_caches", "memcg", "cache", "objects", "bytes") == [
         ("/b", "big", 5, 3520),
@@ -494,7 +495,7 @@ def test_a_hole_in_the_page_array() -> None:
     first = filp.slabs[100].pfn // 64 * 64
     made.k.drop(VMEMMAP + first * 64)
     result = analyse(made.k)
-    assert gaps(result) == {"pages of the struct page array": 1}
+    assert gaps(result) == {"struct page array: pages": 1}
     assert result.gaps[0].reason == "filtered out of the dump"
     assert check(result, "nr_slabs, filp").difference == 64
     assert check(result, "total_objects, filp").difference == 64 * 16
@@ -563,7 +564,7 @@ def test_a_torn_list_of_a_cpu() -> None:
     made = world("6.10")
     made.k.link(made.k.caches[0], made.slabs["d0"].object(1), made.slabs["d0"].object(0))
     result = analyse(made.k)
-    assert gaps(result) == {"free lists of CPUs or sheaves": 1}
+    assert gaps(result) == {"freelists of CPUs, or sheaves": 1}
     # It goes round between the two: nothing is lost but the certainty.
     assert values(result)["objects_active"] == 88
 
@@ -642,7 +643,7 @@ def test_a_torn_list_of_caches() -> None:
     for at in (1, 2):
         made.k.drop(made.k.caches[at].address)
     result = analyse(made.k)
-    assert gaps(result)["lists of slab caches"] > 0
+    assert gaps(result)["slab_caches list"] > 0
     assert gaps(result)["slabs"] == 4
     found = dict(rows(result, "caches", "cache", "objects_active"))
     assert found == {"dentry": 34, "kmalloc-256": 2}
@@ -703,7 +704,7 @@ def test_a_kernel_without_memory_cgroups() -> None:
     del made.k.symbols["root_mem_cgroup"]
     result = analyse(made.k)
     assert rows(result, "memcgs", "memcg", "objects") == [(NO_MEMCG, 88)]
-    assert values(result)["memcgs_alive"] == 0
+    assert values(result)["memcgs_online"] == 0
 
 
 def test_a_kernel_without_a_single_slab() -> None:
@@ -769,5 +770,5 @@ def test_dying_groups_are_a_figure_and_no_finding() -> None:
     for at in range(20):
         k.memcg(f"gone{at}", k.root, flags=16)
     result = analyse(k)
-    assert result.summary["memcgs_dying"].value == 21
-    assert not [each for each in result.findings if "dying" in each.title]
+    assert result.summary["memcgs_offline"].value == 21
+    assert not [each for each in result.findings if "offline" in each.title]

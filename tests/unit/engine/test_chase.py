@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kcensus.engine import chase as chase_module
 from kcensus.engine.chase import Damage, Lanes, Step, chase, pointer_step
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
-
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, Machine
 
 BASE = DIRECT_MAP + 600 * PAGE

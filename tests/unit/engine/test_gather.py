@@ -12,11 +12,11 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words, reason
 from kcensus.engine.strings import c_strings
-
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP, Machine
 
 TYPES = {

@@ -9,8 +9,8 @@ import pytest
 from drgn import Architecture, Object, Platform, PlatformFlags, Program, TypeMember
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kcensus.engine.layout import Layout, LayoutError, layout
 
+from kcensus.engine.layout import Layout, LayoutError, layout
 from tests.unit.fakekernel import add_types
 
 LITTLE = Platform(Architecture.X86_64, PlatformFlags.IS_64_BIT | PlatformFlags.IS_LITTLE_ENDIAN)

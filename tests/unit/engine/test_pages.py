@@ -16,12 +16,12 @@ from drgn.helpers.linux.slab import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kcensus.engine.gather import gather
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.mm.slab_counters import reclaimable
-
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, RANGES, VMEMMAP, FakeKernel
 
 every_era = pytest.mark.parametrize("era", ERAS)

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.freelist import FreelistCode
 from kcensus.engine.slub.slabs import ScanReport, SlabMap, Slabs, UnsupportedAllocator
-
 from tests.unit.fakekernel import DIRECT_MAP, ERAS, PAGE, VMEMMAP, FakeKernel, Slab, add_types
 
 every_era = pytest.mark.parametrize("era", ERAS)
@@ -193,10 +193,9 @@ def test_slabs_are_what_the_model_says(era: str, chunk_bytes: int) -> None:
         k.slab(large, [1], order=0, node=node)
         k.pages(2, node)
     found = slab_map(k, chunk_bytes)
-    report = ScanReport()
-    parts = [found.chunk(span, report) for span in found.pages.chunk_spans()]
-    slabs = Slabs.concatenate(parts)
-    assert report.complete
+    slabs = found.survey.slabs
+    assert not found.survey.memmap
+    assert not found.survey.invalid.any()
     truth: list[Slab] = sorted(small.slabs + large.slabs, key=lambda slab: slab.pfn)
     assert slabs.address.tolist() == [slab.address for slab in truth]
     assert slabs.cache.tolist() == [k.caches.index(slab.cache) for slab in truth]
@@ -215,9 +214,9 @@ def test_the_index_of_some_caches(jobs: int) -> None:
     caches = [k.cache(f"c{at}", 256) for at in range(3)]
     for at in range(60):
         k.slab(caches[at % 3])
-    found, report = slab_map(k, PAGE), ScanReport()
+    found, report = SlabMap(Memory(k.prog, PAGE, jobs=jobs)), ScanReport()
     wanted = [found.caches[0], found.caches[2]]
-    slabs = found.index(wanted, report, jobs=jobs)
+    slabs = found.index(wanted, report)
     truth = sorted(slab.address for cache in (caches[0], caches[2]) for slab in cache.slabs)
     assert slabs.address.tolist() == truth
     assert set(slabs.cache.tolist()) == {0, 2}
@@ -248,7 +247,8 @@ def test_no_slab_is_taken_from_a_struct_page_that_could_not_be_read(
     chunk = found.pages.read(slabs[0].pfn, 4, Faults())
     half = replace(chunk, readable=np.array([True, False, True, False]))
     monkeypatch.setattr(found.pages, "read", lambda *span: half)
-    rows = found.chunk((slabs[0].pfn, 4), ScanReport())
+    monkeypatch.setattr(found.pages, "chunk_spans", lambda: [(slabs[0].pfn, 4)])
+    rows = found.survey.slabs
     assert rows.address.tolist() == [slabs[0].address, slabs[2].address]
 
 
@@ -257,10 +257,10 @@ def test_a_slab_of_a_cache_that_is_on_no_list() -> None:
     slab = k.slab(k.cache("small", 256))
     k.set(slab.struct.slab_cache, DIRECT_MAP + 300 * PAGE)
     found = slab_map(k)
-    assert found.chunk((512, 64), ScanReport()).cache.tolist() == [-1]
+    assert found.survey.slabs.cache.tolist() == [-1]
     # However many objects the other caches' slabs may have.
     k.cache("large", 4096)
-    assert slab_map(k).chunk((512, 64), ScanReport()).cache.tolist() == [-1]
+    assert slab_map(k).survey.slabs.cache.tolist() == [-1]
     assert len(found.index(found.caches, ScanReport())) == 0
 
 

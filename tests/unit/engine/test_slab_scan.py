@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+
 from kcensus.engine.frame import (
     IncompleteWarning,
     MergedCacheWarning,
@@ -25,7 +26,6 @@ from kcensus.engine.slub import parked as parked_module
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-
 from tests.unit.fakekernel import (
     DIRECT_MAP,
     ERAS,
@@ -84,10 +84,10 @@ def scan(
     kernel: FakeKernel, cache: Cache, *, chunk_bytes: int = 4 << 20, jobs: int = 1
 ) -> tuple[list[int], dict[str, list[Any]], ScanReport]:
     """Addresses and columns in order of address."""
-    slab_map, report = SlabMap(Memory(kernel.prog, chunk_bytes)), ScanReport()
+    slab_map, report = SlabMap(Memory(kernel.prog, chunk_bytes, jobs=jobs)), ScanReport()
     columns = layout(kernel.prog, "struct thing", ["id", "low", "tag", "self"])
     wanted = [slab_map.caches[kernel.caches.index(cache)]]
-    address, values = allocated(slab_map, wanted, columns, report, jobs=jobs)
+    address, values = allocated(slab_map, wanted, columns, report)
     assert all(len(column) == len(address) for column in values.values())
     order = np.argsort(address)
     return (

@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from kcensus.engine.workers import Columns, each
 
 

@@ -8,9 +8,9 @@ import random
 import numpy as np
 import pytest
 from drgn import Object
+
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.xarray import XArrayWalk, XDamage
-
 from tests.unit.fakekernel import PAGE
 from tests.unit.fakekernel.list_lrus import FakeListLrus
 

@@ -14,49 +14,50 @@ from unittest import mock
 import drgn
 import pandas as pd
 import pytest
+
 from kcensus import cli
-from kcensus.analyses import Analysis, AnalysisError, Context
+from kcensus.analyses import AnalysisError
+from kcensus.kernel.kernel import Kernel
 from kcensus.progress import SilentProgress
 from kcensus.report import report
-from kcensus.results import Column, Figure, Finding, Result, Severity, Table, Unit
+from kcensus.results import Answer, Figure, Finding, Severity, Unit
+from kcensus.results.tables import Column, Table
 from kcensus.sources import Target, TargetError, open_target, sample
 from kcensus.sources.capsule import BadCapsule, NotRecorded
-
+from tests.running import analysis_of
 from tests.unit.capsules import target_of
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel, Machine
 
 
-def _result(context: Context, name: str, *findings: Finding) -> Result:
-    result = context.result(name)
-    result.summary["word"] = Figure(int(context.prog.read_u64(DIRECT_MAP + 300 * PAGE)))
+def _answer(kernel: Kernel, *findings: Finding) -> Answer:
     frame = pd.DataFrame({"pages": [1, 2]})
-    result.tables["rows"] = Table(frame, {"pages": Column(Unit.PAGES, "pages")}, "Rows")
-    result.findings += findings
-    return result
+    return Answer(
+        summary={"word": Figure(int(kernel.prog.read_u64(DIRECT_MAP + 300 * PAGE)))},
+        tables={"rows": Table(frame, {"pages": Column(Unit.PAGES, "pages")}, "Rows")},
+        findings=list(findings),
+    )
 
 
-def _calm(context: Context) -> Result:
-    return _result(
-        context,
-        "calm",
+def _calm(kernel: Kernel) -> Answer:
+    return _answer(
+        kernel,
         Finding(Severity.NOTICE, "A notice of calm."),
         Finding(Severity.WARNING, "A cheap warning.", cost_bytes=10),
         Finding(Severity.WARNING, "A warning without a price."),
     )
 
 
-def _loud(context: Context) -> Result:
-    return _result(
-        context,
-        "loud",
+def _loud(kernel: Kernel) -> Answer:
+    return _answer(
+        kernel,
         Finding(Severity.CRITICAL, "Everything is lost."),
         Finding(Severity.WARNING, "A dear warning.", cost_bytes=1000),
         Finding(Severity.NOTICE, "A notice of loud."),
     )
 
 
-def _raiser(error: BaseException) -> Callable[[Context], Result]:
-    def run(context: Context) -> Result:
+def _raiser(error: BaseException) -> Callable[[Kernel], Answer]:
+    def run(kernel: Kernel) -> Answer:
         raise error
 
     return run
@@ -68,14 +69,17 @@ ERRORS: dict[str, tuple[BaseException, str]] = {
     "damaged": (BadCapsule("is damaged: no"), "the capsule is damaged: no"),
     "fault": (
         drgn.FaultError("not there", 4096),
-        "needed memory of the target cannot be read: not there: 0x1000",
+        "memory that fault cannot do without is unreadable: not there: 0x1000",
     ),
     "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
     "memory": (MemoryError(), "failed with MemoryError: "),
 }
-CALM = Analysis("calm", "Is it calm?", _calm)
-LOUD = Analysis("loud", "Is it loud?", _loud)
-FAILING = [Analysis(name, "Does it fail?", _raiser(error)) for name, (error, _) in ERRORS.items()]
+CALM = analysis_of("calm", _calm, question="Is it calm?")
+LOUD = analysis_of("loud", _loud, question="Is it loud?")
+FAILING = [
+    analysis_of(name, _raiser(error), question="Does it fail?")
+    for name, (error, _) in ERRORS.items()
+]
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +148,7 @@ def test_interrupting_stops_all(machine: Machine) -> None:
     with pytest.raises(KeyboardInterrupt):
         report(
             target_of(machine),
-            [Analysis("stop", "?", _raiser(KeyboardInterrupt())), CALM],
+            [analysis_of("stop", _raiser(KeyboardInterrupt())), CALM],
             progress=SilentProgress(),
         )
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+
 from kcensus import cli
 from kcensus.analyses import analyses
-
 from tests.unit.synthetic import LONG_NAME, only_synthetic
 
 KCENSUS = (sys.executable, "-m", "tests.unit.synthetic", "synthetic")

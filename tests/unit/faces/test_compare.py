@@ -11,14 +11,15 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 import pytest
+
 from kcensus import cli
 from kcensus.commands.diff import COMMAND
 from kcensus.compare import compare, compare_tables
-from kcensus.results import Column, Figure, Gap, Result, Table, Unit
-
+from kcensus.results import Figure, Gap, Result, Unit
+from kcensus.results.tables import Column, Show, Table
 from tests.unit.synthetic import only_synthetic
 
-NAME = Column(Unit.TEXT, "name", 0)
+NAME = Column(Unit.TEXT, "name", Show.ALWAYS)
 
 
 def table(names: list[str], **columns: tuple[list[Any], Unit]) -> Table:
@@ -159,7 +160,7 @@ def test_what_is_known_on_one_side_alone_changed() -> None:
 
 def test_names_that_are_called_like_columns_of_a_comparison() -> None:
     def states(*sizes: int) -> Table:
-        named = {"state": (["D", "R"], Column(Unit.TEXT, "state", 0))}
+        named = {"state": (["D", "R"], Column(Unit.TEXT, "state", Show.ALWAYS))}
         return Table.of("tasks", named | {"size": (list(sizes), Column(Unit.BYTES))})
 
     changed = compare_tables(states(1, 2), states(1, 7))

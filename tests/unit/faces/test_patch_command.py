@@ -14,14 +14,16 @@ from unittest import mock
 
 import pandas as pd
 import pytest
+
 from kcensus import cli
-from kcensus.analyses import Analysis, AnalysisError, Context
+from kcensus.analyses import AnalysisError
+from kcensus.kernel.kernel import Kernel
 from kcensus.patches import Catalogue, Detected, Prober, State, detect, load
 from kcensus.patches.model import FindingRule, Metric
 from kcensus.patches.price import Unmeasured, analyses_wanted, findings, measure, prices
 from kcensus.patches.result import patches_result
-from kcensus.results import Figure, Result, Severity, Unit
-
+from kcensus.results import Answer, Figure, Result, Severity, Unit
+from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit.patches.test_catalogue import GOOD, RULE, patch_file
 
@@ -203,16 +205,12 @@ class Broken:
     """Analyses that end in each way there is."""
 
     @staticmethod
-    def unanswerable(context: Context) -> Result:
+    def unanswerable(kernel: Kernel) -> Answer:
         raise AnalysisError("no list_lru here")
 
     @staticmethod
-    def bug(context: Context) -> Result:
+    def bug(kernel: Kernel) -> Answer:
         raise ZeroDivisionError("a \x1b bug")
-
-
-def _analysis(name: str, run: Any) -> Analysis:
-    return Analysis(name, "?", run)
 
 
 @pytest.fixture
@@ -233,9 +231,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
         )
 
     named = {
-        "list-lru": _analysis("list-lru", Broken.unanswerable),
-        "dentries": _analysis("dentries", Broken.bug),
-        "slab": _analysis("slab", lambda context: RESULTS["slab"]),
+        "list-lru": analysis_of("list-lru", Broken.unanswerable),
+        "dentries": analysis_of("dentries", Broken.bug),
+        "slab": analysis_of("slab", lambda kernel: Answer(summary=RESULTS["slab"].summary)),
     }
     with (
         mock.patch("kcensus.sources.open_target", open_target),

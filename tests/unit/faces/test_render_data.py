@@ -14,15 +14,16 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
+
 from kcensus.render import plain as plain_module
 from kcensus.render.csvdir import write_csv
 from kcensus.render.directory import OutputError, replacing
 from kcensus.render.json import write_json
 from kcensus.render.parquet import write_parquet
-from kcensus.results import Column, Figure, Result, Table, Unit
+from kcensus.results import Figure, Result, Unit
+from kcensus.results.tables import Column, Table
 from kcensus.text import printable
-from pyarrow import parquet
-
 from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
 
 FILES = ["summary", "caches", "empty", "checks", "findings", "gaps"]

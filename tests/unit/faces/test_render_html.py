@@ -7,10 +7,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
 from kcensus import cli
 from kcensus.render.html import write_html
-from kcensus.results import Column, Finding, Gap, Result, Severity, Table, Unit
-
+from kcensus.results import Finding, Gap, Result, Severity, Unit
+from kcensus.results.tables import Column, Table
 from tests.unit.synthetic import only_synthetic, synthetic_result
 
 HOSTILE = "<script>alert(1)</script> [bold]\x1b[31m\n=1+1 \u202e&amp; \"'"

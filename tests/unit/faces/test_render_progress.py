@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+
 from kcensus.render import progress as progress_module
 from kcensus.render.progress import TerminalProgress
 

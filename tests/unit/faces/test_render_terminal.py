@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kcensus.human import human, human_bytes, human_ratio
-from kcensus.render.terminal import console_for, write_terminal
-from kcensus.results import Check, Column, Result, Table, Unit
 from rich.cells import cell_len
 from rich.console import Console
 
+from kcensus.human import human, human_bytes, human_ratio
+from kcensus.render.terminal import console_for, write_terminal
+from kcensus.results import Check, Result, Unit
+from kcensus.results.tables import Column, Show, Table
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
 
 
@@ -114,7 +115,7 @@ def test_columns_give_way_by_priority_and_it_is_said_which() -> None:
 
 
 def test_numbers_are_never_cut() -> None:
-    columns = {key: Column(Unit.COUNT, priority=0) for key in "abcdef"}
+    columns = {key: Column(Unit.COUNT, show=Show.ALWAYS) for key in "abcdef"}
     frame = pd.DataFrame({key: [1234567890123] for key in columns})
     result = Result("synthetic", "t", "k", tables={"wide": Table(frame, columns)})
     screen = on_terminal(result, 40)

@@ -5,16 +5,9 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from kcensus.results import (
-    Check,
-    CheckStatus,
-    Column,
-    Finding,
-    Result,
-    Severity,
-    Table,
-    Unit,
-)
+
+from kcensus.results import Check, CheckStatus, Finding, Result, Severity, Unit
+from kcensus.results.tables import Column, Table
 
 
 @pytest.mark.parametrize(

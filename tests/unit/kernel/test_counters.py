@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import pytest
+
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.mm.slab_counters import node_counters, reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
-
 from tests.unit.fakekernel import ERAS, FakeKernel, eras, slub
 
 every_era = pytest.mark.parametrize("era", ERAS)

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 from drgn import Object
+
 from kcensus.engine.memory import Memory
 from kcensus.kernel.clock import hz
 from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.idr import idr_entries
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
 from kcensus.kernel.workqueues import Functions
-
 from tests.unit.fakekernel import FakeKernel, add_types
 from tests.unit.fakekernel.list_lrus import FakeListLrus
 
@@ -68,7 +69,7 @@ def test_what_can_be_read_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "kcensus.kernel.dm.devices.idr_entries", lambda *_: ([0, int(md.address_), NOWHERE], 1)
     )
-    found = mapped_devices(Memory(k.prog))
+    found = mapped_devices(Kernel(k.prog))
     (device,) = found.devices
     assert (device.number, device.name, device.uuid) == ("254:0", "n" * 256, "")
     assert [(target.type_name, target.length) for target in device.targets] == [("snapshot", 8)]

@@ -7,19 +7,20 @@ import random
 
 import numpy as np
 import pytest
+
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import Layout
 from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg import memcgs as memcg_module
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
-
 from tests.unit.fakekernel import FakeKernel, Memcg
 
 ONLINE, DYING = 2, 16
 
 
 def walk(kernel: FakeKernel) -> Memcgs:
-    return memcgs(Memory(kernel.prog))
+    return memcgs(Kernel(kernel.prog))
 
 
 def tree(kernel: FakeKernel) -> dict[str, Memcg]:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import ScanReport, SlabMap, Slabs
 from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors
-
 from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab, eras, slub
 
 VECTOR_ERAS = [

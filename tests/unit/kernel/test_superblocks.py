@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from drgn import Object
-from kcensus.engine.memory import Memory
-from kcensus.kernel.vfs.superblocks import MountState, SuperBlocks, superblocks
 
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks, super_blocks
 from tests.unit.fakekernel import FakeKernel
 from tests.unit.fakekernel.files import FILE_ERAS, FakeFiles
 
@@ -24,7 +24,7 @@ def files(request: pytest.FixtureRequest) -> FakeFiles:
 
 
 def read(files: FakeFiles) -> SuperBlocks:
-    return superblocks(Memory(files.machine.prog))
+    return super_blocks(Kernel(files.machine.prog))
 
 
 def test_no_super_block() -> None:

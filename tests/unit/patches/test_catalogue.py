@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kcensus.patches import CatalogueError, State, Status, load
 from kcensus.patches.catalogue import PACKAGED
 from kcensus.patches.model import FindingRule, Patch

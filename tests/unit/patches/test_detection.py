@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+
 from kcensus.patches import Detected, Prober, State, detect, load, modules
 from kcensus.patches.model import Probe, ProbeKind
-
 from tests.unit import distributions as known
 from tests.unit.distributions import Distribution
 

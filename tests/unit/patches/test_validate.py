@@ -11,15 +11,16 @@ from typing import Any
 from unittest import mock
 
 import pytest
+
 from kcensus import cli
-from kcensus.analyses import Analysis, Context
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import Machine
 from kcensus.patches import CatalogueError, Detected, State, load
 from kcensus.patches.schema import read_file
 from kcensus.patches.validate import Refused, Side, Verdict, interval, judge, look_at
 from kcensus.patches.verdict import validation_result
-from kcensus.results import Figure, Result, Severity, Unit
-
+from kcensus.results import Answer, Figure, Result, Severity, Unit
+from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit.patches.test_catalogue import FIGURE, GOOD, patch_file
 
@@ -268,12 +269,15 @@ def test_files(tmp_path: Any, old: str, new: str, complaint: str) -> None:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     """Run ``kcensus validate ARGS``; (exit status, stdout, stderr)."""
+    specs: list[tuple[object, str]] = []
     sizes = {"old": 100, "new": 10, "worse": 200, "small": 0, "odd": 95}
 
     def open_target(spec: str, symbols: object = (), **_: object) -> Any:
         kernel = known.RHEL_9_0 if spec in ("old", "small") else known.RHEL_9_2
+        prog = kernel.program()
+        specs.append((prog, spec))
         return SimpleNamespace(
-            prog=kernel.program(),
+            prog=prog,
             name=spec,
             kernel=kernel.release,
             live=False,
@@ -283,10 +287,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
             need_modules=lambda *names: [],
         )
 
-    def analyse(context: Context) -> Result:
-        return measured(sizes[context.name] * MIB)
+    def analyse(kernel: Kernel) -> Answer:
+        (spec,) = (spec for prog, spec in specs if prog is kernel.prog)
+        return Answer(summary=measured(sizes[spec] * MIB).summary)
 
-    analysis = Analysis("list-lru", "?", analyse)
+    analysis = analysis_of("list-lru", analyse)
     size = Machine(ram_bytes=1 << 30, cpus=2, uptime_seconds=60.0)
     with (
         mock.patch("kcensus.sources.open_target", open_target),

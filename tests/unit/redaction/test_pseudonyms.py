@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kcensus.redaction.pseudonyms import KEY_BYTES, Pseudonyms, new_key
 from kcensus.redaction.tokens import TokenSet, token_hashes
 

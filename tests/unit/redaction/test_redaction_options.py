@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from kcensus.commands.capsule import COMMAND
 
 

@@ -15,6 +15,7 @@ import drgn
 import numpy as np
 import pytest
 import zstandard
+
 from kcensus.analyses import analyses
 from kcensus.sources import TargetError, open_target
 from kcensus.sources.capsule import BadCapsule
@@ -27,7 +28,6 @@ from kcensus.sources.capsule.container import (
 )
 from kcensus.sources.capsule.pages import PageStore
 from kcensus.sources.faults import REASONS, UNRECORDED, reason
-
 from tests.unit.capsules import HEADER, RUN, put_together, recorded, take_apart, with_manifest
 
 PAGE = 4096

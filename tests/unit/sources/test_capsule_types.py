@@ -22,11 +22,11 @@ from drgn import (
     TypeKind,
     TypeMember,
 )
+
 from kcensus.progress import SilentProgress
 from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.capsule.recorder import Recorder
-
 from tests.unit.capsules import put_together, take_apart, target_of
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 

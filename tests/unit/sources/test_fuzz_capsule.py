@@ -14,8 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from kcensus.analyses import analyses
 
+from kcensus.analyses import analyses
 from tests.unit.capsules import recorded
 
 SEED = 20

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from kcensus.sources import Target, TargetError, live, open_target, qmp, vmcore
 from kcensus.sources.model import Source
-
 from tests.unit.sources.test_sniff import PRSTATUS, elf_core, flattened, kdump, note
 
 BUILD_ID = "3b43fad5034874490492495d552c0af6a5fab235"

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kcensus.sources.debuginfo.packages import missing_kernel, missing_module, package
 
 DEBIAN, UBUNTU, FEDORA, SUSE = "Debian", "Ubuntu", "Fedora", "SUSE"

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kcensus.sources import TargetError
 from kcensus.sources.formats.sniff import Sniffed, sniff
 

@@ -14,15 +14,17 @@ import drgn
 import pandas as pd
 import pytest
 from drgn.helpers.linux.mm import virt_to_phys
-from kcensus.analyses import Context
-from kcensus.analyses.dentries import PARTS, run
+
+from kcensus.analyses.dentries import PARTS
 from kcensus.analyses.dentries.tables import NO_MEMCG
 from kcensus.results import CheckStatus, Result
 from kcensus.sources import Target, open_target
-
 from tests.lab import Dump
+from tests.running import on, runner
 from tests.vm import elf_edit
 from tests.vm.oracles.dentries import OracleDentries
+
+run = runner("dentries")
 
 PAGE = 4096
 
@@ -51,7 +53,7 @@ class Case(NamedTuple):
 @pytest.fixture(scope="module")
 def case(mixed_dump: Dump, mixed_target: Target) -> Case:
     prog = mixed_target.prog
-    context = Context(prog, mixed_target.name, mixed_target.kernel)
+    context = on(prog)
     return Case(mixed_dump, prog, run(context), OracleDentries(prog))
 
 
@@ -301,7 +303,7 @@ def test_limits(case: Case) -> None:
 
 @pytest.mark.parametrize("options", [{"chunk_bytes": 64 << 10}, {"jobs": 2}])
 def test_the_same_in_other_pieces(case: Case, options: dict[str, int]) -> None:
-    context = Context(case.prog, case.result.target, case.result.kernel, **options)
+    context = on(case.prog, **options)
     again = run(context)
     assert again.summary == case.result.summary
     assert again.findings == case.result.findings
@@ -311,7 +313,7 @@ def test_the_same_in_other_pieces(case: Case, options: dict[str, int]) -> None:
 
 
 def test_parts_are_those_of_the_whole(case: Case) -> None:
-    context = Context(case.prog, case.result.target, case.result.kernel)
+    context = on(case.prog)
     for part in PARTS:
         some = run(context, only=f"totals,{part}")
         assert some.tables.keys() >= {part, "limits"}
@@ -321,7 +323,7 @@ def test_parts_are_those_of_the_whole(case: Case) -> None:
 
 
 def test_a_short_table_adds_up_the_rest(case: Case) -> None:
-    context = Context(case.prog, case.result.target, case.result.kernel)
+    context = on(case.prog)
     some = run(context, limit=3)
     for name in ("directories", "patterns"):
         frame, whole = some.tables[name].frame, case.table(name)
@@ -368,7 +370,7 @@ def test_damage(case: Case, tmp_path: Path) -> None:
 
     target = open_target(str(dump), case.dump.debug)
     start = time.monotonic()
-    result = run(Context(target.prog, "damaged", case.result.kernel))
+    result = run(on(target.prog))
     assert time.monotonic() - start < 30
     summary = {name: figure.value for name, figure in result.summary.items()}
     assert summary["dentries"] == len(oracle.dentries) - len(gone)

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from drgn import Object
-from kcensus.analyses import Context
-from kcensus.analyses.kcopyd import ANALYSIS, run
+
 from kcensus.analyses.kcopyd.log_events import parse
+from kcensus.analyses.runner import Context
 from kcensus.engine.memory import Memory
 from kcensus.kernel.dm.kcopyd import Kcopyd
 from kcensus.kernel.log import records
@@ -24,9 +24,11 @@ from kcensus.kernel.workqueues import _Reader, workqueues
 from kcensus.render.json import write_json
 from kcensus.results import CheckStatus, Result, Severity
 from kcensus.sources import Target, open_target
-
 from tests.lab import Dump, build, kernels
+from tests.running import on, runner
 from tests.vm.oracles import kcopyd as oracle
+
+run = runner("kcopyd")
 
 PAGE = 4096
 SCENARIOS = ("kcopyd-waiting", "kcopyd-unlimited", "kcopyd-limited")
@@ -58,7 +60,7 @@ def open_case(kernel: str, scenario: str) -> Case:
     if (kernel, scenario) not in _CASES:
         dump = build(kernel, scenario)
         target = open_target(str(dump.formats["elf"]), dump.debug)
-        _CASES[kernel, scenario] = Case(dump, target, run(ANALYSIS.context(target)))
+        _CASES[kernel, scenario] = Case(dump, target, run(Context.of(target)))
     return _CASES[kernel, scenario]
 
 
@@ -206,7 +208,7 @@ def test_idle_clients_of_unknown_targets_are_found(
     waiting: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kcensus.analyses.kcopyd.census.CLIENTS_OF_TARGETS", {})
-    frame = run(ANALYSIS.context(waiting.target)).tables["clients"].frame
+    frame = run(Context.of(waiting.target)).tables["clients"].frame
     assert set(frame["address"]) == oracle.idle_clients(waiting.prog)
     assert set(frame["device"]) == {"(unknown)"}
     ours = waiting.table("clients")
@@ -219,7 +221,7 @@ def test_clients_are_found_by_their_jobs_alone(
     monkeypatch.setattr("kcensus.analyses.kcopyd.census.CLIENTS_OF_TARGETS", {})
     nothing = np.empty(0, np.uint64)
     monkeypatch.setattr(Kcopyd, "candidates", lambda *_: nothing)
-    frame = run(ANALYSIS.context(waiting.target)).tables["clients"].frame
+    frame = run(Context.of(waiting.target)).tables["clients"].frame
     ours = waiting.table("clients")
     busy = set(ours[ours["nr_jobs"] > 0]["address"])
     # Of the others only the reserve tells, and what is in reserve proves nothing.
@@ -439,7 +441,7 @@ def test_without_module_debug_info(kernel: str) -> None:
     dump = open_case(kernel, "kcopyd-unlimited")
     target = open_target(str(dump.dump.formats["elf"]), [dump.dump.vmlinux])
     # Whatever else this machine has is not to be found.
-    context = ANALYSIS.context(target)
+    context = Context.of(target)
     if not context.lacking:
         pytest.fail("the modules' debug info was found after all")
     result = run(context)
@@ -475,7 +477,7 @@ def test_log_of_a_file_instead_of_the_one_in_memory(stall: Case, tmp_path: Path)
         "[ 9.0] BUG: workqueue lockup - pool cpus=1 node=0 flags=0x0 nice=0 stuck for 33s!\n"
         "[ 9.1] Unreclaimable slab info:\n[ 9.2] kcopyd_job 4KB 8KB\n"
     )
-    result = run(ANALYSIS.context(stall.target), log=str(log))
+    result = run(Context.of(stall.target), log=str(log))
     frame = result.tables["log_events"].frame
     assert list(frame["event"]) == ["lockup", "slab"]
     # Beside each, what memory says now of that pool and of that cache.
@@ -492,7 +494,7 @@ def test_debug_info_of_a_module_that_is_not_loaded() -> None:
         path = next(p for p in open_case("6.1", "kcopyd-limited").dump.debug if p.stem == name)
         prog.extra_module(name, create=True).try_file(path, force=True)
     assert prog.type("struct dm_kcopyd_client")
-    result = run(Context(prog, "no dm_mod", other.result.kernel))
+    result = run(on(prog))
     assert [f.title for f in result.findings] == ["kcopyd is not in use"]
     assert result.gaps == []
 
@@ -501,7 +503,7 @@ def test_same_dump_same_json(waiting: Case) -> None:
     texts = set()
     for chunk_bytes, jobs in ((4 << 20, 1), (64 << 10, 1), (1 << 20, 2)):
         out = io.StringIO()
-        context = ANALYSIS.context(waiting.target, jobs=jobs, chunk_bytes=chunk_bytes)
+        context = Context.of(waiting.target, jobs=jobs, chunk_bytes=chunk_bytes)
         write_json(run(context), out)
         texts.add(out.getvalue())
     assert len(texts) == 1

@@ -12,19 +12,20 @@ import pandas as pd
 import pytest
 from drgn.helpers.linux.mm import compound_nr, virt_to_page
 from drgn.helpers.linux.slab import find_containing_slab_cache
-from kcensus.analyses import Context
-from kcensus.analyses.list_lru import ANALYSIS, run
+
 from kcensus.analyses.list_lru.census import take
 from kcensus.analyses.list_lru.model import Stage, xa_nodes
 from kcensus.analyses.list_lru.tables import NO_MEMCG
-from kcensus.analyses.slab import run as run_slab
-from kcensus.engine.memory import Memory
-from kcensus.progress import SilentProgress
+from kcensus.analyses.runner import Context
+from kcensus.kernel.kernel import Kernel
 from kcensus.results import CheckStatus, Result
 from kcensus.sources import Target, open_target
-
 from tests.lab import Dump, build
+from tests.running import on, runner
 from tests.vm.oracles.list_lru import LruTruth, Oracle
+
+run = runner("list-lru")
+run_slab = runner("slab")
 
 DYING = 580 + 40
 """Cgroups that the scenario removes."""
@@ -59,7 +60,7 @@ def case(kernel: str) -> Case:
     dump = build(kernel, "list-lru")
     target = open_target(str(dump.formats["elf"]), dump.debug)
     before = f"kmalloc-32={boot_slots(dump, 'kmalloc-32')}" if kernel == "5.10" else None
-    result = run(ANALYSIS.context(target, jobs=1), before=before)
+    result = run(Context.of(target, jobs=1), before=before)
     return Case(dump, target.prog, result, Oracle(target.prog))
 
 
@@ -252,7 +253,7 @@ def test_arrays_shrink_no_more(case: Case) -> None:
 
 def test_model_gives_what_was_measured(case: Case) -> None:
     """The stage that this kernel is at, by arithmetic alone."""
-    census = take(Memory(case.prog), 1, SilentProgress())
+    census = take(Kernel(case.prog))
     model, now = census.projection.model, census.projection.now
     assert model.lists == case.total("list_bytes")
     assert model.pointers == case.total("pointer_bytes") + case.total("xa_node_bytes")
@@ -306,7 +307,7 @@ def test_nodes_of_xarrays_follow_from_ids(case: Case) -> None:
 
 def test_where_the_bytes_are(case: Case) -> None:
     frame = case.table("structures")
-    slab = run_slab(Context(case.prog, case.result.target, case.result.kernel))
+    slab = run_slab(on(case.prog))
     active = slab.tables["caches"].frame.set_index("cache")["objects_active"]
     assert frame["active"].tolist() == active[frame["place"]].tolist()
     assert frame["bytes"].sum() == case.figure("structural_bytes")
@@ -322,7 +323,7 @@ def test_small_chunks_and_two_processes_give_the_same(case: Case) -> None:
     before = f"kmalloc-32={boot_slots(case.dump, 'kmalloc-32')}"
     before_ = before if case.dump.kernel == "5.10" else None
     for options in ({"chunk_bytes": 64 << 10}, {"jobs": 2}):
-        context = Context(case.prog, case.result.target, case.result.kernel, **options)  # type: ignore[arg-type]
+        context = on(case.prog, **options)  # type: ignore[arg-type]
         again = run(context, before=before_)
         assert again.summary == case.result.summary
         assert again.checks == case.result.checks
@@ -335,7 +336,7 @@ def test_arrays_beyond_the_slab_caches() -> None:
     """Three thousand pointers do not fit into the largest of them."""
     dump = build("5.10", "list-lru-large")
     target = open_target(str(dump.formats["elf"]), dump.debug)
-    result = run(ANALYSIS.context(target, jobs=1))
+    result = run(Context.of(target, jobs=1))
     prog, frame = target.prog, result.tables["lrus"].frame
     pages = 0
     for address in frame["address"].tolist():
@@ -355,7 +356,7 @@ def test_arrays_beyond_the_slab_caches() -> None:
 
 
 def test_a_bit_of_everything(mixed_target: Target, mixed_dump: Dump) -> None:
-    result = run(ANALYSIS.context(mixed_target, jobs=1))
+    result = run(Context.of(mixed_target, jobs=1))
     assert {check.status for check in result.checks} == {CheckStatus.AGREE}
     assert result.gaps == []
     frame = result.tables["superblocks"].frame

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.capsule import create
 from kcensus.patches import Detected, Prober, State, detect, load, modules
 from kcensus.sources import Target, open_target
-
 from tests.lab import Dump, build
 
 CATALOGUE = load(entry_points=False)

@@ -14,8 +14,7 @@ from drgn.helpers.linux.slab import (
     find_slab_cache,
     slab_cache_for_each_allocated_object,
 )
-from kcensus.analyses import Context
-from kcensus.analyses.slab import run
+
 from kcensus.analyses.slab.figures import NO_MEMCG
 from kcensus.engine.frame import MergedCacheWarning, objects
 from kcensus.engine.memory import Faults, Memory
@@ -23,9 +22,11 @@ from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.results import CheckStatus, Result
 from kcensus.sources import Target
-
 from tests.lab import Dump
+from tests.running import on, runner
 from tests.vm.oracles.slab import Oracle
+
+run = runner("slab")
 
 PAGE = 4096
 
@@ -49,7 +50,7 @@ class Case(NamedTuple):
 @pytest.fixture(scope="module")
 def case(mixed_dump: Dump, mixed_target: Target) -> Case:
     prog = mixed_target.prog
-    context = Context(prog, mixed_target.name, mixed_target.kernel)
+    context = on(prog)
     return Case(mixed_dump, prog, run(context), Oracle(prog))
 
 
@@ -283,7 +284,7 @@ def test_objects_of_all_caches(case: Case) -> None:
 
 
 def test_small_chunks_give_the_same(case: Case) -> None:
-    context = Context(case.prog, case.result.target, case.result.kernel, chunk_bytes=64 << 10)
+    context = on(case.prog, chunk_bytes=64 << 10)
     again = run(context)
     assert again.summary == case.result.summary
     for name, table in again.tables.items():
@@ -291,7 +292,7 @@ def test_small_chunks_give_the_same(case: Case) -> None:
 
 
 def test_two_processes_give_the_same(case: Case) -> None:
-    context = Context(case.prog, case.result.target, case.result.kernel, jobs=2)
+    context = on(case.prog, jobs=2)
     again = run(context)
     assert again.summary == case.result.summary
     for name, table in again.tables.items():

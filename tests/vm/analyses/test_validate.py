@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from kcensus import cli
 
+from kcensus import cli
 from tests.lab import build
 
 Run = Callable[..., tuple[int, Any]]

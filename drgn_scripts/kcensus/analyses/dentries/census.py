@@ -20,14 +20,14 @@ from kcensus.analyses.dentries.name_patterns import Families, families, merged, 
 from kcensus.engine.frame import find_caches
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import Layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.scan import View, visit
-from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.engine.slub.slots import Slots
 from kcensus.engine.workers import Columns
-from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.objcg import OwnerVectors
 from kcensus.kernel.vfs.dcache import Flags, dentry_layout
-from kcensus.progress import Progress
 
 Counts = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
@@ -154,15 +154,15 @@ class DentryCensus:
     :raises LookupError: its dentries cannot be found
     """
 
-    def __init__(self, memory: Memory, flags: Flags, wanted: Collection[str]) -> None:
+    def __init__(self, kernel: Kernel, flags: Flags, wanted: Collection[str]) -> None:
         """
         :param wanted: of :data:`PATTERNS`, :data:`MEMCGS`, :data:`CHAINS`, :data:`SIBLINGS` and
             :data:`SLABS`
         """
-        self.memory = memory
+        self.memory = memory = kernel.memory
         self.flags = flags
         self.wanted = frozenset(wanted)
-        self.slab_map = SlabMap(memory, VECTOR_MEMBERS if MEMCGS in self.wanted else None)
+        self.slab_map = kernel.slab_map
         self.caches = find_caches(self.slab_map, "struct dentry")
         self.columns: Layout = dentry_layout(memory.prog)
         links = {CHAINS: "next", SIBLINGS: "sibling"}
@@ -179,25 +179,23 @@ class DentryCensus:
             except LookupError:
                 _, self.child_owner = self.slab_map.lineage
 
-    def take(self, jobs: int, progress: Progress) -> Census:
+    def take(self) -> Census:
         """Look at every dentry."""
         report = ScanReport()
-        slabs = self.slab_map.index(self.caches, report, jobs=jobs, progress=progress)
+        slabs = self.slab_map.index(self.caches, report)
         self.slots = Slots(self.slab_map, slabs)
         slot, size = self.slots.dtype, len(self.slots)
         room = {name: np.dtype(np.uint16) for name in ("state", "name_slot")} | {"parent": slot}
         room |= dict.fromkeys(self.columns_kept, slot)
-        self.out = out = Columns(room, size, shared=jobs > 1)
+        self.out = out = Columns(room, size, shared=self.memory.jobs > 1)
         self.by_slab = Columns(
             {name: np.dtype(np.uint16) for name in ("dentries", "unused", "readable")},
             len(slabs) if SLABS in self.wanted else 0,
-            shared=jobs > 1,
+            shared=self.memory.jobs > 1,
         )
         parts: list[_Part] = []
         total = _Part()
-        seen = visit(
-            self.slab_map, slabs, self.columns, self._look, report, jobs=jobs, progress=progress
-        )
+        seen = visit(self.slab_map, slabs, self.columns, self._look, report)
         collected = 0
         for part in seen:
             parts.append(part)

@@ -20,7 +20,7 @@ from kcensus.analyses.dentries.census import (
 from kcensus.analyses.dentries.tables import UNREADABLE_NAMES
 from kcensus.engine.memory import Faults, Memory
 from kcensus.kernel.vfs.dcache import counter, lru_items
-from kcensus.kernel.vfs.superblocks import SuperBlocks
+from kcensus.kernel.vfs.super_blocks import SuperBlocks
 from kcensus.results import Check, Gap
 
 

@@ -11,7 +11,7 @@ import drgn
 
 from kcensus.human import human_bytes, human_ratio
 from kcensus.kernel.vfs.dcache import Limit
-from kcensus.results import Finding, Result, Severity
+from kcensus.results import Answer, Finding, Severity
 
 _NOTABLE_SHARE = 0.05
 """Of RAM in negative dentries."""
@@ -39,7 +39,7 @@ class Cost:
     limits: list[Limit]
 
 
-def dentry_findings(prog: drgn.Program, result: Result, cost: Cost) -> list[Finding]:
+def dentry_findings(prog: drgn.Program, result: Answer, cost: Cost) -> list[Finding]:
     """Sentences about a result whose figures and tables are complete."""
     found = [
         *_size(result, cost),
@@ -50,12 +50,12 @@ def dentry_findings(prog: drgn.Program, result: Result, cost: Cost) -> list[Find
     return sorted(found, key=lambda finding: -finding.severity)
 
 
-def _value(result: Result, name: str) -> Any:
+def _value(result: Answer, name: str) -> Any:
     figure = result.summary.get(name)
     return figure.value if figure else None
 
 
-def _size(result: Result, cost: Cost) -> Iterator[Finding]:
+def _size(result: Answer, cost: Cost) -> Iterator[Finding]:
     share = cost.negative_bytes / max(cost.ram, 1)
     if share < _NOTABLE_SHARE:
         return
@@ -103,7 +103,7 @@ def _clears_lazily(prog: drgn.Program) -> bool:
     return True
 
 
-def _walks(prog: drgn.Program, result: Result) -> Iterator[Finding]:
+def _walks(prog: drgn.Program, result: Answer) -> Iterator[Finding]:
     table = result.tables.get("walk_cost")
     if table is None:
         return
@@ -137,7 +137,7 @@ def _walks(prog: drgn.Program, result: Result) -> Iterator[Finding]:
             )
 
 
-def _crowd(result: Result, cost: Cost) -> Iterator[Finding]:
+def _crowd(result: Answer, cost: Cost) -> Iterator[Finding]:
     table = result.tables.get("directories")
     if table is None or cost.negative_bytes < _NOTABLE_BYTES:
         return
@@ -155,7 +155,7 @@ def _crowd(result: Result, cost: Cost) -> Iterator[Finding]:
         )
 
 
-def _pinned(result: Result, cost: Cost) -> Iterator[Finding]:
+def _pinned(result: Answer, cost: Cost) -> Iterator[Finding]:
     freeable = _value(result, "freeable_bytes")
     table = result.tables.get("fragmentation")
     if freeable is None or table is None:

@@ -19,8 +19,9 @@ from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.vfs.dcache import Limit, watched
 from kcensus.kernel.vfs.paths import ancestry, resolve
-from kcensus.kernel.vfs.superblocks import MountState, SuperBlocks
-from kcensus.results import Column, Table, Unit
+from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks
+from kcensus.results import Unit
+from kcensus.results.tables import Column, Show, Table
 
 NO_MEMCG = "(no memory cgroup)"
 UNKNOWN_MEMCG = "(unknown memory cgroup)"
@@ -29,9 +30,9 @@ ORPHANS = "(parents that are not in the dump)"
 UNREADABLE_NAMES = "(names that could not be read)"
 
 _TEXT, _COUNT, _BYTES, _RATIO = Unit.TEXT, Unit.COUNT, Unit.BYTES, Unit.RATIO
-_NEGATIVE = Column(_COUNT, "negative", 0)
-_UNUSED = Column(_COUNT, "unused", 1)
-_NEGATIVE_BYTES = Column(_BYTES, "bytes", 0)
+_NEGATIVE = Column(_COUNT, "negative", Show.ALWAYS)
+_UNUSED = Column(_COUNT, "unused", Show.WIDE)
+_NEGATIVE_BYTES = Column(_BYTES, "bytes", Show.ALWAYS)
 
 
 def super_block_table(census: Census, super_blocks: SuperBlocks, slot_size: int) -> Table:
@@ -46,24 +47,24 @@ def super_block_table(census: Census, super_blocks: SuperBlocks, slot_size: int)
     table = Table.of(
         "Dentries by super block",
         {
-            "mount": ([*first, *super_blocks.mount], Column(_TEXT, "mounted at", 0)),
-            "type": ([*blank, *super_blocks.type], Column(_TEXT, "type", 0)),
-            "id": ([*blank, *super_blocks.id], Column(_TEXT, "id", 1)),
+            "mount": ([*first, *super_blocks.mount], Column(_TEXT, "mounted at", Show.ALWAYS)),
+            "type": ([*blank, *super_blocks.type], Column(_TEXT, "type", Show.ALWAYS)),
+            "id": ([*blank, *super_blocks.id], Column(_TEXT, "id", Show.WIDE)),
             "device": (
                 [*blank, *(super_blocks.device_name(at) for at in range(size))],
-                Column(_TEXT, "device", 2),
+                Column(_TEXT, "device", Show.DATA),
             ),
             "state": (
                 [*blank, *(state.value for state in super_blocks.state)],
-                Column(_TEXT, "state", 1),
+                Column(_TEXT, "state", Show.WIDE),
             ),
-            "dentries": (sums.dentries, Column(_COUNT, "dentries", 0)),
+            "dentries": (sums.dentries, Column(_COUNT, "dentries", Show.ALWAYS)),
             "negative": (sums.negative, _NEGATIVE),
             "negative_unused": (sums.negative_unused, _UNUSED),
             "negative_bytes": (negative_bytes, _NEGATIVE_BYTES),
             "address": (
                 np.concatenate([np.zeros(len(first), np.uint64), super_blocks.address]),
-                Column(Unit.ADDRESS, "super_block", 2),
+                Column(Unit.ADDRESS, "super_block", Show.DATA),
             ),
         },
     )
@@ -159,16 +160,19 @@ class Directories:
         return Table.of(
             "Negative dentries by directory",
             {
-                "directory": ([*paths, *(name for name, _ in extra)], Column(_TEXT, "dir", 0)),
-                "state": ([*states, *[""] * len(extra)], Column(_TEXT, "state", 1)),
+                "directory": (
+                    [*paths, *(name for name, _ in extra)],
+                    Column(_TEXT, "dir", Show.ALWAYS),
+                ),
+                "state": ([*states, *[""] * len(extra)], Column(_TEXT, "state", Show.WIDE)),
                 "negative": (columns[0], _NEGATIVE),
                 "negative_unused": (columns[1], _UNUSED),
-                "others": (columns[2], Column(_COUNT, "other children", 1)),
+                "others": (columns[2], Column(_COUNT, "other children", Show.WIDE)),
                 "negative_bytes": (columns[3], _NEGATIVE_BYTES),
-                "share": (share, Column(_RATIO, "of all negative", 1)),
+                "share": (share, Column(_RATIO, "of all negative", Show.WIDE)),
                 "address": (
                     np.concatenate([addresses, np.zeros(len(extra), np.uint64)]),
-                    Column(Unit.ADDRESS, "dentry", 2),
+                    Column(Unit.ADDRESS, "dentry", Show.DATA),
                 ),
             },
         )
@@ -187,21 +191,24 @@ class Directories:
         return Table.of(
             "Cost of walking a directory's children, watched directories first",
             {
-                "directory": (paths, Column(_TEXT, "dir", 0)),
-                "state": (states, Column(_TEXT, "state", 1)),
-                "watched": (marked[order], Column(Unit.NONE, "watched", 0)),
-                "children": (found.children[order], Column(_COUNT, "children", 0)),
-                "others": (found.children[order] - negative, Column(_COUNT, "others", 1)),
+                "directory": (paths, Column(_TEXT, "dir", Show.ALWAYS)),
+                "state": (states, Column(_TEXT, "state", Show.WIDE)),
+                "watched": (marked[order], Column(Unit.NONE, "watched", Show.ALWAYS)),
+                "children": (found.children[order], Column(_COUNT, "children", Show.ALWAYS)),
+                "others": (found.children[order] - negative, Column(_COUNT, "others", Show.WIDE)),
                 "negative": (negative, _NEGATIVE),
                 "at_tail": (
                     pd.Series((found.sweeps[order] == 0) & ~found.damaged[order]).where(
                         negative > 0, None
                     ),
-                    Column(Unit.NONE, "at tail", 1),
+                    Column(Unit.NONE, "at tail", Show.WIDE),
                 ),
-                "sweeps": (found.sweeps[order], Column(_COUNT, "stretches before positives", 2)),
-                "damaged": (found.damaged[order], Column(Unit.NONE, "list damaged", 2)),
-                "address": (addresses, Column(Unit.ADDRESS, "dentry", 2)),
+                "sweeps": (
+                    found.sweeps[order],
+                    Column(_COUNT, "stretches before positives", Show.DATA),
+                ),
+                "damaged": (found.damaged[order], Column(Unit.NONE, "list damaged", Show.DATA)),
+                "address": (addresses, Column(Unit.ADDRESS, "dentry", Show.DATA)),
             },
         )
 
@@ -240,15 +247,15 @@ def pattern_table(found: Patterns, unreadable: Counts, limit: int, slot_size: in
     return Table.of(
         "Negative dentries by name pattern",
         {
-            "pattern": (names, Column(_TEXT, "pattern", 0)),
+            "pattern": (names, Column(_TEXT, "pattern", Show.ALWAYS)),
             "negative": (sums[:, 0], _NEGATIVE),
             "negative_unused": (sums[:, 1], _UNUSED),
             "negative_bytes": (sums[:, 0] * slot_size + sums[:, 2], _NEGATIVE_BYTES),
             "directories": (
                 pd.array(directories, dtype="Int64") if None in directories else directories,
-                Column(_COUNT, "directories", 1),
+                Column(_COUNT, "directories", Show.WIDE),
             ),
-            "share": (share, Column(_RATIO, "of all negative", 1)),
+            "share": (share, Column(_RATIO, "of all negative", Show.WIDE)),
         },
     )
 
@@ -269,9 +276,9 @@ def memcg_table(census: Census, memcg: Words, groups: Memcgs, slot_size: int) ->
     return Table.of(
         "Dentries by memory cgroup",
         {
-            "memcg": ([names[at] for at in shown], Column(_TEXT, "memory cgroup", 0)),
-            "state": ([states[at] for at in shown], Column(_TEXT, "state", 0)),
-            "dentries": (sums.dentries[shown], Column(_COUNT, "dentries", 1)),
+            "memcg": ([names[at] for at in shown], Column(_TEXT, "memory cgroup", Show.ALWAYS)),
+            "state": ([states[at] for at in shown], Column(_TEXT, "state", Show.ALWAYS)),
+            "dentries": (sums.dentries[shown], Column(_COUNT, "dentries", Show.WIDE)),
             "negative": (sums.negative[shown], _NEGATIVE),
             "negative_unused": (sums.negative_unused[shown], _UNUSED),
             "negative_bytes": (
@@ -291,26 +298,29 @@ def chain_tables(found: Chains) -> dict[str, Table]:
         "chains": Table.of(
             "Hash chains by length",
             {
-                "length": (length, Column(_COUNT, "dentries in chain", 0)),
-                "buckets": (found.lengths[length], Column(_COUNT, "buckets", 0)),
-                "dentries": (length * found.lengths[length], Column(_COUNT, "dentries", 0)),
+                "length": (length, Column(_COUNT, "dentries in chain", Show.ALWAYS)),
+                "buckets": (found.lengths[length], Column(_COUNT, "buckets", Show.ALWAYS)),
+                "dentries": (
+                    length * found.lengths[length],
+                    Column(_COUNT, "dentries", Show.ALWAYS),
+                ),
                 "negative": (found.negative[length], _NEGATIVE),
             },
         ),
         "negative_runs": Table.of(
             "Buckets by their longest row of unreferenced negative dentries",
             {
-                "row": (row, Column(_COUNT, "in a row", 0)),
-                "buckets": (found.rows[row], Column(_COUNT, "buckets", 0)),
+                "row": (row, Column(_COUNT, "in a row", Show.ALWAYS)),
+                "buckets": (found.rows[row], Column(_COUNT, "buckets", Show.ALWAYS)),
             },
         ),
         "longest_chains": Table.of(
             "Longest hash chains",
             {
-                "bucket": (top["bucket"], Column(Unit.NONE, "bucket", 0)),
-                "length": (top["length"], Column(_COUNT, "dentries", 0)),
+                "bucket": (top["bucket"], Column(Unit.NONE, "bucket", Show.ALWAYS)),
+                "length": (top["length"], Column(_COUNT, "dentries", Show.ALWAYS)),
                 "negative": (top["negative"], _NEGATIVE),
-                "row": (top["row"], Column(_COUNT, "longest row", 0)),
+                "row": (top["row"], Column(_COUNT, "longest row", Show.ALWAYS)),
             },
         ),
     }
@@ -323,16 +333,16 @@ def fragmentation_table(found: Pinning, page_size: int) -> Table:
     return Table.of(
         "Slabs by how many dentries pin them",
         {
-            "pinned_by": (at, Column(_COUNT, "pinned by", 0)),
-            "slabs": (found.slabs[at], Column(_COUNT, "slabs", 0)),
-            "pages": (pages, Column(Unit.PAGES, "pages", 2)),
-            "bytes": (pages * page_size, Column(_BYTES, "bytes", 0)),
-            "dentries": (found.dentries[at], Column(_COUNT, "dentries", 1)),
+            "pinned_by": (at, Column(_COUNT, "pinned by", Show.ALWAYS)),
+            "slabs": (found.slabs[at], Column(_COUNT, "slabs", Show.ALWAYS)),
+            "pages": (pages, Column(Unit.PAGES, "pages", Show.DATA)),
+            "bytes": (pages * page_size, Column(_BYTES, "bytes", Show.ALWAYS)),
+            "dentries": (found.dentries[at], Column(_COUNT, "dentries", Show.WIDE)),
             "negative_unused": (
                 found.negative_unused[at],
-                Column(_COUNT, "unused negative", 0),
+                Column(_COUNT, "unused negative", Show.ALWAYS),
             ),
-            "free_slots": (found.free[at], Column(_COUNT, "free slots", 1)),
+            "free_slots": (found.free[at], Column(_COUNT, "free slots", Show.WIDE)),
         },
     )
 
@@ -340,11 +350,11 @@ def fragmentation_table(found: Pinning, page_size: int) -> Table:
 def limit_table(found: Sequence[Limit]) -> Table:
     """The settings of this kernel that bear on how many dentries there are."""
     columns: dict[str, tuple[Any, Column]] = {
-        "setting": ([limit.name for limit in found], Column(_TEXT, "setting", 0)),
+        "setting": ([limit.name for limit in found], Column(_TEXT, "setting", Show.ALWAYS)),
         "value": (
             pd.Series([limit.value for limit in found], dtype="int64"),
-            Column(Unit.NONE, "value", 0),
+            Column(Unit.NONE, "value", Show.ALWAYS),
         ),
-        "meaning": ([limit.meaning for limit in found], Column(_TEXT, "meaning", 1)),
+        "meaning": ([limit.meaning for limit in found], Column(_TEXT, "meaning", Show.WIDE)),
     }
     return Table.of("Limits and settings that this kernel has", columns)

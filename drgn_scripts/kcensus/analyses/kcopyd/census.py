@@ -26,8 +26,8 @@ from kcensus.kernel.dm.snapshots import (
     limit_mechanism,
     snapshots,
 )
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.workqueues import Workqueues, workqueues
-from kcensus.progress import Progress
 from kcensus.results import Gap
 
 DEFAULT_THRESHOLD = 2048
@@ -143,37 +143,37 @@ class KcopydCensus:
         return -(-together // self.objects_per_slab) * self.slab_bytes
 
 
-def take(memory: Memory, jobs: int, progress: Progress) -> KcopydCensus:
+def take(kernel: Kernel) -> KcopydCensus:
     """Look at everything.
 
     :raises UnsupportedAllocator: the kernel does not use SLUB
     :raises LookupError: its slabs cannot be found
     """
     census = KcopydCensus()
-    slab_map = SlabMap(memory)
+    memory, slab_map = kernel.memory, kernel.slab_map
     caches = job_caches(slab_map)
     kcopyd: Kcopyd | None = None
     try:
-        census.devices = mapped_devices(memory)
+        census.devices = mapped_devices(kernel)
         kcopyd = Kcopyd(slab_map, caches)
     except LookupError:
         # The runner has said that dm_mod's debug info is missing, if the module is loaded.
         pass
     if kcopyd is not None and census.devices is not None:
         census.callback_list = kcopyd.has_callback_list
-        _clients(census, kcopyd, census.devices, jobs, progress)
+        _clients(census, kcopyd, census.devices)
     if census.devices is not None:
         _snapshots(census, memory, census.devices)
     roles = _roles(memory, census, kcopyd)
     report = ScanReport()
-    uses = slab_use(slab_map, caches, roles, report, jobs, progress)
+    uses = slab_use(slab_map, caches, roles, report)
     census.job_slab, census.related = uses[0] if caches else None, uses[bool(caches) :]
     if caches:
         census.objects_per_slab = caches[0].objects_per_slab
         census.slab_bytes = memory.page_size << caches[0].order
     _report_gaps(census, slab_map, report)
     try:
-        census.workqueues = workqueues(memory)
+        census.workqueues = workqueues(kernel)
     except (LookupError, drgn.FaultError) as error:
         census.gaps.append(
             Gap("workqueues", str(error), 1, "pools, and who waits in them, are not known")
@@ -181,9 +181,7 @@ def take(memory: Memory, jobs: int, progress: Progress) -> KcopydCensus:
     return census
 
 
-def _clients(
-    census: KcopydCensus, kcopyd: Kcopyd, devices: MappedDevices, jobs: int, progress: Progress
-) -> None:
+def _clients(census: KcopydCensus, kcopyd: Kcopyd, devices: MappedDevices) -> None:
     unreadable = 0
     lacking: dict[str, int] = {}
     for device in devices.devices:
@@ -201,11 +199,11 @@ def _clients(
                 lacking[target.type_name] = lacking.get(target.type_name, 0) + 1
     certain = np.array(sorted(census.owners), np.uint64)
     search = ScanReport()
-    certain = np.concatenate([certain, kcopyd.candidates(jobs, progress, search)])
+    certain = np.concatenate([certain, kcopyd.candidates(search)])
     census.clients = kcopyd.clients(certain)
     if kcopyd.caches:
         report = ScanReport()
-        address, columns = kcopyd.scan(jobs, progress, report)
+        address, columns = kcopyd.scan(report)
         # What a pool keeps in reserve may still name a client that is long gone; any other job
         # names one that is there, even if it was not found so far.
         used = columns["kc"][~np.isin(address, census.clients.reserve)]
@@ -319,8 +317,6 @@ def slab_use(
     job: Sequence[SlabCache],
     roles: dict[int, str],
     report: ScanReport,
-    jobs: int,
-    progress: Progress,
 ) -> list[SlabUse]:
     """Use of the cache of jobs first, then of others by descending size.
 
@@ -333,7 +329,7 @@ def slab_use(
         return []
     of_heads = np.isin(roots, [head.id for head in heads])
     wanted = [cache for cache in slab_map.caches if of_heads[cache.id]]
-    slabs = slab_map.index(wanted, report, jobs=jobs, progress=progress)
+    slabs = slab_map.index(wanted, report)
     number = len(slab_map.caches)
     root = roots[slabs.cache]
     pages = np.bincount(root, slab_map.slab_pages(slabs), number).astype(np.int64)

@@ -13,7 +13,8 @@ from kcensus.analyses.kcopyd.census import KcopydCensus, Owner, SlabUse
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.kcopyd import LISTS
 from kcensus.kernel.workqueues import Functions, Pool, Workqueues
-from kcensus.results import Column, Table, Unit
+from kcensus.results import Unit
+from kcensus.results.tables import Column, Show, Table
 
 _COUNT, _BYTES, _TEXT, _SECONDS = Unit.COUNT, Unit.BYTES, Unit.TEXT, Unit.SECONDS
 UNKNOWN = Owner("(unknown)", "", "")
@@ -64,26 +65,26 @@ def clients(census: KcopydCensus, page_size: int) -> Table:
     return Table.of(
         "Clients of kcopyd",
         {
-            "device": ([owner.device for owner in owners], Column(_TEXT, "device", 0)),
+            "device": ([owner.device for owner in owners], Column(_TEXT, "device", Show.ALWAYS)),
             "number": ([owner.number for owner in owners], Column(_TEXT, "number")),
-            "target": ([owner.target for owner in owners], Column(_TEXT, "target", 0)),
-            "jobs": (counted, Column(_COUNT, "jobs", 0)),
-            "bytes": (counted * slot, Column(_BYTES, "bytes", 0)),
+            "target": ([owner.target for owner in owners], Column(_TEXT, "target", Show.ALWAYS)),
+            "jobs": (counted, Column(_COUNT, "jobs", Show.ALWAYS)),
+            "bytes": (counted * slot, Column(_BYTES, "bytes", Show.ALWAYS)),
             "nr_jobs": (own("nr_jobs"), Column(_COUNT, "nr_jobs")),
-            "split": (split, Column(_COUNT, "split", 2)),
-            "sub_jobs": (parts, Column(_COUNT, "sub-jobs", 2)),
+            "split": (split, Column(_COUNT, "split", Show.DATA)),
+            "sub_jobs": (parts, Column(_COUNT, "sub-jobs", Show.DATA)),
         }
         | per_list
         | {
-            "in_flight": (in_flight, Column(_COUNT, "in flight", 0)),
+            "in_flight": (in_flight, Column(_COUNT, "in flight", Show.ALWAYS)),
             "page_bytes": (pages * page_size, Column(_BYTES, "data pages")),
-            "reserved_jobs": (own("reserves"), Column(_COUNT, "jobs in reserve", 2)),
-            "reserved_pages": (own("reserved_pages"), Column(Unit.PAGES, "reserved", 2)),
-            "free_pages": (own("free_pages"), Column(Unit.PAGES, "of these free", 2)),
-            "throttle": (pd.array(throttle, "Int64"), Column(Unit.NONE, "throttle %", 2)),
+            "reserved_jobs": (own("reserves"), Column(_COUNT, "jobs in reserve", Show.DATA)),
+            "reserved_pages": (own("reserved_pages"), Column(Unit.PAGES, "reserved", Show.DATA)),
+            "free_pages": (own("free_pages"), Column(Unit.PAGES, "of these free", Show.DATA)),
+            "throttle": (pd.array(throttle, "Int64"), Column(Unit.NONE, "throttle %", Show.DATA)),
             "work": ([state for state, _ in work], Column(_TEXT, "work item")),
-            "pool": (pools, Column(Unit.NONE, "pool", 2)),
-            "address": (np.array(addresses, np.uint64), Column(Unit.ADDRESS, "client", 2)),
+            "pool": (pools, Column(Unit.NONE, "pool", Show.DATA)),
+            "address": (np.array(addresses, np.uint64), Column(Unit.ADDRESS, "client", Show.DATA)),
         },
     ).largest_first("jobs", "address")
 
@@ -116,44 +117,44 @@ def snapshots(census: KcopydCensus) -> Table:
     return Table.of(
         "Snapshots",
         {
-            "device": ([one.device.name for one in found], Column(_TEXT, "device", 0)),
+            "device": ([one.device.name for one in found], Column(_TEXT, "device", Show.ALWAYS)),
             "number": ([one.device.number for one in found], Column(_TEXT, "number")),
-            "target": ([one.target for one in found], Column(_TEXT, "target", 2)),
+            "target": ([one.target for one in found], Column(_TEXT, "target", Show.DATA)),
             "origin": (
                 [_named(one.origin, {one.origin: one.origin_disk} | names) for one in found],
                 Column(_TEXT, "origin"),
             ),
             "cow": ([_named(one.cow, names) for one in found], Column(_TEXT, "COW device")),
-            "store": ([one.store for one in found], Column(_TEXT, "store", 2)),
+            "store": ([one.store for one in found], Column(_TEXT, "store", Show.DATA)),
             "chunk_bytes": (
                 np.array([one.chunk_sectors * 512 for one in found], np.int64),
                 Column(_BYTES, "chunk"),
             ),
             "state": ([_state(one.valid, one.overflowed) for one in found], Column(_TEXT, "state")),
-            "in_flight": (counts, Column(_COUNT, "copies in flight", 0)),
+            "in_flight": (counts, Column(_COUNT, "copies in flight", Show.ALWAYS)),
             "limit": (
                 pd.array([_limit(census)] * len(found), "Int64"),
-                Column(_COUNT, "limit", 0),
+                Column(_COUNT, "limit", Show.ALWAYS),
             ),
             "waiting": (
                 np.array([len(one.waiters) for one in found], np.int64),
-                Column(_COUNT, "tasks waiting", 0),
+                Column(_COUNT, "tasks waiting", Show.ALWAYS),
             ),
             "waiting_tasks": (
                 [", ".join(f"{w.comm}:{w.pid}" for w in one.waiters) for one in found],
-                Column(_TEXT, "who waits", 2),
+                Column(_TEXT, "who waits", Show.DATA),
             ),
             "pending_exceptions": (
                 np.array([one.pending for one in found], np.int64),
                 Column(_COUNT, "pending exceptions"),
             ),
             "exceptions": (exceptions, Column(_COUNT, "exceptions")),
-            "exception_bytes": (exceptions * slot, Column(_BYTES, "exception bytes", 2)),
+            "exception_bytes": (exceptions * slot, Column(_BYTES, "exception bytes", Show.DATA)),
             "used_bytes": (pd.array(used, "Int64"), Column(_BYTES, "COW used")),
             "job_bytes": (np.array(jobs, np.int64) * job_slot, Column(_BYTES, "jobs")),
             "address": (
                 np.array([one.address for one in found], np.uint64),
-                Column(Unit.ADDRESS, "dm_snapshot", 2),
+                Column(Unit.ADDRESS, "dm_snapshot", Show.DATA),
             ),
         },
     ).largest_first("in_flight", "number")
@@ -207,29 +208,32 @@ def pools(queues: Workqueues | None, functions: Functions, bottom_half: bool) ->
     table = Table.of(
         "Worker pools",
         {
-            "pool": ([pool.id for pool in found], Column(Unit.NONE, "pool", 0)),
+            "pool": ([pool.id for pool in found], Column(Unit.NONE, "pool", Show.ALWAYS)),
             "cpu": (
                 pd.array([pool.cpu if pool.cpu >= 0 else None for pool in found], "Int64"),
-                Column(Unit.NONE, "CPU", 0),
+                Column(Unit.NONE, "CPU", Show.ALWAYS),
             ),
             "node": (
                 pd.array([pool.node if pool.node >= 0 else None for pool in found], "Int64"),
-                Column(Unit.NONE, "node", 2),
+                Column(Unit.NONE, "node", Show.DATA),
             ),
             "kind": ([pool_kind(pool, bottom_half) for pool in found], Column(_TEXT, "kind")),
             "nice": (pd.array([pool.nice for pool in found], "Int64"), Column(Unit.NONE, "nice")),
-            "stalled": ([pool.stalled for pool in found], Column(Unit.NONE, "stalled", 0)),
+            "stalled": (
+                [pool.stalled for pool in found],
+                Column(Unit.NONE, "stalled", Show.ALWAYS),
+            ),
             "age": (
                 np.array([np.nan if p.age is None else p.age for p in found], float),
-                Column(_SECONDS, "since progress", 0),
+                Column(_SECONDS, "since progress", Show.ALWAYS),
             ),
             "pending": (
                 np.array([pool.pending for pool in found], np.int64),
-                Column(_COUNT, "pending", 0),
+                Column(_COUNT, "pending", Show.ALWAYS),
             ),
             "inactive": (
                 np.array([inactive.get(pool.id, 0) for pool in found], np.int64),
-                Column(_COUNT, "inactive", 2),
+                Column(_COUNT, "inactive", Show.DATA),
             ),
             "workers": (
                 np.array([pool.workers for pool in found], np.int64),
@@ -290,7 +294,7 @@ def pending_work(census: KcopydCensus, functions: Functions) -> Table:
     table = Table.of(
         "Work that runs or waits",
         {
-            "pool": (grouped["pool"].astype(np.int64), Column(Unit.NONE, "pool", 0)),
+            "pool": (grouped["pool"].astype(np.int64), Column(Unit.NONE, "pool", Show.ALWAYS)),
             "cpu": (
                 pd.array(
                     [None if pool is None or pool.cpu < 0 else pool.cpu for pool in pools_of],
@@ -300,21 +304,24 @@ def pending_work(census: KcopydCensus, functions: Functions) -> Table:
             ),
             "workqueue": (
                 [names.get(int(wq), "?") for wq in grouped["wq"]],
-                Column(_TEXT, "workqueue", 0),
+                Column(_TEXT, "workqueue", Show.ALWAYS),
             ),
             "client": (
                 [ours.get(int(wq), "") for wq in grouped["wq"]],
                 Column(_TEXT, "kcopyd client"),
             ),
-            "state": (grouped["state"].astype(str), Column(_TEXT, "state", 0)),
-            "function": ([name for name, _ in functions_of], Column(_TEXT, "function", 0)),
+            "state": (grouped["state"].astype(str), Column(_TEXT, "state", Show.ALWAYS)),
+            "function": (
+                [name for name, _ in functions_of],
+                Column(_TEXT, "function", Show.ALWAYS),
+            ),
             "module": ([module for _, module in functions_of], Column(_TEXT, "module")),
-            "count": (grouped["count"].astype(np.int64), Column(_COUNT, "items", 0)),
+            "count": (grouped["count"].astype(np.int64), Column(_COUNT, "items", Show.ALWAYS)),
             "pids": (grouped["pids"].astype(str), Column(_TEXT, "workers")),
             "seconds": (grouped["seconds"].astype(float), Column(_SECONDS, "for at least")),
             "stalled": (
                 [pool is not None and pool.stalled for pool in pools_of],
-                Column(Unit.NONE, "stalled", 2),
+                Column(Unit.NONE, "stalled", Show.DATA),
             ),
             "behind_kcopyd": (
                 [
@@ -323,7 +330,7 @@ def pending_work(census: KcopydCensus, functions: Functions) -> Table:
                 ],
                 Column(Unit.NONE, "behind kcopyd"),
             ),
-            "wq": (grouped["wq"].astype(np.uint64), Column(Unit.ADDRESS, "queue", 2)),
+            "wq": (grouped["wq"].astype(np.uint64), Column(Unit.ADDRESS, "queue", Show.DATA)),
         },
     )
     table.frame = table.frame.sort_values(
@@ -341,12 +348,12 @@ def related_slabs(census: KcopydCensus, unreclaimable: int | None) -> Table:
     return Table.of(
         "Slab caches that grow with kcopyd's jobs",
         {
-            "cache": ([use.name for use in uses], Column(_TEXT, "cache", 0)),
-            "role": ([use.role for use in uses], Column(_TEXT, "holds", 0)),
-            "merged": ([use.merged for use in uses], Column(Unit.NONE, "and others", 0)),
+            "cache": ([use.name for use in uses], Column(_TEXT, "cache", Show.ALWAYS)),
+            "role": ([use.role for use in uses], Column(_TEXT, "holds", Show.ALWAYS)),
+            "merged": ([use.merged for use in uses], Column(Unit.NONE, "and others", Show.ALWAYS)),
             "objects_active": (
                 np.array([use.active for use in uses], np.int64),
-                Column(_COUNT, "active", 0),
+                Column(_COUNT, "active", Show.ALWAYS),
             ),
             "objects_total": (
                 np.array([use.objects for use in uses], np.int64),
@@ -354,9 +361,12 @@ def related_slabs(census: KcopydCensus, unreclaimable: int | None) -> Table:
             ),
             "slot_size": (
                 np.array([use.slot_size for use in uses], np.int64),
-                Column(_BYTES, "slot", 2),
+                Column(_BYTES, "slot", Show.DATA),
             ),
-            "bytes": (np.array([use.bytes for use in uses], np.int64), Column(_BYTES, "bytes", 0)),
+            "bytes": (
+                np.array([use.bytes for use in uses], np.int64),
+                Column(_BYTES, "bytes", Show.ALWAYS),
+            ),
             "share_of_unreclaimable": (
                 np.array([use.bytes / unreclaimable if unreclaimable else np.nan for use in uses]),
                 Column(Unit.RATIO, "of unreclaimable"),
@@ -388,24 +398,24 @@ def log_events(log: LogEvents, census: KcopydCensus | None) -> Table:
     frame["now_bytes"] = pd.array(bytes_now, "Int64")
     described = {
         # As the log has it, to be found there again.
-        "time": Column(Unit.NONE, "time [s]", 0),
-        "event": Column(_TEXT, "event", 0),
+        "time": Column(Unit.NONE, "time [s]", Show.ALWAYS),
+        "event": Column(_TEXT, "event", Show.ALWAYS),
         "pool": Column(Unit.NONE, "pool"),
         "cpus": Column(_TEXT, "CPUs"),
-        "workqueue": Column(_TEXT, "workqueue", 0),
-        "function": Column(_TEXT, "function", 0),
+        "workqueue": Column(_TEXT, "workqueue", Show.ALWAYS),
+        "function": Column(_TEXT, "function", Show.ALWAYS),
         "module": Column(_TEXT, "module"),
         "pid": Column(Unit.NONE, "PID"),
         "comm": Column(_TEXT, "task"),
         "seconds": Column(_SECONDS, "for"),
         "used_bytes": Column(_BYTES, "used"),
         "total_bytes": Column(_BYTES, "total"),
-        "count": Column(_COUNT, "count", 2),
-        "detail": Column(_TEXT, "detail", 0),
-        "now_seconds": Column(_SECONDS, "pool's age now", 2),
-        "now_bytes": Column(_BYTES, "slab's bytes now", 2),
+        "count": Column(_COUNT, "count", Show.DATA),
+        "detail": Column(_TEXT, "detail", Show.ALWAYS),
+        "now_seconds": Column(_SECONDS, "pool's age now", Show.DATA),
+        "now_bytes": Column(_BYTES, "slab's bytes now", Show.DATA),
     }
     for name in frame.columns[frame.isna().all()]:
         # Most logs tell of one kind of trouble, and leave the columns of the others empty.
-        described[name] = replace(described[name], priority=2)
+        described[name] = replace(described[name], show=Show.DATA)
     return Table(frame, described, "What the kernel's log says")

@@ -26,15 +26,15 @@ from kcensus.analyses.list_lru.slots import (
     SlotReader,
     Slots,
 )
-from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.engine.memory import Faults, Words
+from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.ids import MemcgIds, memcg_ids
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.memcg.shrinker_maps import ShrinkerMaps, shrinker_maps
 from kcensus.kernel.mm.footprint import CacheUse, Counts, Footprint, Tally, cache_use
 from kcensus.kernel.mm.list_lru import ListLrus, ListLruTypes, list_lrus
-from kcensus.kernel.vfs.superblocks import SuperBlocks, superblocks
-from kcensus.progress import Progress
+from kcensus.kernel.vfs.super_blocks import SuperBlocks, super_blocks
 
 
 @dataclass(frozen=True)
@@ -103,20 +103,20 @@ class ListLruCensus:
         return int(self.bytes.sum() + self.shrinker_maps.bytes.sum())
 
 
-def take(memory: Memory, jobs: int, progress: Progress) -> ListLruCensus:
+def take(kernel: Kernel) -> ListLruCensus:
     """Take the census.
 
     :raises NoListLru: the kernel has no list_lrus for dentries and inodes
     :raises UnsupportedAllocator: the slab allocator is not SLUB
     """
-    prog = memory.prog
-    blocks = superblocks(memory)
-    lrus = list_lrus(memory, blocks)
-    groups = memcgs(memory)
+    prog, memory = kernel.prog, kernel.memory
+    blocks = super_blocks(kernel)
+    lrus = list_lrus(kernel)
+    groups = memcgs(kernel)
     ids = memcg_ids(memory, groups, lrus.has_xarray)
-    footprint = Footprint(SlabMap(memory), Faults())
+    footprint = Footprint(kernel.slab_map, Faults())
     reader = SlotReader(footprint, lrus, ids.live)
-    slots = reader.read(jobs, progress)
+    slots = reader.read()
     tallies = {NODE_ARRAYS: Tally(), POINTERS: Tally(), SHRINKER_MAPS: Tally(), **slots.tallies}
     node_size = ListLruTypes(prog).node_size
     node_bytes = footprint.sizes(lrus.node, node_size * nr_node_ids(prog), tallies[NODE_ARRAYS])
@@ -130,7 +130,7 @@ def take(memory: Memory, jobs: int, progress: Progress) -> ListLruCensus:
     tallies = {kind: tally for kind, tally in sorted(tallies.items()) if tally.objects}
     places = {place for tally in tallies.values() for place in tally.objects if place >= 0}
     report = ScanReport()
-    use = cache_use(footprint.slab_map, np.array(sorted(places), np.int64), report, jobs, progress)
+    use = cache_use(footprint.slab_map, np.array(sorted(places), np.int64), report)
     nodes = len(list(for_each_node(prog)))
     ids_now = ids.cache_ids
     if ids_now is None:

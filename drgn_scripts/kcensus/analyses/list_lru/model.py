@@ -15,9 +15,9 @@ import numpy as np
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.memory import Words
+from kcensus.kernel.memcg.ids import MAX_IDS
+from kcensus.kernel.mm.allocator import Allocator
 
-MOST_IDS = 65535
-"""MEM_CGROUP_ID_MAX: memcg_nr_cache_ids grows no further."""
 _FEWEST_IDS = 4
 LIST_LRU_ONE = 24
 """Bytes of a ``list_lru_one`` up to 6.12: a list_head and a counter. 6.13 added a lock."""
@@ -27,8 +27,6 @@ HEADER = 16
 """Bytes of the ``rcu_head`` before the arrays (since 4.16 or 4.17) and in a ``list_lru_memcg``."""
 XA_NODE = 584
 """Bytes of a slot of ``radix_tree_node``."""
-KMALLOC = (8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
-"""Slots of the kmalloc() caches of x86, bytes."""
 LRUS_PER_MOUNT = 2
 """A super block has one list_lru for dentries and one for inodes."""
 
@@ -39,8 +37,8 @@ def nr_cache_ids(memcgs: int) -> int:
     An id that does not fit makes it twice the id plus two (up to 5.17); it never shrinks.
     """
     ids = 0
-    while ids < min(memcgs, MOST_IDS):
-        ids = min(max(2 * (ids + 1), _FEWEST_IDS), MOST_IDS)
+    while ids < min(memcgs, MAX_IDS):
+        ids = min(max(2 * (ids + 1), _FEWEST_IDS), MAX_IDS)
     return ids
 
 
@@ -53,7 +51,7 @@ def memcgs_at_once(ids: int) -> int:
     if ids == _FEWEST_IDS:
         return 1
     # At the limit it does not double: what is next below the limit did not suffice.
-    return nr_cache_ids(MOST_IDS // 2 + 1) + 1 if ids == MOST_IDS else ids // 2
+    return nr_cache_ids(MAX_IDS // 2 + 1) + 1 if ids == MAX_IDS else ids // 2
 
 
 def formula(nodes: int, ids: int, lrus: int, slot: int = 32) -> int:
@@ -83,26 +81,6 @@ def xa_nodes(lane: Lanes, index: Words, bits: int = 6) -> int:
         slot = index[rows] >> np.uint64((level + 1) * bits)
         count += len(np.unique((at[rows].astype(np.uint64) << np.uint64(32)) | slot))
         level += 1
-
-
-@dataclass(frozen=True)
-class Allocator:
-    """How much memory an allocation really takes."""
-
-    slots: tuple[int, ...] = KMALLOC
-    """Of the kmalloc() caches, bytes, ascending."""
-    page_size: int = 4096
-
-    def size(self, asked: int) -> int:
-        """Bytes that ``asked`` bytes take: a slot, or beyond the caches a power of two of pages.
-
-        kvmalloc() tries that before it resorts to vmalloc(), whose areas take whole pages.
-        """
-        for slot in self.slots:
-            if asked <= slot:
-                return slot
-        pages = -(-asked // self.page_size)
-        return self.page_size << (pages - 1).bit_length()
 
 
 class Stage(enum.Enum):
@@ -268,8 +246,8 @@ def _numbers(text: str, keys: Sequence[str]) -> dict[str, int]:
         if not number.isdecimal() or not int(number) or int(number) > _MOST:
             raise ValueError(f"{part.strip()!r}: N is a number from 1 to {_MOST:,}")
         found[key] = int(number)
-    if found.get("ids", 0) > MOST_IDS or found.get("memcgs", 0) > MOST_IDS:
-        raise ValueError(f"there are no more than {MOST_IDS:,} ids of memory cgroups")
+    if found.get("ids", 0) > MAX_IDS or found.get("memcgs", 0) > MAX_IDS:
+        raise ValueError(f"there are no more than {MAX_IDS:,} ids of memory cgroups")
     return found
 
 

@@ -21,11 +21,9 @@ from kcensus.analyses.list_lru.model import HEADER
 from kcensus.engine.gather import PageIndex, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Words
-from kcensus.engine.workers import each
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, ListLrus
-from kcensus.progress import Progress
 
 NODE_ARRAYS = "list_lru_node arrays"
 POINTERS = "pointer arrays"
@@ -181,15 +179,13 @@ class SlotReader:
             # The rcu_head before it came in 4.16 or 4.17.
             self.header = drgn.offsetof(storage, lists)
 
-    def read(self, jobs: int, progress: Progress) -> Slots:
+    def read(self) -> Slots:
         """Read all slots."""
         found = Slots.none(len(self.lrus), len(self.live))
         tasks = list(self._array_tasks() if self.arrays else self._xarray_tasks())
         work = self._arrays if self.arrays else self._xarrays
-        with progress.step("per-memcg lists", len(tasks)) as step:
-            for part in each(lambda task: work(tasks[task]), len(tasks), jobs):
-                found.add(part)
-                step.advance()
+        for part in self.memory.each("per-memcg lists", lambda task: work(tasks[task]), len(tasks)):
+            found.add(part)
         return found
 
     def _part(self, lru: Counts) -> Part:

@@ -13,7 +13,8 @@ from kcensus.analyses.list_lru.census import ListLruCensus
 from kcensus.analyses.list_lru.model import ADDS, PATCH, Cost, Stage
 from kcensus.kernel.mm.footprint import Counts
 from kcensus.kernel.mm.list_lru import DENTRY, INODE, KINDS
-from kcensus.results import Column, Table, Unit
+from kcensus.results import Unit
+from kcensus.results.tables import Column, Show, Table
 
 NO_MEMCG = "(no online memory cgroup)"
 """Slots of ids that nobody has, and items on lists that know no memory cgroups."""
@@ -32,23 +33,23 @@ def lru_table(census: ListLruCensus) -> Table:
     table = Table.of(
         "List_lrus",
         {
-            "owner": (lrus.owner, Column(_TEXT, "owner", 0)),
-            "kind": ([KINDS[kind] for kind in lrus.kind], Column(_TEXT, "of", 0)),
+            "owner": (lrus.owner, Column(_TEXT, "owner", Show.ALWAYS)),
+            "kind": ([KINDS[kind] for kind in lrus.kind], Column(_TEXT, "of", Show.ALWAYS)),
             "id": (of_block(blocks.id), Column(_TEXT, "super block")),
-            "mount": (of_block(blocks.mount), Column(_TEXT, "mounted on", 0)),
-            "memcg_aware": (lrus.aware, Column(Unit.NONE, "per memcg", 2)),
-            "nodes": (np.full(len(lrus), lrus.items.shape[1]), Column(_COUNT, "nodes", 2)),
-            "items": (census.items, Column(_COUNT, "items", 0)),
-            "root_items": (root, Column(_COUNT, "of the root", 2)),
-            "memcg_items": (slots.memcg_items, Column(_COUNT, "of memory cgroups", 2)),
+            "mount": (of_block(blocks.mount), Column(_TEXT, "mounted on", Show.ALWAYS)),
+            "memcg_aware": (lrus.aware, Column(Unit.NONE, "per memcg", Show.DATA)),
+            "nodes": (np.full(len(lrus), lrus.items.shape[1]), Column(_COUNT, "nodes", Show.DATA)),
+            "items": (census.items, Column(_COUNT, "items", Show.ALWAYS)),
+            "root_items": (root, Column(_COUNT, "of the root", Show.DATA)),
+            "memcg_items": (slots.memcg_items, Column(_COUNT, "of memory cgroups", Show.DATA)),
             **_slots(slots.slots, slots.dead, slots.empty),
-            "node_array_bytes": (census.node_bytes, Column(_BYTES, "node array", 2)),
-            "pointer_bytes": (census.pointer_bytes, Column(_BYTES, "pointer arrays", 2)),
-            "xa_nodes": (slots.xa_nodes, Column(_COUNT, "xa_nodes", 2)),
-            "xa_node_bytes": (slots.xa_node_bytes, Column(_BYTES, "in xa_nodes", 2)),
-            "list_bytes": (slots.bytes, Column(_BYTES, "lists", 2)),
+            "node_array_bytes": (census.node_bytes, Column(_BYTES, "node array", Show.DATA)),
+            "pointer_bytes": (census.pointer_bytes, Column(_BYTES, "pointer arrays", Show.DATA)),
+            "xa_nodes": (slots.xa_nodes, Column(_COUNT, "xa_nodes", Show.DATA)),
+            "xa_node_bytes": (slots.xa_node_bytes, Column(_BYTES, "in xa_nodes", Show.DATA)),
+            "list_bytes": (slots.bytes, Column(_BYTES, "lists", Show.DATA)),
             **_waste(census.bytes, slots.dead_bytes, slots.empty_bytes),
-            "address": (lrus.address, Column(Unit.ADDRESS, "list_lru", 2)),
+            "address": (lrus.address, Column(Unit.ADDRESS, "list_lru", Show.DATA)),
         },
     )
     return table.largest_first("bytes", "owner", "id", "kind", "mount", "address")
@@ -57,15 +58,15 @@ def lru_table(census: ListLruCensus) -> Table:
 def _slots(slots: Any, dead: Any, empty: Any) -> dict[str, tuple[Any, Column]]:
     return {
         "slots": (slots, Column(_COUNT, "slots")),
-        "dead_slots": (dead, Column(_COUNT, "of no memcg", 2)),
-        "empty_slots": (empty, Column(_COUNT, "empty", 2)),
+        "dead_slots": (dead, Column(_COUNT, "of no memcg", Show.DATA)),
+        "empty_slots": (empty, Column(_COUNT, "empty", Show.DATA)),
     }
 
 
 def _waste(total: Any, dead: Any, empty: Any) -> dict[str, tuple[Any, Column]]:
     return {
-        "bytes": (total, Column(_BYTES, "bytes", 0)),
-        "dead_bytes": (dead, Column(_BYTES, "for no memcg", 0)),
+        "bytes": (total, Column(_BYTES, "bytes", Show.ALWAYS)),
+        "dead_bytes": (dead, Column(_BYTES, "for no memcg", Show.ALWAYS)),
         "empty_bytes": (empty, Column(_BYTES, "empty")),
     }
 
@@ -84,10 +85,10 @@ def superblock_table(census: ListLruCensus) -> Table:
     table = Table.of(
         "Super blocks",
         {
-            "type": (blocks.type, Column(_TEXT, "type", 0)),
+            "type": (blocks.type, Column(_TEXT, "type", Show.ALWAYS)),
             "id": (blocks.id, Column(_TEXT, "id")),
-            "mount": (blocks.mount, Column(_TEXT, "mounted on", 0)),
-            "state": ([state.value for state in blocks.state], Column(_TEXT, "state", 2)),
+            "mount": (blocks.mount, Column(_TEXT, "mounted on", Show.ALWAYS)),
+            "state": ([state.value for state in blocks.state], Column(_TEXT, "state", Show.DATA)),
             "dentries": (
                 total(items, lrus.kind == KINDS.index(DENTRY)),
                 Column(_COUNT, "unused dentries"),
@@ -98,7 +99,7 @@ def superblock_table(census: ListLruCensus) -> Table:
             ),
             **_slots(total(slots.slots), total(slots.dead), total(slots.empty)),
             **_waste(total(census.bytes), total(slots.dead_bytes), total(slots.empty_bytes)),
-            "address": (blocks.address, Column(Unit.ADDRESS, "super_block", 2)),
+            "address": (blocks.address, Column(Unit.ADDRESS, "super_block", Show.DATA)),
         },
     )
     return table.largest_first("bytes", "type", "id", "mount", "address")
@@ -125,10 +126,10 @@ def owner_table(census: ListLruCensus) -> Table:
     table = Table.of(
         "Owners of list_lrus",
         {
-            "owner": (sums["owner"], Column(_TEXT, "owner", 0)),
-            "kind": (sums["kind"], Column(_TEXT, "of", 0)),
+            "owner": (sums["owner"], Column(_TEXT, "owner", Show.ALWAYS)),
+            "kind": (sums["kind"], Column(_TEXT, "of", Show.ALWAYS)),
             "lrus": (sums["lrus"], Column(_COUNT, "list_lrus")),
-            "items": (sums["items"], Column(_COUNT, "items", 0)),
+            "items": (sums["items"], Column(_COUNT, "items", Show.ALWAYS)),
             **_slots(sums["slots"], sums["dead_slots"], sums["empty_slots"]),
             **_waste(sums["bytes"], sums["dead_bytes"], sums["empty_bytes"]),
         },
@@ -164,30 +165,30 @@ def memcg_table(census: ListLruCensus, serials: int | None) -> Table:
     table = Table.of(
         "Memory cgroups",
         {
-            "memcg": ([*groups.path, NO_MEMCG], Column(_TEXT, "memory cgroup", 0)),
-            "state": ([*states, "none"], Column(_TEXT, "state", 0)),
+            "memcg": ([*groups.path, NO_MEMCG], Column(_TEXT, "memory cgroup", Show.ALWAYS)),
+            "state": ([*states, "none"], Column(_TEXT, "state", Show.ALWAYS)),
             "id": (
                 [*np.where(groups.online, groups.kmemcg_id, -1).tolist(), -1],
-                Column(Unit.NONE, "id", 2),
+                Column(Unit.NONE, "id", Show.DATA),
             ),
             "newer": (
                 [*since.tolist(), 0],
-                Column(_COUNT, "controller states of cgroups created since", 2),
+                Column(_COUNT, "controller states of cgroups created since", Show.DATA),
             ),
             "dentries": (items[0], Column(_COUNT, "unused dentries")),
             "inodes": (items[1], Column(_COUNT, "unused inodes")),
             "other_items": (items[2], Column(_COUNT, "other items")),
             "slots": (by_group(slots.slots_by_id.sum(axis=0)), Column(_COUNT, "slots")),
-            "list_bytes": (by_group(slots.bytes_by_id), Column(_BYTES, "lists", 2)),
+            "list_bytes": (by_group(slots.bytes_by_id), Column(_BYTES, "lists", Show.DATA)),
             "shrinker_map_bytes": (
                 [*census.shrinker_maps.bytes.tolist(), 0],
-                Column(_BYTES, "shrinker maps", 2),
+                Column(_BYTES, "shrinker maps", Show.DATA),
             ),
         },
     )
     frame = table.frame
     frame["bytes"] = frame["list_bytes"] + frame["shrinker_map_bytes"]
-    table.columns = {**table.columns, "bytes": Column(_BYTES, "bytes", 0)}
+    table.columns = {**table.columns, "bytes": Column(_BYTES, "bytes", Show.ALWAYS)}
     return table.largest_first("bytes", "memcg", "state", "newer", "id")
 
 
@@ -211,10 +212,10 @@ def structure_table(census: ListLruCensus) -> Table:
     table = Table.of(
         "Structures",
         {
-            "kind": (columns[0], Column(_TEXT, "structures", 0)),
-            "place": (columns[1], Column(_TEXT, "allocated from", 0)),
-            "objects": (np.array(columns[2], np.int64), Column(_COUNT, "allocations", 0)),
-            "bytes": (np.array(columns[3], np.int64), Column(_BYTES, "bytes", 0)),
+            "kind": (columns[0], Column(_TEXT, "structures", Show.ALWAYS)),
+            "place": (columns[1], Column(_TEXT, "allocated from", Show.ALWAYS)),
+            "objects": (np.array(columns[2], np.int64), Column(_COUNT, "allocations", Show.ALWAYS)),
+            "bytes": (np.array(columns[3], np.int64), Column(_BYTES, "bytes", Show.ALWAYS)),
             "active": (np.array(columns[4], np.int64), Column(_COUNT, "objects of the cache")),
             "share": (columns[5], Column(Unit.RATIO, "of these objects")),
         },
@@ -246,12 +247,12 @@ def projection_table(
     return Table.of(
         "Projection",
         {
-            "stage": ([row[0] for row in rows], Column(_TEXT, "stage", 0)),
-            "source": ([row[1] for row in rows], Column(_TEXT, "source", 0)),
-            "patch": ([row[2] for row in rows], Column(_TEXT, "patch", 2)),
+            "stage": ([row[0] for row in rows], Column(_TEXT, "stage", Show.ALWAYS)),
+            "source": ([row[1] for row in rows], Column(_TEXT, "source", Show.ALWAYS)),
+            "patch": ([row[2] for row in rows], Column(_TEXT, "patch", Show.DATA)),
             "node_array_bytes": (
                 [row[3].node_arrays for row in rows],
-                Column(_BYTES, "node arrays", 2),
+                Column(_BYTES, "node arrays", Show.DATA),
             ),
             "pointer_bytes": ([row[3].pointers for row in rows], Column(_BYTES, "pointers")),
             "list_bytes": ([row[3].lists for row in rows], Column(_BYTES, "lists")),
@@ -259,7 +260,7 @@ def projection_table(
                 [shrinker_bytes] * len(rows),
                 Column(_BYTES, "shrinker maps"),
             ),
-            "bytes": (total, Column(_BYTES, "bytes", 0)),
-            "saved_bytes": (saved, Column(_BYTES, "less than above", 0)),
+            "bytes": (total, Column(_BYTES, "bytes", Show.ALWAYS)),
+            "saved_bytes": (saved, Column(_BYTES, "less than above", Show.ALWAYS)),
         },
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A census of the slab allocator: every slab counted, every charged object attributed.
 
-One pass over the ``struct page`` array in chunks; what a chunk yields is added up right away, so
-memory does not grow with the machine.
+Slabs are looked at block by block, and what a block yields is added up right away: beside the slab
+map itself, memory does not grow with the machine.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.memory import Faults
 from kcensus.engine.slub.parked import Parked, parked
-from kcensus.engine.slub.slabs import ScanReport, SlabMap, Slabs
-from kcensus.engine.workers import each
-from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors, Vectors
-from kcensus.progress import Progress
-from kcensus.results import Gap
+from kcensus.engine.slub.slabs import ScanReport, Slabs
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.objcg import OwnerVectors, Vectors
 
 FILL = ("empty", "1-24%", "25-49%", "50-74%", "75-99%", "full")
 """Bins of the histogram of slab fill."""
@@ -40,11 +38,8 @@ class Controller(enum.Enum):
 
 @dataclass(kw_only=True)
 class Tally:
-    """What is counted of a stretch of the page array, and of all of it."""
+    """What is counted of a block of slabs, and of all of them."""
 
-    large_kmalloc_pages: int = 0
-    unknown_slabs: int = 0
-    """Slabs whose cache is not on the kernel's list."""
     parked_found: int = 0
     """Parked objects that were found in a slab."""
     vectors_unreadable: int = 0
@@ -52,9 +47,7 @@ class Tally:
     vectors: Faults = field(default_factory=Faults)
 
     def add_tally(self, other: Tally) -> None:
-        """Add what another stretch has."""
-        self.large_kmalloc_pages += other.large_kmalloc_pages
-        self.unknown_slabs += other.unknown_slabs
+        """Add what another block has."""
         self.parked_found += other.parked_found
         self.vectors_unreadable += other.vectors_unreadable
         self.report.add(other.report)
@@ -81,11 +74,15 @@ class Census(Tally):
     """Bytes of vectors that lie in slack of the slabs they serve (7.0 and later)."""
     owners: pd.DataFrame
     """Charged objects: ``cache`` (id), ``objcg`` (pointer) or ``memcg`` (pointer), ``objects``."""
+    large_kmalloc_pages: int = 0
+    """Pages of kmalloc() beyond the slab caches; 0 where the kernel does not mark them."""
+    unknown_slabs: int = 0
+    """Slabs whose cache is not on the kernel's list."""
     objcgs_unreadable: int = 0
     """``obj_cgroup`` whose memory cgroup could not be found out."""
 
     def add(self, part: Part) -> None:
-        """Add what a stretch of the page array yielded."""
+        """Add what a block of slabs yielded."""
         for name, sums in part.sums.items():
             getattr(self, name).reshape(-1)[part.key] += sums
         self.fill.reshape(-1)[part.fill_key] += part.fill
@@ -100,9 +97,9 @@ def _nothing() -> Counts:
 
 @dataclass
 class Part(Tally):
-    """What one stretch of the page array yielded: only of the caches that it has slabs of.
+    """What one block yielded: only of the caches that it has slabs of.
 
-    With child caches there can be a hundred thousand of them, in whole tables for each stretch.
+    With child caches there can be a hundred thousand of them, too many for whole tables per block.
     """
 
     owners: pd.DataFrame
@@ -119,10 +116,12 @@ class SlabCensus:
     """Takes the census of one kernel.
 
     :raises UnsupportedAllocator: the kernel does not use SLUB
+    :raises LookupError: its slabs cannot be found
     """
 
-    def __init__(self, memory: Memory) -> None:
-        self.slab_map = SlabMap(memory, VECTOR_MEMBERS)
+    def __init__(self, kernel: Kernel) -> None:
+        self.slab_map = kernel.slab_map
+        self.memory = kernel.memory
         self.nodes = max(self.slab_map.pages.nodes, default=0) + 1
         try:
             self.vectors: OwnerVectors | None = OwnerVectors(self.slab_map)
@@ -138,19 +137,28 @@ class SlabCensus:
             return Controller.PER_OBJECT
         return Controller.PER_CACHE if (self.cache_owner != 0).any() else Controller.NONE
 
-    def take(self, jobs: int, progress: Progress) -> Census:
+    def take(self) -> Census:
         """Count everything."""
-        spans = self.slab_map.pages.chunk_spans()
+        survey = self.slab_map.survey
+        known = survey.slabs.cache >= 0
+        slabs = survey.slabs if known.all() else survey.slabs[known]
         census = self._empty()
-        census.report.lists_lost += self.parked.lost
+        census.large_kmalloc_pages = survey.large_kmalloc_pages
+        census.unknown_slabs = int((~known).sum())
+        census.report.memmap.update(survey.memmap)
+        census.report.slabs_invalid = int(survey.invalid.sum())
+        census.report.lists_lost = self.parked.lost
         owners: list[pd.DataFrame] = []
-        with progress.step("struct page array", len(spans)) as step:
-            for part in each(lambda task: self._chunk(spans[task]), len(spans), jobs):
-                census.add(part)
-                owners.append(part.owners)
-                if sum(map(len, owners)) > _COMPACT_ROWS:
-                    owners = [_sum(owners)]
-                step.advance()
+        blocks = range(0, len(slabs), _BLOCK)
+        for part in self.memory.each(
+            "slabs",
+            lambda task: self._block(slabs[blocks[task] : blocks[task] + _BLOCK]),
+            len(blocks),
+        ):
+            census.add(part)
+            owners.append(part.owners)
+            if sum(map(len, owners)) > _COMPACT_ROWS:
+                owners = [_sum(owners)]
         census.owners = _sum(owners)
         if self.vectors is None:
             census.owners = self._child_caches(census)
@@ -160,69 +168,6 @@ class SlabCensus:
             census.objcgs_unreadable = int((memcg == 0).sum())
             census.owners["memcg"] = memcg[code]
         return census
-
-    def gaps(self, census: Census, uncharged: str) -> list[Gap]:
-        """What the census could not read or make sense of.
-
-        :param uncharged: name of the row with the objects that no memory cgroup is charged for
-        """
-        report = census.report
-        found = [
-            ("pages of the struct page array", reason, count, "slabs they describe are missing")
-            for reason, count in sorted(report.memmap.items())
-        ]
-        missing = len(self.parked.address) - census.parked_found
-        found += [
-            (
-                "lists of slab caches",
-                "torn or unreadable",
-                self.slab_map.caches_torn,
-                "slabs of the caches behind the tear are in no figure",
-            ),
-            (
-                "slab caches",
-                "unreadable, or of an impossible geometry",
-                self.slab_map.caches_damaged,
-                "their slabs are in no figure",
-            ),
-            (
-                "free lists of CPUs or sheaves",
-                "torn or unreadable",
-                report.lists_lost,
-                "objects on them are counted as allocated",
-            ),
-            (
-                "slabs",
-                "their counters are impossible",
-                report.slabs_invalid,
-                "they are in no figure",
-            ),
-            (
-                "slabs",
-                "their counters contradict the free lists of CPUs or sheaves",
-                report.slabs_torn,
-                "they are taken for empty",
-            ),
-            (
-                "slabs",
-                "their kmem_cache is not on slab_caches",
-                census.unknown_slabs,
-                "they are in no figure",
-            ),
-            (
-                "free objects of CPUs or sheaves",
-                "their slabs are not among those found",
-                missing,
-                "these slabs are in no figure",
-            ),
-            (
-                "obj_cgroup vectors",
-                ", ".join(sorted(census.vectors)) or "unreadable",
-                census.vectors_unreadable,
-                f"objects of these slabs are in the row {uncharged}",
-            ),
-        ]
-        return [Gap(*gap) for gap in found if gap[2]]
 
     def _empty(self) -> Census:
         caches = len(self.slab_map.caches)
@@ -238,18 +183,9 @@ class SlabCensus:
             owners=_no_owners(),
         )
 
-    def _chunk(self, span: tuple[int, int]) -> Part:
+    def _block(self, slabs: Slabs) -> Part:
+        """Count some slabs, in ascending order of address."""
         part = Part(_no_owners())
-        pages = self.slab_map.pages
-        chunk = pages.read(*span, part.report.memmap)
-        part.large_kmalloc_pages = pages.large_kmalloc_pages(
-            chunk.records(pages.layout, pages.struct_size)
-        )
-        slabs = self.slab_map.slabs(chunk, part.report)
-        part.unknown_slabs = int((slabs.cache < 0).sum())
-        slabs = slabs[slabs.cache >= 0]
-        if not len(slabs):
-            return part
         slab_pages = self.slab_map.slab_pages(slabs)
         rows, _ = self.parked.slots(self.slab_map, slabs)
         part.parked_found = len(rows)
@@ -313,6 +249,8 @@ class SlabCensus:
         return pd.DataFrame({"cache": ids, "memcg": self.cache_owner[ids], "objects": active[ids]})
 
 
+_BLOCK = 1 << 14
+"""Slabs to look at together: their obj_cgroup vectors are a few megabytes."""
 _COMPACT_ROWS = 1 << 20
 
 

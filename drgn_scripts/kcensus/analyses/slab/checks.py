@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of slabs, held against what the kernel counts itself."""
+"""The census of slabs, held against the kernel's own counters; what it could not read."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.analyses.slab.census import Census
+from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures
 from kcensus.engine.slub.slabs import SlabMap
-from kcensus.kernel.mm.slab_counters import NodeCounters, reclaimable
+from kcensus.kernel.mm.slab_counters import reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
-from kcensus.results import Check, Gap, Unit
+from kcensus.results import Check, Gap, Unit, nonzero_gaps
 
 _LISTED = 10
 """Caches that differ from the kernel's counters, by name."""
 
 
-def cache_checks(
-    slab_map: SlabMap, census: Census, counters: NodeCounters | None, live: bool
-) -> list[Check]:
-    """Slabs and slots of all caches, and of those that differ.
+def checks(figures: Figures) -> list[Check]:
+    """Hold slabs, slots and pages against the kernel's own counters."""
+    return [*_cache_checks(figures), *_page_checks(figures)]
 
-    :param counters: None where the kernel keeps none
-    """
+
+def _cache_checks(figures: Figures) -> list[Check]:
+    """Check slabs and slots of all caches together, and of those that differ."""
+    census, counters = figures.census, figures.counters
+    slab_map, live = figures.slab_map, figures.kernel.live
     checks = []
     slabs, objects = census.slabs.sum(axis=0), census.objects.sum(axis=0)
     for ours, name in ((slabs, "nr_slabs"), (objects, "total_objects")):
@@ -49,15 +51,16 @@ def cache_checks(
                 int(ours[at].sum()),
                 int(theirs[at].sum()),
                 source=source,
-                note="the kernel went on while it was read" if live else "",
+                note="the kernel changed while it was read" if live else "",
             )
             for which, at in rows
         ]
     return checks
 
 
-def page_checks(slab_map: SlabMap, census: Census) -> list[Check]:
-    """Pages of all caches against the counters behind /proc/meminfo and /proc/vmstat."""
+def _page_checks(figures: Figures) -> list[Check]:
+    """Check pages of all caches against the counters behind /proc/meminfo and /proc/vmstat."""
+    slab_map, census = figures.slab_map, figures.census
     pages = census.pages.sum(axis=0)
     is_reclaimable = reclaimable(slab_map)[slab_map.lineage[0]]
     if slab_map.pages.marks_large_kmalloc:
@@ -86,7 +89,8 @@ def _page_check(
     explained: int,
 ) -> Check:
     ours = int(pages.sum())
-    # d42f3245c7e2 (5.9) renamed the items to …_B.
+    # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to bytes")
+    # (in v5.9), the items are called …_B.
     counter = node_page_state(slab_map.prog, f"{item}_B", item)
     return Check(
         f"{meminfo} (meminfo, vmstat)",
@@ -99,37 +103,55 @@ def _page_check(
     )
 
 
-def slab_gaps(figures: Figures, counters: NodeCounters | None) -> list[Gap]:
-    """What the census could not read or make sense of.
-
-    :param counters: None where the kernel keeps none
-    """
-    groups, census = figures.groups, figures.census
-    found = [
-        (
-            "counters of slab caches",
-            "unreadable",
-            0 if counters is None else int((~counters.readable).sum()),
-            "none; these caches are not checked",
+def gaps(figures: Figures) -> list[Gap]:
+    """Return what the census could not read or make sense of."""
+    groups, census, counters = figures.groups, figures.census, figures.counters
+    return [
+        *nonzero_gaps(
+            Gap(
+                "counters of slab caches",
+                "unreadable",
+                0 if counters is None else int((~counters.readable).sum()),
+                "no figure changes, but these caches are not checked",
+            )
         ),
-        (
-            "objects",
-            "charged to a memory cgroup, but counted as free",
-            figures.overcharged,
-            f"their number is in no row {NO_MEMCG}",
-        ),
-        (
-            "obj_cgroups",
-            ", ".join(sorted(census.vectors)) or "unreadable",
-            census.objcgs_unreadable,
-            f"objects charged to them are in the row {UNKNOWN_MEMCG}",
-        ),
-        (
-            "lists or pages of memory cgroups",
-            "torn or unreadable",
-            groups.damaged + groups.faults.total(),
-            f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
+        *scan_gaps(figures.slab_map, census.report),
+        *nonzero_gaps(
+            Gap(
+                "slabs",
+                "their kmem_cache is not on slab_caches",
+                census.unknown_slabs,
+                "they are not counted",
+            ),
+            Gap(
+                "free objects of CPUs or sheaves",
+                "their slabs are not among those found",
+                len(figures.slab_census.parked.address) - census.parked_found,
+                "these slabs are not counted",
+            ),
+            Gap(
+                "obj_cgroup vectors",
+                reasons(census.vectors),
+                census.vectors_unreadable,
+                f"objects of these slabs are in the row {NO_MEMCG}",
+            ),
+            Gap(
+                "objects",
+                "charged to a memory cgroup, but counted as free",
+                figures.overcharged,
+                f"the row {NO_MEMCG} does not account for them",
+            ),
+            Gap(
+                "obj_cgroups",
+                reasons(census.vectors),
+                census.objcgs_unreadable,
+                f"objects charged to them are in the row {UNKNOWN_MEMCG}",
+            ),
+            Gap(
+                "lists or pages of memory cgroups",
+                "torn or unreadable",
+                groups.damaged + groups.faults.total(),
+                f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
+            ),
         ),
     ]
-    own = [Gap(*gap) for gap in found if gap[2]]
-    return [*own[:1], *figures.slab_census.gaps(census, NO_MEMCG), *own[1:]]

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from drgn.helpers.linux.mm import totalram_pages
 
-from kcensus.analyses.slab.census import Census, Counts, SlabCensus
-from kcensus.engine.memory import Memory
-from kcensus.kernel.memcg.memcgs import Memcgs
-from kcensus.kernel.mm.slab_counters import reclaimable
+from kcensus.analyses.slab.census import Counts, SlabCensus
+from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.mm.slab_counters import node_counters, reclaimable
 
 NO_MEMCG = "(no memory cgroup)"
 UNKNOWN_MEMCG = "(unknown memory cgroup)"
@@ -34,19 +34,16 @@ class Totals:
 class Figures:
     """Figures by cache id, children counted with their root, and by memory cgroup."""
 
-    def __init__(
-        self,
-        slab_census: SlabCensus,
-        census: Census,
-        groups: Memcgs,
-        memory: Memory,
-    ) -> None:
-        self.slab_census = slab_census
-        self.slab_map = slab_census.slab_map
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.memory = memory = kernel.memory
+        self.slab_map = kernel.slab_map
+        self.slab_census = SlabCensus(kernel)
         self.caches = self.slab_map.caches
-        self.census = census
-        self.groups = groups
-        self.memory = memory
+        self.census = census = self.slab_census.take()
+        self.groups = memcgs(kernel)
+        self.counter_faults = Faults()
+        self.counters = node_counters(self.slab_map, self.counter_faults)
         self.totals = Totals(
             slabs=self.by_root(census.slabs.sum(axis=0)),
             pages=self.by_root(census.pages.sum(axis=0)),
@@ -59,6 +56,10 @@ class Figures:
         self.bytes = self.totals.pages << memory.page_shift
         self.active_bytes = self.totals.active * self.object_size
         self.reclaimable = reclaimable(self.slab_map)
+        self.vector_bytes = self.by_root(census.vector_bytes + census.vector_bytes_inside)
+        """Of obj_cgroup vectors, by root cache."""
+        self.roots = np.unique(self.slab_census.roots)
+        """Ids of the caches that are not children of others."""
         self.owners = self._owners()
         charged = np.bincount(self.owners["cache"], self.owners["objects"], len(self.caches))
         uncharged = self.totals.active - charged.astype(np.int64)
@@ -102,36 +103,21 @@ class Figures:
         return charged + self._packed(np.arange(len(self.caches)), self.uncharged)
 
     @property
-    def ram(self) -> int:
-        """Bytes of it."""
-        return int(totalram_pages(self.memory.prog)) << self.memory.page_shift
-
-    @property
     def cache_count(self) -> int:
-        """Caches that are no children."""
-        return len(np.unique(self.slab_census.roots))
+        """Number of caches, child caches not counted."""
+        return len(self.roots)
 
     @property
     def free_bytes(self) -> Counts:
-        """In slots that hold no object."""
+        """Bytes of slots that hold no object."""
         return (self.totals.objects - self.totals.active) * self.slot_size
 
     @property
     def padding_bytes(self) -> Counts:
-        """In slots beyond their objects."""
+        """Bytes of slots beyond the objects in them."""
         return self.totals.active * (self.slot_size - self.object_size)
 
     @property
     def tail_bytes(self) -> Counts:
-        """At the ends of slabs."""
+        """Bytes at the ends of slabs, too few for a slot."""
         return self.bytes - self.totals.objects * self.slot_size
-
-
-def ratio(part: int, whole: int) -> float:
-    """A share; 0 if there is no whole."""
-    return part / whole if whole else 0.0
-
-
-def ratios(part: Counts, whole: Counts) -> npt.NDArray[np.float64]:
-    """Shares; 0 where there is no whole."""
-    return np.divide(part, whole, out=np.zeros(len(part)), where=whole != 0)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.analyses.slab.census import Controller
-from kcensus.analyses.slab.figures import Figures, ratio
+from kcensus.analyses.slab.figures import Figures
 from kcensus.human import human_bytes, human_ratio
-from kcensus.results import Finding, Severity
+from kcensus.results import Finding, Severity, ratio
 
 _LARGE_SHARE = 0.25
 """Of RAM: more than that in slab caches is worth a warning on any machine."""
@@ -22,8 +22,8 @@ _GOOD_UTILIZATION = 0.85
 _FINDINGS = 5
 
 
-def slab_findings(figures: Figures) -> list[Finding]:
-    """All findings."""
+def findings(figures: Figures) -> list[Finding]:
+    """Return what is worth acting on."""
     return [
         *_size_finding(figures),
         *_waste_findings(figures),
@@ -33,7 +33,7 @@ def slab_findings(figures: Figures) -> list[Finding]:
 
 def _size_finding(figures: Figures) -> Iterator[Finding]:
     total = int(figures.bytes.sum())
-    share = ratio(total, figures.ram)
+    share = ratio(total, figures.kernel.ram_bytes)
     if share < _LARGE_SHARE:
         return
     largest = np.argsort(figures.bytes)[::-1][:3]

@@ -1,175 +1,318 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables of a census of slabs."""
+"""Tables of the census of slabs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.slab.census import FILL
-from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures, ratios
-from kcensus.engine.slub.slabs import SlabCache
-from kcensus.results import Column, Table, Unit
+from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures
+from kcensus.results import Unit
+from kcensus.results.tables import Column, Show, Table, TableSpec, ratios
+
+_CACHE = Column(Unit.TEXT, "cache", Show.ALWAYS, "Name of the slab cache.")
+_MEMCG = Column(Unit.TEXT, "memory cgroup", Show.ALWAYS, "Path of the memory cgroup.")
+_NODE = Column(Unit.NONE, "node", Show.ALWAYS, "Number of the NUMA node.")
+_SLABS = Column(Unit.COUNT, "slabs", help="Slabs.")
+_SLOTS = Column(Unit.COUNT, "slots", help="Slots of all slabs, allocated or free.")
+_ACTIVE = Column(
+    Unit.COUNT,
+    "active",
+    Show.ALWAYS,
+    "Allocated objects; free ones of CPUs and sheaves are not counted.",
+)
+_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slab pages.")
+_ACTIVE_BYTES = Column(Unit.BYTES, "in use", help="Allocated objects, at the size asked for.")
+_UTILIZATION = Column(
+    Unit.RATIO, "util", Show.ALWAYS, "Share of the slab pages that allocated objects fill."
+)
+_FREE = Column(Unit.BYTES, "free slots", Show.DATA, "Slots that hold no object.")
+_PADDING = Column(Unit.BYTES, "padding", Show.DATA, "Slots beyond the objects in them.")
+_TAILS = Column(Unit.BYTES, "tails", Show.DATA, "Ends of slabs, too small for a slot.")
+_CHARGED = Column(Unit.COUNT, "objects", Show.ALWAYS, "Objects charged to the memory cgroup.")
+_CHARGED_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slots of these objects.")
 
 
-def cache_table(figures: Figures) -> Table:
-    """Every cache, largest first."""
-    roots = np.unique(figures.slab_census.roots)
-    chosen: list[SlabCache] = [figures.caches[root] for root in roots]
-    totals, active, bytes_ = figures.totals, figures.active_bytes[roots], figures.bytes[roots]
-    vectors = figures.census.vector_bytes + figures.census.vector_bytes_inside
-    aliases = _aliases(figures)
-    also = [", ".join(sorted(aliases.get(cache.name, []))) for cache in chosen]
-    fill = {
-        f"fill_{number}": (
-            totals.fill[roots, number],
-            Column(Unit.COUNT, f"slabs {name}", 2),
-        )
-        for number, name in enumerate(FILL)
+def _of_caches(get: Callable[[Figures], npt.NDArray[Any]]) -> Callable[[Figures], Any]:
+    """Pick the rows of root caches from an array over cache ids."""
+    return lambda figures: get(figures)[figures.roots]
+
+
+def _attribute(name: str) -> Callable[[Figures], Any]:
+    return lambda figures: [getattr(figures.caches[root], name) for root in figures.roots]
+
+
+def _with(column: Column, get: Callable[[Any], Any], show: Show | None = None) -> Column:
+    return Column(column.unit, column.label, show or column.show, column.help, get)
+
+
+def _fill(number: int) -> Callable[[Figures], Any]:
+    return lambda figures: figures.totals.fill[figures.roots, number]
+
+
+CACHES = TableSpec(
+    "caches",
+    "Slab caches",
+    {
+        "cache": _with(_CACHE, _attribute("name")),
+        "aliases": Column(
+            Unit.TEXT,
+            "also",
+            Show.DATA,
+            "Other names of the cache: caches that were merged into it.",
+            lambda figures: _aliases(figures),
+        ),
+        "object_size": Column(
+            Unit.BYTES,
+            "object",
+            help="Size that users of the cache asked for.",
+            get=_of_caches(lambda figures: figures.object_size),
+        ),
+        "slot_size": Column(
+            Unit.BYTES,
+            "slot",
+            Show.DATA,
+            "Distance of two objects.",
+            _of_caches(lambda figures: figures.slot_size),
+        ),
+        "objects_per_slab": Column(
+            Unit.COUNT,
+            "per slab",
+            Show.DATA,
+            "Slots of a slab as normally allocated.",
+            _attribute("objects_per_slab"),
+        ),
+        "order": Column(
+            Unit.NONE,
+            "order",
+            Show.DATA,
+            "A slab as normally allocated has 2^order pages.",
+            _attribute("order"),
+        ),
+        "slabs": _with(_SLABS, _of_caches(lambda figures: figures.totals.slabs)),
+        "objects_total": _with(_SLOTS, _of_caches(lambda figures: figures.totals.objects)),
+        "objects_active": _with(_ACTIVE, _of_caches(lambda figures: figures.totals.active)),
+        "bytes": _with(_BYTES, _of_caches(lambda figures: figures.bytes)),
+        "active_bytes": _with(_ACTIVE_BYTES, _of_caches(lambda figures: figures.active_bytes)),
+        "utilization": _with(
+            _UTILIZATION, _of_caches(lambda figures: ratios(figures.active_bytes, figures.bytes))
+        ),
+        "free_bytes": _with(_FREE, _of_caches(lambda figures: figures.free_bytes)),
+        "padding_bytes": _with(_PADDING, _of_caches(lambda figures: figures.padding_bytes)),
+        "tail_bytes": _with(_TAILS, _of_caches(lambda figures: figures.tail_bytes)),
+        "vector_bytes": Column(
+            Unit.BYTES,
+            "vectors",
+            Show.DATA,
+            "obj_cgroup vectors that say which memory cgroup each object is charged to.",
+            _of_caches(lambda figures: figures.vector_bytes),
+        ),
+        "reclaimable": Column(
+            Unit.NONE,
+            "reclaimable",
+            Show.DATA,
+            "Whether its pages count as SReclaimable.",
+            _of_caches(lambda figures: figures.reclaimable),
+        ),
     }
-    return Table.of(
-        "Slab caches",
-        {
-            "cache": ([cache.name for cache in chosen], Column(Unit.TEXT, "cache", 0)),
-            "aliases": (also, Column(Unit.TEXT, "also", 2)),
-            "object_size": (figures.object_size[roots], Column(Unit.BYTES, "object")),
-            "slot_size": (figures.slot_size[roots], Column(Unit.BYTES, "slot", 2)),
-            "objects_per_slab": (
-                [cache.objects_per_slab for cache in chosen],
-                Column(Unit.COUNT, "per slab", 2),
-            ),
-            "order": ([cache.order for cache in chosen], Column(Unit.NONE, "order", 2)),
-            "slabs": (totals.slabs[roots], Column(Unit.COUNT, "slabs")),
-            "objects_total": (totals.objects[roots], Column(Unit.COUNT, "slots")),
-            "objects_active": (totals.active[roots], Column(Unit.COUNT, "active", 0)),
-            "bytes": (bytes_, Column(Unit.BYTES, "bytes", 0)),
-            "active_bytes": (active, Column(Unit.BYTES, "in use")),
-            "utilization": (ratios(active, bytes_), Column(Unit.RATIO, "util", 0)),
-            "free_bytes": (figures.free_bytes[roots], Column(Unit.BYTES, "free slots", 2)),
-            "padding_bytes": (figures.padding_bytes[roots], Column(Unit.BYTES, "padding", 2)),
-            "tail_bytes": (figures.tail_bytes[roots], Column(Unit.BYTES, "tails", 2)),
-            "vector_bytes": (
-                figures.by_root(vectors)[roots],
-                Column(Unit.BYTES, "vectors", 2),
-            ),
-            "reclaimable": (
-                figures.reclaimable[roots],
-                Column(Unit.NONE, "reclaimable", 2),
-            ),
-        }
-        | fill,
-    ).largest_first("bytes", "cache")
+    | {
+        f"fill_{number}": Column(
+            Unit.COUNT, f"slabs {name}", Show.DATA, f"Slabs with {name} of their slots in use.", get
+        )
+        for number, (name, get) in enumerate(
+            (name, _fill(number)) for number, name in enumerate(FILL)
+        )
+    },
+    "A slab cache; child caches of memory cgroups (up to 5.8) are counted with their root.",
+    ("bytes", "cache"),
+)
+
+WASTE = TableSpec(
+    "waste",
+    "Top waste",
+    {
+        "cache": _CACHE,
+        "waste_bytes": Column(
+            Unit.BYTES, "waste", Show.ALWAYS, "Slab pages that hold no allocated object."
+        ),
+        "share": Column(
+            Unit.RATIO, "of all waste", Show.ALWAYS, "Share of the waste of all caches."
+        ),
+        "utilization": Column(Unit.RATIO, "util", help=_UTILIZATION.help),
+        "free_bytes": Column(Unit.BYTES, "free slots", help=_FREE.help),
+        "padding_bytes": Column(Unit.BYTES, "padding", help=_PADDING.help),
+        "tail_bytes": Column(Unit.BYTES, "tails", help=_TAILS.help),
+    },
+    "A slab cache, by the bytes of it that hold no object.",
+    ("waste_bytes", "cache"),
+)
+
+MEMCGS = TableSpec(
+    "memcgs",
+    "Slab objects by memory cgroup",
+    {
+        "memcg": _MEMCG,
+        "state": Column(
+            Unit.TEXT, "state", Show.ALWAYS, "online; offline (dying): removed but still charged."
+        ),
+        "objects": _CHARGED,
+        "bytes": _CHARGED_BYTES,
+    },
+    f"A memory cgroup; {NO_MEMCG} has the objects that are charged to none.",
+    ("bytes", "memcg"),
+)
+
+MEMCG_CACHES = TableSpec(
+    "memcg_caches",
+    "Slab objects by memory cgroup and cache",
+    {"memcg": _MEMCG, "cache": _CACHE, "objects": _CHARGED, "bytes": _CHARGED_BYTES},
+    "Objects of one cache that are charged to one memory cgroup.",
+    ("bytes", "memcg"),
+    detail=True,
+)
+
+NODES = TableSpec(
+    "nodes",
+    "NUMA nodes",
+    {
+        "node": _NODE,
+        "slabs": _SLABS,
+        "objects_total": _SLOTS,
+        "objects_active": _ACTIVE,
+        "bytes": _BYTES,
+        "active_bytes": Column(Unit.BYTES, "in use", Show.ALWAYS, _ACTIVE_BYTES.help),
+        "utilization": _UTILIZATION,
+    },
+    "A NUMA node.",
+)
+
+CACHE_NODES = TableSpec(
+    "cache_nodes",
+    "Slab caches by NUMA node",
+    {
+        "cache": _CACHE,
+        "node": _NODE,
+        "slabs": _SLABS,
+        "objects_total": _SLOTS,
+        "objects_active": _ACTIVE,
+        "bytes": _BYTES,
+    },
+    "The slabs of one cache on one NUMA node.",
+    detail=True,
+)
+
+FILLS = TableSpec(
+    "fill",
+    "Fill of slabs",
+    {
+        "fill": Column(Unit.TEXT, "slots in use", Show.ALWAYS, "Share of a slab's slots in use."),
+        "slabs": Column(Unit.COUNT, "slabs", Show.ALWAYS, "Slabs that are that full."),
+        "share": Column(Unit.RATIO, "share", Show.ALWAYS, "Share of all slabs."),
+    },
+    "Slabs of all caches that are equally full.",
+)
+
+TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, MEMCG_CACHES, CACHE_NODES)
 
 
-def _aliases(figures: Figures) -> dict[str, list[str]]:
-    """Other names of merged caches, by the name that survived."""
+def tables(figures: Figures) -> dict[str, Table]:
+    """Return all tables by name."""
+    caches = CACHES.of(figures)
+    rows = {
+        "waste": _waste(caches.frame),
+        "fill": _fills(figures),
+        "nodes": _nodes(figures),
+        "memcgs": _memcgs(figures),
+        "memcg_caches": _memcg_caches(figures),
+        "cache_nodes": _cache_nodes(figures),
+    }
+    return {
+        spec.name: spec.of(rows[spec.name]) if spec is not CACHES else caches for spec in TABLES
+    }
+
+
+def _aliases(figures: Figures) -> list[str]:
+    """Return the other names of each root cache."""
     names: dict[str, list[str]] = {}
     for alias, name in figures.slab_map.aliases.items():
-        # The kernel's own link for a merged cache (":0000192") is no name that anyone gave.
+        # ":0000192" is the kernel's own link to a merged cache.
         if not alias.startswith(":"):
             names.setdefault(name, []).append(alias)
-    return names
+    return [", ".join(sorted(names.get(figures.caches[root].name, []))) for root in figures.roots]
 
 
-def waste_table(caches: pd.DataFrame) -> Table:
-    """Where the bytes are that hold no object, largest first.
-
-    :param caches: frame of :func:`cache_table`
-    """
+def _waste(caches: pd.DataFrame) -> pd.DataFrame:
     waste = (caches["bytes"] - caches["active_bytes"]).to_numpy(np.int64)
-    share = ratios(waste, np.full(len(waste), waste.sum()))
-    return Table.of(
-        "Top waste",
+    return caches.assign(waste_bytes=waste, share=ratios(waste, waste.sum()))
+
+
+def _fills(figures: Figures) -> dict[str, Any]:
+    slabs = figures.census.fill.sum(axis=0)
+    return {"fill": list(FILL), "slabs": slabs, "share": ratios(slabs, slabs.sum())}
+
+
+def _memcgs(figures: Figures) -> pd.DataFrame:
+    row, objects = figures.owners["row"] + 1, figures.owners["objects"]
+    count = len(figures.groups) + 1
+    size = objects * figures.slot_size[figures.owners["cache"]]
+    charged = pd.DataFrame(
         {
-            "cache": (caches["cache"], Column(Unit.TEXT, "cache", 0)),
-            "waste_bytes": (waste, Column(Unit.BYTES, "waste", 0)),
-            "share": (share, Column(Unit.RATIO, "of all waste", 0)),
-            "utilization": (caches["utilization"], Column(Unit.RATIO, "util")),
-            "free_bytes": (caches["free_bytes"], Column(Unit.BYTES, "free slots")),
-            "padding_bytes": (caches["padding_bytes"], Column(Unit.BYTES, "padding")),
-            "tail_bytes": (caches["tail_bytes"], Column(Unit.BYTES, "tails")),
-        },
-    ).largest_first("waste_bytes", "cache")
+            "memcg": [UNKNOWN_MEMCG, *figures.groups.path],
+            "state": ["unknown", *np.where(figures.groups.alive, "online", "offline")],
+            "objects": np.bincount(row, objects, count).astype(np.int64),
+            "bytes": np.bincount(row, size, count).astype(np.int64),
+        }
+    )
+    if not charged["objects"].iloc[0]:
+        charged = charged.iloc[1:]
+    free = figures.uncharged
+    uncharged = {
+        "memcg": [NO_MEMCG],
+        "state": ["none"],
+        "objects": [free.sum()],
+        "bytes": [(free * figures.slot_size).sum()],
+    }
+    return pd.concat([charged, pd.DataFrame(uncharged)], ignore_index=True)
 
 
-def memcg_table(figures: Figures) -> Table:
-    """What each memory cgroup holds; what is charged to none has a row of its own."""
-    paths = figures.groups.path
-    objects = np.bincount(figures.owners["row"] + 1, figures.owners["objects"], len(paths) + 1)
-    charged_bytes = figures.owners["objects"] * figures.slot_size[figures.owners["cache"]]
-    bytes_ = np.bincount(figures.owners["row"] + 1, charged_bytes, len(paths) + 1)
-    uncharged = figures.uncharged
-    names, states = [*paths], [_state(alive) for alive in figures.groups.alive]
-    counts, sizes = [*objects[1:]], [*bytes_[1:]]
-    if objects[0]:
-        names.append(UNKNOWN_MEMCG)
-        states.append("unknown")
-        counts.append(objects[0])
-        sizes.append(bytes_[0])
-    names.append(NO_MEMCG)
-    states.append("none")
-    counts.append(uncharged.sum())
-    sizes.append((uncharged * figures.slot_size).sum())
-    return Table.of(
-        "Slab objects by memory cgroup",
-        {
-            "memcg": (names, Column(Unit.TEXT, "memory cgroup", 0)),
-            "state": (states, Column(Unit.TEXT, "state", 0)),
-            "objects": (np.array(counts, np.int64), Column(Unit.COUNT, "objects", 0)),
-            "bytes": (np.array(sizes, np.int64), Column(Unit.BYTES, "bytes", 0)),
-        },
-    ).largest_first("bytes", "memcg")
-
-
-def memcg_cache_table(figures: Figures) -> Table:
-    """The same by cache."""
+def _memcg_caches(figures: Figures) -> dict[str, Any]:
     names = [*figures.groups.path, UNKNOWN_MEMCG]
     cache = figures.owners["cache"].to_numpy(np.int64)
     objects = figures.owners["objects"].to_numpy(np.int64)
-    return Table.of(
-        "Slab objects by memory cgroup and cache",
-        {
-            "memcg": (
-                [names[at] for at in figures.owners["row"]],
-                Column(Unit.TEXT, "memory cgroup", 0),
-            ),
-            "cache": ([figures.caches[at].name for at in cache], Column(Unit.TEXT, "cache", 0)),
-            "objects": (objects, Column(Unit.COUNT, "objects", 0)),
-            "bytes": (objects * figures.slot_size[cache], Column(Unit.BYTES, "bytes", 0)),
-        },
-        detail=True,
-    ).largest_first("bytes", "memcg")
+    return {
+        "memcg": [names[row] for row in figures.owners["row"]],
+        "cache": [figures.caches[id_].name for id_ in cache],
+        "objects": objects,
+        "bytes": objects * figures.slot_size[cache],
+    }
 
 
-def node_table(figures: Figures) -> Table:
-    """What is on each NUMA node."""
+def _nodes(figures: Figures) -> dict[str, Any]:
     nodes, census = figures.slab_map.pages.nodes, figures.census
     active = (census.active * figures.object_size[None, :]).sum(axis=1)[nodes]
-    bytes_ = (census.pages.sum(axis=1) << figures.memory.page_shift)[nodes]
-    return Table.of(
-        "NUMA nodes",
-        {
-            "node": (nodes, Column(Unit.NONE, "node", 0)),
-            "slabs": (census.slabs.sum(axis=1)[nodes], Column(Unit.COUNT, "slabs")),
-            "objects_total": (census.objects.sum(axis=1)[nodes], Column(Unit.COUNT, "slots")),
-            "objects_active": (
-                census.active.sum(axis=1)[nodes],
-                Column(Unit.COUNT, "active", 0),
-            ),
-            "bytes": (bytes_, Column(Unit.BYTES, "bytes", 0)),
-            "active_bytes": (active, Column(Unit.BYTES, "in use", 0)),
-            "utilization": (ratios(active, bytes_), Column(Unit.RATIO, "util", 0)),
-        },
-    )
+    size = (census.pages.sum(axis=1) << figures.memory.page_shift)[nodes]
+    return {
+        "node": nodes,
+        "slabs": census.slabs.sum(axis=1)[nodes],
+        "objects_total": census.objects.sum(axis=1)[nodes],
+        "objects_active": census.active.sum(axis=1)[nodes],
+        "bytes": size,
+        "active_bytes": active,
+        "utilization": ratios(active, size),
+    }
 
 
-def cache_node_table(figures: Figures) -> Table:
-    """The same by cache."""
-    census, roots = figures.census, figures.slab_census.roots
+def _cache_nodes(figures: Figures) -> pd.DataFrame:
+    census = figures.census
     node, cache = np.nonzero(census.slabs)
     counts = pd.DataFrame(
         {
-            "cache": roots[cache],
+            "cache": figures.slab_census.roots[cache],
             "node": node,
             "slabs": census.slabs[node, cache],
             "objects_total": census.objects[node, cache],
@@ -177,33 +320,6 @@ def cache_node_table(figures: Figures) -> Table:
             "bytes": census.pages[node, cache] << figures.memory.page_shift,
         }
     )
-    columns = {
-        "cache": Column(Unit.TEXT, "cache", 0),
-        "node": Column(Unit.NONE, "node", 0),
-        "slabs": Column(Unit.COUNT, "slabs"),
-        "objects_total": Column(Unit.COUNT, "slots"),
-        "objects_active": Column(Unit.COUNT, "active", 0),
-        "bytes": Column(Unit.BYTES, "bytes", 0),
-    }
-    frame = counts.groupby(["cache", "node"], as_index=False).sum()
-    frame["cache"] = [figures.caches[root].name for root in frame["cache"]]
-    frame = frame.sort_values(["cache", "node"], ignore_index=True)
-    return Table(frame, columns, "Slab caches by NUMA node", detail=True)
-
-
-def fill_table(figures: Figures) -> Table:
-    """How many slabs are how full."""
-    slabs = figures.census.fill.sum(axis=0)
-    share = ratios(slabs, np.full(len(FILL), slabs.sum()))
-    return Table.of(
-        "How full slabs are",
-        {
-            "fill": (list(FILL), Column(Unit.TEXT, "slots in use", 0)),
-            "slabs": (slabs, Column(Unit.COUNT, "slabs", 0)),
-            "share": (share, Column(Unit.RATIO, "share", 0)),
-        },
-    )
-
-
-def _state(alive: bool) -> str:
-    return "alive" if alive else "dying"
+    sums = counts.groupby(["cache", "node"], as_index=False).sum()
+    sums["cache"] = [figures.caches[root].name for root in sums["cache"]]
+    return sums.sort_values(["cache", "node"], ignore_index=True)

@@ -13,7 +13,6 @@ from kcensus.engine.layout import Layout
 from kcensus.engine.memory import Mask, Words
 from kcensus.engine.slub.scan import View, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-from kcensus.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -30,16 +29,14 @@ class FreeSlots:
         return len(self.address)
 
 
-def free_slots(
-    slab_map: SlabMap, frames: Mask, report: ScanReport, *, progress: Progress
-) -> FreeSlots:
+def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> FreeSlots:
     """The free slots of all slabs that lie, at least partly, on some pages.
 
     :param frames: true for the page frames wanted; what is beyond its end is not
     :param report: takes note of what could not be read; slots of which it is not known whether
         they are free are not among the free ones
     """
-    slabs = slab_map.index(slab_map.caches, report, progress=progress)
+    slabs = slab_map.index(slab_map.caches, report)
     first = slab_map.pages.pfn(slabs.address)
     wanted = np.concatenate([[0], np.cumsum(frames)])
     last = np.minimum(first + slab_map.slab_pages(slabs), len(frames))
@@ -55,7 +52,6 @@ def free_slots(
             search.columns,
             search.free,
             report,
-            progress=progress,
         )
     if not found:
         none = np.empty(0, np.int64)

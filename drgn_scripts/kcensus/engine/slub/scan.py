@@ -16,8 +16,7 @@ from kcensus.engine.layout import Layout
 from kcensus.engine.memory import Bytes, Mask, Words
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
-from kcensus.engine.workers import Columns, each
-from kcensus.progress import Progress, SilentProgress
+from kcensus.engine.workers import Columns
 
 T = TypeVar("T")
 _ADDRESS = ""
@@ -29,9 +28,6 @@ def allocated(
     wanted: Sequence[SlabCache],
     columns: Layout,
     report: ScanReport,
-    *,
-    jobs: int = 1,
-    progress: Progress | None = None,
 ) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
     """All allocated objects of some caches.
 
@@ -42,8 +38,7 @@ def allocated(
     :param report: takes note of what could not be read
     :return: addresses of the objects, and the columns
     """
-    progress = progress or SilentProgress()
-    slabs = slab_map.index(wanted, report, jobs=jobs, progress=progress)
+    slabs = slab_map.index(wanted, report)
     slabs = slabs[slabs.inuse > 0]
     batches = list(_batches(slab_map, slabs))
     room = np.concatenate(
@@ -52,7 +47,7 @@ def allocated(
     out = Columns(
         {_ADDRESS: np.dtype(np.uint64)} | {name: f.dtype for name, f in columns.fields.items()},
         int(room[-1]),
-        shared=jobs > 1,
+        shared=slab_map.memory.jobs > 1,
     )
     reader = _Reader(slab_map, parked(slab_map, wanted))
     extractor = _Extractor(reader, columns, out)
@@ -63,11 +58,10 @@ def allocated(
         return extractor.extract(slabs[batches[task]], int(room[task]), part), part
 
     counts = np.zeros(len(batches), np.int64)
-    with progress.step("slab objects", len(batches)) as step:
-        for task, (count, part) in enumerate(each(work, len(batches), jobs)):
-            counts[task] = count
-            report.add(part)
-            step.advance()
+    results = slab_map.memory.each("slab objects", work, len(batches))
+    for task, (count, part) in enumerate(results):
+        counts[task] = count
+        report.add(part)
     out.compact(room[:-1], counts)
     return out[_ADDRESS], {name: columns.decode(name, out[name]) for name in columns.fields}
 
@@ -128,18 +122,14 @@ def visit(
     columns: Layout,
     work: Callable[[View, ScanReport], T],
     report: ScanReport,
-    *,
-    jobs: int = 1,
-    progress: Progress | None = None,
 ) -> Iterator[T]:
     """Show ``work`` all slabs, a few megabytes at a time: for what need not be kept as columns.
 
     :param slabs: from :meth:`SlabMap.index`
-    :param work: called in worker processes if there are several ``jobs``; what it returns must be
+    :param work: called in :attr:`Memory.jobs` worker processes; what it returns must be
         picklable, what it writes to must be shared
     :return: an iterator of what ``work`` returned, in a fixed order
     """
-    progress = progress or SilentProgress()
     batches = list(_batches(slab_map, slabs))
     caches = [slab_map.caches[id_] for id_ in np.unique(slabs.cache).tolist()]
     reader = _Reader(slab_map, parked(slab_map, caches))
@@ -153,11 +143,9 @@ def visit(
             keep = np.ones((len(block.slabs), block.width), np.bool_)
         return work(View(batches[task], block.slabs, keep, columns, block), part), part
 
-    with progress.step("slab objects", len(batches)) as step:
-        for result, part in each(show, len(batches), jobs):
-            report.add(part)
-            step.advance()
-            yield result
+    for result, part in slab_map.memory.each("slab objects", show, len(batches)):
+        report.add(part)
+        yield result
 
 
 def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np.int64]]:

@@ -22,10 +22,8 @@ from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import Layout, LayoutError, Path, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.slub.freelist import FreelistCode
-from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
+from kcensus.engine.slub.pages import MAX_ORDER, PageMap
 from kcensus.engine.strings import c_strings
-from kcensus.engine.workers import each
-from kcensus.progress import Progress, SilentProgress
 
 _SLAB_MEMBERS = {
     "cache": ("slab_cache",),
@@ -200,6 +198,20 @@ class Slabs:
         )
 
 
+@dataclass(frozen=True)
+class Survey:
+    """What a pass over the ``struct page`` array, or a stretch of it, yields."""
+
+    slabs: Slabs
+    """In ascending order of address."""
+    invalid: npt.NDArray[np.int64]
+    """Slabs that are left out since their counters are impossible, by cache id + 1."""
+    large_kmalloc_pages: int
+    """Pages of kmalloc() beyond the slab caches, where the kernel marks them."""
+    memmap: Faults
+    """Pages of the array that could not be read."""
+
+
 @dataclass
 class ScanReport:
     """What a scan could not read or make sense of."""
@@ -282,44 +294,52 @@ class SlabMap:
         known = self._cache_sorted[at] == pointers
         return np.where(known, self._cache_order[at], -1).astype(np.int32)
 
-    def chunk(self, span: tuple[int, int], report: ScanReport) -> Slabs:
-        """The slabs of one stretch of the page array; ``span`` is from ``chunk_spans()``."""
-        return self.slabs(self.pages.read(*span, report.memmap), report)
+    @cached_property
+    def survey(self) -> Survey:
+        """All slabs, from one pass over the ``struct page`` array.
 
-    def slabs(
-        self, chunk: PageChunk, report: ScanReport, wanted: Sequence[SlabCache] | None = None
-    ) -> Slabs:
-        """The slabs whose struct pages are in a chunk.
-
-        :param wanted: only those of these caches
+        Some 50 bytes a slab, so 1/150 of the slab memory, are kept until the map goes.
         """
+        spans = self.pages.chunk_spans()
+        parts = list(
+            self.memory.each("struct page array", lambda task: self._look(spans[task]), len(spans))
+        )
+        faults = Faults()
+        for part in parts:
+            faults.update(part.memmap)
+        return Survey(
+            Slabs.concatenate([part.slabs for part in parts]),
+            sum((part.invalid for part in parts), np.zeros(len(self.caches) + 1, np.int64)),
+            sum(part.large_kmalloc_pages for part in parts),
+            faults,
+        )
+
+    def _look(self, span: tuple[int, int]) -> Survey:
+        """Survey one stretch of the page array; ``span`` is from ``chunk_spans()``."""
+        memmap = Faults()
+        chunk = self.pages.read(*span, memmap)
         pages = chunk.records(self.pages.layout, self.pages.struct_size)
-        found = self.pages.is_slab(pages)
+        is_slab = self.pages.is_slab(pages)
         if chunk.readable is not None:
-            found &= chunk.readable
-        at = np.flatnonzero(found)
-        records = chunk.records(self.layout, self.pages.struct_size)[at]
+            is_slab &= chunk.readable
+        rows = np.flatnonzero(is_slab)
+        records = chunk.records(self.layout, self.pages.struct_size)[rows]
         slabs = Slabs(
-            address=self.pages.virt(at + chunk.start_pfn),
+            address=self.pages.virt(rows + chunk.start_pfn),
             cache=self.cache_ids(records["cache"]),
             objects=self.layout.column(records, "objects").astype(np.uint16),
             inuse=self.layout.column(records, "inuse").astype(np.uint16),
             freelist=records["freelist"],
-            node=self.pages.node(pages["flags"][at]),
+            node=self.pages.node(pages["flags"][rows]),
             extra={name: self.layout.column(records, name) for name in self._extra},
         )
-        if wanted is not None:
-            # One more for the unknown cache, which is -1.
-            chosen = np.zeros(len(self.caches) + 1, np.bool_)
-            chosen[[cache.id for cache in wanted]] = True
-            slabs = slabs[chosen[slabs.cache]]
         if self._kfence_pool:
             slabs = slabs[~self._is_kfence(slabs)]
         valid = self._valid(slabs)
-        if valid.all():
-            return slabs
-        report.slabs_invalid += int((~valid).sum())
-        return slabs[valid]
+        invalid = np.bincount(slabs.cache[~valid] + 1, minlength=len(self.caches) + 1)
+        if not valid.all():
+            slabs = slabs[valid]
+        return Survey(slabs, invalid, self.pages.large_kmalloc_pages(pages), memmap)
 
     @cached_property
     def _kfence_pool(self) -> int:
@@ -346,29 +366,17 @@ class SlabMap:
             valid &= (slabs.objects <= most) | (slabs.cache < 0)
         return valid & (slabs.node <= max(self.pages.nodes, default=0))
 
-    def index(
-        self,
-        wanted: Sequence[SlabCache],
-        report: ScanReport,
-        *,
-        jobs: int = 1,
-        progress: Progress | None = None,
-    ) -> Slabs:
-        """All slabs of some caches."""
-        spans = self.pages.chunk_spans()
+    def index(self, wanted: Sequence[SlabCache], report: ScanReport) -> Slabs:
+        """Return all slabs of some caches, in ascending order of address.
 
-        def scan(task: int) -> tuple[Slabs, ScanReport]:
-            part = ScanReport()
-            chunk = self.pages.read(*spans[task], part.memmap)
-            return self.slabs(chunk, part, wanted), part
-
-        parts: list[Slabs] = []
-        with (progress or SilentProgress()).step("struct page array", len(spans)) as step:
-            for slabs, part in each(scan, len(spans), jobs):
-                parts.append(slabs)
-                report.add(part)
-                step.advance()
-        return Slabs.concatenate(parts)
+        :param report: takes note of slabs of theirs that are left out
+        """
+        # One more for the unknown cache, which is -1.
+        is_wanted = np.zeros(len(self.caches) + 1, np.bool_)
+        is_wanted[[cache.id for cache in wanted]] = True
+        report.memmap.update(self.survey.memmap)
+        report.slabs_invalid += int(self.survey.invalid[1:][is_wanted[:-1]].sum())
+        return self.survey.slabs[is_wanted[self.survey.slabs.cache]]
 
     def slab_pages(self, slabs: Slabs) -> npt.NDArray[np.int64]:
         """Pages of each slab.
@@ -395,19 +403,9 @@ class SlabMap:
         hardened = self.column("secret") != 0
         if not hardened.any():
             return FreelistCode()
-        sample: list[Slabs] = []
-        spans = (
-            (start + skip, min(_SAMPLE_PAGES, count - skip))
-            for start, count in self.pages.chunk_spans()
-            for skip in range(0, count, _SAMPLE_PAGES)
-        )
-        for span in spans:
-            slabs = self.chunk(span, ScanReport())
-            slabs = slabs[(slabs.freelist != 0) & (slabs.cache >= 0)]
-            sample.append(slabs[hardened[slabs.cache]])
-            if sum(map(len, sample)) >= _SAMPLE:
-                break
-        slabs = Slabs.concatenate(sample)[:_SAMPLE]
+        slabs = self.survey.slabs
+        rows = np.flatnonzero((slabs.freelist != 0) & (slabs.cache >= 0))
+        slabs = slabs[rows[hardened[slabs.cache[rows]]][:_SAMPLE]]
         end = slabs.address + (
             self.slab_pages(slabs).astype(np.uint64) << np.uint64(self.memory.page_shift)
         )
@@ -535,5 +533,3 @@ class SlabMap:
 
 _SAMPLE = 64
 """Free lists to look at for :attr:`SlabMap.freelist_code`."""
-_SAMPLE_PAGES = 4096
-"""Struct pages to read at once while looking for them: the first few have enough."""

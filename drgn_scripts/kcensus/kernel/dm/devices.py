@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import drgn
 from drgn import Object, Program, cast
 
-from kcensus.engine.memory import Memory
 from kcensus.kernel.idr import idr_entries
+from kcensus.kernel.kernel import Kernel, once
 
 _MAX_TARGETS = 1 << 20
 """No table has that many: a larger number is damage."""
@@ -77,12 +77,13 @@ def text(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
-def mapped_devices(memory: Memory) -> MappedDevices:
+@once
+def mapped_devices(kernel: Kernel) -> MappedDevices:
     """All devices of the device mapper; none where it is not loaded.
 
     :raises LookupError: ``dm_mod`` has no debug info here
     """
-    found = MappedDevices()
+    found, memory = MappedDevices(), kernel.memory
     type_ = memory.prog.type("struct mapped_device *")
     try:
         entries, found.damaged = idr_entries(memory, memory.prog["_minor_idr"])

@@ -21,7 +21,6 @@ from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
 from kcensus.kernel.dm.devices import UNKNOWN
-from kcensus.progress import Progress
 
 LISTS = ("callback", "complete", "io", "pages")
 """The lists of a client: callbacks to run (since 5.0), copies done, copies that have their pages,
@@ -184,9 +183,7 @@ class Kcopyd:
 
     # Clients
 
-    def candidates(
-        self, jobs: int = 1, progress: Progress | None = None, report: ScanReport | None = None
-    ) -> Words:
+    def candidates(self, report: ScanReport | None = None) -> Words:
         """Addresses of all that look like a client in kmalloc()'s caches.
 
         So those are found, too, that have no job and belong to a target nobody knows: a client's
@@ -218,9 +215,9 @@ class Kcopyd:
                 pools = gather(self.memory, pools, self._mempool, Faults())["cache"]
             return address[np.isin(pools, ours)]
 
-        slabs = self.slab_map.index(homes, report, jobs=jobs, progress=progress)
+        slabs = self.slab_map.index(homes, report)
         slabs = slabs[slabs.inuse > 0]
-        found = visit(self.slab_map, slabs, where, look, report, jobs=jobs, progress=progress)
+        found = visit(self.slab_map, slabs, where, look, report)
         return np.concatenate([np.empty(0, np.uint64), *found])
 
     def _cache_addresses(self) -> Words:
@@ -290,12 +287,10 @@ class Kcopyd:
 
     # Jobs
 
-    def scan(
-        self, jobs: int, progress: Progress, report: ScanReport
-    ) -> tuple[Words, dict[str, npt.NDArray[np.uint64]]]:
+    def scan(self, report: ScanReport) -> tuple[Words, dict[str, npt.NDArray[np.uint64]]]:
         """All allocated objects of the cache of jobs: their addresses, and the masters' members."""
         members = layout(self.prog, self.job_type, _JOB_MEMBERS)
-        return allocated(self.slab_map, self.caches, members, report, jobs=jobs, progress=progress)
+        return allocated(self.slab_map, self.caches, members, report)
 
     def count(
         self, clients: Clients, address: Words, columns: dict[str, npt.NDArray[np.uint64]]

@@ -9,13 +9,14 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.analyses.list_lru.model import MOST_IDS
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.memcg.memcgs import Memcgs
 
+MAX_IDS = 65535
+"""MEM_CGROUP_ID_MAX: memcg_nr_cache_ids grows no further."""
 REGISTRIES = (
     "mem_cgroup_private_ids",  # 7.0
     "mem_cgroup_ids",  # 6.12
@@ -74,7 +75,7 @@ def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
     except drgn.FaultError as error:
         faults.note(error)
         said = 0
-    count = min(max(said, 0), MOST_IDS)
+    count = min(max(said, 0), MAX_IDS)
     row = np.full(count, -1)
     rows = rows[groups.kmemcg_id[rows] < len(row)]
     row[groups.kmemcg_id[rows]] = rows
@@ -85,7 +86,7 @@ def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
 
 
 def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> MemcgIds:
-    row = np.full(MOST_IDS + 1, -1)
+    row = np.full(MAX_IDS + 1, -1)
     faults = Faults()
     for name in REGISTRIES:
         try:
@@ -101,7 +102,7 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
         online = np.zeros(len(known), np.bool_)
         online[found] = groups.online[known[found]]
         # The number of one that is offline may be another's by now, so the registry has the word.
-        fits = online & (index <= MOST_IDS)
+        fits = online & (index <= MAX_IDS)
         row[index[fits].astype(np.int64)] = known[fits]
         # The root has a number, too, but its list is not in the XArray.
         row[row == 0] = -1

@@ -14,6 +14,7 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.strings import c_strings
+from kcensus.kernel.kernel import Kernel, once
 
 _MAX = 1 << 22
 """No machine has that many memory cgroups: a longer list is damage."""
@@ -61,7 +62,8 @@ class Memcgs:
         return rows
 
 
-def memcgs(memory: Memory) -> Memcgs:
+@once
+def memcgs(kernel: Kernel) -> Memcgs:
     """All memory cgroups of the kernel; none without CONFIG_MEMCG or with it disabled at boot.
 
     A ``cgroup_subsys_state`` stays on its parent's list of children until it is *released*, so
@@ -69,7 +71,7 @@ def memcgs(memory: Memory) -> Memcgs:
     registries of ids forget them when they go offline. (4.4 and later; the kernels of RHEL 7 take
     it off the list at rmdir.)
     """
-    prog = memory.prog
+    prog, memory = kernel.prog, kernel.memory
     try:
         root = prog["root_mem_cgroup"]
     except KeyError:

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.analyses.list_lru.model import KMALLOC, Allocator
 from kcensus.engine.gather import PageIndex
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
-from kcensus.progress import Progress
+from kcensus.kernel.mm.allocator import KMALLOC, Allocator
 
 Counts = npt.NDArray[np.int64]
 
@@ -124,9 +123,7 @@ class CacheUse:
     slots: Counts
 
 
-def cache_use(
-    slab_map: SlabMap, ids: Counts, report: ScanReport, jobs: int, progress: Progress
-) -> CacheUse:
+def cache_use(slab_map: SlabMap, ids: Counts, report: ScanReport) -> CacheUse:
     """Count the objects of some slab caches.
 
     :param ids: of the caches
@@ -136,7 +133,7 @@ def cache_use(
     count = len(slab_map.caches)
     if not wanted:
         return CacheUse(np.zeros(count, np.int64), np.zeros(count, np.int64))
-    slabs = slab_map.index(wanted, report, jobs=jobs, progress=progress)
+    slabs = slab_map.index(wanted, report)
     stores = parked(slab_map, wanted)
     report.lists_lost += stores.lost
     kept, _ = stores.slots(slab_map, slabs)

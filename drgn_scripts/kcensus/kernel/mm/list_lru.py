@@ -19,7 +19,8 @@ from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
-from kcensus.kernel.vfs.superblocks import SuperBlocks
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.vfs.super_blocks import SuperBlocks, super_blocks
 
 DENTRY, INODE, OTHER = "dentry", "inode", "other"
 KINDS = (DENTRY, INODE, OTHER)
@@ -131,12 +132,13 @@ class ListLruTypes:
         )
 
 
-def list_lrus(memory: Memory, superblocks: SuperBlocks) -> ListLrus:
+@once
+def list_lrus(kernel: Kernel) -> ListLrus:
     """All list_lrus of a kernel.
 
     :raises NoListLru: none, or (RHEL 7) none for dentries and inodes
     """
-    return _Finder(memory, superblocks).all()
+    return _Finder(kernel.memory, super_blocks(kernel)).all()
 
 
 class _Finder:

@@ -16,6 +16,7 @@ from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.strings import c_strings
+from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.vfs.paths import Ancestry, ancestry, rows_of
 
 _MAX = 1 << 22
@@ -85,7 +86,8 @@ class SuperBlocks:
         return f"{device >> 20}:{device & 0xFFFFF}"
 
 
-def superblocks(memory: Memory) -> SuperBlocks:
+@once
+def super_blocks(kernel: Kernel) -> SuperBlocks:
     """All super blocks of the kernel.
 
     Mounts are found by the super blocks they belong to rather than by namespace: that is where the
@@ -95,7 +97,7 @@ def superblocks(memory: Memory) -> SuperBlocks:
     :raises LookupError: the debug information lacks a type or variable that is needed
     :raises drgn.FaultError: the head of the list is not in the dump
     """
-    return _Reader(memory).read()
+    return _Reader(kernel.memory).read()
 
 
 class _Reader:

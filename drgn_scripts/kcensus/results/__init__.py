@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The result of an analysis: figures, tables, checks, findings and gaps.
 
-An analysis returns one :class:`Result` and prints nothing. Every face (terminal, JSON, CSV,
-Parquet) renders the same object, so they cannot disagree.
+An analysis returns one :class:`Answer` and prints nothing. Every face (terminal, JSON, CSV,
+Parquet, HTML) renders the same :class:`Result`, so they cannot disagree.
+
+:mod:`kcensus.results.tables` holds the tables; it imports pandas, this module does not.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-import pandas as pd
+if TYPE_CHECKING:
+    from kcensus.results.tables import Table
 
 Scalar = int | float | str | bool | None
 
@@ -39,52 +41,6 @@ class Figure:
     unit: Unit = Unit.COUNT
     label: str = ""
     """What it is, in a few words, for a reader who does not know the key."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """How one column of a :class:`Table` is to be read."""
-
-    unit: Unit = Unit.COUNT
-    label: str = ""
-    """Heading on screen; the column's name where empty."""
-    priority: int = 1
-    """0: always shown; 1: shown where the width allows it; 2: never on screen, only in data."""
-
-
-@dataclass
-class Table:
-    """A named DataFrame whose columns have units. Rows stand in the order they should be read."""
-
-    frame: pd.DataFrame
-    columns: Mapping[str, Column]
-    title: str = ""
-    note: str = ""
-    detail: bool = False
-    """Too long for a screen: in data only."""
-
-    @staticmethod
-    def of(title: str, columns: Mapping[str, tuple[Any, Column]], *, detail: bool = False) -> Table:
-        """A table from its columns: by name their values, equally many, and their description."""
-        return Table(
-            pd.DataFrame({name: values for name, (values, _) in columns.items()}),
-            {name: column for name, (_, column) in columns.items()},
-            title,
-            detail=detail,
-        )
-
-    def largest_first(self, key: str, *names: str) -> Table:
-        """The same rows by descending ``key``, and by ``names`` in turn where that is equal."""
-        self.frame = self.frame.sort_values(
-            [key, *names], ascending=[False] + [True] * len(names), ignore_index=True
-        )
-        return self
-
-    def __post_init__(self) -> None:
-        missing = [name for name in self.columns if name not in self.frame.columns]
-        extra = [name for name in self.frame.columns if name not in self.columns]
-        if missing or extra:
-            raise ValueError(f"{self.title!r}: columns missing {missing}, undescribed {extra}")
 
 
 class CheckStatus(enum.Enum):
@@ -163,18 +119,37 @@ class Gap:
     """Which figures are affected and in which direction."""
 
 
-@dataclass
-class Result:
-    """What one analysis found on one target."""
+@dataclass(kw_only=True)
+class Answer:
+    """What an analysis says of one kernel, without saying of which."""
 
-    analysis: str
-    target: str
-    kernel: str
-    live: bool = False
     summary: dict[str, Figure] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
     checks: list[Check] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     measures: bool = True
-    """Whether its figures are measured, so that it has to be said when none was checked."""
+    """Whether its figures are measured, so that a lack of checks must be reported."""
+    source: str = ""
+    """What was read where there is no target, such as the path of a log."""
+
+
+@dataclass
+class Result(Answer):
+    """The answer of one analysis on one target."""
+
+    analysis: str
+    target: str
+    kernel: str
+    """Kernel release."""
+    live: bool = False
+
+
+def nonzero_gaps(*gaps: Gap) -> list[Gap]:
+    """Return the gaps that occurred: those whose count is not 0."""
+    return [gap for gap in gaps if gap.count]
+
+
+def ratio(part: float, whole: float) -> float:
+    """Return ``part / whole``, or 0 if ``whole`` is 0."""
+    return part / whole if whole else 0.0

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs an analysis on a target or a program; converts what goes wrong into one sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import drgn
+
+from kcensus.analyses import Analysis, AnalysisError
+from kcensus.engine.memory import CHUNK_BYTES
+from kcensus.engine.slub.slabs import UnsupportedAllocator
+from kcensus.kernel.kernel import Kernel
+from kcensus.progress import Progress
+from kcensus.results import Answer, Gap, Result
+from kcensus.sources import Target
+from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.model import kernel_release
+
+_MAX_JOBS = 8
+"""Reading is bound by memory from there on, and each process costs some of it."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What analyses work on: a kernel, and the target it was opened from."""
+
+    kernel: Kernel
+    target: Target | None = None
+    """None for a program that was opened elsewhere, and where there is none."""
+
+    @staticmethod
+    def of(
+        target: Target,
+        *,
+        progress: Progress | None = None,
+        jobs: int | None = None,
+        chunk_bytes: int | None = None,
+    ) -> Context:
+        """Make the context of analyses on ``target``.
+
+        :param jobs: worker processes; by default as many as pay. Never more than one where the
+            target cannot be shared between processes
+        :param chunk_bytes: upper bound of one bulk read
+        """
+        kernel = Kernel(
+            target.prog,
+            live=target.live,
+            jobs=_jobs(target, jobs),
+            chunk_bytes=chunk_bytes or CHUNK_BYTES,
+            progress=progress,
+        )
+        return Context(kernel, target)
+
+    @staticmethod
+    def without_target(progress: Progress | None = None) -> Context:
+        """Make the context of an analysis that does without a target: an empty program."""
+        return Context(Kernel(drgn.Program(), progress=progress))
+
+    def load_modules(self, analyses: Sequence[Analysis]) -> None:
+        """Load the module debug info of several analyses before the first of them runs.
+
+        What one of them reads is shared with the others, so it must not depend on their order.
+        """
+        names = {name for analysis in analyses for name in analysis.modules}
+        if self.target is not None and names:
+            self.target.need_modules(*sorted(names))
+
+    def run(self, analysis: Analysis, **params: Any) -> Result:
+        """Run an analysis.
+
+        :param params: values of its :attr:`Analysis.params`; the default of those left out
+        :raises AnalysisError: the question cannot be answered
+        :raises BadCapsule: the capsule is damaged
+        """
+        gaps = self._gaps(analysis)
+        defaults = {param.name: param.default for param in analysis.params}
+        try:
+            answer = analysis.load()(self.kernel, **{**defaults, **params})
+        except (UnsupportedAllocator, NotRecorded) as error:
+            raise AnalysisError(str(error)) from error
+        except LookupError as error:
+            raise AnalysisError(
+                f"the debug info or the memory model of this kernel lacks what {analysis.name} "
+                f"needs: {error}"
+            ) from error
+        except drgn.FaultError as error:
+            raise AnalysisError(
+                f"memory that {analysis.name} cannot do without is unreadable: {error}"
+            ) from error
+        return self._result(analysis.name, replace(answer, gaps=gaps + answer.gaps))
+
+    def _gaps(self, analysis: Analysis) -> list[Gap]:
+        """Return what the analysis has to do without on this target."""
+        if self.target is None:
+            return []
+        gaps = [
+            Gap(
+                "module debug info",
+                sentence,
+                1,
+                "what only this module's types describe is missing",
+            )
+            for sentence in (
+                self.target.need_modules(*analysis.modules) if analysis.modules else ()
+            )
+        ]
+        recorded_for = self.target.recorded_for
+        if recorded_for is not None and analysis.name not in recorded_for:
+            gaps.append(
+                Gap(
+                    "capsule without this analysis",
+                    f"it was recorded for {', '.join(recorded_for) or 'nothing'}",
+                    1,
+                    "any figure may lack what is not in the capsule; record the vmcore again with "
+                    f"`kcensus capsule create VMCORE OUT --analyses {analysis.name}`",
+                )
+            )
+        return gaps
+
+    def _result(self, name: str, answer: Answer) -> Result:
+        parts = {key: value for key, value in vars(answer).items() if key != "source"}
+        if self.target is not None:
+            identity = self.target.name, self.target.kernel
+        elif self.kernel.prog.platform is None:
+            identity = answer.source or "(no target)", ""
+        else:
+            identity = "(program)", kernel_release(self.kernel.prog)
+        return Result(name, *identity, self.kernel.live, **parts)
+
+
+def _jobs(target: Target, wanted: int | None) -> int:
+    """Return how many worker processes pay: they do where decompression is the work."""
+    if not target.shareable:
+        return 1
+    if wanted is not None:
+        return wanted
+    return min(len(os.sched_getaffinity(0)), _MAX_JOBS) if target.compressed else 1

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One kernel, and what has been read of it so far."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, TypeVar
+
+import drgn
+from drgn.helpers.linux.mm import totalram_pages
+
+from kcensus.engine.memory import CHUNK_BYTES, Memory
+from kcensus.engine.slub.slabs import SlabMap
+from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS
+from kcensus.progress import Progress, SilentProgress
+
+T = TypeVar("T")
+
+
+class Kernel:
+    """The kernel that a program reads, shared by all that ask about it.
+
+    Nothing is read before it is asked for, and then only once: the slab map and its one pass over
+    the ``struct page`` array, and whatever a reader decorated with :func:`once` returns.
+
+    :param prog: program of a Linux kernel
+    :param live: whether the kernel may change while it is read
+    :param jobs: worker processes for bulk reads; 1 where they cannot share the program
+    :param chunk_bytes: upper bound of one bulk read
+    :param progress: is told how far long reads are
+    """
+
+    def __init__(
+        self,
+        prog: drgn.Program,
+        *,
+        live: bool = False,
+        jobs: int = 1,
+        chunk_bytes: int = CHUNK_BYTES,
+        progress: Progress | None = None,
+    ) -> None:
+        self.prog = prog
+        self.live = live
+        self.jobs = jobs
+        self.chunk_bytes = chunk_bytes
+        self.progress = progress or SilentProgress()
+        self._read: dict[Callable[[Kernel], Any], Any] = {}
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bulk access to the kernel's memory."""
+        return Memory(self.prog, self.chunk_bytes, jobs=self.jobs, progress=self.progress)
+
+    @cached_property
+    def slab_map(self) -> SlabMap:
+        """The slab caches, and where the slabs of each are.
+
+        :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
+        :raises LookupError: its memory model is not supported, or its debug info is incomplete
+        """
+        return SlabMap(self.memory, VECTOR_MEMBERS)
+
+    @cached_property
+    def ram_bytes(self) -> int:
+        """``totalram_pages()`` in bytes."""
+        return int(totalram_pages(self.prog)) << self.memory.page_shift
+
+
+def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:
+    """Make a reader remember what it read of a kernel, so that all who ask share it."""
+
+    @functools.wraps(read)
+    def remembered(kernel: Kernel) -> T:
+        known = kernel._read
+        if read not in known:
+            known[read] = read(kernel)
+        value: T = known[read]
+        return value
+
+    return remembered

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs analyses on programs and targets, and makes analyses of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import drgn
+
+from kcensus.analyses import Analysis, analyses
+from kcensus.analyses.runner import Context
+from kcensus.kernel.kernel import Kernel
+from kcensus.results import Answer, Result
+
+_functions: dict[str, Callable[..., Answer]] = {}
+
+
+def on(prog: drgn.Program, **options: Any) -> Context:
+    """Make a context of a program that was opened elsewhere; options as :class:`Kernel` has."""
+    return Context(Kernel(prog, **options))
+
+
+def runner(name: str) -> Callable[..., Result]:
+    """Return a function that runs the analysis ``name`` on a context."""
+
+    def run(context: Context, **params: Any) -> Result:
+        return context.run(analyses()[name], **params)
+
+    return run
+
+
+def analysis_of(name: str, function: Callable[..., Answer], **metadata: Any) -> Analysis:
+    """Make an analysis of a function."""
+    key = f"function_{len(_functions)}"
+    _functions[key] = function
+    return Analysis(name, metadata.pop("question", name), f"{__name__}:{key}", **metadata)
+
+
+def __getattr__(name: str) -> Callable[..., Answer]:
+    try:
+        return _functions[name]
+    except KeyError:
+        raise AttributeError(name) from None
