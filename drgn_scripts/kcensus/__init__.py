@@ -1,30 +1,58 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """kcensus: a census of kernel memory and I/O, on live kernels and vmcores.
 
->>> from kcensus import objects, open_target
->>> prog = open_target("vmcore").prog
->>> objects(prog, "struct dentry", ["d_inode", "d_flags", "d_parent"])
+>>> import kcensus
+>>> target = kcensus.open_target("sample")  # a vmcore, a capsule, None for the running kernel
+>>> kcensus.slab(target).tables["caches"]["cache"].iloc[0]
+'kcopyd_job'
+>>> kcensus.objects(target, "struct dentry", ["d_flags"], where="d_flags == 0").empty
+True
+
+There is one function per analysis, named like its command: ``kcensus.slab``, ``kcensus.dentries``,
+``kcensus.list_lru``, ``kcensus.kcopyd``. Each takes a target or any :class:`drgn.Program`, and
+returns a :class:`kcensus.Result`. ``kcensus.report`` runs all of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any
 
-if TYPE_CHECKING:
-    from kcensus.engine.frame import objects
-    from kcensus.sources import open_target
+_PLACES = {
+    "AnalysisError": "analyses",
+    "IncompleteWarning": "api.objects",
+    "MergedCacheWarning": "api.objects",
+    "Report": "api.answers",
+    "Result": "api.answers",
+    "TargetError": "sources",
+    "as_object": "api.objects",
+    "objects": "api.objects",
+    "open_target": "sources",
+    "patches": "api.answers",
+    "paths": "api.paths",
+    "report": "api.answers",
+}
+"""Where each public name is defined. It is imported when it is first used: NumPy and pandas take a
+second to load, which ``kcensus --help`` does not need."""
 
-__all__ = ["objects", "open_target"]
+
+def _analyses() -> dict[str, Any]:
+    """Return the analyses by the names of their functions."""
+    from kcensus.analyses import analyses
+
+    return {name.replace("-", "_"): analysis for name, analysis in analyses().items()}
 
 
 def __getattr__(name: str) -> Any:
-    # NumPy and pandas take a second to load, which `kcensus --help` need not wait for.
-    if name == "objects":
-        from kcensus.engine.frame import objects
+    if name in _PLACES:
+        value = getattr(importlib.import_module(f"kcensus.{_PLACES[name]}"), name)
+    elif not name.startswith("_") and (analysis := _analyses().get(name)):
+        value = importlib.import_module("kcensus.api.answers").analysis_function(analysis)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
-        return objects
-    if name == "open_target":
-        from kcensus.sources import open_target
 
-        return open_target
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES, *_analyses()})

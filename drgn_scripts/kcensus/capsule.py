@@ -16,7 +16,7 @@ from kcensus.patches import Prober, ask_everything, load, modules
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction.pseudonyms import new_key
 from kcensus.redaction.redaction import Redaction
-from kcensus.report import report
+from kcensus.reports import report
 from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule.recorder import Recorder
 

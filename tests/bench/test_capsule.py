@@ -10,7 +10,7 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.capsule import create
 from kcensus.progress import SilentProgress
-from kcensus.report import report as run_all
+from kcensus.reports import report as run_all
 from kcensus.sources import open_target
 from tests.bench.timing import best, report
 from tests.lab import build

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
 
-from kcensus.engine.frame import find_caches, objects
+from kcensus.api.objects import objects
 from kcensus.engine.memory import CHUNK_BYTES, Memory
+from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.sources import open_target
 from tests.bench.timing import best, report

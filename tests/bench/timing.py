@@ -45,9 +45,9 @@ def peak_memory(body: str, vmcore: Path, debug: list[Path]) -> int:
 import json, sys
 from pathlib import Path
 import numpy, pandas, drgn.helpers.linux
-import kcensus.engine.frame, kcensus.analyses.slab.run
+import kcensus.api.objects, kcensus.analyses.slab.run
 from tests.running import on, runner
-from kcensus.engine.frame import objects
+from kcensus.api.objects import objects
 from kcensus.sources import open_target
 
 def status(key):

@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 from drgn.helpers.linux.mm import follow_phys
 
-from kcensus.engine.frame import IncompleteWarning, find_caches, objects
+from kcensus.api.objects import IncompleteWarning, objects
 from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from kcensus.engine.frame import IncompleteWarning, objects
+from kcensus.api.objects import IncompleteWarning, objects
 from kcensus.sources import open_target
 from tests.lab import live
 

@@ -26,7 +26,7 @@ from kcensus.progress import SilentProgress
 from kcensus.redaction.redaction import Redaction
 from kcensus.redaction.user_names import kernel_words
 from kcensus.render.json import write_json
-from kcensus.report import report
+from kcensus.reports import report
 from kcensus.results import Result
 from kcensus.results.tables import Table
 from kcensus.sources import Target, open_target

@@ -24,7 +24,7 @@ from kcensus.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from kcensus.report import Report
+    from kcensus.reports import Report
 
 _HELP = """What changed between two kernels, or two dumps of one?
 
@@ -65,7 +65,7 @@ def _run(before: str, after: str, analyses: str | None, **values: Any) -> Exit:
 
 def _examined(target: str, names: str | None, reading: Reading) -> Report:
     from kcensus.commands.shared import chosen_analyses
-    from kcensus.report import report
+    from kcensus.reports import report
 
     with opened(target, reading) as (opened_target, progress):
         return report(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kcensus.patches import Catalogue
     from kcensus.patches.model import Detected
     from kcensus.progress import Progress
-    from kcensus.report import Report
+    from kcensus.reports import Report
     from kcensus.results import Result
     from kcensus.sources import Target
 
@@ -112,7 +112,7 @@ def examine(
     """
     from kcensus.analyses import analyses
     from kcensus.patches.price import analyses_wanted
-    from kcensus.report import report
+    from kcensus.reports import report
 
     lacking, detected = _detect(target, catalogue)
     wanted = analyses_wanted(catalogue, detected) if prices else ()

@@ -34,7 +34,7 @@ from kcensus.text import printable
 if TYPE_CHECKING:
     from kcensus.patches import Catalogue
     from kcensus.progress import Progress
-    from kcensus.report import Report
+    from kcensus.reports import Report
     from kcensus.sources import Target
 
 _EXAMPLES = (
@@ -95,7 +95,7 @@ def examine(
     :param options: for :meth:`kcensus.analyses.runner.Context.of`
     """
     from kcensus.analyses import analyses
-    from kcensus.report import attempt, report
+    from kcensus.reports import attempt, report
 
     made = report(target, analyses().values(), progress=progress, **options)
     judge = functools.partial(patches.judge, target, catalogue, made)

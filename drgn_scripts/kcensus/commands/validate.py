@@ -126,7 +126,7 @@ def measured(
     from kcensus.kernel.machine import machine
     from kcensus.patches import Prober, detect, modules
     from kcensus.patches.validate import Side
-    from kcensus.report import report
+    from kcensus.reports import report
 
     validation = patch.validation
     assert validation is not None

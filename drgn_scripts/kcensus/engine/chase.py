@@ -40,7 +40,7 @@ class Damage:
         return sum(len(lanes) for kind in self._kinds() for lanes in kind)
 
     def lanes(self) -> Lanes:
-        """The lanes that were cut short, ascending."""
+        """Return the lanes that were cut short, ascending."""
         parts = [lanes for kind in self._kinds() for lanes in kind]
         return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
@@ -67,7 +67,7 @@ def chase(
     """
     lanes: Lanes = np.flatnonzero(heads if ends is None else (heads != 0) & (heads != ends))
     nodes = heads[lanes]
-    # Brent: the hare is compared with where it stood at the last power of two of steps. All
+    # Brent: the hare is compared with its place at the last power of two of steps. All
     # lanes have taken the same number of steps, so one counter does for all of them.
     marks, lap, steps = nodes, 1, 0
     for _ in range(limit):
@@ -93,7 +93,7 @@ def chase(
 
 
 def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[Words, int]:
-    """All nodes of one ``list_head``, in its order.
+    """Return all nodes of one ``list_head``, in its order.
 
     The list is followed both ways, so that one unreadable node costs only itself.
 
@@ -118,7 +118,7 @@ def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[
 
 
 def pointer_step(memory: Memory, link: Layout, name: str, faults: Faults) -> Step:
-    """A step that reads the next pointer as member ``name`` of a layout at each node."""
+    """Return a step that reads the next pointer as member ``name`` of a layout at each node."""
 
     offset = link.fields[name].offset
 

@@ -54,7 +54,7 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
 
 
 def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
-    """The fields by where they lie: no group reaches over a page on which none of it is."""
+    """Return the fields by where they lie: no group reaches over a page on which none of it is."""
     groups: list[dict[str, Field]] = []
     start = 0
     for name, field in sorted(layout.fields.items(), key=lambda item: item[1].offset):
@@ -194,7 +194,7 @@ def _blocks(
 
 
 def plausible(addresses: Words, span: int) -> Mask:
-    """Which addresses can be the kernel's: in the upper half, and not wrapping around.
+    """Return which addresses can be the kernel's: in the upper half, and not wrapping around.
 
     A dump may serve low addresses as if they were physical, so following a damaged pointer there
     would give plausible nonsense instead of a fault.

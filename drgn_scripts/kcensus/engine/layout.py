@@ -55,7 +55,10 @@ class Layout:
     fields: Mapping[str, Field]
 
     def dtype(self, itemsize: int | None = None) -> np.dtype[Any]:
-        """A structured dtype of all fields; ``itemsize`` is the stride, the struct's by default."""
+        """Return a structured dtype of all fields.
+
+        :param itemsize: the stride; the size of the struct by default
+        """
         return np.dtype(
             {
                 "names": list(self.fields),
@@ -66,7 +69,7 @@ class Layout:
         )
 
     def column(self, records: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """The column ``name`` of an array of :meth:`dtype`; a view, unless it is a bit field."""
+        """Return column ``name`` of an array of :meth:`dtype`: a view, unless it is a bit field."""
         return self.decode(name, records[name])
 
     def decode(self, name: str, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -97,7 +100,8 @@ def layout(
     :param members: member paths, or names mapped to a path or to alternatives
     :param optional: the same for members that this kernel may not have; they are then not in the
         layout
-    :raises LayoutError: a member does not exist, or is no scalar, pointer, or array of ``char``
+    :raises LayoutError: a member does not exist, or is not a scalar, a pointer or an array of
+    ``char``
     :raises LookupError: the type does not exist
     """
     type_ = prog.type(type_name) if isinstance(type_name, str) else type_name
@@ -120,8 +124,28 @@ def layout(
     return Layout(type_.type_name(), drgn.sizeof(type_), fields)
 
 
+def element_paths(type_: drgn.Type, path: str) -> list[str]:
+    """Return the member paths of the elements of an array; ``path`` itself if it is not one.
+
+    Arrays of ``char`` are one column, and stay.
+
+    :raises LayoutError: ``path`` is not a member path
+    """
+    member = _resolve(type_, path)
+    if member is None:
+        return [path]
+    array = _unaliased(member[0])
+    if array.kind != TypeKind.ARRAY or not array.length:
+        return [path]
+    element = _unaliased(array.type)
+    if element.kind == TypeKind.INT and element.size == 1:
+        return [path]
+    names = (f"{path}[{index}]" for index in range(array.length))
+    return [name for each in names for name in element_paths(type_, each)]
+
+
 def word_dtype(prog: drgn.Program) -> np.dtype[Any]:
-    """The dtype of the program's ``unsigned long`` and pointers, which have 64 bits."""
+    """Return the dtype of the program's ``unsigned long`` and pointers, which have 64 bits."""
     return _dtype("u8", _little_endian(prog))
 
 
@@ -139,7 +163,7 @@ def _first(type_: drgn.Type, path: Path, little: bool) -> Field | None:
 
 
 def _resolve(type_: drgn.Type, path: str) -> tuple[drgn.Type, int, int | None] | None:
-    """The type, the bit offset and the bit-field width of a member; None if it does not exist."""
+    """Return type, bit offset and bit-field width of a member; None if it does not exist."""
     bit_offset = 0
     bit_size: int | None = None
     position = 0
@@ -185,7 +209,9 @@ def _field(path: str, type_: drgn.Type, bit_offset: int, bits: int | None, littl
                 shift = within if little else 8 * width - within - bits
                 signed = _is_signed(_unaliased(type_))
                 return Field(path, offset, _dtype(f"u{width}", little), shift, bits, signed)
-        raise LayoutError(f"{path} is a bit field across 64-bit words, which is no column")
+        raise LayoutError(
+            f"{path} is a bit field across 64-bit words, which does not fit in a column"
+        )
     return Field(path, bit_offset // 8, _scalar(path, _unaliased(type_), little))
 
 
@@ -216,7 +242,7 @@ def _scalar(path: str, type_: drgn.Type, little: bool) -> np.dtype[Any]:
         names = [member.name for member in type_.members if member.name]
         inside = f": name a member of it, as in {path}.{names[0]}" if names else ""
         raise LayoutError(f"{path} is a {type_.type_name()}{inside}")
-    raise LayoutError(f"{path} is a {type_.type_name()}, which is no column")
+    raise LayoutError(f"{path} is a {type_.type_name()}, which does not fit in a column")
 
 
 def _dtype(code: str, little: bool) -> np.dtype[Any]:

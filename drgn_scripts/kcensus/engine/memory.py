@@ -61,11 +61,11 @@ class Memory:
         self._direct_map = self._find_direct_map()
 
     def _find_direct_map(self) -> range:
-        """Virtual addresses that are better read by their physical address; none if unknown.
+        """Return the virtual addresses that are faster read by physical address; none if unknown.
 
         Where drgn walks the kernel's page tables, as for QEMU's dumps, that is half of the time of
         reading a page. Where the dump or its reader knows virtual addresses, it is the other way
-        round. So both are tried, with a page that every dump has: that of some task.
+        round. So both are tried, with a page that every dump has: the page of a task.
         """
         start = int(pfn_to_virt(self.prog, 0))
         direct = range(start, int(pfn_to_virt(self.prog, self.prog["max_pfn"])))
@@ -80,7 +80,7 @@ class Memory:
         return direct if slower else range(0)
 
     def _seconds(self, address: int, physical: bool) -> float:
-        """The least time that reading a word took in a few tries."""
+        """Return the least time that reading a word took in a few tries."""
         return min(timeit.repeat(lambda: self.prog.read(address, 8, physical), number=1, repeat=9))
 
     def each(self, title: str, work: Callable[[int], T], tasks: int) -> Iterator[T]:

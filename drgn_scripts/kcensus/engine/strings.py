@@ -14,7 +14,7 @@ _LENGTHS = (64, 256, 4096)
 
 
 def c_strings(memory: Memory, addresses: Words, faults: Faults) -> list[bytes | None]:
-    """The NUL-terminated string at each address.
+    """Return the NUL-terminated string at each address.
 
     :return: None where it could not be read, or has no end within 4096 bytes; the bytes are what
         the kernel has, not safe to print

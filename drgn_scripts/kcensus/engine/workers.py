@@ -21,7 +21,7 @@ _work: Callable[[int], Any] | None = None
 
 
 def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
-    """Results of ``work(0)`` … ``work(tasks - 1)``, in order.
+    """Yield results of ``work(0)`` … ``work(tasks - 1)``, in order.
 
     With more than one job, forked processes share the program and its debug information, which
     would take seconds to open again; ``work`` may be a closure, its result must be picklable.

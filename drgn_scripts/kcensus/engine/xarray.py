@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """XArrays: the entries of many of them at once, level by level.
 
-drgn's ``xa_for_each()`` takes 7 µs an entry, and tells nothing of the nodes.
+drgn's ``xa_for_each()`` takes 7 µs an entry, and does not return the nodes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SMALLEST_NODE = np.uint64(4096)
 
 @dataclass(frozen=True)
 class XBlock:
-    """Some nodes, and the entries that stand in them."""
+    """Some nodes, and the entries in them."""
 
     node_lane: Lanes
     node: Words
@@ -49,7 +49,9 @@ class XDamage:
 
 
 class XArrayWalk:
-    """Walks ``struct xarray`` (and since 4.20 whatever is made of it: IDRs, IDAs).
+    """Walks ``struct xarray``, which IDRs, IDAs and radix trees are made of since Linux kernel
+    commit
+    f8d5d0cc145c ("xarray: Add definition of struct xarray") (in v4.20).
 
     :raises LookupError: the kernel has no XArray
     """
@@ -68,7 +70,7 @@ class XArrayWalk:
         self.batch = max(memory.chunk_bytes // (self.length * 8), 1)
 
     def blocks(self, heads: Words) -> Iterator[XBlock]:
-        """All nodes and entries, a bounded number at a time, in no order that means anything.
+        """Yield all nodes and entries, a bounded number at a time, in no order that means anything.
 
         :param heads: ``xa_head`` of each array
         """
@@ -109,7 +111,7 @@ class XArrayWalk:
     def _level(
         self, lane: Lanes, node: Words, base: Words, shift: int
     ) -> tuple[XBlock, tuple[Lanes, Words, Words, Words]]:
-        """What stands in the slots of nodes of one level."""
+        """Return what stands in the slots of nodes of one level."""
         slots, readable = gather_arrays(
             self.memory, node + self.slots, self.length, self.word, self.faults
         )

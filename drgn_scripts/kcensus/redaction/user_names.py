@@ -19,10 +19,10 @@ from drgn.helpers.linux.mm import follow_phys
 from drgn.helpers.linux.module import for_each_module
 from drgn.helpers.linux.pid import for_each_task
 
-from kcensus.engine.frame import find_caches
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Bytes, Faults, Mask, Words
+from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.idr import idr_entries

@@ -20,7 +20,7 @@ from kcensus.results.tables import Show, Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:
-    from kcensus.report import Report
+    from kcensus.reports import Report
 
 _MOST_ROWS = 1000
 """Of a table on the page; the data faces have all."""

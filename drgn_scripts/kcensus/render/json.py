@@ -18,7 +18,7 @@ from kcensus.results.tables import Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:
-    from kcensus.report import Report
+    from kcensus.reports import Report
 
 
 def _dumps(value: Any) -> str:

@@ -26,7 +26,7 @@ from kcensus.results.tables import Column, Show, Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:
-    from kcensus.report import Report, Section
+    from kcensus.reports import Report, Section
 
 _UNBOUNDED = 1 << 16
 """Width where there is no terminal: no line of a table is ever wrapped."""

@@ -19,7 +19,7 @@ from kcensus import cli
 from kcensus.analyses import AnalysisError
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import SilentProgress
-from kcensus.report import report
+from kcensus.reports import report
 from kcensus.results import Answer, Figure, Finding, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.sources import Target, TargetError, open_target, sample

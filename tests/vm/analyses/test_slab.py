@@ -16,7 +16,7 @@ from drgn.helpers.linux.slab import (
 )
 
 from kcensus.analyses.slab.figures import NO_MEMCG
-from kcensus.engine.frame import MergedCacheWarning, objects
+from kcensus.api.objects import MergedCacheWarning, objects
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport, SlabMap

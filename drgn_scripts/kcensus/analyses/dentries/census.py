@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.dentries.name_patterns import Families, families, merged, trimmed
-from kcensus.engine.frame import find_caches
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import Layout
 from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, visit
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.engine.slub.slots import Slots

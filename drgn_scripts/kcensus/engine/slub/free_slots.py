@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Free slots of slabs: memory that is nobody's, with whatever was there before."""
+"""Free slots of slabs: memory without an owner, with remains of what was there before."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class FreeSlots:
     size: npt.NDArray[np.int64]
     """Bytes."""
     link: npt.NDArray[np.int64]
-    """Where in the slot the pointer to the next free one stands, -1 for a slot that has none."""
+    """Offset in the slot of the pointer to the next free one, -1 for a slot that has none."""
 
     def __len__(self) -> int:
         return len(self.address)
 
 
 def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> FreeSlots:
-    """The free slots of all slabs that lie, at least partly, on some pages.
+    """Return the free slots of all slabs that lie, at least partly, on some pages.
 
     :param frames: true for the page frames wanted; what is beyond its end is not
     :param report: takes note of what could not be read; slots of which it is not known whether
@@ -42,7 +42,7 @@ def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> FreeSlots
     last = np.minimum(first + slab_map.slab_pages(slabs), len(frames))
     slabs = slabs[wanted[last] != wanted[np.minimum(first, len(frames))]]
     found: list[_Columns] = []
-    # All that caches differ in here is where the pointer stands, so there are few kinds of them.
+    # Caches differ here only in the offset of the pointer, so there are few kinds of them.
     offsets = slab_map.column("free_offset")[slabs.cache]
     for offset in np.unique(offsets).tolist():
         search = _Search(slab_map, int(offset))
@@ -74,7 +74,7 @@ class _Search:
         self.columns = Layout("free object", offset + 8, {"link": replace(word, offset=offset)})
 
     def free(self, view: View, _report: ScanReport) -> _Columns:
-        """What :class:`FreeSlots` has, for some slabs."""
+        """Return what :class:`FreeSlots` has, for some slabs."""
         free = ~view.allocated & view.readable[:, None]
         row = np.nonzero(free)[0]
         address = view.address()[free]

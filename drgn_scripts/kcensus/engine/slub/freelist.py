@@ -14,15 +14,17 @@ from kcensus.engine.memory import Words
 class FreelistCode:
     """How the free objects of the slab caches point to the next free one.
 
-    Without CONFIG_SLAB_FREELIST_HARDENED the pointer stands there as it is. With it (4.14), it is
-    XORed with ``kmem_cache.random`` and with the address at which it stands; 1ad53d9fa3f6 (5.7,
-    and all stable branches) swaps the bytes of that address first. No type tells the two apart.
+    Without CONFIG_SLAB_FREELIST_HARDENED, a pointer is stored as it is. With it, since Linux kernel
+    commit 2482ddec670f ("mm: add SLUB free list pointer obfuscation") (in v4.14), it is XORed with
+    ``kmem_cache.random`` and with the address at which it is stored. Since Linux kernel commit
+    1ad53d9fa3f6 ("slub: improve bit diffusion for freelist ptr obfuscation") (in v5.7 and stable
+    branches), the bytes of that address are swapped first. No type distinguishes the two.
     """
 
     swab: bool = True
 
     def decode(self, stored: Words, place: Words, secret: Words | np.uint64) -> Words:
-        """The next free object.
+        """Return the next free object.
 
         :param stored: the words in memory
         :param place: the addresses they were read from

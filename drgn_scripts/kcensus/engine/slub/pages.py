@@ -22,14 +22,17 @@ PageRecords: TypeAlias = npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]
 """Struct pages by column: an array of :attr:`PageMap.layout`'s dtype, or gathered columns."""
 
 _PAGE_MEMBERS = {
-    # 53fbef56e07d (6.18) wrapped the word in memdesc_flags_t.
+    # Since Linux kernel commit 53fbef56e07d ("mm: introduce memdesc_flags_t") (in v6.18), the word
+    # is inside a memdesc_flags_t.
     "flags": ("flags.f", "flags"),
     "mapcount": ("_mapcount.counter",),
 }
 _PAGE_OPTIONAL = {
-    # 1d798ca3f164 (4.4) marks a tail by bit 0 of this word; d50569612c29 (7.1) renamed it.
+    # Since Linux kernel commit 1d798ca3f164 ("mm: make compound_head() robust") (in v4.4), bit 0 of
+    # this word marks a tail. Linux kernel commit d50569612c29 ("mm: rename the 'compound_head'
+    # field in the 'struct page' to 'compound_info'") (in v7.1) renamed it.
     "compound": ("compound_info", "compound_head"),
-    # Before 4.4 a tail names its head here and has PG_tail in its flags.
+    # Before that commit, a tail points to its head here and has PG_tail in its flags.
     "first_page": ("first_page",),
 }
 
@@ -50,12 +53,12 @@ class PageChunk:
     count: int
 
     def records(self, layout: Layout, stride: int) -> npt.NDArray[Any]:
-        """The structs as an array with the layout's dtype."""
+        """Return the structs as an array with the layout's dtype."""
         return self.raw[: self.count * stride].view(layout.dtype(stride))
 
 
-_MOST_SECTION_BITS = 34
-"""Of SECTION_SIZE_BITS; x86 has 27, other machines up to 30."""
+_MAX_SECTION_BITS = 34
+"""Upper bound of SECTION_SIZE_BITS; x86 has 27, other machines up to 30."""
 
 
 def _check_sections(prog: drgn.Program) -> None:
@@ -64,7 +67,7 @@ def _check_sections(prog: drgn.Program) -> None:
     :raises LookupError: they have one
     """
     if "SECTION_SIZE_BITS" in prog and not 21 <= int(prog["SECTION_SIZE_BITS"]) <= (
-        _MOST_SECTION_BITS
+        _MAX_SECTION_BITS
     ):
         raise LookupError("the memory sections of this kernel have an impossible size")
 
@@ -97,7 +100,7 @@ class PageMap:
         return sum(end - start for start, end in self.ranges)
 
     def chunk_spans(self) -> list[tuple[int, int]]:
-        """The array cut into bulk reads: (first page frame, count).
+        """Return the array cut into bulk reads: (first page frame, count).
 
         Cuts are aligned so that no compound page of any order straddles two chunks.
         """
@@ -133,20 +136,20 @@ class PageMap:
             yield self.read(start, count, faults)
 
     def virt(self, pfn: npt.NDArray[np.int64]) -> Words:
-        """Direct map addresses of page frames."""
+        """Return direct map addresses of page frames."""
         return (pfn.astype(np.uint64) << np.uint64(self.page_shift)) + np.uint64(self.direct_map)
 
     def pfn(self, address: Words) -> npt.NDArray[np.int64]:
-        """Page frame numbers of direct map addresses; meaningless for other addresses."""
+        """Return page frame numbers of direct map addresses; meaningless for other addresses."""
         offset = address - np.uint64(self.direct_map)
         return (offset >> np.uint64(self.page_shift)).astype(np.int64)
 
     def struct_page(self, pfn: npt.NDArray[np.int64]) -> Words:
-        """Addresses of the struct pages of page frames."""
+        """Return addresses of the struct pages of page frames."""
         return pfn.astype(np.uint64) * np.uint64(self.struct_size) + np.uint64(self.base)
 
     def valid(self, pfn: npt.NDArray[np.int64]) -> Mask:
-        """Which page frames have a struct page."""
+        """Return which page frames have a struct page."""
         if not self.ranges:
             return np.zeros(len(pfn), np.bool_)
         starts = np.array([start for start, _ in self.ranges])
@@ -156,7 +159,7 @@ class PageMap:
         return found
 
     def is_tail(self, records: PageRecords) -> Mask:
-        """Which struct pages are tails of a compound page."""
+        """Return which struct pages are tails of a compound page."""
         return self._tail(records[self._tail_word])
 
     @cached_property
@@ -174,7 +177,7 @@ class PageMap:
         return tail
 
     def head(self, pfn: npt.NDArray[np.int64], records: PageRecords) -> Words:
-        """Addresses of the struct pages of the compound heads, given the pages' own records."""
+        """Return the struct page addresses of compound heads, given the pages' own records."""
         own = self.struct_page(pfn)
         if "compound" not in self.layout:
             return np.where(self.is_tail(records), records["first_page"], own)
@@ -185,7 +188,8 @@ class PageMap:
 
     @cached_property
     def _compound_is_mask(self) -> bool:
-        # 8c846c879e22 (7.1): with a struct page of a power of two and HugeTLB vmemmap
+        # Since Linux kernel commit 8c846c879e22 ("mm: rework compound_head() for power-of-2
+        # sizeof(struct page)") (in v7.1), with a struct page of a power of two and HugeTLB vmemmap
         # optimization, a tail holds a mask instead of its head's address.
         power = self.struct_size & (self.struct_size - 1) == 0
         return power and self.memory.prog.type("struct zone").has_member("vmemmap_tails")
@@ -195,8 +199,8 @@ class PageMap:
 
     @cached_property
     def _slab_value(self) -> int | None:
-        # 46df8e73a4a3 (6.10) freed PG_slab: a slab page is told by the value that overlays
-        # _mapcount, which the kernel exports for makedumpfile.
+        # Since Linux kernel commit 46df8e73a4a3 ("mm: free up PG_slab") (in v6.10), slab pages have
+        # a page type, which overlays _mapcount and which the kernel exports for makedumpfile.
         text = self.memory.prog["VMCOREINFO"].string_()
         match = re.search(rb"^NUMBER\(PAGE_SLAB_MAPCOUNT_VALUE\)=(-?\d+)$", text, re.MULTILINE)
         return int(match.group(1)) if match else None
@@ -206,7 +210,7 @@ class PageMap:
         return np.uint64(1 << min(self._enum("PG_slab"), 63))
 
     def is_slab(self, records: PageRecords) -> Mask:
-        """Which struct pages are the head of a slab."""
+        """Return which struct pages are the head of a slab."""
         if self._slab_value is not None:
             slab: Mask = records["mapcount"] == np.int32(self._slab_value)
         else:
@@ -217,7 +221,11 @@ class PageMap:
 
     @cached_property
     def marks_large_kmalloc(self) -> bool:
-        """Whether pages of a kmalloc() beyond the largest slab cache can be recognised (6.15)."""
+        """Whether pages of a kmalloc() beyond the largest slab cache can be recognised.
+
+        Since Linux kernel commit a6687c8ff613 ("slab: Mark large folios for debugging purposes")
+        (in v6.15), they have a page type of their own.
+        """
         return self._large_kmalloc is not None
 
     @cached_property
@@ -228,13 +236,14 @@ class PageMap:
             return None
 
     def large_kmalloc_pages(self, records: npt.NDArray[Any]) -> int:
-        """Pages of large kmalloc() allocations whose heads are among consecutive struct pages."""
+        """Return how many pages kmalloc() has whose heads are among consecutive struct pages."""
         if self._large_kmalloc is None:
             return 0
         page_type = records["mapcount"].view(np.uint32) >> np.uint32(24)
         heads = np.flatnonzero(page_type == self._large_kmalloc)
         heads = heads[heads + 1 < len(records)]
-        # The order of a compound page is the low byte of the flags of its first tail (6.6).
+        # Since Linux kernel commit ebc1baf5c9b4 ("mm: free up a word in the first tail page")
+        # (in v6.6), the order is the low byte of the flags of the first tail.
         orders = (records["flags"][heads + 1] & np.uint64(0xFF)).astype(np.int64)
         return int((1 << orders[orders <= MAX_ORDER]).sum())
 
@@ -245,9 +254,9 @@ class PageMap:
 
     @cached_property
     def _node_bits(self) -> int:
-        """Width of the node number at the top of ``page.flags``; 0 if there is but one node.
+        """Width of the node number at the top of ``page.flags``; 0 if there is only one node.
 
-        With SPARSEMEM_VMEMMAP no section number stands above it, and its width is the logarithm
+        With SPARSEMEM_VMEMMAP no section number is above it, and its width is the logarithm
         of MAX_NUMNODES, which is the length of ``node_data`` (include/linux/page-flags-layout.h).
         """
         if len(self.nodes) < 2:
@@ -256,7 +265,7 @@ class PageMap:
         return int(length - 1).bit_length() if length else 0
 
     def node(self, flags: Words) -> npt.NDArray[np.uint16]:
-        """NUMA nodes of pages, from their flags."""
+        """Return the NUMA nodes of pages, from their flags."""
         if not self._node_bits:
             return np.full(len(flags), self.nodes[0] if self.nodes else 0, np.uint16)
         return (flags >> np.uint64(64 - self._node_bits)).astype(np.uint16)

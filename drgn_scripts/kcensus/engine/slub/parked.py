@@ -33,8 +33,8 @@ _BLOCK = 1 << 18
 class Parked:
     """Free objects that their slab counts as in use.
 
-    They stand in a CPU's free list (up to 6.19), or in a sheaf of a CPU or of a node's barn
-    (since 6.18). A CPU's *partial* slabs need no mention: their own free lists are complete.
+    They are on the freelist of a CPU (up to 6.19), or in a sheaf of a CPU or of a node's barn
+    (since 6.18). Slabs on percpu partial lists are not affected: their own freelists are complete.
     """
 
     address: Words
@@ -46,7 +46,7 @@ class Parked:
     def slots(
         self, slab_map: SlabMap, slabs: Slabs
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Which slots of slabs, in ascending order of address, hold parked objects.
+        """Return which slots of slabs, in ascending order of address, hold parked objects.
 
         :return: rows of the slabs, and numbers of the slots in them; a pointer to anything but
             the start of a slot is not a parked object
@@ -100,7 +100,7 @@ class _Search:
         self.lost = 0
 
     def per_cpu(self, member: str) -> tuple[Words, Ids]:
-        """Addresses of a per-CPU structure of every cache on every possible CPU, and the caches.
+        """Return where a per-CPU structure of every cache is on every possible CPU, and the caches.
 
         Possible rather than online CPUs: one that went offline was flushed, but a dump may catch
         it half way.
@@ -118,11 +118,13 @@ class _Search:
         return addresses.ravel(), np.repeat(ids, len(cpus))
 
     def cpu_freelists(self) -> None:
-        # 32c894c7274b (7.0) removed struct kmem_cache_cpu; SLUB_TINY has none either.
+        # Until Linux kernel commit 32c894c7274b ("slab: remove struct kmem_cache_cpu") (in v7.0);
+        # and never with CONFIG_SLUB_TINY.
         if not self.cache_type.has_member("cpu_slab"):
             return
         addresses, ids = self.per_cpu("cpu_slab")
-        # bb192ed9aa71 (5.17) renamed the member.
+        # Linux kernel commit bb192ed9aa71 ("mm/slub: Convert most struct page to struct slab by
+        # spatch") (in v5.17) renamed the member.
         active = layout(
             self.prog, "struct kmem_cache_cpu", {"freelist": "freelist", "slab": ("slab", "page")}
         )
@@ -144,7 +146,8 @@ class _Search:
         self.lost += damage.lists + int((~cpu.readable).sum())
 
     def sheaves(self) -> None:
-        # 2d517aa09bbc (6.18) added sheaves.
+        # Since Linux kernel commit 2d517aa09bbc ("slab: add opt-in caching layer of percpu
+        # sheaves") (in v6.18).
         if not self.cache_type.has_member("cpu_sheaves"):
             return
         addresses, ids = self.per_cpu("cpu_sheaves")
@@ -168,7 +171,7 @@ class _Search:
             self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
 
     def sheaf_capacity(self, ids: Ids) -> Words:
-        """How many objects a sheaf of each cache holds at most."""
+        """Return how many objects a sheaf of each cache holds at most."""
         if not self.cache_type.has_member("sheaf_capacity"):
             return np.full(len(ids), _LIMIT, np.uint64)
         member = layout(self.prog, self.cache_type, ["sheaf_capacity"])
@@ -178,7 +181,7 @@ class _Search:
         return capacity
 
     def full_sheaves(self) -> tuple[Words, Ids]:
-        """Full sheaves in the barns of all nodes, and their caches."""
+        """Return the full sheaves in the barns of all nodes, and their caches."""
         barns, cache_ids, unknown = self.slab_map.per_node("barn", self.caches, self.faults)
         self.lost += len(unknown)
         full = drgn.offsetof(self.prog.type("struct node_barn"), "sheaves_full")

@@ -29,7 +29,7 @@ def allocated(
     columns: Layout,
     report: ScanReport,
 ) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
-    """All allocated objects of some caches.
+    """Return all allocated objects of some caches.
 
     Every page is read once: the slab's free list is decoded, for all slabs of a chunk together,
     while the chunk is in the processor's cache, and the columns are cut from it right after.
@@ -92,18 +92,18 @@ class View:
         return self._block.cache
 
     def address(self) -> Words:
-        """Addresses of the slots, shape (slabs, slots)."""
+        """Return addresses of the slots, shape (slabs, slots)."""
         cache = self._block.cache
         slots = np.arange(self._block.width, dtype=np.uint64) * np.uint64(cache.slot_size)
         return (self.slabs.address + np.uint64(cache.left_pad))[:, None] + slots[None, :]
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """A member of all slots, allocated or not, shape (slabs, slots); not a copy."""
+        """Return a member of all slots, allocated or not, shape (slabs, slots); not a copy."""
         f = self._columns.fields[name]
         return self._columns.decode(name, self._cut(f.dtype, f.offset, self.allocated.shape, ()))
 
     def words(self, name: str) -> npt.NDArray[np.uint64]:
-        """A member of several bytes as little-endian words, shape (slabs, slots, words)."""
+        """Return a member of several bytes as little-endian words, shape (slabs, slots, words)."""
         f = self._columns.fields[name]
         count = -(-f.dtype.itemsize // 8)
         return self._cut(np.dtype("<u8"), f.offset, (*self.allocated.shape, count), (8,))
@@ -149,7 +149,7 @@ def visit(
 
 
 def _batches(slab_map: SlabMap, slabs: Slabs) -> Iterator[slice | npt.NDArray[np.int64]]:
-    """Rows of slabs to read together: of one cache and one size, a chunk at a time."""
+    """Yield rows of slabs to read together: of one cache and one size, a chunk at a time."""
     kinds = slabs.cache.astype(np.int64) << 32 | slabs.objects
     # pd.unique() hashes where NumPy's sorts; there are as many slabs as memory, and few kinds.
     for kind in sorted(pd.unique(kinds).tolist()):
@@ -215,7 +215,7 @@ class _Extractor:
 
 
 class _Reader:
-    """Reads slabs, and tells which of their slots hold an allocated object."""
+    """Reads slabs, and finds the slots that hold an allocated object."""
 
     def __init__(self, slab_map: SlabMap, parked_objects: Parked) -> None:
         self.memory = slab_map.memory
@@ -233,7 +233,7 @@ class _Reader:
         return _Block(slabs, cache, buffer, pages << self.memory.page_shift, readable)
 
     def keep(self, block: _Block, report: ScanReport) -> Mask | None:
-        """Which slots hold an allocated object that could be read; None for all of them."""
+        """Return which slots hold an allocated object that could be read; None for all of them."""
         free = self._free(block, report)
         width = block.width
         if free is None and block.readable is None:
@@ -252,7 +252,7 @@ class _Reader:
         return keep
 
     def _free(self, block: _Block, report: ScanReport) -> Mask | None:
-        """Which slots are free: on the slab's list, or parked; None for none."""
+        """Return which slots are free: on the slab's list, or parked; None for none."""
         slabs = block.slabs
         rows = np.flatnonzero((slabs.freelist != 0) | (slabs.inuse < slabs.objects))
         parked_slots = self.parked.slots(self.slab_map, block.slabs)
@@ -267,7 +267,7 @@ class _Reader:
     def _listed(
         self, block: _Block, rows: npt.NDArray[np.int64], free: Mask, report: ScanReport
     ) -> None:
-        """Mark in ``free`` what stands on the free lists of the slabs ``rows``."""
+        """Mark in ``free`` what is on the freelists of the slabs ``rows``."""
         cache, slabs, shift = block.cache, block.slabs, self.memory.page_shift
         words = block.buffer.view(self.word)
         base = slabs.address[rows] + np.uint64(cache.left_pad)

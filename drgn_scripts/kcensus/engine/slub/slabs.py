@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The slab caches of a kernel, and an index of their slabs made from the ``struct page`` array.
 
-Only SLUB is understood: SLAB and SLOB went in 6.8 and 6.4.
+Only SLUB is supported. Linux kernel commits c9929f0e344a ("mm/slob: remove CONFIG_SLOB") (in v6.4)
+and 16a1d968358a ("mm/slab: remove mm/slab.c and slab_def.h") (in v6.8) removed the other two.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class UnsupportedAllocator(LookupError):
 
 @dataclass(frozen=True)
 class SlabCache:
-    """What the scan needs to know of one ``struct kmem_cache``."""
+    """The members of one ``struct kmem_cache`` that scans need."""
 
     id: int
     """Index in :attr:`SlabMap.caches`."""
@@ -54,11 +55,13 @@ class SlabCache:
     objects_per_slab: int
     """As slabs are normally allocated."""
     most_objects: int
-    """No slab holds more. (Up to 5.8 the order could be changed at run time.)"""
+    """Most objects a slab can hold. Before Linux kernel commit 32a6f409b693 ("mm, slub: remove
+    runtime
+    allocation order changes") (in v5.9), the order could be changed at run time."""
     order: int
     """Of a slab as normally allocated; under pressure SLUB falls back to a smaller one."""
     free_offset: int
-    """Where in a free object the pointer to the next one stands."""
+    """Offset in a free object of the pointer to the next one."""
     secret: int
     """``kmem_cache.random``, 0 where free list pointers are not obfuscated."""
     left_pad: int
@@ -83,14 +86,19 @@ _CACHE_MEMBERS = {
     "refcount": "refcount",
 }
 _CACHE_OPTIONAL = {
-    "secret": "random",  # CONFIG_SLAB_FREELIST_HARDENED (4.14)
-    "left_pad": "red_left_pad",  # 4.6
-    "max": "max.x",  # until 5.18
+    # With CONFIG_SLAB_FREELIST_HARDENED, since Linux kernel commit 2482ddec670f ("mm: add SLUB free
+    # list pointer obfuscation") (in v4.14).
+    "secret": "random",
+    # Since Linux kernel commit d86bd1bece6f ("mm/slub: support left redzone") (in v4.6).
+    "left_pad": "red_left_pad",
+    # Until Linux kernel commit 23587f7c5daa ("mm/slub: remove unused kmem_cache_order_objects max")
+    # (in v5.19).
+    "max": "max.x",
 }
 
 
 def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
-    """The ``struct kmem_cache`` on ``slab_caches``, and how many ends of the list were torn.
+    """Return the ``struct kmem_cache`` on ``slab_caches``, and how many ends of the list were torn.
 
     drgn's ``for_each_slab_cache()`` ends in an exception there, and on a cycle never.
     """
@@ -102,7 +110,7 @@ def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
 
 
 def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
-    """All caches, how many ends of their list were torn, and how many caches were no use.
+    """Return all caches, how many ends of their list were torn, and how many caches were no use.
 
     The members are gathered: one by one they would take longer than a scan.
     """
@@ -139,7 +147,7 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, 
 
 
 def _possible(memory: Memory, read: Gathered) -> Mask:
-    """Which caches have a geometry that can be: all bounds of a scan follow from it."""
+    """Return which caches have a geometry that can be: all bounds of a scan follow from it."""
     objects, order = read["oo"].astype(np.int64) & 0xFFFF, read["oo"].astype(np.int64) >> 16
     slot, size = read["slot_size"].astype(np.int64), read["object_size"].astype(np.int64)
     free = read["free_offset"].astype(np.int64)
@@ -151,7 +159,7 @@ def _possible(memory: Memory, read: Gathered) -> Mask:
 
 
 _MAX_CACHES = 1 << 20
-"""Child caches of memory cgroups make many; more than that is damage."""
+"""Child caches of memory cgroups can be many; more than that is damage."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +194,7 @@ class Slabs:
 
     @staticmethod
     def concatenate(parts: Sequence[Slabs]) -> Slabs:
-        """All rows of ``parts``, of which there is at least one."""
+        """Return all rows of ``parts``, of which there is at least one."""
         return Slabs(
             np.concatenate([part.address for part in parts]),
             np.concatenate([part.cache for part in parts]),
@@ -270,7 +278,8 @@ class SlabMap:
                 "this kernel uses SLAB or SLOB, and only the SLUB allocator is supported"
             )
         self.pages = PageMap(memory)
-        # d122019bf061 (5.17) split struct slab from struct page, which it still overlays.
+        # Since Linux kernel commit d122019bf061 ("mm: Split slab into its own type") (in v5.17),
+        # struct slab is a type of its own, which still overlays struct page.
         try:
             slab_type = self.prog.type("struct slab")
         except LookupError:
@@ -286,7 +295,7 @@ class SlabMap:
         self._cache_sorted = addresses[self._cache_order]
 
     def cache_ids(self, pointers: Words) -> npt.NDArray[np.int32]:
-        """Indexes in :attr:`caches` of ``struct kmem_cache`` pointers, -1 for unknown ones."""
+        """Return indexes in :attr:`caches` of ``struct kmem_cache`` pointers, -1 if unknown."""
         if not self.caches:
             return np.full(len(pointers), -1, np.int32)
         at = np.searchsorted(self._cache_sorted, pointers)
@@ -349,17 +358,18 @@ class SlabMap:
             return 0
 
     def _is_kfence(self, slabs: Slabs) -> Mask:
-        """Which are pages of KFENCE rather than slabs.
+        """Return which are pages of KFENCE rather than slabs.
 
-        0ce20dd84089 (5.12) has a pool whose every other page passes for a slab of one object, so
-        that kfree() takes it. They have neither a count nor a list; an empty slab has a list.
+        Since Linux kernel commit 0ce20dd84089 ("mm: add Kernel Electric-Fence infrastructure") (in
+        v5.12), every other page of a pool passes for a slab of one object, so that kfree() takes
+        it. These have neither a count nor a freelist; an empty slab has a freelist.
         """
         bare: Mask = (slabs.objects <= 1) & (slabs.inuse == 0) & (slabs.freelist == 0)
         bare &= slabs.address >= np.uint64(self._kfence_pool)
         return bare
 
     def _valid(self, slabs: Slabs) -> Mask:
-        """Which slabs have counters that can be; what is computed with others has no bounds."""
+        """Return which slabs have possible counters: others would make sizes unbounded."""
         valid = (slabs.objects > 0) & (slabs.inuse <= slabs.objects)
         if self.caches:
             most = self.column("most_objects")[slabs.cache]
@@ -379,7 +389,7 @@ class SlabMap:
         return self.survey.slabs[is_wanted[self.survey.slabs.cache]]
 
     def slab_pages(self, slabs: Slabs) -> npt.NDArray[np.int64]:
-        """Pages of each slab.
+        """Return pages of each slab.
 
         The order follows from the number of objects alone: a slab of the next smaller order would
         hold at most half of them. So no tail page needs to be read, whose order field moved often.
@@ -419,7 +429,7 @@ class SlabMap:
     def next_free(
         self, code: FreelistCode, objects: Words, cache: npt.NDArray[np.int32]
     ) -> tuple[Words, Mask]:
-        """The next free objects after free ``objects``, and which of them could be read."""
+        """Return the next free objects after free ``objects``, and which of them could be read."""
         place = objects + self.column("free_offset")[cache]
         read = gather(self.memory, place, self.word, Faults())
         return code.decode(read["word"], place, self.column("secret")[cache]), read.readable
@@ -430,7 +440,7 @@ class SlabMap:
         return layout(self.prog, "struct list_head", {"word": "next"})
 
     def column(self, name: str) -> Words:
-        """A number of every cache, such as ``slot_size``, as an array over cache ids."""
+        """Return a number of every cache, such as ``slot_size``, as an array over cache ids."""
         if name not in self._columns:
             self._columns[name] = np.array(
                 [getattr(cache, name) for cache in self.caches], np.uint64
@@ -441,7 +451,7 @@ class SlabMap:
     def aliases(self) -> dict[str, str]:
         """Names of merged caches, and the name of the cache that each became.
 
-        Empty where the kernel does not tell (without CONFIG_SYSFS), or the tree of names is torn.
+        Empty without CONFIG_SYSFS, or where the tree of names is torn.
         """
         try:
             return get_slab_cache_aliases(self.prog)
@@ -452,8 +462,9 @@ class SlabMap:
     def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
         """The root cache and the memory cgroup of each cache.
 
-        Up to 5.8 each memory cgroup had child caches of its own, which name both in their
-        ``memcg_params``; 9855609bde03 (5.9) ended that.
+        Before Linux kernel commit 9855609bde03 ("mm: memcg/slab: use a single set of kmem_caches
+        for all accounted allocations") (in v5.9), each memory cgroup had child caches of its own,
+        whose ``memcg_params`` point to both.
 
         :return: per cache the id of its root cache, itself for a root; and the address of its
             ``struct mem_cgroup``, 0 for a root
@@ -466,12 +477,15 @@ class SlabMap:
         places = np.array([cache.address for cache in self.caches], np.uint64)
         places += np.uint64(drgn.offsetof(type_, "memcg_params"))
         params = type_.member("memcg_params").type
-        if params.kind == drgn.TypeKind.POINTER:  # until 4.3
+        # Since Linux kernel commit f7ce3190c4a3 ("slab: embed memcg_cache_params to kmem_cache")
+        # (in v4.0), it is embedded.
+        if params.kind == drgn.TypeKind.POINTER:
             params = params.type
             places = gather(self.memory, places, self.word, self.faults)["word"]
         members = {"root": "root_cache", "memcg": "memcg"}
         try:
-            # is_root_cache was there until 4.10; a root's other members then mean something else.
+            # Before Linux kernel commit 9eeadc8b6e0e ("slab: reorganize memcg_cache_params") (in
+            # v4.11), is_root_cache says what the other members mean.
             links = layout(self.prog, params, members, {"is_root": "is_root_cache"})
         except LayoutError:
             return roots, owners
@@ -487,9 +501,9 @@ class SlabMap:
     def per_node(
         self, name: str, caches: Sequence[SlabCache], faults: Faults
     ) -> tuple[Words, npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The caches' structures for each NUMA node.
+        """Return the caches' structures for each NUMA node.
 
-        :param name: ``node`` for the ``kmem_cache_node``, or ``barn`` (since 6.18)
+        :param name: ``node`` for the ``kmem_cache_node``, or ``barn`` where there are sheaves
         :return: addresses of those that exist, the ids of their caches, and the ids of the caches
             of which one could not be found out
         """
@@ -497,8 +511,9 @@ class SlabMap:
         nodes = nr_node_ids(self.prog)
         cache = np.array([cache.address for cache in caches], np.uint64)
         ids = np.array([cache.id for cache in caches], np.int32)
-        # 5ba6bc27b1f9 (7.1) put the pointers to node and barn side by side; before, the barn's
-        # was in the kmem_cache_node.
+        # Since Linux kernel commit 5ba6bc27b1f9 ("slab: decouple pointer to barn from
+        # kmem_cache_node") (in v7.1), the pointers to node and barn are side by side; before, the
+        # kmem_cache_node has the pointer to the barn.
         together = type_.has_member("per_node")
         first = drgn.offsetof(type_, f"per_node[0].{name}" if together else "node[0]")
         second = drgn.offsetof(type_, f"per_node[1].{name}" if together else "node[1]")
@@ -515,7 +530,7 @@ class SlabMap:
         return pointers[pointers != 0], owners[pointers != 0], owners[lost]
 
     def containing(self, addresses: Words, faults: Faults) -> npt.NDArray[np.int32]:
-        """Indexes in :attr:`caches` of the caches that addresses were allocated from.
+        """Return indexes in :attr:`caches` of the caches that addresses were allocated from.
 
         :return: -1 where an address is in no slab
         """

@@ -40,7 +40,7 @@ class Slots:
         return int(self.first[-1])
 
     def _pages(self, pages: npt.NDArray[np.int64]) -> None:
-        """A table from pages to slabs, unless they lie too far apart for one."""
+        """Return a table from pages to slabs, unless they lie too far apart for one."""
         self._table: npt.NDArray[np.int32] | None = None
         self._start = np.uint64(0)
         if not len(pages):
@@ -56,7 +56,7 @@ class Slots:
         self._table[(frame - self._start).astype(np.int64)[row] + within] = row
 
     def of(self, addresses: Words) -> npt.NDArray[Any]:
-        """Numbers of the slots that begin at addresses, in :attr:`dtype`; -1 for none."""
+        """Return numbers of the slots that begin at addresses, in :attr:`dtype`; -1 for none."""
         if not len(self.slabs):
             return np.full(addresses.shape, -1, self.dtype)
         if self._table is not None:
@@ -84,7 +84,7 @@ class Slots:
         return slot
 
     def address(self, slots: npt.NDArray[Any]) -> Words:
-        """Addresses at which slots begin."""
+        """Return addresses at which slots begin."""
         row = np.searchsorted(self.first, slots, side="right") - 1
         number = (slots - self.first[row]).astype(np.uint64)
         return self._base[row] + number * self._size[row]
