@@ -164,7 +164,9 @@ def _number(place: _Place, value: Any) -> float:
 def _numbers(place: _Place, value: Any) -> dict[str, float]:
     _expect(place, value, dict)
     return {
-        _text(_KEY)(place.at(name[:_MAX_QUOTED]), name): _number(place.at(name), number)
+        _text(_KEY)(place.at(name[:_MAX_QUOTED]), name): _number(
+            place.at(name[:_MAX_QUOTED]), number
+        )
         for name, number in value.items()
     }
 
