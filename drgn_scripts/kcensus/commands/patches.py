@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus patches``: which kernel patches a target has, and what that means there."""
+"""``kcensus patches``: which kernel patches a target has, and what they cost or save there."""
 
 from __future__ import annotations
 
@@ -34,24 +34,26 @@ if TYPE_CHECKING:
     from kcensus.results import Result
     from kcensus.sources import Target
 
-QUESTION = "which kernel patches does this kernel have, and what does that mean here?"
+QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
 
-_HELP = """Which kernel patches does this kernel have, and what does that mean here?
+_HELP = """Detect which kernel patches a kernel has, and what the absent ones cost.
 
-Patches are told by what the debug info has or lacks, never by a version. Where a patch leaves no
-trace in types, the best evidence there is takes its place, and it is said so.
+Patches are detected from types, members and symbols, never from the version string; where none can
+tell, kcensus says so and names the best other evidence. Fixes that are absent come first, then
+undetermined patches, layout markers (which only change where tools look), and patches that were
+never merged.
 
-What the absence of a patch costs, or its presence saves, is a figure that an analysis measures on
-the same target; the table of prices names it. `kcensus patches show ID` tells all that is known of
-one patch.
+What the absence of a patch costs or its presence saves is a figure that an analysis measures on
+the same target; the table "prices" names it. `kcensus patches show ID` shows everything the
+catalogue says about one patch.
 
-Without TARGET, the catalogue is listed. The running kernel is /proc/kcore."""
+Without TARGET, list the catalogue. /proc/kcore is the running kernel."""
 
 _EXAMPLES = (
-    ("kcensus patches vmcore", "every patch of the catalogue, and what it costs or saves there"),
-    ("kcensus patches vmcore --no-prices", "the same without running any analysis"),
-    ("kcensus patches show list-lru-memory", "the story of one patch"),
-    ("kcensus patches --catalogue /etc/our-patches vmcore", "with patches and rules of your own"),
+    ("kcensus patches vmcore", "the state of every patch, and what it costs or saves there"),
+    ("kcensus patches vmcore --no-prices", "the states alone, without running any analysis"),
+    ("kcensus patches show list-lru-memory", "everything about one patch"),
+    ("kcensus patches --catalogue /etc/our-patches vmcore", "add your own patches and rules"),
 )
 
 
@@ -61,10 +63,10 @@ def _run(words: tuple[str, ...], catalogue: tuple[Path, ...], prices: bool, **va
     known = load_catalogue(catalogue)
     if words[:1] == ("show",):
         if len(words) != 2:
-            raise click.UsageError("show takes the id of one patch.")
+            raise click.UsageError("show needs the id of one patch.")
         return _show_story(known, words[1], showing)
     if len(words) > 1:
-        raise click.UsageError(f"only one TARGET can be given, or show ID; not {len(words)} words.")
+        raise click.UsageError(f"{len(words)} arguments given; give one TARGET, or show ID.")
     if not words:
         from kcensus.patches.result import catalogue_result
 
@@ -75,20 +77,20 @@ def _run(words: tuple[str, ...], catalogue: tuple[Path, ...], prices: bool, **va
 
 
 def catalogue_option() -> click.Option:
-    """The option that adds to the catalogue."""
+    """Return the option --catalogue."""
     return click.Option(
         ["--catalogue"],
         type=click.Path(path_type=Path),
         multiple=True,
         metavar="DIR",
-        help="A directory of patch files and rules of your own. May be repeated.",
+        help="Add a directory of patch files and rules. May be repeated.",
     )
 
 
 def load_catalogue(directories: Sequence[Path]) -> Catalogue:
-    """The catalogue with the user's directories.
+    """Return the catalogue with the user's directories.
 
-    :raises click.UsageError: a file of it is unusable
+    :raises click.UsageError: a directory or file is unusable
     """
     from kcensus.patches import CatalogueError, load
 
@@ -106,7 +108,7 @@ def examine(
     *,
     prices: bool = True,
 ) -> Result:
-    """Detect all patches on a target, and run the analyses whose figures they name.
+    """Return the states of all patches; runs the analyses that measure costs and savings.
 
     :param options: for :meth:`kcensus.analyses.runner.Context.of`
     """
@@ -123,12 +125,12 @@ def examine(
         progress=progress,
         **options,
     )
-    absent = {name: "there is no analysis of this name" for name in wanted if name not in known}
-    return _result(target, catalogue, (lacking, detected), made, absent, priced=prices)
+    unknown = {name: "unknown analysis" for name in wanted if name not in known}
+    return _result(target, catalogue, (lacking, detected), made, unknown, priced=prices)
 
 
 def judge(target: Target, catalogue: Catalogue, made: Report) -> Result:
-    """Detect all patches on a target whose analyses have run already."""
+    """Return the states of all patches on a target whose analyses have already run."""
     return _result(target, catalogue, _detect(target, catalogue), made, {}, priced=True)
 
 
@@ -142,24 +144,25 @@ def _detect(target: Target, catalogue: Catalogue) -> tuple[list[str], dict[str, 
 def _result(
     target: Target,
     catalogue: Catalogue,
-    found: tuple[list[str], dict[str, Detected]],
+    states: tuple[list[str], dict[str, Detected]],
     made: Report,
-    absent: Mapping[str, str],
+    unknown: Mapping[str, str],
     *,
     priced: bool,
 ) -> Result:
     from kcensus.patches.result import patches_result
 
-    lacking, detected = found
+    lacking, detected = states
     return patches_result(
         catalogue,
         detected,
-        {one.name: one.result for one in made.sections if one.result},
+        {section.name: section.result for section in made.sections if section.result},
         target=target.name,
         kernel=target.kernel,
         live=target.live,
         lacking=lacking,
-        failed={one.name: one.error for one in made.sections if not one.result} | dict(absent),
+        failed={section.name: section.error for section in made.sections if not section.result}
+        | dict(unknown),
         priced=priced,
     )
 
@@ -173,12 +176,12 @@ def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit
     from kcensus.text import printable
 
     if showing.csv or showing.parquet or showing.html:
-        raise click.UsageError("the story of a patch is text or --json.")
+        raise click.UsageError("show writes text or --json; drop the other output option.")
     patch = catalogue.patches.get(identifier)
     if patch is None:
         near = difflib.get_close_matches(identifier, catalogue.patches, 1)
-        hint = f"; is {near[0]} meant?" if near else "; `kcensus patches` lists all"
-        raise click.UsageError(f"no patch '{printable(identifier)}' is known{hint}")
+        hint = f"did you mean '{near[0]}'?" if near else "`kcensus patches` lists all"
+        raise click.UsageError(f"unknown patch '{printable(identifier)}' ({hint})")
     if showing.json:
         out = json_stdout()
         out.write(json.dumps(document(patch), indent=2, ensure_ascii=False) + "\n")
@@ -192,7 +195,7 @@ def _options() -> list[click.Parameter]:
     options = showing_options()
     for option in options:
         if option.name == "top":
-            option.default = "0"  # somebody may look for any of them
+            option.default = "0"  # all: any patch may be the one of interest
     return options
 
 
@@ -205,7 +208,7 @@ COMMAND = click.Command(
         click.Option(
             ["--prices/--no-prices"],
             default=True,
-            help="Run the analyses that tell what a patch costs or saves.",
+            help="Run the analyses that measure costs and savings.",
         ),
         *_options(),
         *reading_options(),

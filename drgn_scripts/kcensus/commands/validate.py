@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus validate``: does a patch do on these dumps what it promises?"""
+"""``kcensus validate``: does a patch have the promised effect on a pair of dumps?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kcensus.commands.patches import load_catalogue
+from kcensus.commands.patches import catalogue_option, load_catalogue
 from kcensus.commands.shared import (
     CONTEXT_SETTINGS,
     Exit,
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from kcensus.progress import Progress
     from kcensus.sources import Target
 
-_HELP = """Does a patch do on these dumps what it promises?
+_HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
-BEFORE is a target without the patch, AFTER one with it, under the same load. The figure that the
-patch is to make smaller is measured on both, and compared with what was published and with what
-the model predicts from BEFORE. Where a module parameter switches the patch off, as in the case of
-dm-snapshot's limit, both may have it.
+BEFORE is a target without the patch, AFTER one with it, under the same workload. The figure that
+the patch reduces is measured on both, and compared with the published figures and with what the
+model predicts from BEFORE. Both may have the patch if a module parameter switches it off, such as
+snapshot_cow_threshold of dm-snapshot.
 
-A pair counts only if it is alike in memory, CPUs, load, and about the time to get there; the table
-of conditions tells. With several pairs the figures are medians, with a 95% confidence interval.
+A pair counts only if memory, CPUs, workload and uptime are alike; the table "conditions" shows
+them. With several pairs the figures are medians, with a 95% confidence interval.
 
 \b
 Exit status: 0 confirmed, 1 contradicted, 5 inconclusive,
-             2 what is no pair at all, 3 a target that cannot be used."""
+             2 not a valid pair, 3 a target is unusable."""
 
 _EXAMPLES = (
     ("kcensus validate list-lru-memory old.vmcore new.vmcore", "one pair"),
     (
         "kcensus validate list-lru-memory a1 b1 --more a2 b2 --more a3 b3",
-        "several, for a confidence interval",
+        "several pairs, for a confidence interval",
     ),
 )
 
@@ -90,12 +90,10 @@ def _patch(catalogue: Catalogue, name: str) -> Patch:
     from kcensus.text import printable
 
     patch = catalogue.patches.get(name)
-    able = [one.id for one in catalogue.patches.values() if one.validation]
+    choices = [other.id for other in catalogue.patches.values() if other.validation]
     if patch is None or patch.validation is None:
-        problem = "is not known" if patch is None else "has no figure that a pair could show"
-        raise click.UsageError(
-            f"the patch '{printable(name)}' {problem}; those that have are: {', '.join(able)}."
-        )
+        problem = "unknown patch" if patch is None else "no validation is defined for"
+        raise click.UsageError(f"{problem} '{printable(name)}' (choose from {', '.join(choices)}).")
     return patch
 
 
@@ -104,9 +102,11 @@ def _all_different(pairs: list[tuple[str, str]]) -> None:
 
     for before, after in pairs:
         if os.path.realpath(before) == os.path.realpath(after):
-            raise click.UsageError(f"{printable(before)} and {printable(after)} are the same.")
+            raise click.UsageError(
+                f"'{printable(before)}' and '{printable(after)}' are the same target."
+            )
     if len({tuple(map(os.path.realpath, pair)) for pair in pairs}) < len(pairs):
-        raise click.UsageError("a pair given twice says nothing more.")
+        raise click.UsageError("a pair is given twice; give each pair once.")
 
 
 def _side(name: str, patch: Patch, catalogue: Catalogue, reading: Reading) -> Side:
@@ -121,7 +121,7 @@ def measured(
     progress: Progress,
     options: Mapping[str, Any],
 ) -> Side:
-    """What a target has of a patch, and the figures that show it."""
+    """Return the state of a patch on a target, and the figures that show its effect."""
     from kcensus.analyses import analyses
     from kcensus.kernel.machine import machine
     from kcensus.patches import Prober, detect, modules
@@ -130,23 +130,23 @@ def measured(
 
     validation = patch.validation
     assert validation is not None
-    asked = [validation.metric, *(one.metric for one in validation.workload)]
+    metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
     if validation.predicted is not None:
-        asked.append(validation.predicted)
-    wanted = dict.fromkeys(metric.analysis for metric in asked)
+        metrics.append(validation.predicted)
+    wanted = dict.fromkeys(metric.analysis for metric in metrics)
     lacking = target.need_modules(*modules(catalogue.patches))
     prober = Prober(target.prog, lacking)
     every = analyses()
     chosen = [every[name] for name in wanted if name in every]
     made = report(target, chosen, progress=progress, **options)
-    failed = {one.name: one.error for one in made.sections if not one.result}
-    failed |= {name: "there is no analysis of this name" for name in wanted if name not in every}
+    failed = {section.name: section.error for section in made.sections if not section.result}
+    failed |= {name: "unknown analysis" for name in wanted if name not in every}
     size = machine(target.prog)
     return Side(
         target=target.name,
         kernel=target.kernel,
         detected=detect(catalogue.patches, prober, target.kernel)[patch.id],
-        results={one.name: one.result for one in made.sections if one.result},
+        results={section.name: section.result for section in made.sections if section.result},
         failed=failed,
         ram_bytes=size.ram_bytes,
         cpus=size.cpus,
@@ -170,18 +170,12 @@ COMMAND = click.Command(
             metavar="BEFORE AFTER",
             help="Another pair. May be repeated.",
         ),
-        click.Option(
-            ["--catalogue"],
-            type=click.Path(path_type=Path),
-            multiple=True,
-            metavar="DIR",
-            help="A directory of patch files of your own. May be repeated.",
-        ),
+        catalogue_option(),
         *showing_options(),
         *reading_options(),
     ],
     help=_HELP,
-    short_help="does a patch do on these dumps what it promises?",
+    short_help="does a patch have the promised effect on these dumps?",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The catalogue of kernel patches: what each brought, and whether a kernel has it.
+"""The catalogue of kernel patches: what each changes, and whether a kernel has it.
 
-Everything about a patch stands in one file of ``catalogue/``; the code here knows none by name.
+One file of ``catalogue/`` describes each patch; the code does not know any patch by name.
 """
 
 from kcensus.patches.catalogue import Catalogue, load
 from kcensus.patches.detect import ask_everything, detect, modules
-from kcensus.patches.model import Detected, Patch, PublishedFigure, Stage, State, Status
+from kcensus.patches.model import Detected, Kind, Patch, PublishedFigure, Stage, State, Status
 from kcensus.patches.probes import Prober
 from kcensus.patches.schema import CatalogueError
 
@@ -14,6 +14,7 @@ __all__ = [
     "Catalogue",
     "CatalogueError",
     "Detected",
+    "Kind",
     "Patch",
     "Prober",
     "PublishedFigure",

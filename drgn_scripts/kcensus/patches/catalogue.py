@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The catalogue: the files that come with the package, and those that users add.
 
-A file ``ID.toml`` describes one patch or one series; any other ``.toml`` file with nothing but
-``[[rules]]`` adds findings. Users add directories by name, or install a package with an entry
-point of the group ``kcensus.patches``: a path, a package that holds the files, or a function that
-returns either.
+A file ``ID.toml`` describes one patch or series; any other ``.toml`` file adds findings by
+``[[rules]]`` alone. Users add directories by option, or install a package with an entry point of
+the group ``kcensus.patches``: a path, a package that holds the files, or a function that returns
+either.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,88 +19,90 @@ from kcensus.patches.model import FindingRule, Patch
 from kcensus.patches.schema import CatalogueError, check_references, read_file
 from kcensus.text import printable
 
-_INSTALLED = Path(__file__).parent / "catalogue"
-PACKAGED = (
-    _INSTALLED
-    if _INSTALLED.is_dir()
-    # A checkout keeps the files in a folder of their own; a wheel has them beside this file.
-    else Path(__file__).parents[3] / "kernel_patches" / "catalogue"
-)
 ENTRY_POINTS = "kcensus.patches"
 _MAX_FILES = 2000
 
 
+def packaged_directory(package: Path) -> Path:
+    """Return the directory of the files that come with kcensus.
+
+    :param package: directory of this package
+    """
+    installed = package / "catalogue"
+    # A wheel has the files beside the code; a checkout keeps them in a top-level directory.
+    return installed if installed.is_dir() else package.parents[2] / "kernel_patches/catalogue"
+
+
+PACKAGED = packaged_directory(Path(__file__).parent)
+
+
 @dataclass(frozen=True)
 class Catalogue:
-    """What is known."""
+    """All patches and rules."""
 
     patches: Mapping[str, Patch]
-    """By id, in the order of subsystem and id."""
+    """By id, sorted by subsystem and id."""
     rules: tuple[FindingRule, ...] = ()
-    """Of patch files and of files with rules only."""
+    """From patch files and from files that have only rules."""
 
 
 def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Catalogue:
-    """The catalogue of the package, of installed entry points and of ``directories``.
+    """Return the catalogue of the package, of installed entry points and of ``directories``.
 
-    :raises CatalogueError: a directory or a file of it is unusable
+    :raises CatalogueError: a directory or a file in it is unusable
     """
     patches: dict[str, Patch] = {}
     rules: list[tuple[str, FindingRule]] = []
-    plugged = _plugged() if entry_points else []
-    for path in _files([PACKAGED, *plugged, *directories]):
-        read = read_file(path)
-        found = read.rules if isinstance(read, Patch) else read
-        rules += [(str(path), rule) for rule in found]
-        if not isinstance(read, Patch):
-            continue
-        if read.id in patches:
-            other = printable(patches[read.id].file)
-            raise CatalogueError(f"{printable(str(path))}: id: {read.id!r} is taken by {other}")
-        patches[read.id] = read
+    for directory in (PACKAGED, *(_entry_points() if entry_points else ()), *directories):
+        for path in _files(directory):
+            content = read_file(path)
+            new_rules = content.rules if isinstance(content, Patch) else content
+            rules += [(str(path), rule) for rule in new_rules]
+            if isinstance(content, Patch):
+                other = patches.setdefault(content.id, content)
+                if other is not content:
+                    raise CatalogueError(
+                        printable(f"{path}: id: {content.id!r} is already used by {other.file}")
+                    )
     check_references(patches, rules)
     ordered = sorted(patches.values(), key=lambda patch: (patch.subsystem, patch.id))
     return Catalogue({patch.id: patch for patch in ordered}, tuple(rule for _, rule in rules))
 
 
-def _files(directories: Iterable[Path]) -> Iterable[Path]:
-    for directory in directories:
-        chosen = _in(directory)
-        for path in sorted(directory.iterdir()):
-            if path.is_dir() and not path.name.startswith("."):
-                chosen += _in(path)
-        if len(chosen) > _MAX_FILES:
-            raise CatalogueError(f"{printable(str(directory))}: has more than {_MAX_FILES} files")
-        yield from chosen
-
-
-def _in(directory: Path) -> list[Path]:
+def _files(directory: Path) -> list[Path]:
+    """Return the catalogue files of a directory and of its subdirectories, sorted."""
     try:
-        names = sorted(os.listdir(directory))
+        entries = _visible(directory)
+        nested = [entry for path in entries if path.is_dir() for entry in _visible(path)]
     except OSError as error:
         raise CatalogueError(
-            f"{printable(str(directory))}: is not a directory of patch files ({error.strerror})"
+            printable(f"{directory}: is not a directory of patch files ({error.strerror})")
         ) from None
-    return [
-        directory / name for name in names if name.endswith(".toml") and not name.startswith(".")
-    ]
+    files = [path for path in (*entries, *nested) if path.suffix == ".toml" and not path.is_dir()]
+    if len(files) > _MAX_FILES:
+        raise CatalogueError(printable(f"{directory}: has more than {_MAX_FILES} patch files"))
+    return files
 
 
-def _plugged() -> list[Path]:
-    """Directories that installed packages offer, in the order of their names."""
+def _visible(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+
+
+def _entry_points() -> list[Path]:
+    """Return the directories that installed packages provide, sorted by name of entry point."""
     directories = []
     for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
         try:
-            offered = point.load()
-            if callable(offered):
-                offered = offered()
-            if isinstance(offered, types.ModuleType):
-                offered = next(iter(offered.__path__))
-            directories.append(Path(offered))
+            provided = point.load()
+            if callable(provided):
+                provided = provided()
+            if isinstance(provided, types.ModuleType):
+                provided = next(iter(provided.__path__))
+            directories.append(Path(provided))
         except Exception as error:
-            # Anything can happen in somebody else's package.
+            # Foreign code may raise anything.
             problem = f"{type(error).__name__}: {error}"
             raise CatalogueError(
-                printable(f"entry point {point.name} of {ENTRY_POINTS}: cannot be used ({problem})")
+                printable(f"entry point {point.name} of {ENTRY_POINTS}: is not usable ({problem})")
             ) from None
     return directories

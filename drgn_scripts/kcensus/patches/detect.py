@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether a kernel has a patch, and how that can be known.
+"""Detect patches by types, members and symbols in the debug info.
 
-Kernel versions decide nothing: distributions move patches between them in both directions. Only
-where a patch leaves no trace in types is the release named, as evidence and not as proof.
+The kernel version does not decide: distributions backport and drop patches. Where a patch leaves
+no trace in the debug info, the release counts as evidence, not as proof.
 """
 
 from __future__ import annotations
@@ -10,34 +10,31 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping
 
-from kcensus.patches.model import Detected, Patch, Rule, State, Status
+from kcensus.patches.model import HAS_IT, Detected, Patch, Rule, State, Status
 from kcensus.patches.probes import Answer, Prober
-
-_NOT_LACKING = (State.PRESENT, State.SUPERSEDED)
 
 
 def modules(patches: Mapping[str, Patch]) -> tuple[str, ...]:
-    """Kernel modules whose debug info detection needs, in alphabetical order."""
-    wanted = {name for patch in patches.values() for name in patch.detection.modules}
-    return tuple(sorted(wanted))
+    """Return the kernel modules whose debug info detection needs, sorted."""
+    return tuple(sorted({name for patch in patches.values() for name in patch.detection.modules}))
 
 
 def detect(patches: Mapping[str, Patch], prober: Prober, release: str) -> dict[str, Detected]:
-    """The state of every patch, by id, in the order of ``patches``.
+    """Return the state of every patch, by id, in the order of ``patches``.
 
-    :param release: the kernel's release, for what types cannot tell
+    :param release: of the kernel, for patches that leave no trace in the debug info
     """
-    found = {
-        patch.id: _one(patch, prober, release) for patch in patches.values() if not patch.stages
+    single = {
+        patch.id: _detect(patch, prober, release) for patch in patches.values() if not patch.stages
     }
     return {
-        patch.id: _series(patch, found) if patch.stages else found[patch.id]
+        patch.id: _series(patch, single) if patch.stages else single[patch.id]
         for patch in patches.values()
     }
 
 
 def ask_everything(patches: Mapping[str, Patch], prober: Prober) -> None:
-    """Ask whatever any rule may ask, so that a program that is being recorded has the answers."""
+    """Evaluate every probe of every rule, so that a recorder of the program sees all of them."""
     for patch in patches.values():
         for rule in patch.detection.rules:
             for probe in (*rule.has, *rule.lacks):
@@ -46,23 +43,29 @@ def ask_everything(patches: Mapping[str, Patch], prober: Prober) -> None:
             prober.number(patch.validation.switch)
 
 
-def _one(patch: Patch, prober: Prober, release: str) -> Detected:
-    looked_for: list[str] = []
+def _detect(patch: Patch, prober: Prober, release: str) -> Detected:
+    reasons: list[str] = []
     for rule in patch.detection.rules:
-        answer = _holds(rule, patch, prober)
+        answer = _evaluate(rule, patch, prober)
         if answer.value is None:
-            return Detected(patch, State.UNKNOWN, answer.reason)
+            return Detected(patch, State.UNDETERMINED, answer.reason)
         if answer.value:
-            return Detected(patch, rule.state, _because(rule, answer.reason))
-        if rule.state is not State.UNKNOWN:
-            looked_for.append(answer.reason)
+            by = f"superseded by {rule.by}" if rule.by else ""
+            return Detected(
+                patch, rule.state, "; ".join(filter(None, (answer.reason, by, rule.why)))
+            )
+        if rule.state is not State.UNDETERMINED:
+            reasons.append(answer.reason)
     if patch.detection.undetectable is None:
-        return Detected(patch, State.ABSENT, _list(looked_for))
-    return _without_types(patch, release)
+        return Detected(patch, State.ABSENT, _list(reasons))
+    return _by_release(patch, release)
 
 
-def _holds(rule: Rule, patch: Patch, prober: Prober) -> Answer:
-    """All that a rule asks for; the first that is not so decides, an unknown one only then."""
+def _evaluate(rule: Rule, patch: Patch, prober: Prober) -> Answer:
+    """Return whether all conditions of a rule hold.
+
+    The first condition that is false decides; an unknown one only if none is false.
+    """
     reasons: list[str] = []
     unknown: Answer | None = None
     for probe in (*rule.has, *rule.lacks):
@@ -75,48 +78,35 @@ def _holds(rule: Rule, patch: Patch, prober: Prober) -> Answer:
     return unknown or Answer(True, _list(reasons))
 
 
-def _because(rule: Rule, reason: str) -> str:
-    parts = [reason]
-    if rule.by:
-        parts.append(f"{rule.by} took its place")
-    if rule.why:
-        parts.append(rule.why)
-    return "; ".join(parts)
-
-
 def _list(reasons: list[str]) -> str:
     return ", ".join(dict.fromkeys(reasons))
 
 
-def _without_types(patch: Patch, release: str) -> Detected:
+def _by_release(patch: Patch, release: str) -> Detected:
     undetectable = patch.detection.undetectable
     assert undetectable is not None
-    if undetectable.carriers:
-        if any(fnmatch.fnmatchcase(release, pattern) for pattern in undetectable.carriers):
-            reason = f"kernels like {release} may have it; {undetectable.evidence}"
-            return Detected(patch, State.UNKNOWN, f"{undetectable.reason}; {reason}")
-        known = ", ".join(undetectable.carriers)
-        return Detected(
-            patch, State.ABSENT, f"only kernels like {known} are known to have it, not {release}"
-        )
+    reason, evidence, carriers = undetectable.reason, undetectable.evidence, undetectable.carriers
+    if any(fnmatch.fnmatchcase(release, pattern) for pattern in carriers):
+        reason = f"{reason}; kernels like {release} may have it; {evidence}"
+        return Detected(patch, State.UNDETERMINED, reason)
+    if carriers:
+        reason = f"only kernels like {', '.join(carriers)} are known to have it, not {release}"
+        return Detected(patch, State.ABSENT, reason)
     if patch.status in (Status.NEVER_MERGED, Status.REVERTED):
-        fate = "it was never merged" if patch.status is Status.NEVER_MERGED else "it was reverted"
-        return Detected(patch, State.ABSENT, f"{fate}; {undetectable.evidence}")
-    return Detected(
-        patch, State.UNKNOWN, f"{undetectable.reason}; best evidence: {undetectable.evidence}"
-    )
+        return Detected(patch, State.ABSENT, f"{patch.status.value}; {evidence}")
+    return Detected(patch, State.UNDETERMINED, f"{reason}; best evidence: {evidence}")
 
 
-def _series(patch: Patch, found: Mapping[str, Detected]) -> Detected:
-    stages = [found[stage.patch] for stage in patch.stages]
-    there = [one for one in stages if one.state in _NOT_LACKING]
-    absent = [one for one in stages if one.state is State.ABSENT]
-    if len(there) == len(stages):
-        return Detected(patch, State.PRESENT, f"all of its {len(stages)} stages are there")
+def _series(patch: Patch, single: Mapping[str, Detected]) -> Detected:
+    stages = [single[stage.patch] for stage in patch.stages]
+    present = [stage for stage in stages if stage.state in HAS_IT]
+    absent = [stage for stage in stages if stage.state is State.ABSENT]
+    if len(present) == len(stages):
+        return Detected(patch, State.PRESENT, f"all {len(stages)} stages are present")
     if len(absent) == len(stages):
-        return Detected(patch, State.ABSENT, f"none of its {len(stages)} stages is there")
-    if there and absent:
-        reason = "; ".join(f"{one.patch.id} is {one.state.value}" for one in stages)
-        return Detected(patch, State.PARTLY, reason, stage=there[-1].patch.id)
-    unknown = next(one for one in stages if one.state is State.UNKNOWN)
-    return Detected(patch, State.UNKNOWN, f"{unknown.patch.id}: {unknown.reason}")
+        return Detected(patch, State.ABSENT, f"all {len(stages)} stages are absent")
+    if present and absent:
+        reason = "; ".join(f"{stage.patch.id} is {stage.state.value}" for stage in stages)
+        return Detected(patch, State.PARTIALLY_APPLIED, reason, stage=present[-1].patch.id)
+    unknown = next(stage for stage in stages if stage.state is State.UNDETERMINED)
+    return Detected(patch, State.UNDETERMINED, f"{unknown.patch.id}: {unknown.reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the catalogue knows about a patch, and what is found out about it in a kernel."""
+"""The data of the catalogue: patches, published figures, rules, and states on one kernel."""
 
 from __future__ import annotations
 
@@ -9,64 +9,75 @@ from dataclasses import dataclass, field
 
 
 class Status(enum.Enum):
-    """What became of a patch."""
+    """What became of a patch in the mainline."""
 
     MERGED = "merged"
     REWORKED = "reworked"
-    """Merged, and later done differently."""
+    """Merged, and later replaced by another implementation."""
     REVERTED = "reverted"
     NEVER_MERGED = "never merged"
     DISTRIBUTION = "distribution only"
-    """In kernels of a vendor, never in the mainline."""
+    """In vendor kernels only."""
+
+
+class Kind(enum.Enum):
+    """Whether the absence of a patch matters to the machine."""
+
+    FIX = "fix"
+    """Changes what a machine does: a fix, an optimization or a feature."""
+    MARKER = "marker"
+    """Only changes a layout: tells tools where to look."""
 
 
 @dataclass(frozen=True)
 class Posting:
-    """Where a patch was first shown, or shown again."""
+    """One posting of a patch to a mailing list."""
 
     date: str
-    """``YYYY``, ``YYYY-MM`` or ``YYYY-MM-DD``, as far as known."""
+    """``YYYY``, ``YYYY-MM`` or ``YYYY-MM-DD``."""
     where: str
-    """Mailing list."""
+    """Mailing lists."""
     subject: str = ""
     message_id: str = ""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of the mainline."""
+    """One mainline commit."""
 
     subject: str = ""
     hash: str = ""
-    """Empty where it is not known for certain."""
+    """Empty where it is not verified."""
     release: str = ""
-    """First release with it, where that differs from the patch's own."""
+    """First release with it, where that differs from :attr:`Patch.release`."""
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Backport:
-    """A kernel that has a patch earlier than its version says."""
+    """A kernel that carries a patch although its version is older."""
 
     kernel: str
     note: str = ""
 
 
 class ProbeKind(enum.Enum):
+    """What a probe looks up in the debug info."""
+
     TYPE = "type"
-    """``struct obj_cgroup``; declared only is not enough."""
+    """``struct obj_cgroup``; a declaration without members does not count."""
     MEMBER = "member"
-    """``struct dm_snapshot.in_progress``; pointers on the way are followed."""
+    """``struct dm_snapshot.in_progress``; pointers in between are dereferenced."""
     SYMBOL = "symbol"
-    """A variable or a function, inlined ones too."""
+    """A variable or a function, inlined or not."""
     ENUMERATOR = "enumerator"
     PARAMETER = "parameter"
-    """Of a module: ``dm_snapshot.snapshot_cow_threshold``."""
+    """A module parameter: ``dm_snapshot.snapshot_cow_threshold``."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Something that debug info has or lacks."""
+    """One name to look up in the debug info."""
 
     kind: ProbeKind
     name: str
@@ -80,59 +91,63 @@ class State(enum.Enum):
 
     PRESENT = "present"
     ABSENT = "absent"
-    PARTLY = "partly"
-    """Some stages of a series."""
+    PARTIALLY_APPLIED = "partially applied"
+    """Some stages of a series are present, others absent."""
     SUPERSEDED = "superseded"
-    """Its own code is gone, and what took its place is there: nothing is lacking."""
-    UNKNOWN = "cannot tell"
+    """Replaced by a later patch, which is present."""
+    UNDETERMINED = "undetermined"
+
+
+HAS_IT = (State.PRESENT, State.SUPERSEDED)
+LACKS_IT = (State.ABSENT, State.PARTIALLY_APPLIED)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A state that a patch is in when all of :attr:`has` and none of :attr:`lacks` is there."""
+    """The state that follows when all of :attr:`has` and none of :attr:`lacks` exist."""
 
     state: State
     has: tuple[Probe, ...] = ()
     lacks: tuple[Probe, ...] = ()
     why: str = ""
-    """What that proves, where the names do not say it."""
+    """Why the state follows, where the names alone do not say it."""
     by: str = ""
-    """The patch that took its place, where it is superseded."""
+    """Id of the replacement, for the state superseded."""
 
 
 @dataclass(frozen=True)
 class Undetectable:
-    """Why types cannot tell, and what can."""
+    """Why the debug info does not show a patch, and what other evidence there is."""
 
     reason: str
     evidence: str
-    """The best there is: a release, a changelog."""
+    """A release or a changelog."""
     carriers: tuple[str, ...] = ()
-    """Patterns of the releases that are known to have it, or of which some do. Where there are
-    any, other kernels are taken not to have it."""
+    """Release patterns (fnmatch) of kernels that may have it. If any are given, the patch is
+    absent on every other release."""
 
 
 @dataclass(frozen=True)
 class Detection:
-    """How to tell whether a kernel has a patch: the first rule that holds decides."""
+    """How to detect a patch: the first rule that holds decides."""
 
     rules: tuple[Rule, ...] = ()
     modules: tuple[str, ...] = ()
-    """Kernel modules whose debug info has the types in question."""
+    """Kernel modules whose debug info the rules need."""
     undetectable: Undetectable | None = None
-    """What to say when no rule holds; without it the patch is then absent."""
+    """What applies when no rule holds. None: the patch is then absent."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A patch as a part of a series."""
+    """One patch of a series."""
 
     patch: str
     what: str
 
 
 class Bound(enum.Enum):
-    """How a published figure is meant."""
+    """Precision of a published figure."""
 
     EXACT = "exactly"
     ABOUT = "about"
@@ -166,10 +181,10 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "percent": ("ratio", 0.01),
     "count": ("count", 1),
 }
-"""Units of published figures: what they measure, and how many of the base unit they are.
+"""Units of published figures: base unit, and factor to it.
 
-Postings write KB, MB and GB for powers of two and of ten alike; the catalogue has the one that was
-meant, which their own arithmetic tells.
+Postings write KB, MB and GB for powers of two and of ten alike; the catalogue gives the unit that
+the arithmetic of the posting confirms.
 """
 
 
@@ -183,22 +198,22 @@ class PublishedFigure:
     unit: str
     """A key of :data:`UNITS`."""
     to: float | None = None
-    """The other end, where a range was given."""
+    """Upper end of a range."""
     bound: Bound = Bound.EXACT
     moment: Moment = Moment.OBSERVED
     run: str = ""
-    """Figures of the same run belong together: a *before* and its *after*."""
+    """Name of the measurement; connects a *before* with its *after*."""
     given: Mapping[str, float] = field(default_factory=dict)
     """The circumstances that a model needs, by name."""
 
     @property
     def base(self) -> float:
-        """The value in bytes, seconds, pages or as a ratio."""
+        """Return the value in base units: bytes, seconds, pages, count or ratio."""
         return self.value * UNITS[self.unit][1]
 
     @property
     def precision(self) -> float:
-        """One unit of the last digit that was published, in base units."""
+        """Return one unit of the last published digit, in base units."""
         digits = repr(self.value).partition(".")[2]
         return 10.0 ** -len(digits.rstrip("0")) * UNITS[self.unit][1]
 
@@ -213,7 +228,7 @@ class Metric:
     minus: str = ""
     """Key of the figure to subtract."""
     what: str = ""
-    """What the figure stands for."""
+    """What the figure measures."""
 
     def __str__(self) -> str:
         formula = f"{self.analysis}.{self.key}"
@@ -222,16 +237,16 @@ class Metric:
 
 @dataclass(frozen=True)
 class FindingRule:
-    """Turns a figure into a finding, depending on the state of a patch."""
+    """Turns a figure into a finding, optionally depending on the state of a patch."""
 
     severity: str
     """Name of a :class:`kcensus.results.Severity`, in lower case."""
     title: str
-    """One sentence; ``{value}`` stands for the figure."""
+    """One sentence; ``{value}`` is replaced by the figure."""
     metric: Metric
     patch: str = ""
-    """Where empty, the rule is about the figure alone."""
-    states: tuple[State, ...] = (State.ABSENT, State.PARTLY)
+    """Empty: the rule depends on the figure alone."""
+    states: tuple[State, ...] = LACKS_IT
     at_least: float | None = None
     at_most: float | None = None
     evidence: str = ""
@@ -240,50 +255,51 @@ class FindingRule:
 
 @dataclass(frozen=True)
 class Workload:
-    """A figure that shows that two machines did the same, and enough of it."""
+    """A figure that shows that two machines ran the same, sufficiently large workload."""
 
     metric: Metric
     within: float
-    """Relative difference that does not matter."""
+    """Accepted relative difference."""
     at_least: float
 
 
 @dataclass(frozen=True)
 class Validation:
-    """How to see on a pair of targets, without and with a patch, what it does."""
+    """How a pair of targets, without and with a patch, shows its effect."""
 
     metric: Metric
-    """What the patch makes smaller."""
+    """The figure that the patch reduces."""
     symptom_at_least: float
-    """Of the metric: a target without the patch that has less does not show what it is for."""
+    """Minimum of the metric on the target without the patch."""
     workload: tuple[Workload, ...]
     predicted: Metric | None = None
-    """A figure of the target without the patch that says what the metric would be with it."""
+    """A figure of the target without the patch: what the model predicts for the metric with it."""
     claim: str = ""
-    """The run of published figures to compare with."""
+    """Run of the published figures to compare with."""
     switch: str = ""
-    """A variable of the kernel that weakens the patch as it grows: with another value on both
-    sides, two kernels that have the patch make a pair, too."""
+    """A kernel variable that weakens the patch as it grows: two kernels that have the patch are a
+    valid pair if its values differ."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One patch, or a series of them."""
+    """One patch or series."""
 
     id: str
     title: str
     subsystem: str
     status: Status
     summary: str
-    """What it does, in our own words."""
+    """What it does."""
     symptom: str
     """What a machine without it shows."""
-    file: str
-    """The catalogue file it was read from."""
+    kind: Kind = Kind.FIX
+    file: str = ""
+    """The catalogue file."""
     authors: tuple[str, ...] = ()
     postings: tuple[Posting, ...] = ()
     release: str = ""
-    """First mainline release; empty if there is none, or if it is not known."""
+    """First mainline release; empty if there is none or it is not known."""
     commits: tuple[Commit, ...] = ()
     backports: tuple[Backport, ...] = ()
     supersedes: tuple[str, ...] = ()
@@ -291,7 +307,7 @@ class Patch:
     fixes: tuple[str, ...] = ()
     related: tuple[str, ...] = ()
     stages: tuple[Stage, ...] = ()
-    """Of a series: detection asks for each of them."""
+    """Of a series, which is detected by its stages."""
     detection: Detection = Detection()
     costs: Metric | None = None
     """What the absence of the patch costs on a machine."""
@@ -303,14 +319,29 @@ class Patch:
     remedy: str = ""
     """What to do on a kernel without it."""
 
+    @property
+    def is_upstream(self) -> bool:
+        """Whether current mainline kernels have the patch or its successor."""
+        return self.status in (Status.MERGED, Status.REWORKED)
+
+    @property
+    def history(self) -> str:
+        """Return what became of the patch: ``merged in 5.18``; ``RFC 2021, unmerged``."""
+        if self.is_upstream:
+            return f"merged in {self.release}" if self.release else "merged"
+        if self.status is not Status.NEVER_MERGED or not self.postings:
+            return self.status.value
+        latest = max(self.postings, key=lambda posting: posting.date)
+        return f"{'RFC ' if 'RFC' in latest.subject else ''}{latest.date[:4]}, unmerged"
+
 
 @dataclass(frozen=True)
 class Detected:
-    """Whether one kernel has one patch."""
+    """The state of one patch on one kernel."""
 
     patch: Patch
     state: State
     reason: str
-    """Which names in the debug info say so, or what they lack."""
+    """The names in the debug info that decide."""
     stage: str = ""
-    """Of a series that is there in part: the last stage that is."""
+    """Of a partially applied series: the last stage that is present."""

@@ -1,68 +1,67 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a patch costs or saves on one machine: figures of the analyses, as the catalogue names them.
+"""What a patch costs or saves on one machine.
 
-The catalogue says which figure stands for a patch; the analyses measure it. What no analysis has
-measured is not guessed.
+The catalogue names the figure of an analysis that measures it. Figures that no analysis measured
+are reported as missing, never estimated.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kcensus.human import human
 from kcensus.patches.catalogue import Catalogue
-from kcensus.patches.model import Detected, FindingRule, Metric, State
+from kcensus.patches.model import LACKS_IT, Detected, FindingRule, Metric, State
 from kcensus.results import Finding, Result, Severity, Unit
-
-_LACKING = (State.ABSENT, State.PARTLY)
 
 
 class Unmeasured(Exception):
-    """A figure is not to be had; the text is a clause that says why."""
+    """A figure is not available; the text is a clause that says why."""
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a patch means for one machine."""
+    """What a patch costs or saves on one machine."""
 
     detected: Detected
     metric: Metric
     value: float | None
-    """None where it was not measured."""
+    """None if it was not measured."""
     unit: Unit
     why_not: str = ""
 
     @property
     def is_cost(self) -> bool:
-        """What the absence of the patch costs, rather than what its presence saves."""
-        return self.detected.state in _LACKING
+        """Whether the value is the cost of the absence, not the saving of the presence."""
+        return self.detected.state in LACKS_IT
 
 
 def metric_of(detected: Detected) -> Metric | None:
-    """The figure that tells what the state of a patch means."""
-    if detected.state in _LACKING:
+    """Return the figure that measures a patch in its state, if any."""
+    if detected.state in LACKS_IT:
         return detected.patch.costs
     return detected.patch.saves if detected.state is State.PRESENT else None
 
 
 def analyses_wanted(catalogue: Catalogue, detected: Mapping[str, Detected]) -> tuple[str, ...]:
-    """Names of the analyses whose figures :func:`prices` and :func:`findings` need."""
-    wanted = {metric.analysis for one in detected.values() if (metric := metric_of(one))}
+    """Return the names of the analyses that :func:`prices` and :func:`findings` need, sorted."""
+    wanted = {metric.analysis for patch in detected.values() if (metric := metric_of(patch))}
     wanted |= {rule.metric.analysis for rule in catalogue.rules if _applies(rule, detected)}
     return tuple(sorted(wanted))
 
 
 def measure(metric: Metric, results: Mapping[str, Result]) -> tuple[float, Unit]:
-    """The value of a metric and its unit.
+    """Return the value of a metric and its unit.
 
-    :param results: results by analysis
-    :raises Unmeasured: the analysis did not run, or has no such figure
+    :param results: by analysis
+    :raises Unmeasured: the analysis did not run or does not report the figure
     """
     result = results.get(metric.analysis)
     if result is None:
-        raise Unmeasured(f"{metric.analysis} has no result here")
+        raise Unmeasured(f"{metric.analysis} has no result")
     value, unit = _figure(result, metric.key)
     if metric.minus:
         other, other_unit = _figure(result, metric.minus)
@@ -75,53 +74,51 @@ def measure(metric: Metric, results: Mapping[str, Result]) -> tuple[float, Unit]
 def _figure(result: Result, key: str) -> tuple[float, Unit]:
     figure = result.summary.get(key)
     if figure is None:
-        raise Unmeasured(f"{result.analysis} has no figure {key} here")
+        raise Unmeasured(f"{result.analysis} does not report {key}")
     if isinstance(figure.value, bool) or not isinstance(figure.value, (int, float)):
-        raise Unmeasured(f"{result.analysis}.{key} is no number here")
+        raise Unmeasured(f"{result.analysis}.{key} is not a number")
     if not math.isfinite(figure.value):
-        raise Unmeasured(f"{result.analysis}.{key} is a share of nothing here")
+        raise Unmeasured(f"{result.analysis}.{key} is not finite")
     return figure.value, figure.unit
 
 
 def prices(detected: Mapping[str, Detected], results: Mapping[str, Result]) -> list[Price]:
-    """For every patch with a figure that fits its state, that figure."""
-    found = []
-    for one in detected.values():
-        metric = metric_of(one)
+    """Return the figure of every patch that has one for its state."""
+    priced = []
+    for patch in detected.values():
+        metric = metric_of(patch)
         if metric is None:
             continue
         try:
-            value, unit = measure(metric, results)
+            price = Price(patch, metric, *measure(metric, results))
         except Unmeasured as error:
-            found.append(Price(one, metric, None, Unit.BYTES, str(error)))
-        else:
-            found.append(Price(one, metric, value, unit))
-    return found
+            price = Price(patch, metric, None, Unit.BYTES, str(error))
+        priced.append(price)
+    return priced
 
 
 def findings(
     catalogue: Catalogue, detected: Mapping[str, Detected], results: Mapping[str, Result]
 ) -> list[Finding]:
-    """What the rules of the catalogue make of the figures; the costliest first."""
-    found = []
+    """Return the findings of the rules, sorted by severity and cost."""
+    made = []
     for rule in catalogue.rules:
         if not _applies(rule, detected):
             continue
         try:
             value, unit = measure(rule.metric, results)
         except Unmeasured:
-            continue  # the price of the patch says so already, and why
-        if _outside(rule, value):
-            found.append(_finding(rule, value, unit, detected))
-    return sorted(found, key=lambda one: (-one.severity, -(one.cost_bytes or 0), one.title))
+            continue  # reported with the price of the patch
+        if _holds(rule, value):
+            made.append(_finding(rule, value, unit, detected))
+    return sorted(made, key=lambda one: (-one.severity, -(one.cost_bytes or 0), one.title))
 
 
 def _applies(rule: FindingRule, detected: Mapping[str, Detected]) -> bool:
     return not rule.patch or detected[rule.patch].state in rule.states
 
 
-def _outside(rule: FindingRule, value: float) -> bool:
-    """Whether all bounds that a rule gives are reached."""
+def _holds(rule: FindingRule, value: float) -> bool:
     return (rule.at_least is None or value >= rule.at_least) and (
         rule.at_most is None or value <= rule.at_most
     )
@@ -132,8 +129,8 @@ def _finding(
 ) -> Finding:
     evidence = [f"{rule.metric.what}: {rule.metric}"]
     if rule.patch:
-        one = detected[rule.patch]
-        evidence.append(f"{rule.patch} is {one.state.value} ({one.reason})")
+        patch = detected[rule.patch]
+        evidence.append(f"{rule.patch} is {patch.state.value} ({patch.reason})")
     return Finding(
         Severity[rule.severity.upper()],
         rule.title.replace("{value}", human(value, unit)),
@@ -144,10 +141,6 @@ def _finding(
     )
 
 
-def unmeasured(priced: Sequence[Price]) -> dict[str, int]:
-    """Why figures are missing, and how many for each reason."""
-    reasons: dict[str, int] = {}
-    for price in priced:
-        if price.value is None:
-            reasons[price.why_not] = reasons.get(price.why_not, 0) + 1
-    return reasons
+def unmeasured(priced: Sequence[Price]) -> Mapping[str, int]:
+    """Return how many figures are missing for each reason."""
+    return Counter(price.why_not for price in priced if price.value is None)

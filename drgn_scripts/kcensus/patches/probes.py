@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the debug info of a kernel has: types, members, symbols, enumerators, module parameters.
+"""Look up types, members, symbols, enumerators and module parameters in the debug info.
 
-An answer is yes, no, or unknown with a reason. What belongs to a module is unknown where the
-module's debug info is not there: that a type is not found proves nothing then.
+An answer is yes, no, or unknown with a reason. A name of a module whose debug info is not loaded
+is unknown, because a failed lookup proves nothing then.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import drgn
@@ -22,18 +23,18 @@ _COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether something is there."""
+    """Whether a name exists."""
 
     value: bool | None
-    """None: cannot tell."""
+    """None: unknown."""
     reason: str
     """A clause: ``struct list_lru has no xa``."""
 
 
 class Prober:
-    """Asks one program.
+    """Looks up names in one program.
 
-    :param lacking: for each module whose debug info was looked for and not found, one sentence
+    :param lacking: one sentence for each module whose debug info is missing
     """
 
     def __init__(self, prog: drgn.Program, lacking: Sequence[str] = ()) -> None:
@@ -41,17 +42,17 @@ class Prober:
         self._lacking = tuple(lacking)
 
     def ask(self, probe: Probe, modules: Sequence[str] = ()) -> Answer:
-        """Whether ``probe`` is there.
+        """Return whether the name of ``probe`` exists.
 
-        :param modules: the kernel modules to which it belongs; none if it is built in always
+        :param modules: the kernel modules that may define it; none if it is always built in
         """
         try:
             return self._ask(probe, modules)
         except NotRecorded:
-            return Answer(None, f"whether there is {probe} was not recorded in this capsule")
+            return Answer(None, f"this capsule does not record whether {probe} exists")
 
     def number(self, name: str) -> int | None:
-        """The value of a variable; None where it cannot be read."""
+        """Return the value of an integer variable, or None if it cannot be read."""
         try:
             return int(self._prog.variable(name).read_())
         except (LookupError, TypeError, ValueError, drgn.FaultError, NotRecorded):
@@ -64,76 +65,70 @@ class Prober:
         if kind is ProbeKind.MEMBER:
             return self._member(name, modules)
         if kind is ProbeKind.ENUMERATOR:
-            return self._found(self._constant(name), f"enumerator {name}", modules)
+            return self._answer(self._constant(name), f"enumerator {name}", modules)
         if kind is ProbeKind.PARAMETER:
-            # module_param() and its kin leave a struct kernel_param of this name.
+            # module_param() defines a struct kernel_param of this name.
             module, _, parameter = name.partition(".")
-            there = self._symbol(f"__param_{parameter}")
-            return self._found(there, f"parameter {parameter} of {module}", (module, *modules))
-        return self._found(self._symbol(name), f"symbol {name}", modules)
+            exists = self._symbol(f"__param_{parameter}")
+            return self._answer(exists, f"parameter {parameter} of {module}", (module, *modules))
+        return self._answer(self._symbol(name), f"symbol {name}", modules)
 
     def _type(self, name: str, modules: Sequence[str]) -> Answer:
         type_ = self._lookup(name)
         if type_ is not None and not _is_complete(type_):
-            return Answer(None, f"{name} is declared in the debug info, but not described")
-        return self._found(type_ is not None, name, modules)
+            return Answer(None, f"{name} is only declared in the debug info, without members")
+        return self._answer(type_ is not None, name, modules)
 
     def _member(self, path: str, modules: Sequence[str]) -> Answer:
         name, *members = path.split(".")
         type_ = self._lookup(name)
         if type_ is None:
-            return self._found(False, name, modules)
+            return self._answer(False, name, modules)
         for member in members:
             type_ = _target(type_)
             where = type_.type_name()
             if type_.kind not in _COMPOUND:
                 return Answer(False, f"{where} has no members")
             if not type_.is_complete():
-                return Answer(None, f"{where} is declared in the debug info, but not described")
+                return Answer(None, f"{where} is only declared in the debug info, without members")
             if not type_.has_member(member):
                 return Answer(False, f"{where} has no {member}")
             type_ = type_.member(member).type
         return Answer(True, f"{where} has {member}")
 
-    def _found(self, there: bool, name: str, modules: Sequence[str]) -> Answer:
-        if there:
+    def _answer(self, exists: bool, name: str, modules: Sequence[str]) -> Answer:
+        if exists:
             return Answer(True, f"has {name}")
-        if modules:
-            words = re.compile(rf"\b({'|'.join(map(re.escape, modules))})\b")
-            # The sentence itself says what to install, and stands among the gaps.
-            missing = any(words.search(line) for line in self._lacking)
-            which = " or ".join(dict.fromkeys(modules))
-            absent = f"{which} is not loaded, or has none"
-            why = f"{which} is loaded without debug info" if missing else absent
-            return Answer(None, f"no {name}, but {why}")
-        return Answer(False, f"no {name}")
+        if not modules:
+            return Answer(False, f"no {name}")
+        words = re.compile(rf"\b({'|'.join(map(re.escape, modules))})\b")
+        # The sentence in `lacking`, which says what to install, is reported as a gap.
+        is_missing = any(words.search(sentence) for sentence in self._lacking)
+        which = " or ".join(dict.fromkeys(modules))
+        why = "loaded without debug info" if is_missing else "not loaded, or does not have it"
+        return Answer(None, f"no {name}, but {which} is {why}")
 
     def _lookup(self, name: str) -> drgn.Type | None:
         try:
             return self._prog.type(name)
-        except (LookupError, SyntaxError):  # a keyword of C, as a name, is the latter
+        except (LookupError, SyntaxError):  # the latter for a C keyword
             return None
 
     def _constant(self, name: str) -> bool:
-        try:
+        with suppress(LookupError):
             self._prog.constant(name)
-        except LookupError:
-            return False
-        return True
+            return True
+        return False
 
     def _symbol(self, name: str) -> bool:
-        # Debug info knows of inlined functions, the symbol table of those without debug info.
-        try:
+        # Inlined functions are only in the debug info; assembly functions only in the symbol table.
+        with suppress(LookupError):
             self._prog.object(name, drgn.FindObjectFlags.ANY)
-        except LookupError:
-            pass
-        else:
             return True
-        try:
+        with suppress(LookupError):
             self._prog.symbol(name)
-        except LookupError:
-            return False
-        return True
+            return True
+        return False
 
 
 def _is_complete(type_: drgn.Type) -> bool:

@@ -1,42 +1,37 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""From a file to a :class:`~kcensus.patches.model.Patch`, or one sentence that says why not.
+"""The schema of catalogue files: from TOML to a :class:`~kcensus.patches.model.Patch`.
 
-A catalogue file may come from anywhere: it is data, limited in size, and everything in it must be
-expected. Whatever is wrong is reported with the file and the key.
+The dataclasses of :mod:`~kcensus.patches.model` are the schema: each field is a key, its type hint
+says what to expect, and a field without a default is required. A catalogue file may come from
+anywhere, so its size and all values are limited. Every error names the file and the key.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import enum
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from kcensus.patches.model import (
     UNITS,
-    Backport,
-    Bound,
     Commit,
     Detection,
     FindingRule,
-    Metric,
-    Moment,
     Patch,
-    Posting,
     Probe,
     ProbeKind,
     PublishedFigure,
     Rule,
-    Stage,
     State,
-    Status,
-    Undetectable,
     Validation,
-    Workload,
 )
 from kcensus.text import printable
 
@@ -45,36 +40,69 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MOST_BYTES = 1 << 18
-"""Of one file; the longest of ours has a tenth of that."""
-_MOST_TEXT = 8192
-_MOST_ITEMS = 512
-
-_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-_HASH = re.compile(r"[0-9a-f]{8,40}")
-_RELEASE = re.compile(r"\d+\.\d+")
-_DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_KEY = re.compile(r"[a-z][a-z0-9_]*")
-_PROBES = {
-    ProbeKind.TYPE: re.compile(r"((struct|union|enum) )?[A-Za-z_]\w*"),
-    ProbeKind.MEMBER: re.compile(r"((struct|union) )?[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"),
-    ProbeKind.SYMBOL: _NAME,
-    ProbeKind.ENUMERATOR: _NAME,
-    ProbeKind.PARAMETER: re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*"),
-}
-_SEVERITIES = ("info", "notice", "warning", "critical")
-
-_Enum = TypeVar("_Enum", bound=enum.Enum)
+MAX_FILE_BYTES = 1 << 18
+_MAX_TEXT = 8192
+_MAX_ITEMS = 512
+_MAX_NUMBER = 1 << 63
+_MAX_QUOTED = 80
+"""Characters of a value that an error message repeats."""
 
 
 class CatalogueError(Exception):
     """A catalogue file is unusable; the text is one printable sentence with file and key."""
 
 
-_WORDS: Mapping[type, str] = {
+class _Form(NamedTuple):
+    """What a text must look like."""
+
+    pattern: str
+    description: str
+
+
+_IDENTIFIER = r"[A-Za-z_]\w*"
+_ID = _Form(r"[a-z0-9]+(-[a-z0-9]+)*", "an id such as 'cfq-removal'")
+_HASH = _Form(r"[0-9a-f]{8,40}", "a commit hash of 8 to 40 hexadecimal digits")
+_RELEASE = _Form(r"\d+\.\d+", "a release such as '5.18'")
+_DATE = _Form(r"\d{4}(-\d\d(-\d\d)?)?", "a date such as '2021', '2021-09' or '2021-09-14'")
+_NAME = _Form(_IDENTIFIER, "a C identifier")
+_KEY = _Form(r"[a-z][a-z0-9_]*", "a key such as 'slab_bytes'")
+_PROBES = {
+    ProbeKind.TYPE: _Form(rf"((struct|union|enum) )?{_IDENTIFIER}", "a type such as 'struct page'"),
+    ProbeKind.MEMBER: _Form(
+        rf"((struct|union) )?{_IDENTIFIER}(\.{_IDENTIFIER})+",
+        "a member such as 'struct slab.stride'",
+    ),
+    ProbeKind.SYMBOL: _NAME,
+    ProbeKind.ENUMERATOR: _NAME,
+    ProbeKind.PARAMETER: _Form(rf"{_IDENTIFIER}\.{_IDENTIFIER}", "a parameter, 'module.name'"),
+}
+_SEVERITIES = ("info", "notice", "warning", "critical")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A file and the path of a key in it."""
+
+    file: str
+    path: str = ""
+
+    def at(self, key: str | int) -> _Place:
+        if isinstance(key, int):
+            return _Place(self.file, f"{self.path}[{key}]")
+        return _Place(self.file, f"{self.path}.{key}" if self.path else key)
+
+    def error(self, problem: str) -> CatalogueError:
+        return CatalogueError(printable(": ".join(filter(None, (self.file, self.path, problem)))))
+
+
+_Reader = Callable[[_Place, Any], Any]
+"""Converts one TOML value, or raises a :class:`CatalogueError`."""
+_Problem = tuple[str, str]
+"""A key and what is wrong with its value."""
+
+_TYPES: Mapping[type, str] = {
     str: "text",
-    bool: "true or false",
+    bool: "a boolean",
     int: "a number",
     float: "a number",
     dict: "a table",
@@ -82,439 +110,304 @@ _WORDS: Mapping[type, str] = {
 }
 
 
-def _kind(value: object) -> str:
-    return _WORDS.get(type(value), "a date or time")
+def _expect(place: _Place, value: Any, *kinds: type) -> None:
+    # isinstance() takes a bool for an int.
+    if type(value) in kinds:
+        return
+    # Converting a huge int to decimal raises ValueError.
+    is_short = type(value) is not int or abs(value) < _MAX_NUMBER
+    shown = (
+        f"{str(value)[:_MAX_QUOTED]!r} " if is_short and type(value) in (str, int, float) else ""
+    )
+    kind = _TYPES.get(type(value), "a date or time")
+    raise place.error(f"{shown}is {kind}; it must be {_TYPES[kinds[0]]}")
 
 
-class _Table:
-    """A table of a TOML file, read key by key; :meth:`end` refuses what nobody asked for."""
-
-    def __init__(self, file: str, values: Mapping[str, Any], path: str = "") -> None:
-        self.file = file
-        self.path = path
-        self._values = values
-        self._asked: list[str] = []
-
-    def error(self, key: str, problem: str) -> CatalogueError:
-        where = f"{self.path}.{key}" if self.path and key else self.path or key
-        return CatalogueError(printable(f"{self.file}: {where}: {problem}"))
-
-    def _get(self, key: str, *kinds: type) -> Any:
-        self._asked.append(key)
-        value = self._values.get(key)
-        if value is not None and type(value) not in kinds:
-            raise self.error(key, f"must be {_WORDS[kinds[0]]}, not {_kind(value)}")
-        return value
-
-    def need(self, key: str) -> None:
-        if key not in self._values:
-            raise self.error(key, "is missing")
-
-    def _checked(self, key: str, value: str, pattern: re.Pattern[str] | None) -> str:
-        if len(value) > _MOST_TEXT:
-            raise self.error(key, f"is longer than {_MOST_TEXT} characters")
-        # Lines of a paragraph are joined, paragraphs stay apart.
-        paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", value.strip()))
+def _text(form: _Form | None = None) -> _Reader:
+    def read(place: _Place, value: Any) -> str:
+        _expect(place, value, str)
+        if not value.strip():
+            raise place.error("is empty")
+        if len(value) > _MAX_TEXT:
+            raise place.error(f"is longer than {_MAX_TEXT} characters")
+        # Join the lines of each paragraph.
+        paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n", value.strip())]
+        if not all(map(str.isprintable, paragraphs)):
+            raise place.error("contains unprintable characters")
         text = "\n\n".join(paragraphs)
-        if any(not part.isprintable() for part in text.split("\n\n")):
-            raise self.error(key, "has characters that cannot be printed")
-        if pattern is not None and not pattern.fullmatch(text):
-            raise self.error(key, f"{text[:80]!r} is not of the form {pattern.pattern}")
+        if form and not re.fullmatch(form.pattern, text):
+            raise place.error(f"{text[:_MAX_QUOTED]!r} is not {form.description}")
         return text
 
-    def text(
-        self, key: str, *, required: bool = False, pattern: re.Pattern[str] | None = None
-    ) -> str:
-        if required:
-            self.need(key)
-        value = self._get(key, str)
-        if value is None:
-            return ""
-        if not value.strip():
-            raise self.error(key, "is empty")
-        return self._checked(key, value, pattern)
+    return read
 
-    def texts(self, key: str, pattern: re.Pattern[str] | None = None) -> tuple[str, ...]:
-        found = []
-        for at, value in enumerate(self._items(key)):
-            if type(value) is not str:
-                raise self.error(f"{key}[{at}]", f"must be text, not {_kind(value)}")
-            found.append(self._checked(f"{key}[{at}]", value, pattern))
-        if len(set(found)) < len(found):
-            raise self.error(key, "names something twice")
-        return tuple(found)
 
-    def choice(self, key: str, kind: type[_Enum], default: _Enum | None = None) -> _Enum:
-        if default is None:
-            self.need(key)
-        value = self._get(key, str)
-        if value is None and default is not None:
-            return default
-        return self._one_of(key, value, kind)
+def _choice(known: Mapping[str, Any]) -> _Reader:
+    def read(place: _Place, value: Any) -> Any:
+        text = _text()(place, value)
+        if text not in known:
+            choices = ", ".join(known)
+            raise place.error(f"{text[:_MAX_QUOTED]!r} is unknown (choose from {choices})")
+        return known[text]
 
-    def choices(self, key: str, kind: type[_Enum], default: tuple[_Enum, ...]) -> tuple[_Enum, ...]:
-        texts = self.texts(key)
-        return tuple(self._one_of(key, text, kind) for text in texts) or default
+    return read
 
-    def _one_of(self, key: str, value: str, kind: type[_Enum]) -> _Enum:
-        known = {one.value: one for one in kind}
-        if value not in known:
-            raise self.error(key, f"{value[:80]!r} is none of: {', '.join(known)}")
-        return known[value]
 
-    def number(self, key: str, *, required: bool = False) -> float | None:
-        if required:
-            self.need(key)
-        value = self._get(key, int, float)
-        # Compared first: a whole number of hundreds of digits is no float.
-        if value is not None and not (abs(value) < 1 << 63 and math.isfinite(value)):
-            raise self.error(key, "is not a number that anything here could be")
-        return None if value is None else float(value)
+def _number(place: _Place, value: Any) -> float:
+    _expect(place, value, int, float)
+    # Compare first: float() of a huge int raises OverflowError.
+    if not (abs(value) < _MAX_NUMBER and math.isfinite(value)):
+        raise place.error("must be a finite number between -2**63 and 2**63")
+    return float(value)
 
-    def numbers(self, key: str) -> dict[str, float]:
-        table = self.table(key)
-        if table is None:
-            return {}
-        found = {}
-        for name in table._values:
-            if not _KEY.fullmatch(name):
-                raise table.error(name, f"is not of the form {_KEY.pattern}")
-            value = table.number(name)
-            assert value is not None
-            found[name] = value
-        return found
 
-    def table(self, key: str) -> _Table | None:
-        value = self._get(key, dict)
-        return None if value is None else _Table(self.file, value, self._under(key))
+def _numbers(place: _Place, value: Any) -> dict[str, float]:
+    _expect(place, value, dict)
+    return {
+        _text(_KEY)(place.at(name[:_MAX_QUOTED]), name): _number(
+            place.at(name[:_MAX_QUOTED]), number
+        )
+        for name, number in value.items()
+    }
 
-    def tables(self, key: str) -> list[_Table]:
-        tables = []
-        for at, value in enumerate(self._items(key)):
-            where = f"{key}[{at}]"
-            if type(value) is not dict:
-                raise self.error(where, f"must be a table, not {_kind(value)}")
-            tables.append(_Table(self.file, value, self._under(where)))
-        return tables
 
-    def _items(self, key: str) -> list[Any]:
-        values = self._get(key, list)
-        if values is not None and len(values) > _MOST_ITEMS:
-            raise self.error(key, f"has more than {_MOST_ITEMS} items")
-        return values or []
+def _list(read_item: _Reader, *, unique: bool = False) -> _Reader:
+    def read(place: _Place, value: Any) -> tuple[Any, ...]:
+        _expect(place, value, list)
+        if len(value) > _MAX_ITEMS:
+            raise place.error(f"has more than {_MAX_ITEMS} items")
+        items = tuple(read_item(place.at(index), item) for index, item in enumerate(value))
+        if unique and (twice := _first_repeated(items)):
+            raise place.error(f"{twice!r} is listed twice")
+        return items
 
-    def _under(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
+    return read
 
-    def end(self) -> None:
-        for key in self._values:
-            if key not in self._asked:
-                near = difflib.get_close_matches(key, self._asked, 1)
-                hint = f"; is {near[0]} meant?" if near else ""
-                raise self.error(key[:80], f"nothing is known of that name{hint}")
+
+def _first_repeated(names: Sequence[str]) -> str:
+    return next((name for index, name in enumerate(names) if name in names[:index]), "")
+
+
+_KEYS = {"postings": "posted", "detection": "detect", "validation": "validate"}
+"""Keys that differ from the field they set in more than dashes."""
+_FORMS: Mapping[str, _Form] = {
+    **dict.fromkeys(("id", "analysis", "by", "claim", "name", "patch", "run"), _ID),
+    **dict.fromkeys(("supersedes", "superseded_by", "fixes", "related"), _ID),
+    **dict.fromkeys(("modules", "switch"), _NAME),
+    **dict.fromkeys(("key", "minus"), _KEY),
+    "date": _DATE,
+    "hash": _HASH,
+    "release": _RELEASE,
+}
+"""By name of the field, for texts and lists of texts."""
+_CHOICES = {"severity": _SEVERITIES, "unit": tuple(UNITS)}
+_REQUIRED = ("what",)
+"""Fields whose keys are required although they have a default."""
+
+
+def _reader(field: str, hint: Any) -> _Reader:
+    """Return the reader for a field of a dataclass with this type hint."""
+    if isinstance(hint, types.UnionType):  # with None, the default of an absent key
+        (hint,) = (other for other in hint.__args__ if other is not types.NoneType)
+    if field in _CHOICES:
+        return _choice({name: name for name in _CHOICES[field]})
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        item = arguments[0]
+        read_item = _record(item, ("patch",)) if item is FindingRule else _reader(field, item)
+        return _list(read_item, unique=item is str or issubclass(item, enum.Enum))
+    if hint is Probe:
+        return _probe
+    if hint is str:
+        return _text(_FORMS.get(field))
+    if hint is float:
+        return _number
+    if origin is Mapping:
+        return _numbers
+    if issubclass(hint, enum.Enum):
+        return _choice({member.value: member for member in hint})
+    return _record(hint)
+
+
+def _record(cls: type[Any], without: tuple[str, ...] = ()) -> _Reader:
+    """Return a reader of tables whose keys are the fields of a dataclass.
+
+    :param without: fields that have no key
+    """
+    hints = get_type_hints(cls)
+    fields = {
+        _KEYS.get(field.name, field.name.replace("_", "-")): field
+        for field in dataclasses.fields(cls)
+        if field.name not in without
+    }
+    readers = {key: _reader(field.name, hints[field.name]) for key, field in fields.items()}
+    required = [
+        key
+        for key, field in fields.items()
+        if field.name in _REQUIRED or field.default is field.default_factory is dataclasses.MISSING
+    ]
+
+    def read(place: _Place, table: Any) -> Any:
+        _expect(place, table, dict)
+        for key in table:
+            if key not in fields:
+                near = difflib.get_close_matches(key, fields, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(fields)}"
+                raise place.at(key[:_MAX_QUOTED]).error(f"unknown key ({hint})")
+        values = {}
+        for key, field in fields.items():
+            if key in table:
+                values[field.name] = readers[key](place.at(key), table[key])
+            elif key in required:
+                raise place.at(key).error("is missing")
+        record = cls(**values)
+        for key, problem in _CHECKS.get(cls, lambda _: ())(record):
+            raise (place.at(key) if key else place).error(problem)
+        return record
+
+    return read
+
+
+def _probe(place: _Place, table: Any) -> Probe:
+    _expect(place, table, dict)
+    kinds = {kind.value: kind for kind in ProbeKind}
+    if len(table) != 1 or not set(table) <= set(kinds):
+        raise place.error(f"must have exactly one key (choose from {', '.join(kinds)})")
+    ((key, name),) = table.items()
+    return Probe(kinds[key], _text(_PROBES[kinds[key]])(place.at(key), name))
+
+
+def _check_commit(commit: Commit) -> Iterator[_Problem]:
+    if not commit.subject and not commit.hash:
+        yield "", "needs a subject or a hash"
+
+
+def _check_rule(rule: Rule) -> Iterator[_Problem]:
+    if rule.state is State.PARTIALLY_APPLIED:
+        yield "state", f"{rule.state.value!r} is only for a series with stages"
+    if not rule.has and not rule.lacks:
+        yield "has", "is missing: a rule needs a probe in has or lacks"
+    if (rule.state is State.SUPERSEDED) != bool(rule.by):
+        yield "by", "is required for the state superseded, and only for it"
+    if rule.state is State.UNDETERMINED and not rule.why:
+        yield "why", "is missing: say why the state is undetermined"
+
+
+def _check_detection(detection: Detection) -> Iterator[_Problem]:
+    if not detection.rules and detection.undetectable is None:
+        yield "rules", "is missing: add rules or [detect.undetectable]"
+
+
+def _check_validation(validation: Validation) -> Iterator[_Problem]:
+    if not validation.workload:
+        yield "workload", "is empty: a pair needs a figure of its workload"
+
+
+def _check_figure(figure: PublishedFigure) -> Iterator[_Problem]:
+    if figure.to is not None and figure.to <= figure.value:
+        yield "to", f"'{figure.to:g}' must be above value, {figure.value:g}"
+
+
+def _check_finding(rule: FindingRule) -> Iterator[_Problem]:
+    if rule.at_least is None and rule.at_most is None:
+        yield "at-least", "is missing: a rule needs at-least or at-most"
+    if re.search("[{}]", rule.title.replace("{value}", "")):
+        yield "title", "must not contain braces other than {value}"
+
+
+def _check_patch(patch: Patch) -> Iterator[_Problem]:
+    if patch.stages and patch.detection != Detection():
+        yield "detect", "must be left out: a series is detected by its stages"
+    if not patch.stages and patch.detection == Detection():
+        yield "detect", "is missing: without rules, add [detect.undetectable]"
+    claim = patch.validation.claim if patch.validation else ""
+    if claim and claim not in {figure.run for figure in patch.figures}:
+        yield "validate.claim", f"{claim!r} is not the run of any published figure"
+    if twice := _first_repeated([figure.name for figure in patch.figures]):
+        yield "figures", f"the name {twice!r} is used twice"
+
+
+_CHECKS: Mapping[type, Callable[[Any], Iterable[_Problem]]] = {
+    Commit: _check_commit,
+    Rule: _check_rule,
+    Detection: _check_detection,
+    Validation: _check_validation,
+    PublishedFigure: _check_figure,
+    FindingRule: _check_finding,
+    Patch: _check_patch,
+}
+# The rules of a patch file are about that patch; elsewhere they name one.
+_PATCH = _record(Patch, without=("file",))
+_RULES = _list(_record(FindingRule))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file.
+    """Return the content of a TOML file.
 
-    :raises CatalogueError: it cannot be read, is too large, or is no TOML
+    :raises CatalogueError: the file cannot be read, is too large, or is not TOML
     """
-    name = printable(str(path))
+    place = _Place(str(path))
     try:
         if not path.is_file():
-            raise CatalogueError(f"{name}: is not a file")
+            raise place.error("is not a file")
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise CatalogueError(f"{name}: cannot be read ({error.strerror or error})") from None
-    if len(data) > MOST_BYTES:
-        raise CatalogueError(f"{name}: is larger than {MOST_BYTES >> 10} KiB")
+        raise place.error(f"cannot be read ({error.strerror or error})") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise place.error(f"is larger than {MAX_FILE_BYTES >> 10} KiB")
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError:
-        raise CatalogueError(f"{name}: is not UTF-8 text") from None
+        raise place.error("is not UTF-8 text") from None
     except RecursionError:
-        raise CatalogueError(f"{name}: is nested too deeply") from None
+        raise place.error("is nested too deeply") from None
     except ValueError as error:  # includes TOMLDecodeError
-        raise CatalogueError(f"{name}: is not TOML: {printable(str(error))[:200]}") from None
+        raise place.error(f"is not TOML: {printable(str(error))[:200]}") from None
 
 
 def read_file(path: Path) -> Patch | tuple[FindingRule, ...]:
-    """A patch file, or a file that has nothing but ``[[rules]]``.
+    """Return the patch of a file, or the rules of a file that has only ``[[rules]]``.
 
-    :raises CatalogueError: see :func:`read_toml`; or it does not say what is expected
+    :raises CatalogueError: see :func:`read_toml`; or the file violates the schema
     """
-    table = _Table(str(path), read_toml(path))
-    if "id" not in table._values and "rules" in table._values:
-        rules = tuple(_finding_rule(one, None) for one in table.tables("rules"))
-        table.end()
-        return rules
-    return _patch(table, path.stem)
-
-
-def _patch(table: _Table, stem: str) -> Patch:
-    identifier = table.text("id", required=True, pattern=_ID)
-    if identifier != stem:
-        raise table.error("id", f"{identifier!r} must be the name of the file, {stem!r}")
-    patch = Patch(
-        id=identifier,
-        title=table.text("title", required=True),
-        subsystem=table.text("subsystem", required=True),
-        status=table.choice("status", Status),
-        summary=table.text("summary", required=True),
-        symptom=table.text("symptom", required=True),
-        file=table.file,
-        authors=table.texts("authors"),
-        postings=tuple(map(_posting, table.tables("posted"))),
-        release=table.text("release", pattern=_RELEASE),
-        commits=tuple(map(_commit, table.tables("commits"))),
-        backports=tuple(map(_backport, table.tables("backports"))),
-        supersedes=table.texts("supersedes", _ID),
-        superseded_by=table.texts("superseded-by", _ID),
-        fixes=table.texts("fixes", _ID),
-        related=table.texts("related", _ID),
-        stages=tuple(map(_stage, table.tables("stages"))),
-        detection=_detection(table.table("detect")),
-        costs=_metric(table.table("costs")),
-        saves=_metric(table.table("saves")),
-        validation=_validation(table.table("validate")),
-        figures=tuple(map(_figure, table.tables("figures"))),
-        rules=tuple(_finding_rule(one, identifier) for one in table.tables("rules")),
-        remedy=table.text("remedy"),
-    )
-    table.end()
-    if patch.stages and patch.detection != Detection():
-        raise table.error("detect", "a series is detected by its stages")
-    if not patch.stages and patch.detection == Detection():
-        raise table.error("detect", "is missing: without rules, [detect.undetectable] says why")
-    claim = patch.validation.claim if patch.validation else ""
-    if claim and claim not in {figure.run for figure in patch.figures}:
-        raise table.error("validate.claim", f"no published figure is of the run {claim!r}")
-    names = [figure.name for figure in patch.figures]
-    if len(set(names)) < len(names):
-        raise table.error("figures", "two have the same name")
-    return patch
-
-
-def _posting(table: _Table) -> Posting:
-    posting = Posting(
-        date=table.text("date", required=True, pattern=_DATE),
-        where=table.text("where", required=True),
-        subject=table.text("subject"),
-        message_id=table.text("message-id"),
-    )
-    table.end()
-    return posting
-
-
-def _commit(table: _Table) -> Commit:
-    commit = Commit(
-        subject=table.text("subject"),
-        hash=table.text("hash", pattern=_HASH),
-        release=table.text("release", pattern=_RELEASE),
-        note=table.text("note"),
-    )
-    table.end()
-    if not commit.subject and not commit.hash:
-        raise table.error("", "has neither subject nor hash")
-    return commit
-
-
-def _backport(table: _Table) -> Backport:
-    backport = Backport(table.text("kernel", required=True), table.text("note"))
-    table.end()
-    return backport
-
-
-def _stage(table: _Table) -> Stage:
-    stage = Stage(
-        table.text("patch", required=True, pattern=_ID), table.text("what", required=True)
-    )
-    table.end()
-    return stage
-
-
-def _detection(table: _Table | None) -> Detection:
-    if table is None:
-        return Detection()
-    detection = Detection(
-        rules=tuple(map(_rule, table.tables("rules"))),
-        modules=table.texts("modules", _NAME),
-        undetectable=_undetectable(table.table("undetectable")),
-    )
-    table.end()
-    if not detection.rules and detection.undetectable is None:
-        raise table.error("rules", "is missing, and there is no [detect.undetectable] either")
-    return detection
-
-
-def _rule(table: _Table) -> Rule:
-    rule = Rule(
-        state=table.choice("state", State),
-        has=_probes(table, "has"),
-        lacks=_probes(table, "lacks"),
-        why=table.text("why"),
-        by=table.text("by", pattern=_ID),
-    )
-    table.end()
-    if rule.state is State.PARTLY:
-        raise table.error("state", "only a series with stages is there in part")
-    if not rule.has and not rule.lacks:
-        raise table.error("has", "a rule asks for something, in has or in lacks")
-    if (rule.state is State.SUPERSEDED) != bool(rule.by):
-        raise table.error("by", "belongs to the state superseded, and to no other")
-    if rule.state is State.UNKNOWN and not rule.why:
-        raise table.error("why", "is missing: a reader wants to know why it cannot be told")
-    return rule
-
-
-def _probes(table: _Table, key: str) -> tuple[Probe, ...]:
-    return tuple(map(_probe, table.tables(key)))
-
-
-def _probe(table: _Table) -> Probe:
-    given = [kind for kind in ProbeKind if kind.value in table._values]
-    if len(given) != 1:
-        known = ", ".join(kind.value for kind in ProbeKind)
-        raise table.error("", f"must ask for exactly one of: {known}")
-    (kind,) = given
-    probe = Probe(kind, table.text(kind.value, required=True, pattern=_PROBES[kind]))
-    table.end()
-    return probe
-
-
-def _undetectable(table: _Table | None) -> Undetectable | None:
-    if table is None:
-        return None
-    undetectable = Undetectable(
-        reason=table.text("reason", required=True),
-        evidence=table.text("evidence", required=True),
-        carriers=table.texts("carriers"),
-    )
-    table.end()
-    return undetectable
-
-
-def _metric(table: _Table | None) -> Metric | None:
-    if table is None:
-        return None
-    metric = Metric(
-        analysis=table.text("analysis", required=True, pattern=_ID),
-        key=table.text("key", required=True, pattern=_KEY),
-        minus=table.text("minus", pattern=_KEY),
-        what=table.text("what", required=True),
-    )
-    table.end()
-    return metric
-
-
-def _validation(table: _Table | None) -> Validation | None:
-    if table is None:
-        return None
-    metric = _metric(table.table("metric"))
-    symptom = table.number("symptom-at-least", required=True)
-    if metric is None or symptom is None:
-        raise table.error("metric", "is missing")
-    validation = Validation(
-        metric=metric,
-        symptom_at_least=symptom,
-        workload=tuple(map(_workload, table.tables("workload"))),
-        predicted=_metric(table.table("predicted")),
-        claim=table.text("claim", pattern=_ID),
-        switch=table.text("switch", pattern=_NAME),
-    )
-    table.end()
-    if not validation.workload:
-        raise table.error("workload", "is missing: how else could a pair be told to be alike?")
-    return validation
-
-
-def _workload(table: _Table) -> Workload:
-    metric = _metric(table.table("metric"))
-    within = table.number("within", required=True)
-    at_least = table.number("at-least", required=True)
-    if metric is None or within is None or at_least is None:
-        raise table.error("metric", "is missing")
-    table.end()
-    return Workload(metric, within, at_least)
-
-
-def _figure(table: _Table) -> PublishedFigure:
-    value = table.number("value", required=True)
-    assert value is not None
-    figure = PublishedFigure(
-        name=table.text("name", required=True, pattern=_ID),
-        what=table.text("what", required=True),
-        value=value,
-        unit=table.text("unit", required=True),
-        to=table.number("to"),
-        bound=table.choice("bound", Bound, Bound.EXACT),
-        moment=table.choice("moment", Moment, Moment.OBSERVED),
-        run=table.text("run", pattern=_ID),
-        given=table.numbers("given"),
-    )
-    table.end()
-    if figure.unit not in UNITS:
-        raise table.error("unit", f"{figure.unit[:80]!r} is none of: {', '.join(UNITS)}")
-    if figure.to is not None and figure.to <= figure.value:
-        raise table.error("to", "must be above value")
-    return figure
-
-
-def _finding_rule(table: _Table, patch: str | None) -> FindingRule:
-    metric = _metric(table.table("metric"))
-    if metric is None:
-        raise table.error("metric", "is missing")
-    severity = table.text("severity", required=True)
-    if severity not in _SEVERITIES:
-        raise table.error("severity", f"{severity[:80]!r} is none of: {', '.join(_SEVERITIES)}")
-    rule = FindingRule(
-        severity=severity,
-        title=table.text("title", required=True),
-        metric=metric,
-        patch=table.text("patch", pattern=_ID) if patch is None else patch,
-        states=table.choices("states", State, (State.ABSENT, State.PARTLY)),
-        at_least=table.number("at-least"),
-        at_most=table.number("at-most"),
-        evidence=table.text("evidence"),
-        remedy=table.text("remedy"),
-    )
-    table.end()
-    if rule.at_least is None and rule.at_most is None:
-        raise table.error("at-least", "is missing, and there is no at-most either")
-    braces = set(re.findall(r"[{}]|\{\w*\}", rule.title.replace("{value}", "")))
-    if braces:
-        raise table.error("title", "may have no braces but those of {value}")
-    return rule
+    table, place = read_toml(path), _Place(str(path))
+    if set(table) == {"rules"}:
+        return cast(tuple[FindingRule, ...], _RULES(place.at("rules"), table["rules"]))
+    patch: Patch = _PATCH(place, table)
+    if patch.id != path.stem:
+        raise place.at("id").error(f"{patch.id!r} must be the name of the file, {path.stem!r}")
+    rules = tuple(dataclasses.replace(rule, patch=patch.id) for rule in patch.rules)
+    return dataclasses.replace(patch, file=str(path), rules=rules)
 
 
 def check_references(
     patches: Mapping[str, Patch], rules: Sequence[tuple[str, FindingRule]]
 ) -> None:
-    """Every id that a file names must be in the catalogue, and a series no part of itself.
+    """Check that every id that a file names exists and that no series contains itself or another.
 
-    :param rules: each with the file that it stands in
+    :param rules: each with the file that contains it
 
-    :raises CatalogueError: with the file and the key of the first that is not
+    :raises CatalogueError: with the file and the key of the first violation
     """
     for patch in patches.values():
-        named = {
+        place = _Place(patch.file)
+        references = {
             "supersedes": patch.supersedes,
             "superseded-by": patch.superseded_by,
             "fixes": patch.fixes,
             "related": patch.related,
-            "stages": tuple(stage.patch for stage in patch.stages),
-            "detect.rules": tuple(rule.by for rule in patch.detection.rules if rule.by),
+            "stages": [stage.patch for stage in patch.stages],
+            "detect.rules": [rule.by for rule in patch.detection.rules if rule.by],
         }
-        for key, identifiers in named.items():
+        for key, identifiers in references.items():
             for identifier in identifiers:
-                if identifier not in patches or identifier == patch.id:
-                    problem = "itself" if identifier == patch.id else f"unknown {identifier!r}"
-                    raise CatalogueError(printable(f"{patch.file}: {key}: names {problem}"))
+                if identifier not in patches:
+                    raise place.at(key).error(f"unknown patch {identifier!r}")
+                if identifier == patch.id:
+                    raise place.at(key).error(f"{identifier!r} refers to itself")
                 if key == "stages" and patches[identifier].stages:
-                    raise CatalogueError(
-                        printable(f"{patch.file}: {key}: {identifier!r} is a series, too")
-                    )
+                    raise place.at(key).error(f"{identifier!r} is a series itself")
     for file, rule in rules:
         if rule.patch and rule.patch not in patches:
-            raise CatalogueError(printable(f"{file}: rules: patch: names unknown {rule.patch!r}"))
+            raise _Place(file).at("rules.patch").error(f"unknown patch {rule.patch!r}")

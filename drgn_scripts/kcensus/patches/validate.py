@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whether pairs of targets, without and with a patch, show what the patch promises.
+"""Check on pairs of targets, without and with a patch, whether it has the promised effect.
 
-A pair counts only if it is alike in everything else: the same memory, CPUs and load, and about the
-same time to get there. The verdict says why.
+A pair is comparable if memory, CPUs and workload are alike and the uptimes are similar.
 """
 
 from __future__ import annotations
@@ -15,25 +14,34 @@ from dataclasses import dataclass
 import numpy as np
 
 from kcensus.human import human
-from kcensus.patches.model import UNITS, Detected, Metric, Moment, Patch, State, Validation
+from kcensus.patches.model import (
+    HAS_IT,
+    LACKS_IT,
+    UNITS,
+    Detected,
+    Metric,
+    Moment,
+    Patch,
+    State,
+    Validation,
+)
 from kcensus.patches.price import Unmeasured, measure
 from kcensus.results import Result, Unit
 
-LEAST_CHANGE = 0.1
-"""Of the value before: less is not told from noise."""
-_MOST_RAM_APART = 0.05
-_MOST_UPTIME_APART = 4.0
-"""Times."""
-_HAS_IT = (State.PRESENT, State.SUPERSEDED)
-_LACKS_IT = (State.ABSENT, State.PARTLY)
+MIN_CHANGE = 0.1
+"""Relative to the value before; smaller changes count as noise."""
+_MAX_RAM_DIFFERENCE = 0.05
+_MAX_UPTIME_RATIO = 4.0
 _RESAMPLES = 10_000
 
 
 class Refused(Exception):
-    """A pair is none; the text is one sentence that says why."""
+    """Two targets are not a valid pair; the text is one sentence that says why."""
 
 
 class Verdict(enum.Enum):
+    """What all pairs together show."""
+
     CONFIRMED = "confirmed"
     CONTRADICTED = "contradicted"
     INCONCLUSIVE = "inconclusive"
@@ -56,7 +64,10 @@ class Side:
     """Value of :attr:`~kcensus.patches.model.Validation.switch`."""
 
     def figure(self, metric: Metric) -> tuple[float, Unit]:
-        """As :func:`kcensus.patches.price.measure`, with the reason why an analysis failed."""
+        """Return the value of a metric and its unit.
+
+        :raises Unmeasured: the figure is not available, with the error of a failed analysis
+        """
         try:
             return measure(metric, self.results)
         except Unmeasured as error:
@@ -66,21 +77,21 @@ class Side:
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that should be the same on both sides."""
+    """A property that must be alike on both sides."""
 
     what: str
     before: float | None
     after: float | None
     unit: Unit
     alike: bool | None
-    """None where it is not known."""
+    """None if unknown."""
     problem: str = ""
-    """A clause, where they are not alike, or not enough of it."""
+    """A clause, if the sides are not comparable by it."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What one pair shows."""
+    """The measurements of one pair."""
 
     before: Side
     after: Side
@@ -90,20 +101,20 @@ class Pair:
     """The metric with it."""
     unit: Unit
     predicted: float | None
-    """What the model says that it would be, from the target without the patch."""
+    """What the model predicts for the metric with the patch."""
     conditions: tuple[Condition, ...]
     problems: tuple[str, ...]
-    """Why nothing follows from the pair; empty if something does."""
+    """Why the pair proves nothing; empty if it counts."""
 
     @property
     def change(self) -> float:
-        """How much smaller the metric is with the patch, as a share of what it is without."""
+        """Return the reduction of the metric, relative to its value without the patch."""
         return (self.old - self.new) / self.old if self.old else 0.0
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What all pairs show together."""
+    """The verdict and what it is based on."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -111,103 +122,97 @@ class Judgement:
     change: float
     """Median over pairs."""
     low: float
-    """Of the 95% confidence interval of the median; equal to :attr:`change` for one pair."""
+    """95% confidence interval of the median; equal to :attr:`change` for one pair."""
     high: float
     claimed: float | None
     """The published change."""
 
 
 def check_pair(patch: Patch, before: Side, after: Side) -> None:
-    """Refuse what is no pair at all.
+    """Check that ``before`` lacks the patch, or has it weakened, and that ``after`` has it.
 
-    :raises Refused: with the sentence that says so
+    :raises Refused: they are not a valid pair
     """
     assert patch.validation is not None
     first, second = before.detected.state, after.detected.state
-    names = f"{before.target} and {after.target}"
-    if first in _LACKS_IT and second in _LACKS_IT:
-        raise Refused(f"neither of {names} has {patch.id}, so there is nothing to compare")
-    if first in _HAS_IT and second in _LACKS_IT:
+    names, switch = f"{before.target} and {after.target}", patch.validation.switch
+    if first in LACKS_IT and second in LACKS_IT:
+        raise Refused(f"neither of {names} has {patch.id}; choose an AFTER that has it")
+    if first in HAS_IT and second in LACKS_IT:
         raise Refused(f"{before.target} has {patch.id} and {after.target} lacks it: swap them")
-    if first in _HAS_IT and second in _HAS_IT:
-        switch = patch.validation.switch
-        if not switch:
-            raise Refused(f"both of {names} have {patch.id}, so there is nothing to compare")
-        if before.switch is None or after.switch is None:
-            raise Refused(f"both of {names} have {patch.id}, and {switch} cannot be read")
-        if before.switch == after.switch:
-            raise Refused(
-                f"both of {names} have {patch.id}, and {switch} is {after.switch:,} on both"
-            )
-        if before.switch < after.switch:
-            raise Refused(
-                f"{switch} is {before.switch:,} on {before.target} and {after.switch:,} on "
-                f"{after.target}: swap them"
-            )
+    if not (first in HAS_IT and second in HAS_IT):
+        return
+    both = f"both of {names} have {patch.id}"
+    if not switch:
+        raise Refused(f"{both}; choose a BEFORE that lacks it")
+    if before.switch is None or after.switch is None:
+        raise Refused(f"{both}, and {switch} cannot be read")
+    if before.switch == after.switch:
+        raise Refused(f"{both}, and {switch} is {after.switch:,} on both")
+    if before.switch < after.switch:
+        raise Refused(
+            f"{switch} is {before.switch:,} on {before.target} and {after.switch:,} on "
+            f"{after.target}: swap them"
+        )
 
 
 def look_at(patch: Patch, before: Side, after: Side) -> Pair:
-    """What a pair shows.
+    """Return the measurements of a pair.
 
-    :raises Refused: it is no pair, or the metric is not to be had
+    :raises Refused: it is not a valid pair, or the metric is not available
     """
     check_pair(patch, before, after)
     validation = patch.validation
     assert validation is not None
+    metric = validation.metric
     try:
-        old, unit = before.figure(validation.metric)
-        new, other = after.figure(validation.metric)
+        (old, unit), (new, other_unit) = before.figure(metric), after.figure(metric)
+        predicted = _predicted(validation, before)
     except Unmeasured as error:
-        raise Refused(f"the figure that shows {patch.id} is not to be had: {error}") from None
-    if unit is not other:
-        raise Refused(f"{validation.metric} has different units on both")
+        raise Refused(f"the figure that shows {patch.id} is not available: {error}") from None
+    if unit is not other_unit:
+        raise Refused(f"{metric} is in {unit.value} before and in {other_unit.value} after")
     conditions = tuple(_conditions(validation, before, after))
-    problems = [one.problem for one in conditions if one.problem]
-    if State.UNKNOWN in (before.detected.state, after.detected.state):
-        problems.append(f"it cannot be told whether both have {patch.id}")
+    problems = [condition.problem for condition in conditions if condition.problem]
+    if State.UNDETERMINED in (before.detected.state, after.detected.state):
+        problems.append(f"whether both targets have {patch.id} is undetermined")
     if old < validation.symptom_at_least:
-        least = _bound(validation.symptom_at_least, unit)
+        minimum = _bound(validation.symptom_at_least, unit)
         problems.append(
-            f"{before.target} does not show what the patch is for: {validation.metric.what} "
-            f"take {human(old, unit)}, less than {least}"
+            f"{before.target} does not show the symptom: {metric.what} take {human(old, unit)}, "
+            f"at least {minimum} are needed"
         )
-    predicted = None
-    if validation.predicted is not None:
-        try:
-            predicted = before.figure(validation.predicted)[0]
-        except Unmeasured:
-            predicted = None
     return Pair(before, after, old, new, unit, predicted, conditions, tuple(problems))
 
 
+def _predicted(validation: Validation, before: Side) -> float | None:
+    try:
+        return before.figure(validation.predicted)[0] if validation.predicted else None
+    except Unmeasured:
+        return None
+
+
 def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[Condition]:
-    ram, other = before.ram_bytes, after.ram_bytes
-    yield _condition("RAM", ram, other, Unit.BYTES, _near(ram, other, _MOST_RAM_APART))
-    same = None if None in (before.cpus, after.cpus) else before.cpus == after.cpus
-    yield _condition("CPUs", before.cpus, after.cpus, Unit.COUNT, same)
-    up, long = before.uptime_seconds, after.uptime_seconds
-    apart = (
-        None if up is None or long is None else max(up, long) <= _MOST_UPTIME_APART * min(up, long)
-    )
-    yield _condition("uptime", up, long, Unit.SECONDS, apart)
-    for one in validation.workload:
+    ram = before.ram_bytes, after.ram_bytes
+    yield _condition("RAM", ram, Unit.BYTES, within=_MAX_RAM_DIFFERENCE)
+    yield _condition("CPUs", (before.cpus, after.cpus), Unit.COUNT, within=0)
+    uptime = before.uptime_seconds, after.uptime_seconds
+    yield _condition("uptime", uptime, Unit.SECONDS, within=1 - 1 / _MAX_UPTIME_RATIO)
+    for workload in validation.workload:
+        what, minimum = workload.metric.what, workload.at_least
         try:
-            first, unit = before.figure(one.metric)
-            second, _ = after.figure(one.metric)
+            (first, unit), (second, _) = (side.figure(workload.metric) for side in (before, after))
         except Unmeasured as error:
-            yield Condition(
-                one.metric.what, None, None, Unit.COUNT, None, f"the load is not known: {error}"
-            )
+            problem = f"the workload is unknown: {error}"
+            yield Condition(what, None, None, Unit.COUNT, None, problem)
             continue
-        alike = bool(_near(first, second, one.within))
-        found = _condition(one.metric.what, first, second, unit, alike)
-        if min(first, second) < one.at_least:
-            few = f"{human(first, unit)} and {human(second, unit)} {one.metric.what}"
+        problem = ""
+        if min(first, second) < minimum:
+            sizes = f"{human(first, unit)} and {human(second, unit)} {what}"
             problem = (
-                f"the load is not there: {few}, at least {_bound(one.at_least, unit)} are needed"
+                f"the workload is too small: {sizes}, at least {_bound(minimum, unit)} are needed"
             )
-            found = Condition(one.metric.what, first, second, unit, alike, problem)
-        yield found
+        yield _condition(what, (first, second), unit, within=workload.within, problem=problem)
 
 
 def _bound(value: float, unit: Unit) -> str:
@@ -215,41 +220,42 @@ def _bound(value: float, unit: Unit) -> str:
 
 
 def _condition(
-    what: str, before: float | None, after: float | None, unit: Unit, alike: bool | None
+    what: str,
+    values: tuple[float | None, float | None],
+    unit: Unit,
+    *,
+    within: float,
+    problem: str = "",
 ) -> Condition:
-    problem = ""
-    if alike is False:
+    """Return the condition that two values differ by at most ``within`` of the larger."""
+    before, after = values
+    if before is None or after is None:
+        return Condition(what, before, after, unit, None, problem)
+    alike = abs(before - after) <= within * max(before, after)
+    if not alike and not problem:
         problem = f"they are not alike: {what} {human(before, unit)} and {human(after, unit)}"
     return Condition(what, before, after, unit, alike, problem)
 
 
-def _near(one: float | None, other: float | None, within: float) -> bool | None:
-    if one is None or other is None:
-        return None
-    return abs(one - other) <= within * max(one, other)
-
-
 def judge(patch: Patch, pairs: Sequence[Pair]) -> Judgement:
-    """The verdict over all pairs from which something follows."""
+    """Return the verdict over all pairs that count."""
     useful = [pair for pair in pairs if not pair.problems]
     reasons = list(dict.fromkeys(problem for pair in pairs for problem in pair.problems))
-    changes = [pair.change for pair in useful] or [pair.change for pair in pairs]
-    middle = statistics.median(changes)
+    changes = [pair.change for pair in useful or pairs]
     low, high = interval(changes)
-    if not useful:
-        verdict = Verdict.INCONCLUSIVE
-    elif low >= LEAST_CHANGE:
+    verdict = Verdict.INCONCLUSIVE
+    if useful and low >= MIN_CHANGE:
         verdict = Verdict.CONFIRMED
-    elif high <= 0:
+    elif useful and high <= 0:
         verdict = Verdict.CONTRADICTED
-    else:
-        verdict = Verdict.INCONCLUSIVE
-        reasons.append(f"less than {LEAST_CHANGE:.0%} is not told from noise")
+    elif useful:
+        reasons.append(f"a change below {MIN_CHANGE:.0%} may be noise")
+    middle = statistics.median(changes)
     return Judgement(verdict, tuple(reasons), tuple(pairs), middle, low, high, _claimed(patch))
 
 
 def interval(changes: Sequence[float]) -> tuple[float, float]:
-    """The 95% confidence interval of the median, by resampling; always the same for the same."""
+    """Return the 95% confidence interval of the median, by resampling with a fixed seed."""
     if len(changes) == 1:
         return changes[0], changes[0]
     values = np.sort(np.asarray(changes, float))
@@ -259,18 +265,14 @@ def interval(changes: Sequence[float]) -> tuple[float, float]:
 
 
 def _claimed(patch: Patch) -> float | None:
-    """The change that was published for the run that the catalogue names."""
+    """Return the published change of the run that the catalogue names."""
     assert patch.validation is not None
     claim = patch.validation.claim
-    # A run may have published times beside the bytes that the metric measures.
-    run = [
-        one
-        for one in patch.figures
-        if claim and one.run == claim and UNITS[one.unit][0] == Unit.BYTES.value
-    ]
-    ends = [
-        max((one.base for one in run if one.moment is moment), default=None)
-        for moment in (Moment.BEFORE, Moment.AFTER)
-    ]
-    before, after = ends
-    return None if before is None or after is None else 1 - after / before
+    sizes: dict[Moment, list[float]] = {Moment.BEFORE: [], Moment.AFTER: []}
+    for figure in patch.figures:
+        # A run may also have published times; the metric is in bytes.
+        is_size = UNITS[figure.unit][0] == Unit.BYTES.value
+        if claim and figure.run == claim and is_size and figure.moment in sizes:
+            sizes[figure.moment].append(figure.base)
+    before, after = sizes.values()
+    return 1 - max(after) / max(before) if before and after else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A judgement as a :class:`~kcensus.results.Result`."""
+"""The verdict of a validation as a :class:`~kcensus.results.Result`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SEVERITY = {
 
 
 def validation_result(patch: Patch, judgement: Judgement) -> Result:
-    """What the pairs show of a patch, and why that follows."""
+    """Return the verdict on a patch with its figures, pairs and conditions."""
     validation = patch.validation
     assert validation is not None
     pairs = judgement.pairs
-    # What does not count towards the verdict does not count towards its figures either.
+    # Figures and verdict are from the same pairs.
     shown = [pair for pair in pairs if not pair.problems] or pairs
     first = pairs[0]
     kernels = dict.fromkeys(side.kernel for pair in pairs for side in (pair.before, pair.after))
@@ -45,23 +45,21 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
     what, unit, ratio = validation.metric.what, first.unit, Unit.RATIO
     result.summary |= {
         "verdict": Figure(judgement.verdict.value, Unit.TEXT, "verdict"),
-        "before": Figure(old, unit, f"{what}, before"),
-        "after": Figure(new, unit, f"{what}, after"),
+        "before": Figure(old, unit, f"{what} before"),
+        "after": Figure(new, unit, f"{what} after"),
         "predicted": Figure(
             statistics.median(predictions) if predictions else None,
             unit,
-            f"after, as predicted: {validation.predicted.what}"
-            if validation.predicted
-            else "after, as predicted",
+            "predicted after",
         ),
-        "change": Figure(judgement.change, ratio, "less by"),
-        "claimed_change": Figure(judgement.claimed, ratio, "less by, as published"),
+        "change": Figure(judgement.change, ratio, "reduction"),
+        "claimed_change": Figure(judgement.claimed, ratio, "published reduction"),
         "pairs": Figure(len(pairs), Unit.COUNT, "pairs"),
     }
     if len(pairs) > 1:
         result.summary |= {
-            "change_low": Figure(judgement.low, ratio, "less by, at least (95% of the time)"),
-            "change_high": Figure(judgement.high, ratio, "less by, at most (95% of the time)"),
+            "change_low": Figure(judgement.low, ratio, "reduction, 95% confidence, low"),
+            "change_high": Figure(judgement.high, ratio, "reduction, 95% confidence, high"),
         }
     result.tables = {"pairs": _pairs(pairs, validation.switch), "conditions": _conditions(pairs)}
     result.findings = [_finding(patch, judgement, old, new, unit)]
@@ -78,20 +76,19 @@ def validation_result(patch: Patch, judgement: Judgement) -> Result:
 def _finding(patch: Patch, judgement: Judgement, old: float, new: float, unit: Unit) -> Finding:
     validation = patch.validation
     assert validation is not None
-    less = judgement.change
-    change = f"{human_ratio(abs(less))} {'less' if less >= 0 else 'more'}"
+    change = f"{human_ratio(abs(judgement.change))} {'less' if judgement.change >= 0 else 'more'}"
     figures = f"{validation.metric.what} {human(old, unit)} before, {human(new, unit)} after"
     reasons = list(judgement.reasons)
     if judgement.verdict is not Verdict.INCONCLUSIVE:
         useful = [pair for pair in judgement.pairs if not pair.problems]
         what = "the pair is" if len(useful) == 1 else f"{len(useful)} pairs are"
-        reasons.insert(0, f"{what} alike in memory, CPUs and load{_unknown(useful)}")
+        reasons.insert(0, f"{what} alike in memory, CPUs and workload{_unknown(useful)}")
     if validation.switch and judgement.pairs[0].before.switch is not None:
         sides = judgement.pairs[0].before.switch, judgement.pairs[0].after.switch
         shown = [human(side, Unit.COUNT) for side in sides]
         reasons.append(f"{validation.switch} is {shown[0]} before and {shown[1]} after")
     if judgement.claimed is not None:
-        reasons.append(f"published for a machine of its own size: {human_ratio(judgement.claimed)}")
+        reasons.append(f"published reduction, on another machine: {human_ratio(judgement.claimed)}")
     return Finding(
         _SEVERITY[judgement.verdict],
         f"{judgement.verdict.value}: {figures}, {change}",
@@ -102,9 +99,9 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float, unit: U
 
 def _unknown(pairs: Sequence[Pair]) -> str:
     unknown = dict.fromkeys(
-        one.what for pair in pairs for one in pair.conditions if one.alike is None
+        condition.what for pair in pairs for condition in pair.conditions if condition.alike is None
     )
-    return f", as far as known (nothing is of: {', '.join(unknown)})" if unknown else ""
+    return f" (unknown: {', '.join(unknown)})" if unknown else ""
 
 
 def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
@@ -133,7 +130,10 @@ def _pairs(pairs: Sequence[Pair], switch: str) -> Table:
             ),
             "old": ([pair.old for pair in pairs], Column(unit, "figure before", Show.ALWAYS)),
             "new": ([pair.new for pair in pairs], Column(unit, "figure after", Show.ALWAYS)),
-            "change": ([pair.change for pair in pairs], Column(Unit.RATIO, "less by", Show.ALWAYS)),
+            "change": (
+                [pair.change for pair in pairs],
+                Column(Unit.RATIO, "reduction", Show.ALWAYS),
+            ),
             "useful": (
                 [not pair.problems for pair in pairs],
                 Column(Unit.NONE, "counts", Show.ALWAYS),
@@ -147,10 +147,10 @@ def _conditions(pairs: Sequence[Pair]) -> Table:
     text = Unit.TEXT
     alike = {True: "yes", False: "no", None: "not known"}
     return Table.of(
-        "Are they alike?",
+        "Conditions of each pair",
         {
             "pair": ([at for at, _ in rows], Column(Unit.NONE, "pair")),
-            "condition": ([one.what for _, one in rows], Column(text, "", Show.ALWAYS)),
+            "condition": ([one.what for _, one in rows], Column(text, "condition", Show.ALWAYS)),
             "before": (
                 [human(one.before, one.unit) for _, one in rows],
                 Column(text, "", Show.ALWAYS),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Every published figure of the catalogue against a model of it, one test each.
+"""Compare every published figure of the catalogue with a model, one test each.
 
-A figure without a model is named below with the reason, and at least agrees with its neighbours.
+A figure without a model is listed below with the reason; it must agree with related figures.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def figure(patch: str, name: str) -> PublishedFigure:
 
 @dataclass(frozen=True)
 class Model:
-    """What a model says in place of a published figure."""
+    """The value of a model for a published figure."""
 
     value: Callable[[PublishedFigure], float]
     """In base units: bytes, seconds, pages, a ratio."""
     within: float = 0.0
-    """Relative difference that is allowed besides the rounding of the published figure."""
+    """Accepted relative difference, in addition to the rounding of the published figure."""
     because: str = ""
-    """Why it is."""
+    """Why that much is accepted."""
 
 
 # dm-snapshot
@@ -79,7 +79,7 @@ def _machine(published: PublishedFigure) -> lru.Population:
 
 
 def _stage(stage: lru.Stage) -> Callable[[PublishedFigure], float]:
-    """Memory in use at a stage: that of the stage before, less what the model says it saves."""
+    """Memory in use at a stage: that of the stage before, minus the saving of the model."""
     stages = list(lru.Stage)
     before = {
         lru.Stage.PER_MEMCG: figure("list-lru-memory", "mounts-before"),
@@ -97,7 +97,7 @@ def _stage(stage: lru.Stage) -> Callable[[PublishedFigure], float]:
 
 
 def _all_stages(published: PublishedFigure) -> float:
-    """What is in use besides the list_lrus does not change, so the end tells the beginning."""
+    """Memory in use before: that after, plus the saving of the model."""
     of, allocator = _machine(published), lru.Allocator()
     first, last = (
         lru.cost(stage, of, allocator).total for stage in (lru.Stage.ARRAYS, lru.Stage.XARRAY)
@@ -152,7 +152,7 @@ def _typical() -> tuple[float, float]:
 
 
 def _given_back(old: float) -> float:
-    """Share of slab pages that goes when the same objects are packed as without accounting."""
+    """Share of slab pages freed when the same objects are packed as without accounting."""
     return 1 - old / figure(SLABS, "utilization-no-accounting").base
 
 
@@ -164,7 +164,7 @@ SLAB_RUNS = (
     "kernel-build-3",
     "boot",
 )
-ONE_PERCENT = "the reduction was published in whole percents, rounded or cut off"
+ONE_PERCENT = "the reduction was published in whole percents, rounded or truncated"
 
 # CFQ
 
@@ -187,22 +187,22 @@ MODELS: dict[tuple[str, str], Model] = {
     ("list-lru-memory", "one-list-lru"): Model(_one_list_lru),
     ("list-lru-memory", "all-list-lrus"): Model(_one_list_lru),
     ("list-lru-memory", "kmalloc-32"): Model(
-        _server, 0.1, "others allocate from kmalloc-32, too: lists are nearly all of it"
+        _server, 0.1, "kmalloc-32 has other users, but lists are nearly all of it"
     ),
     ("list-lru-memory", "mounts-before"): Model(
-        _all_stages, 0.005, "free counts other memory, too"
+        _all_stages, 0.005, "free also counts other memory"
     ),
     ("list-lru-memory", "mounts-after"): Model(
-        _stage(lru.Stage.XARRAY), 0.01, "free counts other memory, too"
+        _stage(lru.Stage.XARRAY), 0.01, "free also counts other memory"
     ),
     ("list-lru-per-memcg-arrays", "mounts-after"): Model(
-        _stage(lru.Stage.PER_MEMCG), 0.001, "free counts other memory, too"
+        _stage(lru.Stage.PER_MEMCG), 0.001, "free also counts other memory"
     ),
     ("list-lru-on-demand", "mounts-after"): Model(
-        _stage(lru.Stage.ON_DEMAND), 0.01, "free counts other memory, too"
+        _stage(lru.Stage.ON_DEMAND), 0.01, "free also counts other memory"
     ),
     ("list-lru-xarray", "mounts-after"): Model(
-        _stage(lru.Stage.XARRAY), 0.01, "free counts other memory, too"
+        _stage(lru.Stage.XARRAY), 0.01, "free also counts other memory"
     ),
     ("negative-dentry-bloat", "bytes-256g"): Model(_dentries("count-256g")),
     ("negative-dentry-bloat", "bytes-3t"): Model(_dentries("count-3t")),
@@ -222,16 +222,16 @@ MODELS: dict[tuple[str, str], Model] = {
     (CFQ, "worst-wait"): Model(lambda _: max(_histogram()) * 1e-6),
 }
 
-MEASURED = "measured on the authors' machines: no model of a machine's speed is meant to be here"
+MEASURED = "measured on the authors' machines; there is no model of the speed of a machine"
 DEFINITION = "not measured but chosen; other figures and models use it"
 UNMODELLED: dict[tuple[str, str], str] = {
-    (DM, "jobs-grow-to"): "as far as memory goes; nothing else bounds it",
+    (DM, "jobs-grow-to"): "only bounded by the size of memory",
     (
         DM,
         "unreclaimable",
-    ): "everything that cannot be reclaimed, of which the named caches are a part",
+    ): "all unreclaimable slab memory; the named caches are a part of it",
     (DM, "bio-3"): "depends on the configuration that struct bio was built with",
-    (DM, "pending-exceptions"): "with free objects, of which nothing is known",
+    (DM, "pending-exceptions"): "includes free objects, whose number is unknown",
     (DM, "pending-exceptions-used"): "the load of the test; the model of the jobs starts from it",
     (DM, "stall"): MEASURED,
     (DM, "write-time-before"): MEASURED,
@@ -241,16 +241,19 @@ UNMODELLED: dict[tuple[str, str], str] = {
     ("dm-kcopyd-callback-list", "write-time-after"): MEASURED,
     ("dm-kcopyd-callback-list", "run-time-before"): MEASURED,
     ("dm-kcopyd-callback-list", "run-time-after"): MEASURED,
-    ("list-lru-memory", "cgroups-alive"): "how many there were; the model tells how many had been",
-    ("negative-dentry-bloat", "unlimited-256g"): "as far as memory goes; nothing else bounds it",
-    ("negative-dentry-bloat", "unlimited-3t"): "as far as memory goes; nothing else bounds it",
+    (
+        "list-lru-memory",
+        "cgroups-alive",
+    ): "the number of live cgroups; the model gives how many have existed",
+    ("negative-dentry-bloat", "unlimited-256g"): "only bounded by the size of memory",
+    ("negative-dentry-bloat", "unlimited-3t"): "only bounded by the size of memory",
     ("negative-dentry-dir-limit", "children"): "one machine's directory",
     ("negative-dentry-dir-limit", "negative-children"): "one machine's directory",
     ("negative-dentry-dir-limit", "mark"): DEFINITION,
     (SLABS, "utilization-typical"): "the load of the authors' machines; other models start from it",
     (SLABS, "utilization-best"): "the load of the authors' machines",
     (SLABS, "utilization-no-accounting"): "the load of the authors' machines",
-    (SLABS, "deadlock-threads"): "a graph, not a number: who waits for whom",
+    (SLABS, "deadlock-threads"): "a graph of waiting tasks, not a number",
     (CFQ, "open"): MEASURED,
 }
 
@@ -269,10 +272,10 @@ def test_model_gives_the_published_figure(patch: str, name: str) -> None:
         assert 0 < ours <= theirs
         return
     if published.to is not None:
-        # A range: what the model says lies in it.
+        # The model must lie in the range.
         low, high = theirs, theirs * published.to / published.value
     else:
-        # "about 25 percent" and "3 MB" are rounded or cut off; anything else is exact.
+        # "about 25 percent" and "3 MB" are rounded or truncated; all others are exact.
         rounding = published.precision if published.bound is Bound.ABOUT else 0.0
         low, high = theirs - rounding / 2, theirs + rounding
     slack = model.within * theirs + 1e-9 * abs(theirs)

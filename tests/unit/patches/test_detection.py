@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Detection of patches on *synthetic* sets of types, after kernels that the lab cannot boot."""
+"""Detection of patches on *synthetic* sets of types of kernels that the lab cannot boot."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tests.unit import distributions as known
 from tests.unit.distributions import Distribution
 
 PRESENT, ABSENT, SUPERSEDED = State.PRESENT, State.ABSENT, State.SUPERSEDED
-UNKNOWN, PARTLY = State.UNKNOWN, State.PARTLY
+UNDETERMINED, PARTIAL = State.UNDETERMINED, State.PARTIALLY_APPLIED
 CATALOGUE = load(entry_points=False)
 
-# What no kernel of these has: later than all of them, or never merged.
+# Absent on all of these kernels: merged later or never.
 LATER = {
     "blk-mq-hctx-array",
     "list-lru-deferred-split",
@@ -48,7 +48,7 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
     "RHEL 7.4": (
         known.RHEL_7_4,
         {
-            UNKNOWN: {"cfq-async-starvation", "negative-dentry-sysctl-limit", *RFC},
+            UNDETERMINED: {"cfq-async-starvation", "negative-dentry-sysctl-limit", *RFC},
             ABSENT: {
                 *LATER,
                 *LIST_LRU,
@@ -74,7 +74,7 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
         known.MAINLINE_4_19,
         {
             PRESENT: {"list-lru-memcg-lists"},
-            UNKNOWN: {"cfq-async-starvation"},
+            UNDETERMINED: {"cfq-async-starvation"},
             ABSENT: {
                 *LATER,
                 *LIST_LRU,
@@ -217,7 +217,7 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
                 "list-lru-memcg-lists",
                 "slab-objcg-controller",
             },
-            UNKNOWN: {"negative-dentry-sysctl-limit"},
+            UNDETERMINED: {"negative-dentry-sysctl-limit"},
             ABSENT: {*LATER, *RFC, "negative-dentry-fs-klimit", "slab-struct-slab"},
         },
     ),
@@ -239,7 +239,7 @@ def test_synthetic_distribution(name: str) -> None:
 
 def test_every_patch_has_a_truth_on_some_synthetic_kernel() -> None:
     told = {patch for _, truth in TRUTH.values() for ids in truth.values() for patch in ids}
-    # What the sources of these kernels say nothing about; the lab's kernels do.
+    # Not checked in the sources of these kernels, only on the kernels of the lab.
     assert set(CATALOGUE.patches) - told == {"fsnotify-lazy-parent-watched"}
 
 
@@ -247,7 +247,7 @@ def test_a_reason_names_what_was_found() -> None:
     found = detected(known.RHEL_9_2)
     assert found["list-lru-xarray"].reason == "struct list_lru has xa"
     assert found["dm-snapshot-cow-semaphore"].reason == (
-        "struct dm_snapshot has in_progress; dm-snapshot-cow-in-progress took its place"
+        "struct dm_snapshot has in_progress; superseded by dm-snapshot-cow-in-progress"
     )
     assert found["negative-dentry-unlink-sysctl"].reason == "no symbol dentry_negative_policy"
     older = detected(known.RHEL_9_0)
@@ -261,7 +261,7 @@ def test_a_release_is_evidence_only_where_types_cannot_tell() -> None:
     assert "best evidence" in reason
     assert "changelog" in reason
     renamed = replace(known.RHEL_7_4, release="6.1.0")
-    assert detected(renamed)["cfq-async-starvation"].state is UNKNOWN
+    assert detected(renamed)["cfq-async-starvation"].state is UNDETERMINED
     assert detected(renamed)["negative-dentry-sysctl-limit"].state is ABSENT
 
 
@@ -276,7 +276,7 @@ def test_types_decide_not_versions() -> None:
                     assert found[patch].state is one.state
 
 
-def test_types_of_a_module_that_is_not_loaded_prove_nothing() -> None:
+def test_missing_types_of_an_unloaded_module_are_undetermined() -> None:
     structs = {
         name: members
         for name, members in known.RHEL_9_2.structs.items()
@@ -284,7 +284,7 @@ def test_types_of_a_module_that_is_not_loaded_prove_nothing() -> None:
     }
     found = detected(replace(known.RHEL_9_2, structs=structs))
     for patch in ("dm-snapshot-cow-in-progress", "dm-snapshot-cow-semaphore", "dm-name-tree"):
-        assert found[patch].state is UNKNOWN
+        assert found[patch].state is UNDETERMINED
         assert "is not loaded" in found[patch].reason
     lacking = ("debug info of module dm_mod of kernel x is missing: install it",)
     found = detected(replace(known.RHEL_9_2, structs=structs), lacking)
@@ -302,25 +302,25 @@ def test_kernels_without_kernel_memory_accounting() -> None:
     kernel = replace(known.MAINLINE_4_19, structs=structs, symbols=())
     found = detected(kernel)
     for patch in (*LIST_LRU, "list-lru-memcg-lists", "slab-objcg-controller", "list-lru-memcg-id"):
-        assert found[patch].state is UNKNOWN, patch
-        assert "without accounting of kernel memory" in found[patch].reason
+        assert found[patch].state is UNDETERMINED, patch
+        assert "without kernel memory accounting" in found[patch].reason
 
 
-def test_a_series_that_is_there_in_part() -> None:
+def test_a_partially_applied_series() -> None:
     structs = known.RHEL_9_0.structs | {"list_lru_memcg": ("rcu", "node")}
     found = detected(replace(known.RHEL_9_0, structs=structs))
     series = found["list-lru-memory"]
-    assert (series.state, series.stage) == (PARTLY, "list-lru-per-memcg-arrays")
+    assert (series.state, series.stage) == (PARTIAL, "list-lru-per-memcg-arrays")
     assert "list-lru-xarray is absent" in series.reason
-    assert found["list-lru-on-demand"].state is UNKNOWN
+    assert found["list-lru-on-demand"].state is UNDETERMINED
 
 
 def test_the_dentry_series_in_a_vendors_kernel() -> None:
     names = (*known.RHEL_9_2.enumerators, "D_WALK_SKIP_SIBLINGS")
     found = detected(replace(known.RHEL_9_2, enumerators=names))
     assert found["negative-dentry-sibling-tail"].state is PRESENT
-    assert found["negative-dentry-hash-limit"].state is UNKNOWN
-    assert found["negative-dentry-bloat"].state is UNKNOWN
+    assert found["negative-dentry-hash-limit"].state is UNDETERMINED
+    assert found["negative-dentry-bloat"].state is UNDETERMINED
 
 
 def test_a_type_that_is_only_declared_is_unknown() -> None:
@@ -338,11 +338,11 @@ def test_a_type_that_is_only_declared_is_unknown() -> None:
     ):
         answer = prober.ask(probe)
         assert answer.value is None
-        assert "not described" in answer.reason
+        assert "only declared" in answer.reason
 
 
 @pytest.mark.parametrize("name", ["struct", "const", "struct int", "struct x\u00b2"])
-def test_what_cannot_name_a_type_names_none(name: str) -> None:
+def test_invalid_type_names_do_not_exist(name: str) -> None:
     prober = Prober(known.RHEL_9_2.program())
     assert prober.ask(Probe(ProbeKind.TYPE, name)).value is False
     assert prober.ask(Probe(ProbeKind.MEMBER, f"{name}.x")).value is False

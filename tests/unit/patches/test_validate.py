@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Verdicts on pairs of targets, with made-up figures."""
+"""Verdicts on pairs of targets, with invented figures."""
 
 from __future__ import annotations
 
@@ -93,9 +93,13 @@ def test_contradicted() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        (BEFORE, side("B", State.PRESENT, 95 * MIB), "less than 10% is not told from noise"),
-        (side("A", State.ABSENT, 1000), AFTER, "A does not show what the patch is for"),
-        (side("A", State.UNKNOWN, 100 * MIB), AFTER, "it cannot be told whether both have"),
+        (BEFORE, side("B", State.PRESENT, 95 * MIB), "a change below 10% may be noise"),
+        (side("A", State.ABSENT, 1000), AFTER, "A does not show the symptom"),
+        (
+            side("A", State.UNDETERMINED, 100 * MIB),
+            AFTER,
+            "whether both targets have list-lru-memory is undetermined",
+        ),
         (BEFORE, replace(AFTER, cpus=4), "they are not alike: CPUs 2 and 4"),
         (BEFORE, replace(AFTER, ram_bytes=2000 * MIB), "RAM 1,000.0 MiB and 2.0 GiB"),
         (BEFORE, replace(AFTER, uptime_seconds=500.0), "uptime 1 min 40 s and 8 min 20 s"),
@@ -103,7 +107,7 @@ def test_contradicted() -> None:
         (
             side("A", State.ABSENT, 100 * MIB, memcgs_online=2),
             side("B", State.PRESENT, 1, memcgs_online=2),
-            "the load is not there: 2 and 2 memory cgroups, at least 10 are needed",
+            "the workload is too small: 2 and 2 memory cgroups, at least 10 are needed",
         ),
     ],
 )
@@ -118,40 +122,40 @@ def test_what_is_near_enough_counts() -> None:
     assert verdict(after=replace(after, uptime_seconds=399.0))[0] is Verdict.CONFIRMED
 
 
-def test_what_is_not_known_does_not_count_against_a_pair() -> None:
+def test_unknown_conditions_do_not_count_against_a_pair() -> None:
     after = replace(AFTER, cpus=None, uptime_seconds=None)
     judgement = judge(SERIES, [look_at(SERIES, BEFORE, after)])
     assert judgement.verdict is Verdict.CONFIRMED
     made = validation_result(SERIES, judgement)
-    assert "as far as known (nothing is of: CPUs, uptime)" in made.findings[0].evidence
+    assert "(unknown: CPUs, uptime)" in made.findings[0].evidence
 
 
-def test_a_load_that_is_not_known_counts() -> None:
+def test_an_unknown_workload_is_inconclusive() -> None:
     results = {"list-lru": measured(10 * MIB)}
     del results["list-lru"].summary["superblocks"]
     found, reasons = verdict(after=replace(AFTER, results=results))
     assert found is Verdict.INCONCLUSIVE
-    assert "the load is not known: list-lru has no figure superblocks here" in reasons
+    assert "the workload is unknown: list-lru does not report superblocks" in reasons
 
 
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
         (State.ABSENT, State.ABSENT, "neither of A and B has list-lru-memory"),
-        (State.PARTLY, State.ABSENT, "neither of A and B has list-lru-memory"),
+        (State.PARTIALLY_APPLIED, State.ABSENT, "neither of A and B has list-lru-memory"),
         (State.PRESENT, State.PRESENT, "both of A and B have list-lru-memory"),
         (State.SUPERSEDED, State.PRESENT, "both of A and B have list-lru-memory"),
         (State.PRESENT, State.ABSENT, "A has list-lru-memory and B lacks it: swap them"),
     ],
 )
-def test_what_is_no_pair(before: State, after: State, why: str) -> None:
+def test_invalid_pairs(before: State, after: State, why: str) -> None:
     with pytest.raises(Refused, match=why):
         look_at(SERIES, side("A", before, MIB), side("B", after, MIB))
 
 
-def test_no_figure_no_pair() -> None:
+def test_a_pair_needs_the_figure() -> None:
     broken = replace(AFTER, results={}, failed={"list-lru": "no debug info"})
-    with pytest.raises(Refused, match=r"is not to be had: list-lru has no result here \(no debug"):
+    with pytest.raises(Refused, match=r"is not available: list-lru has no result \(no debug"):
         look_at(SERIES, BEFORE, broken)
 
 
@@ -210,7 +214,7 @@ def test_pairs_that_are_not_alike_do_not_count() -> None:
     assert judgement.high <= 0.9
     made = validation_result(SERIES, judgement)
     assert made.tables["pairs"].frame["useful"].tolist() == [True, True, False]
-    # Its 500 MiB are in no median either.
+    # The medians leave out its 500 MiB.
     assert (made.summary["before"].value, made.summary["after"].value) == (100 * MIB, 15 * MIB)
 
 
@@ -251,9 +255,13 @@ at-least = 1
     [
         ("symptom-at-least = 1", "", "validate.symptom-at-least: is missing"),
         ("within = 0.1", "", "validate.workload[0].within: is missing"),
-        ("symptom-at-least = 1", 'symptom-at-least = 1\nclaim = "x"', "no published figure is of"),
+        (
+            "symptom-at-least = 1",
+            'symptom-at-least = 1\nclaim = "x"',
+            "'x' is not the run of any published figure",
+        ),
         ("symptom-at-least = 1", 'symptom-at-least = 1\nswitch = "a b"', "switch: 'a b' is not"),
-        (VALIDATE[VALIDATE.index("[[") :], "", "validate.workload: is missing: how else"),
+        (VALIDATE[VALIDATE.index("[[") :], "", "validate.workload: is missing"),
     ],
 )
 def test_files(tmp_path: Any, old: str, new: str, complaint: str) -> None:
@@ -328,14 +336,14 @@ def test_exit_status_follows_the_verdict(
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (("list-lru-memory", "old", "old"), "old and old are the same."),
-        (("list-lru-memory", "old", "./old"), "old and ./old are the same."),
+        (("list-lru-memory", "old", "old"), "'old' and 'old' are the same target."),
+        (("list-lru-memory", "old", "./old"), "'old' and './old' are the same target."),
         (("list-lru-memory", "new", "old"), "new has list-lru-memory and old lacks it: swap them."),
         (("list-lru-memory", "new", "worse"), "both of new and worse have list-lru-memory"),
         (("list-lru-memory", "old", "small"), "neither of old and small has list-lru-memory"),
-        (("nothing", "old", "new"), "the patch 'nothing' is not known; those that have are:"),
-        (("cfq-removal", "old", "new"), "'cfq-removal' has no figure that a pair could show"),
-        (("list-lru-memory", "old", "new", "--more", "old", "new"), "a pair given twice"),
+        (("nothing", "old", "new"), "unknown patch 'nothing' (choose from "),
+        (("cfq-removal", "old", "new"), "no validation is defined for 'cfq-removal' (choose from "),
+        (("list-lru-memory", "old", "new", "--more", "old", "new"), "a pair is given twice"),
     ],
 )
 def test_nonsense_is_refused_in_one_sentence(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Detection of patches on real kernels, each held against what is known of that kernel."""
+"""Detection of patches on real kernels, compared with the known state of each kernel."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.lab import Dump, build
 
 CATALOGUE = load(entry_points=False)
 
-# The state on 5.10, 6.1, 6.12 and 7.3: P(resent), A(bsent), S(uperseded), ?(cannot tell).
-STATES = {"P": State.PRESENT, "A": State.ABSENT, "S": State.SUPERSEDED, "?": State.UNKNOWN}
+# The state on 5.10, 6.1, 6.12 and 7.3: P(resent), A(bsent), S(uperseded), ?(undetermined).
+STATES = {"P": State.PRESENT, "A": State.ABSENT, "S": State.SUPERSEDED, "?": State.UNDETERMINED}
 KERNELS = ("5.10", "6.1", "6.12", "7.3")
 TRUTH = {
     # Debian's kernels are stable kernels of their series: all of the mainline up to it, and
@@ -48,7 +48,7 @@ TRUTH = {
     "fsnotify-lazy-parent-watched": "PPPP",  # went to the stable series 5.10 and 6.1, too
     "kmem-cache-alloc-lru": "APPP",  # 5.18
     "list-lru-cleanup": "APPP",  # 5.16
-    "list-lru-deferred-split": "AAAP",  # 7.1 or 7.2
+    "list-lru-deferred-split": "AAAP",  # 7.2
     "list-lru-explicit-memcg": "AAPP",  # 6.8
     "list-lru-memcg-aware": "PPPP",  # 5.2
     "list-lru-memcg-id": "APPP",  # 5.18
@@ -93,7 +93,7 @@ def test_releases_agree_where_nothing_was_backported(kernel: str, mixed_target: 
     backported = {"fsnotify-lazy-parent-watched", "workqueue-inactive-works"}
     compared = 0
     for patch, one in detected(mixed_target).items():
-        if not one.patch.release or patch in backported or one.state is State.UNKNOWN:
+        if not one.patch.release or patch in backported or one.state is State.UNDETERMINED:
             continue
         there = running >= tuple(map(int, one.patch.release.split(".")))
         assert there == (one.state in (State.PRESENT, State.SUPERSEDED)), patch
@@ -105,7 +105,7 @@ def test_modules_that_are_not_loaded_prove_nothing() -> None:
     dump = build("6.1", "negatives")  # no device mapper in it
     found = detected(open_target(str(dump.formats["kdump-elf"]), dump.debug))
     for patch in ("dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list", "dm-name-tree"):
-        assert found[patch].state is State.UNKNOWN
+        assert found[patch].state is State.UNDETERMINED
         assert "is not loaded" in found[patch].reason
     assert found["list-lru-xarray"].state is State.PRESENT
 
