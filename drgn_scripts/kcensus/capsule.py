@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import drgn
 
 from kcensus.analyses import Analysis
+from kcensus.analyses.runner import Context
+from kcensus.catalogue import Prober, ask_everything, load, modules
 from kcensus.kernel.machine import machine
-from kcensus.patches import Prober, ask_everything, load, modules
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction.pseudonyms import new_key
 from kcensus.redaction.redaction import Redaction
@@ -68,8 +68,7 @@ def create(
         raise TargetError(f"{target.name}: is a capsule already; record the vmcore it came from")
     progress = progress or SilentProgress()
     recorder = Recorder(target)
-    options: dict[str, Any] = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
-    made = report(recorder.target, analyses, progress=progress, **options)
+    made = report(Context.of(recorder.target, progress=progress, chunk_bytes=chunk_bytes), analyses)
     failed = {section.name: section.error for section in made.sections if section.result is None}
     if len(failed) == len(analyses):
         raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")

@@ -5,24 +5,28 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import drgn
 
-from kcensus.analyses import Analysis, AnalysisError
+from kcensus.analyses import Analysis, AnalysisError, analyses
 from kcensus.analyses.runner import Context
-from kcensus.progress import Progress
+from kcensus.catalogue import Catalogue, Detected, Patch, Prober, detect, load, modules
+from kcensus.catalogue.price import analyses_wanted
+from kcensus.catalogue.result import patches_result
+from kcensus.catalogue.validate import Side
+from kcensus.kernel.machine import machine
 from kcensus.results import Finding, Result
-from kcensus.sources import Target
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
+
+PATCHES_QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
 
 
 @dataclass(frozen=True)
 class Section:
-    """What became of one analysis."""
+    """The outcome of one analysis."""
 
     name: str
     question: str
@@ -34,7 +38,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """What became of all."""
+    """The outcomes of all."""
 
     target: str
     kernel: str
@@ -43,7 +47,7 @@ class Report:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings with the names of their analyses, the gravest and dearest first."""
+        """All findings with the names of their analyses, sorted by severity and cost."""
         found = [
             (section.name, finding)
             for section in self.sections
@@ -57,27 +61,113 @@ def _rank(finding: Finding) -> tuple[int, int]:
     return -finding.severity, -(finding.cost_bytes or 0)
 
 
-def report(
-    target: Target, analyses: Iterable[Analysis], *, progress: Progress, **options: Any
-) -> Report:
-    """Run ``analyses`` on ``target``.
+def report(context: Context, wanted: Iterable[Analysis]) -> Report:
+    """Run the analyses ``wanted``; one that fails does not stop the others.
 
     They share one :class:`Kernel`, so the ``struct page`` array is read once for all of them.
-
-    :param options: ``jobs`` and ``chunk_bytes``, as :meth:`Context.of` takes them
     """
-    chosen = list(analyses)
-    context = Context.of(target, progress=progress, **options)
+    chosen = list(wanted)
     context.load_modules(chosen)
-    made = Report(target.name, target.kernel, target.live)
+    made = Report(context.name, context.release, context.kernel.live)
     for analysis in chosen:
         run = functools.partial(context.run, analysis)
         made.sections.append(attempt(analysis.name, analysis.question, run))
     return made
 
 
+def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
+    """Run all analyses, and detect all patches.
+
+    :param catalogue: of patches; the one that comes with kcensus and what is installed by default
+    """
+    made = report(context, analyses().values())
+    judged = functools.partial(judge, context, load() if catalogue is None else catalogue, made)
+    made.sections.append(attempt("patches", PATCHES_QUESTION, judged))
+    return made
+
+
+def judge(context: Context, catalogue: Catalogue, made: Report) -> Result:
+    """Return the states of all patches on a kernel whose analyses have already run."""
+    return _patches(context, catalogue, *detect_patches(context, catalogue), made)
+
+
+def price(context: Context, catalogue: Catalogue, *, prices: bool = True) -> Result:
+    """Return the states of all patches; runs only the analyses that measure costs and savings.
+
+    :param prices: whether to run any
+    """
+    lacking, detected = detect_patches(context, catalogue)
+    wanted = analyses_wanted(catalogue, detected) if prices else ()
+    known = analyses()
+    made = report(context, [known[name] for name in wanted if name in known])
+    unknown = {name: "unknown analysis" for name in wanted if name not in known}
+    return _patches(context, catalogue, lacking, detected, made, unknown, priced=prices)
+
+
+def detect_patches(context: Context, catalogue: Catalogue) -> tuple[list[str], dict[str, Detected]]:
+    """Detect the patches of a catalogue.
+
+    :return: one sentence for each module whose debug info is missing; states by patch id
+    """
+    lacking = context.need_modules(*modules(catalogue.patches))
+    prober = Prober(context.kernel.prog, lacking)
+    return lacking, detect(catalogue.patches, prober, context.release)
+
+
+def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
+    """Return the state of a patch on a kernel, and the figures that show its effect."""
+    validation = patch.validation
+    assert validation is not None
+    metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
+    if validation.predicted is not None:
+        metrics.append(validation.predicted)
+    wanted = dict.fromkeys(metric.analysis for metric in metrics)
+    lacking, detected = detect_patches(context, catalogue)
+    known = analyses()
+    made = report(context, [known[name] for name in wanted if name in known])
+    prog = context.kernel.prog
+    size = machine(prog)
+    switch = validation.switch
+    return Side(
+        target=context.name,
+        kernel=context.release,
+        detected=detected[patch.id],
+        results={one.name: one.result for one in made.sections if one.result},
+        failed={one.name: one.error for one in made.sections if not one.result}
+        | {name: "unknown analysis" for name in wanted if name not in known},
+        ram_bytes=size.ram_bytes,
+        cpus=size.cpus,
+        uptime_seconds=size.uptime_seconds,
+        switch=Prober(prog, lacking).number(switch) if switch else None,
+    )
+
+
+def _patches(
+    context: Context,
+    catalogue: Catalogue,
+    lacking: list[str],
+    detected: dict[str, Detected],
+    made: Report,
+    unknown: Mapping[str, str] | None = None,
+    *,
+    priced: bool = True,
+) -> Result:
+    return patches_result(
+        catalogue,
+        detected,
+        {one.name: one.result for one in made.sections if one.result},
+        target=context.name,
+        kernel=context.release,
+        live=context.kernel.live,
+        lacking=lacking,
+        failed={one.name: one.error for one in made.sections if not one.result}
+        | {**(unknown or {})},
+        priced=priced,
+    )
+
+
 def attempt(name: str, question: str, run: Callable[[], Result]) -> Section:
-    """One section of a report, whatever becomes of it."""
+    """Run one section of a report, and turn any failure of it into a sentence."""
     start = time.monotonic()
     result, error = None, ""
     try:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.capsule import create
-from kcensus.progress import SilentProgress
 from kcensus.reports import report as run_all
 from kcensus.sources import open_target
 from tests.bench.timing import best, report
@@ -24,7 +24,7 @@ def test_creating(name: str, tmp_path: Path, slack: float) -> None:
     wanted = [analyses()[name]] if name else list(analyses().values())
 
     def run() -> None:
-        made = run_all(target, wanted, progress=SilentProgress(), jobs=1)
+        made = run_all(Context.of(target, jobs=1), wanted)
         assert all(section.result for section in made.sections), made.sections
 
     run()  # into the page cache

@@ -17,7 +17,6 @@ EXAMPLES = {
     if inspect.isfunction(getattr(kcensus, name))
     and (tests := doctest.DocTestFinder(recurse=False).find(getattr(kcensus, name), name))
 }
-WITHOUT = {"annotations"}
 
 
 def test_every_public_function_has_an_example() -> None:

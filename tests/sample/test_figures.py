@@ -10,7 +10,7 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
-from kcensus.patches import load
+from kcensus.catalogue import load
 from tests.sample.conftest import Sample
 
 # What the workload looked up and did not find, by the pattern that its names have.
@@ -105,7 +105,7 @@ def test_patches_are_told_from_the_sample_alone(
     assert (states[0]["list-lru-xarray"], states[1]["list-lru-xarray"]) == ("absent", "present")
     for state in states:
         # The guests have no disk scheduler loaded whose types could tell.
-        unknown = {patch for patch, what in state.items() if what == "cannot tell"}
+        unknown = {patch for patch, what in state.items() if what == "undetermined"}
         assert unknown <= {"mq-deadline-priorities"}
 
 

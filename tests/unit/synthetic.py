@@ -176,7 +176,7 @@ def open_synthetic(
 def only_synthetic() -> Iterator[None]:
     """A context in which this analysis and this target are all there is."""
     with (
-        mock.patch("kcensus.analyses.analyses", return_value={ANALYSIS.name: ANALYSIS}),
+        mock.patch("kcensus.analyses._discover", return_value={ANALYSIS.name: ANALYSIS}),
         mock.patch("kcensus.commands.commands", return_value={}),
         mock.patch("kcensus.sources.open_target", open_synthetic),
     ):

@@ -18,10 +18,8 @@ import pytest
 from kcensus.analyses import Analysis, AnalysisError, analyses
 from kcensus.analyses.runner import Context
 from kcensus.capsule import create
-from kcensus.commands.patches import load_catalogue
-from kcensus.commands.report import examine
-from kcensus.progress import SilentProgress
 from kcensus.render.json import write_json, write_report_json
+from kcensus.reports import examine
 from kcensus.sources import Target, open_target
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.capsule.container import Reader
@@ -162,7 +160,7 @@ def test_no_debug_info_is_needed(kernel: str, dumps: Dumps, tmp_path: Path) -> N
     assert "debug info" in refused.stderr
     target = replace(dumps.target(kernel, "mixed", "elf"), name=str(path))
     expected = io.StringIO()
-    write_report_json(examine(target, load_catalogue(()), SilentProgress(), {}), expected)
+    write_report_json(examine(Context.of(target)), expected)
     done = command("report", path)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == expected.getvalue()

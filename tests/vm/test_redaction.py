@@ -18,6 +18,7 @@ from drgn.helpers.linux.pid import for_each_task
 from drgn.helpers.linux.slab import find_slab_cache, slab_cache_for_each_allocated_object
 
 from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.capsule import create
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.slabs import SlabMap
@@ -86,7 +87,7 @@ def capsules(mixed_target: Target, tmp_path_factory: pytest.TempPathFactory) -> 
     made = create(mixed_target, paths.redacted, every, redact=["names"], key=_KEY)
     assert made.unredacted == []
     recorder = Recorder(mixed_target)
-    report(recorder.target, every, progress=SilentProgress())
+    report(Context.of(recorder.target), every)
     wipe = Redaction(mixed_target, recorder.touched, None, SilentProgress())
     manifest = {**_MANIFEST, "analyses": [analysis.name for analysis in every]}
     recorder.write(paths.wiped, manifest, level=1, progress=SilentProgress(), scrub=wipe)
@@ -101,7 +102,7 @@ def everything(
     directory = tmp_path_factory.mktemp("everything")
     paths = Capsules(*(directory / name for name in ("plain", "wiped", "redacted")))
     recorder = Recorder(mixed_target)
-    report(recorder.target, analyses().values(), progress=SilentProgress())
+    report(Context.of(recorder.target), analyses().values())
     for dentry in dentries:
         recorder.target.prog.read(dentry.address, 192)
         recorder.target.prog.read(dentry.place, len(dentry.name) + 1)
@@ -266,7 +267,7 @@ def test_free_memory_is_wiped(
 
 
 def _results(path: Path) -> list[Result]:
-    made = report(open_target(str(path)), analyses().values(), progress=SilentProgress())
+    made = report(Context.of(open_target(str(path))), analyses().values())
     assert [section.error for section in made.sections] == [""] * len(made.sections)
     return [replace(section.result, target="") for section in made.sections if section.result]
 
@@ -281,7 +282,7 @@ def test_analyses_need_nothing_of_free_memory(mixed_target: Target, capsules: Ca
                 texts.append(file.read())
         return texts
 
-    made = report(mixed_target, analyses().values(), progress=SilentProgress())
+    made = report(Context.of(mixed_target), analyses().values())
     expected = [replace(section.result, target="") for section in made.sections if section.result]
     scratch = capsules.plain.with_name("json")
     assert documents(_results(capsules.wiped), scratch) == documents(expected, scratch)

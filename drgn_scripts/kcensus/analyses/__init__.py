@@ -89,9 +89,13 @@ def _named(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-@functools.cache
 def analyses() -> Mapping[str, Analysis]:
     """Return all analyses by name, in alphabetical order."""
+    return _discover()
+
+
+@functools.cache
+def _discover() -> Mapping[str, Analysis]:
     known = {}
     for info in pkgutil.iter_modules(__path__):
         if info.ispkg:

@@ -60,14 +60,31 @@ class Context:
         """Make the context of an analysis that does without a target: an empty program."""
         return Context(Kernel(drgn.Program(), progress=progress))
 
+    @property
+    def name(self) -> str:
+        """What is read, as its user calls it; printable."""
+        return self.target.name if self.target is not None else "(program)"
+
+    @property
+    def release(self) -> str:
+        """Kernel release; empty without a kernel."""
+        if self.target is not None:
+            return self.target.kernel
+        return "" if self.kernel.prog.platform is None else kernel_release(self.kernel.prog)
+
+    def need_modules(self, *names: str) -> list[str]:
+        """Load module debug info; see :meth:`Target.need_modules`.
+
+        Of a program that was opened elsewhere, its owner has loaded what there is.
+        """
+        return self.target.need_modules(*names) if self.target is not None and names else []
+
     def load_modules(self, analyses: Sequence[Analysis]) -> None:
         """Load the module debug info of several analyses before the first of them runs.
 
         What one of them reads is shared with the others, so it must not depend on their order.
         """
-        names = {name for analysis in analyses for name in analysis.modules}
-        if self.target is not None and names:
-            self.target.need_modules(*sorted(names))
+        self.need_modules(*sorted({name for analysis in analyses for name in analysis.modules}))
 
     def run(self, analysis: Analysis, **params: Any) -> Result:
         """Run an analysis.
@@ -95,8 +112,6 @@ class Context:
 
     def _gaps(self, analysis: Analysis) -> list[Gap]:
         """Return what the analysis has to do without on this target."""
-        if self.target is None:
-            return []
         gaps = [
             Gap(
                 "module debug info",
@@ -104,11 +119,9 @@ class Context:
                 1,
                 "what only this module's types describe is missing",
             )
-            for sentence in (
-                self.target.need_modules(*analysis.modules) if analysis.modules else ()
-            )
+            for sentence in self.need_modules(*analysis.modules)
         ]
-        recorded_for = self.target.recorded_for
+        recorded_for = self.target.recorded_for if self.target is not None else None
         if recorded_for is not None and analysis.name not in recorded_for:
             gaps.append(
                 Gap(
@@ -123,13 +136,8 @@ class Context:
 
     def _result(self, name: str, answer: Answer) -> Result:
         parts = {key: value for key, value in vars(answer).items() if key != "source"}
-        if self.target is not None:
-            identity = self.target.name, self.target.kernel
-        elif self.kernel.prog.platform is None:
-            identity = answer.source or "(no target)", ""
-        else:
-            identity = "(program)", kernel_release(self.kernel.prog)
-        return Result(name, *identity, self.kernel.live, **parts)
+        target = self.name if self.target is not None or self.release else "(no target)"
+        return Result(name, answer.source or target, self.release, self.kernel.live, **parts)
 
 
 def _jobs(target: Target, wanted: int | None) -> int:

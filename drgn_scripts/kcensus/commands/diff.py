@@ -64,16 +64,13 @@ def _run(before: str, after: str, analyses: str | None, **values: Any) -> Exit:
 
 
 def _examined(target: str, names: str | None, reading: Reading) -> Report:
+    from kcensus.analyses.runner import Context
     from kcensus.commands.shared import chosen_analyses
     from kcensus.reports import report
 
     with opened(target, reading) as (opened_target, progress):
-        return report(
-            opened_target,
-            chosen_analyses(names),
-            progress=progress,
-            **context_options(reading),
-        )
+        context = Context.of(opened_target, progress=progress, **context_options(reading))
+        return report(context, chosen_analyses(names))
 
 
 COMMAND = click.Command(

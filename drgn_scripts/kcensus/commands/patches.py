@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +27,7 @@ from kcensus.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from kcensus.patches import Catalogue
-    from kcensus.patches.model import Detected
-    from kcensus.progress import Progress
-    from kcensus.reports import Report
-    from kcensus.results import Result
-    from kcensus.sources import Target
+    from kcensus.catalogue import Catalogue
 
 QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
 
@@ -68,11 +63,15 @@ def _run(words: tuple[str, ...], catalogue: tuple[Path, ...], prices: bool, **va
     if len(words) > 1:
         raise click.UsageError(f"{len(words)} arguments given; give one TARGET, or show ID.")
     if not words:
-        from kcensus.patches.result import catalogue_result
+        from kcensus.catalogue.result import catalogue_result
 
         return show(catalogue_result(known), showing)
+    from kcensus.analyses.runner import Context
+    from kcensus.reports import price
+
     with opened(words[0], reading) as (target, progress):
-        result = examine(target, known, progress, context_options(reading), prices=prices)
+        context = Context.of(target, progress=progress, **context_options(reading))
+        result = price(context, known, prices=prices)
     return show(result, showing)
 
 
@@ -92,7 +91,7 @@ def load_catalogue(directories: Sequence[Path]) -> Catalogue:
 
     :raises click.UsageError: a directory or file is unusable
     """
-    from kcensus.patches import CatalogueError, load
+    from kcensus.catalogue import CatalogueError, load
 
     try:
         return load(directories)
@@ -100,79 +99,12 @@ def load_catalogue(directories: Sequence[Path]) -> Catalogue:
         raise click.UsageError(str(error)) from None
 
 
-def examine(
-    target: Target,
-    catalogue: Catalogue,
-    progress: Progress,
-    options: Mapping[str, Any],
-    *,
-    prices: bool = True,
-) -> Result:
-    """Return the states of all patches; runs the analyses that measure costs and savings.
-
-    :param options: for :meth:`kcensus.analyses.runner.Context.of`
-    """
-    from kcensus.analyses import analyses
-    from kcensus.patches.price import analyses_wanted
-    from kcensus.reports import report
-
-    lacking, detected = _detect(target, catalogue)
-    wanted = analyses_wanted(catalogue, detected) if prices else ()
-    known = analyses()
-    made = report(
-        target,
-        [known[name] for name in wanted if name in known],
-        progress=progress,
-        **options,
-    )
-    unknown = {name: "unknown analysis" for name in wanted if name not in known}
-    return _result(target, catalogue, (lacking, detected), made, unknown, priced=prices)
-
-
-def judge(target: Target, catalogue: Catalogue, made: Report) -> Result:
-    """Return the states of all patches on a target whose analyses have already run."""
-    return _result(target, catalogue, _detect(target, catalogue), made, {}, priced=True)
-
-
-def _detect(target: Target, catalogue: Catalogue) -> tuple[list[str], dict[str, Detected]]:
-    from kcensus.patches import Prober, detect, modules
-
-    lacking = target.need_modules(*modules(catalogue.patches))
-    return lacking, detect(catalogue.patches, Prober(target.prog, lacking), target.kernel)
-
-
-def _result(
-    target: Target,
-    catalogue: Catalogue,
-    states: tuple[list[str], dict[str, Detected]],
-    made: Report,
-    unknown: Mapping[str, str],
-    *,
-    priced: bool,
-) -> Result:
-    from kcensus.patches.result import patches_result
-
-    lacking, detected = states
-    return patches_result(
-        catalogue,
-        detected,
-        {section.name: section.result for section in made.sections if section.result},
-        target=target.name,
-        kernel=target.kernel,
-        live=target.live,
-        lacking=lacking,
-        failed={section.name: section.error for section in made.sections if not section.result}
-        | dict(unknown),
-        priced=priced,
-    )
-
-
 def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit:
     import difflib
     import json
     import shutil
 
-    from kcensus.patches.story import document, story
+    from kcensus.catalogue.story import document, story
     from kcensus.text import printable
 
     if showing.csv or showing.parquet or showing.html:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +30,7 @@ from kcensus.commands.shared import (
 from kcensus.text import printable
 
 if TYPE_CHECKING:
-    from kcensus.patches import Catalogue
-    from kcensus.progress import Progress
-    from kcensus.reports import Report
-    from kcensus.sources import Target
+    pass
 
 _EXAMPLES = (
     ("kcensus report sample", "see what it does, on a kernel that comes with kcensus"),
@@ -47,12 +42,16 @@ _EXAMPLES = (
 
 def _run(target: str | None, catalogue: tuple[Path, ...], **values: Any) -> Exit:
     from kcensus.analyses import analyses
+    from kcensus.analyses.runner import Context
+    from kcensus.reports import examine
 
     reading, showing = take(Reading, values), take(Showing, values)
     check_output(showing)
     known = patches.load_catalogue(catalogue)
     with opened(target, reading) as (opened_target, progress):
-        made = examine(opened_target, known, progress, context_options(reading))
+        made = examine(
+            Context.of(opened_target, progress=progress, **context_options(reading)), known
+        )
     results = [section.result for section in made.sections if section.result]
     if showing.csv or showing.parquet:
         for section in made.sections:
@@ -85,22 +84,6 @@ def _run(target: str | None, catalogue: tuple[Path, ...], **values: Any) -> Exit
     if not any(result.analysis in analyses() for result in results):
         return Exit.TARGET
     return gravest((finding for _, finding in made.findings), showing.fail_on)
-
-
-def examine(
-    target: Target, catalogue: Catalogue, progress: Progress, options: Mapping[str, Any]
-) -> Report:
-    """Run all analyses on a target, and detect all patches.
-
-    :param options: for :meth:`kcensus.analyses.runner.Context.of`
-    """
-    from kcensus.analyses import analyses
-    from kcensus.reports import attempt, report
-
-    made = report(target, analyses().values(), progress=progress, **options)
-    judge = functools.partial(patches.judge, target, catalogue, made)
-    made.sections.append(attempt("patches", patches.QUESTION, judge))
-    return made
 
 
 COMMAND = click.Command(

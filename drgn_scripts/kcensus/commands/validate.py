@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +27,8 @@ from kcensus.commands.shared import (
 )
 
 if TYPE_CHECKING:
-    from kcensus.patches import Catalogue, Patch
-    from kcensus.patches.validate import Side
-    from kcensus.progress import Progress
-    from kcensus.sources import Target
+    from kcensus.catalogue import Catalogue, Patch
+    from kcensus.catalogue.validate import Side
 
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
@@ -64,8 +61,8 @@ def _run(
     catalogue: tuple[Path, ...],
     **values: Any,
 ) -> Exit:
-    from kcensus.patches.validate import Refused, Verdict, judge, look_at
-    from kcensus.patches.verdict import validation_result
+    from kcensus.catalogue.validate import Refused, Verdict, judge, look_at
+    from kcensus.catalogue.verdict import validation_result
 
     reading, showing = take(Reading, values), take(Showing, values)
     check_output(showing)
@@ -110,49 +107,12 @@ def _all_different(pairs: list[tuple[str, str]]) -> None:
 
 
 def _side(name: str, patch: Patch, catalogue: Catalogue, reading: Reading) -> Side:
+    from kcensus.analyses.runner import Context
+    from kcensus.reports import measured
+
     with opened(name, reading) as (target, progress):
-        return measured(target, patch, catalogue, progress, context_options(reading))
-
-
-def measured(
-    target: Target,
-    patch: Patch,
-    catalogue: Catalogue,
-    progress: Progress,
-    options: Mapping[str, Any],
-) -> Side:
-    """Return the state of a patch on a target, and the figures that show its effect."""
-    from kcensus.analyses import analyses
-    from kcensus.kernel.machine import machine
-    from kcensus.patches import Prober, detect, modules
-    from kcensus.patches.validate import Side
-    from kcensus.reports import report
-
-    validation = patch.validation
-    assert validation is not None
-    metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
-    if validation.predicted is not None:
-        metrics.append(validation.predicted)
-    wanted = dict.fromkeys(metric.analysis for metric in metrics)
-    lacking = target.need_modules(*modules(catalogue.patches))
-    prober = Prober(target.prog, lacking)
-    every = analyses()
-    chosen = [every[name] for name in wanted if name in every]
-    made = report(target, chosen, progress=progress, **options)
-    failed = {section.name: section.error for section in made.sections if not section.result}
-    failed |= {name: "unknown analysis" for name in wanted if name not in every}
-    size = machine(target.prog)
-    return Side(
-        target=target.name,
-        kernel=target.kernel,
-        detected=detect(catalogue.patches, prober, target.kernel)[patch.id],
-        results={section.name: section.result for section in made.sections if section.result},
-        failed=failed,
-        ram_bytes=size.ram_bytes,
-        cpus=size.cpus,
-        uptime_seconds=size.uptime_seconds,
-        switch=prober.number(validation.switch) if validation.switch else None,
-    )
+        context = Context.of(target, progress=progress, **context_options(reading))
+        return measured(context, patch, catalogue)
 
 
 COMMAND = click.Command(

@@ -46,6 +46,11 @@ def open_target(
 ) -> Target:
     """Open a kernel for reading and load the debug info of the kernel itself.
 
+    >>> import kcensus
+    >>> target = kcensus.open_target("sample")
+    >>> target.kernel, target.live
+    ('5.10.0-43-cloud-amd64', False)
+
     :param spec: None for the running kernel, the path of a vmcore, or ``qmp:PATH`` for a QEMU
         guest whose QMP socket is PATH
     :param symbols: files and directories with debug info, tried before drgn's own search

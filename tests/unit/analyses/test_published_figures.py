@@ -14,8 +14,8 @@ import pytest
 from kcensus.analyses.dentries.chains import IN_A_ROW
 from kcensus.analyses.kcopyd import census as kcopyd_census
 from kcensus.analyses.list_lru import model as lru
-from kcensus.patches import Patch, PublishedFigure, load
-from kcensus.patches.model import Bound, Moment
+from kcensus.catalogue import Patch, PublishedFigure, load
+from kcensus.catalogue.model import Bound, Moment
 
 PATCHES = load(entry_points=False).patches
 FIGURES = {

@@ -17,8 +17,8 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import AnalysisError
+from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
-from kcensus.progress import SilentProgress
 from kcensus.reports import report
 from kcensus.results import Answer, Figure, Finding, Severity, Unit
 from kcensus.results.tables import Column, Table
@@ -112,7 +112,7 @@ def run(
         return (status, *capsys.readouterr())
 
     with (
-        mock.patch("kcensus.analyses.analyses", return_value=analyses),
+        mock.patch("kcensus.analyses._discover", return_value=analyses),
         mock.patch("kcensus.sources.open_target", opens),
     ):
         yield run
@@ -126,14 +126,14 @@ failing = pytest.mark.parametrize("run", [FAILING], indirect=True)
 
 
 def test_what_fails_does_not_stop_the_others(machine: Machine) -> None:
-    made = report(target_of(machine), [*FAILING, CALM, LOUD], progress=SilentProgress())
+    made = report(Context.of(target_of(machine)), [*FAILING, CALM, LOUD])
     assert [section.name for section in made.sections] == [*ERRORS, "calm", "loud"]
     said = {section.name: section.error for section in made.sections if not section.result}
     assert said == {name: sentence for name, (_, sentence) in ERRORS.items()}
 
 
 def test_the_gravest_and_dearest_findings_come_first(machine: Machine) -> None:
-    made = report(target_of(machine), [CALM, LOUD], progress=SilentProgress())
+    made = report(Context.of(target_of(machine)), [CALM, LOUD])
     assert [(name, finding.title) for name, finding in made.findings] == [
         ("loud", "Everything is lost."),
         ("loud", "A dear warning."),
@@ -147,9 +147,8 @@ def test_the_gravest_and_dearest_findings_come_first(machine: Machine) -> None:
 def test_interrupting_stops_all(machine: Machine) -> None:
     with pytest.raises(KeyboardInterrupt):
         report(
-            target_of(machine),
+            Context.of(target_of(machine)),
             [analysis_of("stop", _raiser(KeyboardInterrupt())), CALM],
-            progress=SilentProgress(),
         )
 
 

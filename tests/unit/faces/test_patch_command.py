@@ -17,11 +17,11 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import AnalysisError
+from kcensus.catalogue import Catalogue, Detected, Prober, State, detect, load
+from kcensus.catalogue.model import FindingRule, Metric
+from kcensus.catalogue.price import Unmeasured, analyses_wanted, findings, measure, prices
+from kcensus.catalogue.result import patches_result
 from kcensus.kernel.kernel import Kernel
-from kcensus.patches import Catalogue, Detected, Prober, State, detect, load
-from kcensus.patches.model import FindingRule, Metric
-from kcensus.patches.price import Unmeasured, analyses_wanted, findings, measure, prices
-from kcensus.patches.result import patches_result
 from kcensus.results import Answer, Figure, Result, Severity, Unit
 from tests.running import analysis_of
 from tests.unit import distributions as known
@@ -248,7 +248,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     }
     with (
         mock.patch("kcensus.sources.open_target", open_target),
-        mock.patch("kcensus.analyses.analyses", return_value=named),
+        mock.patch("kcensus.analyses._discover", return_value=named),
     ):
 
         def run(*args: str) -> tuple[int, str, str]:

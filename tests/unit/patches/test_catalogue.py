@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcensus.patches import CatalogueError, Kind, State, Status, load
-from kcensus.patches.catalogue import PACKAGED, packaged_directory
-from kcensus.patches.model import FindingRule, Patch
-from kcensus.patches.schema import MAX_FILE_BYTES, read_file
+from kcensus.catalogue import CatalogueError, Kind, State, Status, load
+from kcensus.catalogue.files import PACKAGED, packaged_directory
+from kcensus.catalogue.model import FindingRule, Patch
+from kcensus.catalogue.schema import MAX_FILE_BYTES, read_file
 from kcensus.text import printable
 
 CATALOGUE = load(entry_points=False)
@@ -414,13 +414,13 @@ def test_other_files_are_ignored(tmp_path: Path) -> None:
 
 
 def test_a_wheel_has_the_catalogue_beside_the_code(tmp_path: Path) -> None:
-    package = tmp_path / "site-packages" / "kcensus" / "patches"
-    (package / "catalogue").mkdir(parents=True)
-    assert packaged_directory(package) == package / "catalogue"
+    package = tmp_path / "site-packages" / "kcensus" / "catalogue"
+    (package / "patches").mkdir(parents=True)
+    assert packaged_directory(package) == package / "patches"
 
 
 def test_a_checkout_has_the_catalogue_at_its_top(tmp_path: Path) -> None:
-    package = tmp_path / "drgn_scripts" / "kcensus" / "patches"
+    package = tmp_path / "drgn_scripts" / "kcensus" / "catalogue"
     package.mkdir(parents=True)
     assert packaged_directory(package) == tmp_path / "kernel_patches" / "catalogue"
 

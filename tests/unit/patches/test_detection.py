@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from kcensus.patches import Detected, Prober, State, detect, load, modules
-from kcensus.patches.model import Probe, ProbeKind
+from kcensus.catalogue import Detected, Prober, State, detect, load, modules
+from kcensus.catalogue.model import Probe, ProbeKind
 from tests.unit import distributions as known
 from tests.unit.distributions import Distribution
 

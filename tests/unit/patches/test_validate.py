@@ -13,12 +13,12 @@ from unittest import mock
 import pytest
 
 from kcensus import cli
+from kcensus.catalogue import CatalogueError, Detected, State, load
+from kcensus.catalogue.schema import read_file
+from kcensus.catalogue.validate import Refused, Side, Verdict, interval, judge, look_at
+from kcensus.catalogue.verdict import validation_result
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import Machine
-from kcensus.patches import CatalogueError, Detected, State, load
-from kcensus.patches.schema import read_file
-from kcensus.patches.validate import Refused, Side, Verdict, interval, judge, look_at
-from kcensus.patches.verdict import validation_result
 from kcensus.results import Answer, Figure, Result, Severity, Unit
 from tests.running import analysis_of
 from tests.unit import distributions as known
@@ -303,8 +303,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
     size = Machine(ram_bytes=1 << 30, cpus=2, uptime_seconds=60.0)
     with (
         mock.patch("kcensus.sources.open_target", open_target),
-        mock.patch("kcensus.analyses.analyses", return_value={"list-lru": analysis}),
-        mock.patch("kcensus.kernel.machine.machine", return_value=size),
+        mock.patch("kcensus.analyses._discover", return_value={"list-lru": analysis}),
+        mock.patch("kcensus.reports.machine", return_value=size),
     ):
 
         def run(*args: str) -> tuple[int, str, str]:

@@ -1,42 +1,107 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Imports point downwards only."""
+"""Imports point downwards only, and every folder can be taken in at a glance."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "drgn_scripts" / "kcensus"
+
+LAYERS = (
+    # From the bottom to the top: a module imports from its own layer and those below.
+    "text",
+    "progress",
+    "results",
+    "human",
+    "sources",
+    "engine",
+    "kernel",
+    "analyses",
+    "catalogue",
+    "redaction",
+    "reports",
+    "compare",
+    "capsule",
+    "render",
+    "api",
+    "actions",
+    "commands",
+    "cli",
+    "__main__",
+)
+_MAX_FILES = 12
 
 
-def imported(folder: str) -> Iterator[tuple[Path, str]]:
-    """Modules that the files of a folder import at any place."""
-    for path in (ROOT / folder).rglob("*.py"):
+def layer_of(module: str) -> str:
+    """The layer of ``kcensus.LAYER.…``; the package itself offers the public API, lazily."""
+    return module.split(".")[1] if "." in module else "api"
+
+
+def imports() -> Iterator[tuple[Path, str]]:
+    """Modules of the package that its files import, wherever in the file."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path == PACKAGE / "__init__.py":
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                yield from ((path, alias.name) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                yield path, node.module
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}: relative import"
+                if node.module == "kcensus":
+                    yield from ((path, f"kcensus.{alias.name}") for alias in node.names)
+                elif (node.module or "").startswith("kcensus."):
+                    yield path, node.module or ""
+            elif isinstance(node, ast.Import):
+                names = (alias.name for alias in node.names)
+                yield from ((path, name) for name in names if name.split(".")[0] == "kcensus")
 
 
-def test_the_catalogue_stands_on_results_and_targets_alone() -> None:
-    below = ("kcensus.results", "kcensus.human", "kcensus.text")
-    found = [
-        (path.name, module)
-        for path, module in imported("kcensus.patches")
-        if module.startswith("kcensus")
-        and module not in below
-        and not module.startswith("kcensus.sources")
+def layer_at(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def test_every_module_has_a_layer() -> None:
+    layers = {layer_at(path) for path in PACKAGE.rglob("*.py")} - {"__init__"}
+    assert layers <= set(LAYERS)
+
+
+def test_imports_point_downwards() -> None:
+    found = list(imports())
+    assert len(found) > 300
+    upwards = [
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path, module in found
+        if LAYERS.index(layer_at(path)) < LAYERS.index(layer_of(module))
     ]
-    assert found == []
+    assert upwards == []
 
 
-def test_analyses_and_what_they_stand_on_know_no_catalogue() -> None:
-    for folder in ("analyses", "kernel", "engine", "target", "render"):
-        found = [
-            (path.name, module)
-            for path, module in imported(f"drgn_scripts/{folder}")
-            if module.split(".")[0] == "kcensus.patches"
-        ]
-        assert found == []
+def test_no_analysis_knows_another() -> None:
+    folders = {path.name for path in (PACKAGE / "analyses").iterdir() if path.is_dir()}
+    across = [
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path, module in imports()
+        if layer_at(path) == "analyses"
+        and path.parent.name in folders
+        and module.startswith("kcensus.analyses.")
+        and module.split(".")[2] in folders - {path.parent.name}
+    ]
+    assert across == []
+
+
+def test_no_folder_has_more_files_than_fit_on_a_screen() -> None:
+    listed = subprocess.run(
+        ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode:
+        pytest.skip("there is no version control here, as in an sdist")
+    folders = Counter(str(Path(name).parent) for name in listed.stdout.split("\0") if name)
+    assert {folder: count for folder, count in folders.items() if count > _MAX_FILES} == {}

@@ -12,7 +12,7 @@ import pytest
 from kcensus import cli
 from kcensus.analyses import analyses
 from kcensus.capsule import create
-from kcensus.patches import Detected, Prober, State, detect, load, modules
+from kcensus.catalogue import Detected, Prober, State, detect, load, modules
 from kcensus.sources import Target, open_target
 from tests.lab import Dump, build
 

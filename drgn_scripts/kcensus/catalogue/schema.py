@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The schema of catalogue files: from TOML to a :class:`~kcensus.patches.model.Patch`.
+"""The schema of catalogue files: from TOML to a :class:`~kcensus.catalogue.model.Patch`.
 
-The dataclasses of :mod:`~kcensus.patches.model` are the schema: each field is a key, its type hint
-says what to expect, and a field without a default is required. A catalogue file may come from
+The dataclasses of :mod:`~kcensus.catalogue.model` are the schema: each field is a key, its type
+hint says what to expect, and a field without a default is required. A catalogue file may come from
 anywhere, so its size and all values are limited. Every error names the file and the key.
 """
 
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
-from kcensus.patches.model import (
+from kcensus.catalogue.model import (
     UNITS,
     Commit,
     Detection,

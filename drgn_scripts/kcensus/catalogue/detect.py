@@ -10,8 +10,8 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping
 
-from kcensus.patches.model import HAS_IT, Detected, Patch, Rule, State, Status
-from kcensus.patches.probes import Answer, Prober
+from kcensus.catalogue.model import HAS_IT, Detected, Patch, Rule, State, Status
+from kcensus.catalogue.probes import Answer, Prober
 
 
 def modules(patches: Mapping[str, Patch]) -> tuple[str, ...]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from kcensus.catalogue.model import Patch
+from kcensus.catalogue.validate import Judgement, Pair, Verdict
 from kcensus.human import human, human_ratio
-from kcensus.patches.model import Patch
-from kcensus.patches.validate import Judgement, Pair, Verdict
 from kcensus.results import Figure, Finding, Gap, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
 

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcensus.patches.model import FindingRule, Patch
-from kcensus.patches.schema import CatalogueError, check_references, read_file
+from kcensus.catalogue.model import FindingRule, Patch
+from kcensus.catalogue.schema import CatalogueError, check_references, read_file
 from kcensus.text import printable
 
 ENTRY_POINTS = "kcensus.patches"
@@ -28,7 +28,7 @@ def packaged_directory(package: Path) -> Path:
 
     :param package: directory of this package
     """
-    installed = package / "catalogue"
+    installed = package / "patches"
     # A wheel has the files beside the code; a checkout keeps them in a top-level directory.
     return installed if installed.is_dir() else package.parents[2] / "kernel_patches/catalogue"
 

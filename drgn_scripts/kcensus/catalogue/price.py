@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kcensus.catalogue.files import Catalogue
+from kcensus.catalogue.model import LACKS_IT, Detected, FindingRule, Metric, State
 from kcensus.human import human
-from kcensus.patches.catalogue import Catalogue
-from kcensus.patches.model import LACKS_IT, Detected, FindingRule, Metric, State
 from kcensus.results import Finding, Result, Severity, Unit
 
 

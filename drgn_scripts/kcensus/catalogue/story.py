@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcensus.patches.model import Bound, Commit, Kind, Patch, Posting, PublishedFigure, Rule
+from kcensus.catalogue.model import Bound, Commit, Kind, Patch, Posting, PublishedFigure, Rule
 
 
 def document(patch: Patch) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from kcensus.patches.catalogue import Catalogue
-from kcensus.patches.model import HAS_IT, UNITS, Detected, Kind, Patch, State
-from kcensus.patches.price import Price, findings, prices, unmeasured
+from kcensus.catalogue.files import Catalogue
+from kcensus.catalogue.model import HAS_IT, UNITS, Detected, Kind, Patch, State
+from kcensus.catalogue.price import Price, findings, prices, unmeasured
 from kcensus.results import Figure, Gap, Result, Unit
 from kcensus.results.tables import Column, Show, Table
 

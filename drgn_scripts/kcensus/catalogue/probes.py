@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import drgn
 from drgn import TypeKind
 
-from kcensus.patches.model import Probe, ProbeKind
+from kcensus.catalogue.model import Probe, ProbeKind
 from kcensus.sources.capsule import NotRecorded
 
 _COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)

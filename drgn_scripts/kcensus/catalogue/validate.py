@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kcensus.human import human
-from kcensus.patches.model import (
+from kcensus.catalogue.model import (
     HAS_IT,
     LACKS_IT,
     UNITS,
@@ -25,7 +24,8 @@ from kcensus.patches.model import (
     State,
     Validation,
 )
-from kcensus.patches.price import Unmeasured, measure
+from kcensus.catalogue.price import Unmeasured, measure
+from kcensus.human import human
 from kcensus.results import Result, Unit
 
 MIN_CHANGE = 0.1
@@ -61,7 +61,7 @@ class Side:
     cpus: int | None = None
     uptime_seconds: float | None = None
     switch: int | None = None
-    """Value of :attr:`~kcensus.patches.model.Validation.switch`."""
+    """Value of :attr:`~kcensus.catalogue.model.Validation.switch`."""
 
     def figure(self, metric: Metric) -> tuple[float, Unit]:
         """Return the value of a metric and its unit.
