@@ -20,8 +20,8 @@ from kcensus.render.json import write_json
 from kcensus.render.terminal import write_terminal
 from kcensus.results import CheckStatus, Result, Unit
 from tests.running import on, runner
+from tests.unit.fakekernel import FILE_ERAS
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
-from tests.unit.fakekernel.files import FILE_ERAS
 
 run = runner("dentries")
 
