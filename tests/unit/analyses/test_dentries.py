@@ -459,7 +459,7 @@ def test_hostile_names_on_all_faces(tmp_path: Path) -> None:
     screen = io.StringIO()
     write_terminal(result, Console(file=screen, width=200, force_terminal=True, no_color=True), 0)
     shown = screen.getvalue()
-    for name in HOSTILE.values():
-        assert f"/{name}" in shown
+    for printable in HOSTILE.values():
+        assert f"/{printable}" in shown
     assert "\x1b[mred" not in shown
     assert "\u202e" not in shown

@@ -98,7 +98,7 @@ def test_items_by_list_and_by_cgroup(era: str) -> None:
         # On a list that knows no memory cgroups.
         NO_MEMCG: (0, 0, 9),
     }
-    assert table.loc["/outer/gone", ["state", "id"]].tolist() == ["offline", -1]
+    assert [table.loc["/outer/gone", name] for name in ("state", "id")] == ["offline", -1]
     # Without the kernel's next number nobody knows how many there have been since.
     assert table["newer"].tolist() == [0] * 6
     assert result.summary["memcgs_newer_than_dying"].value == 0
