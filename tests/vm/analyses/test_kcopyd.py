@@ -21,7 +21,7 @@ from kcensus.analyses.runner import Context
 from kcensus.kernel.dm.kcopyd import Kcopyd
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
-from kcensus.kernel.workqueues import _Reader, workqueues
+from kcensus.kernel.workqueues import Workqueues, _Reader, workqueues
 from kcensus.render.json import write_json
 from kcensus.results import CheckStatus, Result, Severity
 from kcensus.sources import Target, open_target
@@ -324,10 +324,12 @@ def test_stalled_is_what_the_kernels_watchdog_would_call_so(
     stall: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     age = float(stall.table("pools").iloc[0]["age"])
-    kernel = Kernel(stall.prog)
+
+    def look() -> Workqueues:
+        return workqueues(Kernel(stall.prog))  # a Kernel remembers what it read
 
     def stalled() -> list[int]:
-        return [pool.cpu for pool in workqueues(kernel).pools if pool.stalled]
+        return [pool.cpu for pool in look().pools if pool.stalled]
 
     for threshold, expected in ((int(age), [1]), (int(age) + 1, [])):
         monkeypatch.setattr("kcensus.kernel.workqueues._DEFAULT_THRESHOLD", threshold)
@@ -344,13 +346,13 @@ def test_stalled_is_what_the_kernels_watchdog_would_call_so(
     try:
         patched = "kcensus.kernel.workqueues.per_cpu"
         monkeypatch.setattr(patched, lambda variable, _cpu: variable)
-        found = workqueues(kernel)
+        found = look()
         assert (found.threshold, found.threshold_known) == (10, True)
         assert stalled() == []
         own["wq_watchdog_touched_cpu"] = now - 60 * 250
         assert stalled() == [1]
         own["wq_watchdog_thresh"] = 0
-        assert not workqueues(kernel).threshold_known
+        assert not look().threshold_known
     finally:
         stall.prog.set_enabled_object_finders(
             [name for name in stall.prog.enabled_object_finders() if name != "watchdog"]
