@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Dumps of real kernels for the tests that ask for them.
 
-A dump that cannot be made is an error of the test that needs it, never a skip. To leave the lab
-out, name the other tests: ``pytest tests/unit``.
+A dump that cannot be made is an error of the test that needs it, never a skip. To run without the
+lab, name the other tests: ``pytest tests/unit tests/sample``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TESTS = Path(__file__).parent
 
-# How long an example takes says more about what else the machine does than about the code.
+# The time of an example depends on the load of the machine more than on the code.
 settings.register_profile("kcensus", deadline=None)
 settings.load_profile("kcensus")
 
@@ -49,13 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def bench_smoke(request: pytest.FixtureRequest) -> bool:
-    """Whether a benchmark is to show that it works rather than to measure well."""
+    """Whether benchmarks run briefly, to show that they work, instead of measuring well."""
     return bool(request.config.getoption("--bench-smoke"))
 
 
 @pytest.fixture(scope="session")
 def mixed_dump(kernel: str) -> Dump:
-    """A dump of every kernel of the lab, with a bit of everything in it."""
+    """A dump of each kernel of the lab whose workload has something for every analysis."""
     from tests.lab import build
 
     return build(kernel, "mixed")
@@ -63,7 +63,7 @@ def mixed_dump(kernel: str) -> Dump:
 
 @pytest.fixture(scope="session")
 def mixed_target(mixed_dump: Dump) -> Target:
-    """The same, opened as the command opens it."""
+    """The same dump, opened as the command opens it."""
     from kcensus.sources import open_target
 
     return open_target(str(mixed_dump.formats["elf"]), mixed_dump.debug)

@@ -18,6 +18,9 @@ from kcensus.sources import Target, open_target
 _TRUTH = Path(__file__).parent / "truth"
 
 
+NAMES = ("sample", "sample-after")
+
+
 class Sample:
     """A sample, opened."""
 
@@ -27,22 +30,29 @@ class Sample:
         self.truth: dict[str, Any] = json.loads((_TRUTH / f"{name}.json").read_text())
         self.run = cache(self._run)
 
+    @property
+    def analyses(self) -> list[str]:
+        """The analyses that it was recorded for; a new one is missing until ``./run samples``."""
+        return [name for name in analyses() if name in (self.target.recorded_for or ())]
+
     def _run(self, name: str) -> Result:
-        """What an analysis says of it."""
-        analysis = analyses()[name]
-        return Context.of(self.target).run(analysis)
+        """Return the result of an analysis."""
+        return Context.of(self.target).run(analyses()[name])
 
 
-@pytest.fixture(scope="session", params=["sample", "sample-after"])
+open_sample = cache(Sample)
+
+
+@pytest.fixture(scope="session", params=NAMES)
 def sample(request: pytest.FixtureRequest) -> Sample:
-    return Sample(request.param)
+    return open_sample(request.param)
 
 
 @pytest.fixture(scope="session")
 def before() -> Sample:
-    return Sample("sample")
+    return open_sample("sample")
 
 
 @pytest.fixture(scope="session")
 def after() -> Sample:
-    return Sample("sample-after")
+    return open_sample("sample-after")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the samples show of each question, held against what the guests counted and made."""
+"""The figures of the samples against what the guests' kernels counted and their workloads made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import re
 import pytest
 
 from kcensus import cli
-from kcensus.analyses import analyses
 from kcensus.catalogue import load
 from tests.sample.conftest import Sample
 
-# What the workload looked up and did not find, by the pattern that its names have.
+# Lookups of missing names by the workload, by pattern of the names.
 PATTERNS = {
     "tmp.XXXXXX": 12000,
     "<hex>.lock": 8000,
@@ -42,7 +41,7 @@ def test_the_watched_directory_is_the_first_to_cost(sample: Sample) -> None:
     assert (first["directory"], first["watched"], first["negative"]) == ("/srv/watched", True, 3000)
 
 
-def test_list_lru_knows_the_memory_cgroups_of_cgroup_stat(sample: Sample) -> None:
+def test_list_lru_has_the_memory_cgroups_of_cgroup_stat(sample: Sample) -> None:
     stat = dict(line.split() for line in sample.truth["cgroup.stat"].splitlines())
     summary = sample.run("list-lru").summary
     assert summary["memcgs_online"].value == int(stat["nr_descendants"]) + 1  # the root
@@ -50,14 +49,14 @@ def test_list_lru_knows_the_memory_cgroups_of_cgroup_stat(sample: Sample) -> Non
 
 
 def test_list_lru_before_and_after(before: Sample, after: Sample) -> None:
-    """One workload: arrays for every cgroup that ever was, then lists on demand."""
+    """One workload: arrays for every memcg that ever existed, then lists on demand."""
     now = before.run("list-lru").summary
     assert int(str(now["dead_slot_bytes"].value)) > 1 << 20
     assert after.run("list-lru").summary["dead_slot_bytes"].value == 0
 
 
 def copies(sample: Sample) -> dict[str, int]:
-    """Sectors of the COW device in use, by snapshot, as ``dmsetup status`` tells."""
+    """Return the used sectors of the COW device by snapshot, from ``dmsetup status``."""
     found = re.findall(r"^(\S+): 0 \d+ snapshot (\d+)/", sample.truth["dmsetup-status"], re.M)
     return {name: int(sectors) for name, sectors in found}
 
@@ -94,7 +93,7 @@ def test_every_check_of_the_report_agrees_or_says_why(
     assert differing == []
 
 
-def test_patches_are_told_from_the_sample_alone(
+def test_patches_are_detected_from_the_sample_alone(
     before: Sample, after: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:
     states = []
@@ -113,9 +112,9 @@ def test_every_patch_that_a_finding_names_can_be_looked_up(sample: Sample) -> No
     known = set(load(entry_points=False).patches)
     named = {
         finding.patch
-        for name in analyses()
+        for name in sample.analyses
         for finding in sample.run(name).findings
         if finding.patch
     }
-    assert named or sample.name != "sample"  # there it has something to look up
+    assert named or sample.name != "sample"  # that kernel lacks patches
     assert named <= known

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The samples say what their guests' kernels said, without debug info and in any place."""
+"""The samples give the figures of their guests' kernels, without debug info, wherever installed."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from kcensus import cli
-from kcensus.analyses import analyses
-from tests.sample.conftest import Sample
+from kcensus.sources.sample import SAMPLES
+from tests.sample.conftest import NAMES, Sample, open_sample
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", list(analyses()))
-def test_every_analysis_was_recorded_and_runs(sample: Sample, name: str) -> None:
-    assert sample.target.recorded_for is not None
-    assert name in sample.target.recorded_for
+@pytest.mark.parametrize(
+    ("sample", "name"),
+    [(sample, name) for sample in NAMES for name in open_sample(sample).analyses],
+    indirect=["sample"],
+)
+def test_every_recorded_analysis_runs(sample: Sample, name: str) -> None:
     result = sample.run(name)
     assert result.summary
     assert not result.gaps
@@ -33,8 +35,6 @@ def test_it_is_the_kernel_of_the_guest(sample: Sample) -> None:
 
 
 def test_both_are_small() -> None:
-    from kcensus.sources.sample import SAMPLES
-
     assert sum(path.stat().st_size for path in SAMPLES.glob("*.capsule")) < 10_000_000
 
 
@@ -45,7 +45,7 @@ def test_slab_counts_what_slabinfo_counted(sample: Sample) -> None:
         name, _, objects, *rest = line.split()
         if name in frame.index:
             slabs = int(rest[rest.index("slabdata") + 2])
-            # Slabs come and go while a guest is stopped only if it was not idle.
+            # Between slabinfo and the dump a few caches change, unless the guest is idle.
             compared += (frame["objects_total"][name], frame["slabs"][name]) == (
                 int(objects),
                 slabs,
@@ -53,13 +53,13 @@ def test_slab_counts_what_slabinfo_counted(sample: Sample) -> None:
     assert compared > 0.9 * len(frame)
 
 
-def test_report_has_findings_and_all_analyses(
+def test_report_has_findings_and_all_recorded_analyses(
     sample: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["report", sample.name, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert list(report["analyses"]) == [*analyses(), "patches"]
-    assert report["failed"] == {}
+    recorded = [*sample.analyses, "patches"]
+    assert [name for name in report["analyses"] if name in recorded] == recorded
     assert report["findings"]
     ranks = ["critical", "warning", "notice", "info"]
     order = [ranks.index(finding["severity"]) for finding in report["findings"]]
@@ -67,7 +67,7 @@ def test_report_has_findings_and_all_analyses(
 
 
 def test_report_from_a_wheel(tmp_path: Path) -> None:
-    """What is installed has the samples in it, and needs nothing from the checkout."""
+    """A wheel contains the samples and needs nothing from the checkout."""
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""*Synthetic* sets of types and symbols after kernels that the lab cannot boot.
+"""*Synthetic* types and symbols, modelled on kernels that the lab cannot boot.
 
-Each has what the detection of patches asks for, as the sources of that kernel have it (the names;
-offsets are made up), and nothing else. None of it was ever part of a real kernel.
+Each set has the names that the detection of patches looks up, as in the sources of that kernel, and
+nothing else. Offsets are invented; none of it was ever part of a real kernel.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ _WALK = ("D_WALK_CONTINUE", "D_WALK_QUIT", "D_WALK_NORETRY", "D_WALK_SKIP")
 
 @dataclass(frozen=True)
 class Distribution:
-    """A made-up program after one kernel."""
+    """A program with the names of one kernel."""
 
     release: str
     structs: dict[str, tuple[str, ...]]
-    """Members by struct; all are words."""
+    """Members by struct; all are 64-bit words."""
     symbols: tuple[str, ...] = ()
     enumerators: tuple[str, ...] = ("PG_locked", "PG_slab", "THP_FAULT_ALLOC", *_WALK)
 
     def with_members(self, **structs: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """The structs, some of them with more members."""
+        """Return the structs with more members in some of them."""
         changed = dict(self.structs)
         for name, members in structs.items():
             changed[name] = (*changed.get(name, ()), *members)
         return changed
 
     def without_members(self, **structs: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """The structs, some of them with fewer members."""
+        """Return the structs with fewer members in some of them."""
         changed = dict(self.structs)
         for name, members in structs.items():
-            changed[name] = tuple(one for one in changed[name] if one not in members)
+            changed[name] = tuple(kept for kept in changed[name] if kept not in members)
         return changed
 
     def program(self) -> Program:
-        """The program."""
+        """Make the program."""
         flags = drgn.PlatformFlags.IS_64_BIT | drgn.PlatformFlags.IS_LITTLE_ENDIAN
         prog = Program(drgn.Platform(drgn.Architecture.X86_64, flags))
         table = {}
         for name, members in self.structs.items():
-            lines = [f"{8 * at} {_type(one)}" for at, one in enumerate(members)]
+            lines = [f"{8 * row} {_type(member)}" for row, member in enumerate(members)]
             table[f"struct {name}"] = (8 * len(lines), "\n".join(lines))
-        # A member that a distribution put into an anonymous union, next to the old one.
+        # RHEL 8 put memcg_data into an anonymous union beside the old member.
         table["union kabi"] = (8, "0 unsigned long memcg_data\n0 struct old -")
         table["struct old"] = (8, "0 unsigned long rh_reserved_mem_cgroup")
         table["struct list_lru_ext"] = (16, "0 unsigned long node\n8 unsigned long xa")
         add_types(prog, table)
         known = {name: Object(prog, "unsigned long", 0) for name in self.symbols}
-        numbers = [TypeEnumerator(name, at) for at, name in enumerate(self.enumerators)]
-        if numbers:
-            enum = prog.enum_type("synthetic", prog.type("unsigned int"), numbers)
-            known |= {one.name: Object(prog, enum, one.value) for one in numbers}
+        enumerators = [TypeEnumerator(name, value) for value, name in enumerate(self.enumerators)]
+        if enumerators:
+            enum = prog.enum_type("synthetic", prog.type("unsigned int"), enumerators)
+            known |= {each.name: Object(prog, enum, each.value) for each in enumerators}
         prog.register_object_finder(
             "synthetic", lambda prog, name, flags, file: known.get(name), enable_index=0
         )
@@ -116,7 +116,7 @@ STABLE_4_19_SEMAPHORE = replace(
         dm_snapshot=("cow_count",), dm_kcopyd_client=("callback_jobs",)
     ),
 )
-"""A stable kernel between the limit and its rework."""
+"""A stable kernel with dm-snapshot's limit (a semaphore), before its rework."""
 
 RHEL_8_3 = replace(
     MAINLINE_4_19,

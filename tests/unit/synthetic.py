@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A Result, an analysis and a target that are made up: for tests of the faces, never of figures.
+"""An invented Result, analysis and target for tests of the faces, never of figures.
 
 ``python -m tests.unit.synthetic ARGS`` is ``kcensus ARGS`` with nothing but this analysis.
 """
@@ -28,7 +28,7 @@ from tests.running import analysis_of
 LONG_NAME = "a_cache_of_an_out_of_tree_module_with_a_name_without_end(4711:system.slice/x.service)"
 NOT_UTF8 = b"caf\xe9".decode("utf-8", "surrogateescape")
 HOSTILE = {
-    # What the kernel has: what a reader gets.
+    # A name in the kernel: what a reader gets.
     "plain-name": "plain-name",
     "\x1b[31mred\x1b[0m": "\\x1b[31mred\\x1b[0m",
     "[bold]markup[/]": "[bold]markup[/]",
@@ -43,11 +43,11 @@ HIGHEST = 2**64 - 1
 
 
 def synthetic_result(name: str = "synthetic vmcore") -> Result:
-    """A result that has some of everything, hostile names among it."""
+    """Return a result with every kind of column, hostile names included."""
     rows = len(HOSTILE)
     frame = pd.DataFrame(
         {
-            # pandas' own strings take no lone surrogates.
+            # The string dtype of pandas rejects lone surrogates.
             "cache": pd.Series(list(HOSTILE), dtype=object),
             "objects": np.arange(rows) * 1234567,
             "used": [0.0, 0.99996, 1.0, 0.5, 0.25, float("nan"), float("inf"), 0.00001, 0.75],
@@ -155,7 +155,7 @@ ANALYSIS = analysis_of(
 def open_synthetic(
     spec: str | None, symbols: Sequence[Path] = (), *, allow_truncated: bool = False
 ) -> SimpleNamespace:
-    """What ``open_target`` is to the tests: words in the spec say what the target is like."""
+    """Open a target like ``open_target``; words in ``spec`` choose its properties."""
     spec = spec or "running kernel"
     if spec == "unusable":
         raise TargetError("no debug info for 6.1.0-synthetic: install linux-image-dbg")
@@ -174,7 +174,7 @@ def open_synthetic(
 
 @contextmanager
 def only_synthetic() -> Iterator[None]:
-    """A context in which this analysis and this target are all there is."""
+    """Replace all analyses and sources by these for the time of a ``with``."""
     with (
         mock.patch("kcensus.analyses._discover", return_value={ANALYSIS.name: ANALYSIS}),
         mock.patch("kcensus.commands.commands", return_value={}),

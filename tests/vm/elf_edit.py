@@ -28,7 +28,7 @@ def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
         header = list(_EHDR.unpack(dump.read(_EHDR.size)))
         dump.seek(header[5])
         old = [_PHDR.unpack(dump.read(_PHDR.size)) for _ in range(header[10])]
-        new = []
+        new: list[tuple[int, ...]] = []
         for phdr in old:
             new += _split(phdr, missing) if phdr[0] == _PT_LOAD else [phdr]
         assert len(new) < 0xFFFF
@@ -43,7 +43,7 @@ def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
 def _split(phdr: tuple[int, ...], missing: list[int]) -> list[tuple[int, ...]]:
     """A PT_LOAD cut into those around the missing pages."""
     type_, flags, offset, vaddr, paddr, filesz, _, align = phdr
-    parts = []
+    parts: list[tuple[int, ...]] = []
     start = paddr
     for page in [pfn * PAGE for pfn in missing] + [paddr + filesz]:
         if not paddr <= page <= paddr + filesz:

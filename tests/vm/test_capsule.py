@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import drgn
 import pytest
@@ -30,7 +31,7 @@ from tests.vm.elf_edit import without_pages
 every_analysis = pytest.mark.parametrize("name", list(analyses()))
 
 
-def document(target: Target, analysis: Analysis, jobs: int = 1, **options: int) -> str:
+def document(target: Target, analysis: Analysis, jobs: int = 1, **options: Any) -> str:
     """The JSON document of an analysis as the command writes it, or why there is none."""
     out = io.StringIO()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from kcensus.sources.formats.coverage import coverage
 from tests.lab import Dump, build
 
 
-def doctor(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict, str]:
+def doctor(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any], str]:
     status = cli.main(["doctor", "--json", *args])
     out, err = capsys.readouterr()
     return status, json.loads(out), err

@@ -62,7 +62,7 @@ def test_objects_of_one_crash_agree(crashed: Dump, format_: str) -> None:
         )
         for name in ("kdump-elf", format_)
     ]
-    pd.testing.assert_frame_equal(*frames)
+    pd.testing.assert_frame_equal(frames[0], frames[1])
     created = json.loads(crashed.truth["created.json"])
     assert created
     negative = int((frames[0]["d_inode"] == 0).sum())

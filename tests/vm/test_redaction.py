@@ -166,7 +166,8 @@ def _strings(data: bytes) -> set[bytes]:
 def _image(target: Target) -> bytes:
     """The kernel's code and constants."""
     start, end = (target.prog.symbol(name).address for name in ("_stext", "__end_rodata"))
-    return target.prog.read(start, end - start)
+    image: bytes = target.prog.read(start, end - start)
+    return image
 
 
 def _kernels_own(target: Target) -> set[bytes]:
@@ -246,6 +247,7 @@ def test_free_memory_is_wiped(
 ) -> None:
     """Only zeros and one pointer stay of free dentries, which plainly were something."""
     cache = find_slab_cache(mixed_target.prog, "dentry")
+    assert cache is not None
     size = int(cache.size)
     taken = np.array([dentry.address for dentry in dentries], np.uint64)
     slabs = np.unique(taken & ~np.uint64(4095))

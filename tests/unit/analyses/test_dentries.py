@@ -20,8 +20,8 @@ from kcensus.render.json import write_json
 from kcensus.render.terminal import write_terminal
 from kcensus.results import CheckStatus, Result, Unit
 from tests.running import on, runner
+from tests.unit.fakekernel import FILE_ERAS
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
-from tests.unit.fakekernel.files import FILE_ERAS
 
 run = runner("dentries")
 
@@ -459,7 +459,7 @@ def test_hostile_names_on_all_faces(tmp_path: Path) -> None:
     screen = io.StringIO()
     write_terminal(result, Console(file=screen, width=200, force_terminal=True, no_color=True), 0)
     shown = screen.getvalue()
-    for name in HOSTILE.values():
-        assert f"/{name}" in shown
+    for printable in HOSTILE.values():
+        assert f"/{printable}" in shown
     assert "\x1b[mred" not in shown
     assert "\u202e" not in shown

@@ -117,7 +117,8 @@ def test_a_chain_as_long_as_memory_ends_soon() -> None:
     start = time.process_time()
     walk, part = walked(state, [*range(1, count), 0], [0])
     assert time.process_time() - start < 5, "a bulk step for each would take twenty"
-    assert (walk.chained, walk.cut, np.count_nonzero(walk.trimmed)) == (count, 1, count - IN_A_ROW)
+    assert (walk.chained, walk.cut) == (count, 1)
+    assert np.count_nonzero(walk.trimmed) == count - IN_A_ROW
     assert (part.longest_chain, part.longest_row) == (count, count)
     assert part.longest.iloc[0].to_dict() == {
         "bucket": 0,

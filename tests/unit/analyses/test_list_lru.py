@@ -25,9 +25,9 @@ from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tall
 from kcensus.kernel.mm.list_lru import KINDS, NoListLru, list_lrus
 from kcensus.results import CheckStatus, Severity
 from tests.running import on, runner
-from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
+from tests.unit.fakekernel import DIRECT_MAP, LRU_ERAS, PAGE, FakeKernel, table
 from tests.unit.fakekernel.files import FakeFiles
-from tests.unit.fakekernel.list_lrus import LRU_ERAS, FakeListLrus, FakeLru, types_of
+from tests.unit.fakekernel.list_lrus import FakeListLrus, FakeLru
 from tests.unit.fakekernel.types import add_types
 
 run = runner("list-lru")
@@ -98,7 +98,7 @@ def test_items_by_list_and_by_cgroup(era: str) -> None:
         # On a list that knows no memory cgroups.
         NO_MEMCG: (0, 0, 9),
     }
-    assert table.loc["/outer/gone", ["state", "id"]].tolist() == ["offline", -1]
+    assert [table.loc["/outer/gone", name] for name in ("state", "id")] == ["offline", -1]
     # Without the kernel's next number nobody knows how many there have been since.
     assert table["newer"].tolist() == [0] * 6
     assert result.summary["memcgs_newer_than_dying"].value == 0
@@ -440,7 +440,7 @@ def test_no_damage_is_an_exception(seed: int) -> None:
 
 def test_plain_lists_of_rhel_7() -> None:
     fake = FakeListLrus("4.15")
-    types = dict(types_of(fake.era))
+    types = table(fake.era)
     size, members = types["struct super_block"]
     types["struct super_block"] = (
         size,
@@ -455,7 +455,7 @@ def test_plain_lists_of_rhel_7() -> None:
 
 
 def test_no_list_lrus_at_all() -> None:
-    files = FakeFiles(FakeKernel("4.18"))
+    files = FakeFiles(FakeKernel("RHEL 7.4"))
     with pytest.raises(AnalysisError, match="has no list_lrus"):
         run(on(files.machine.prog))
 
@@ -496,7 +496,9 @@ def test_ids_and_serial_numbers_of_memory_cgroups() -> None:
 
 
 def test_memory_cgroups_of_a_kernel_that_lacks_them_have_no_ids() -> None:
-    groups = memcgs(Kernel(FakeKernel().prog))
+    prog = FakeKernel("4.18").prog
+    add_types(prog, {"struct mem_cgroup": (512, "128 struct cgroup_subsys_state css")}, "plain")
+    groups = memcgs(Kernel(prog))
     assert groups.kmemcg_id.tolist() == [-1]
     assert groups.serial.tolist() == [0]
     assert groups.online.tolist() == [True]

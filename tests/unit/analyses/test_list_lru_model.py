@@ -12,7 +12,6 @@ from kcensus.analyses.list_lru.model import (
     ADDS,
     LEFT_OUT,
     PATCH,
-    Allocator,
     Population,
     Stage,
     cost,
@@ -22,6 +21,7 @@ from kcensus.analyses.list_lru.model import (
     what_if,
     xa_nodes,
 )
+from kcensus.kernel.mm.allocator import Allocator
 from tests.running import on, runner
 from tests.unit.fakekernel import FakeKernel
 

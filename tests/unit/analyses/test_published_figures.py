@@ -16,6 +16,7 @@ from kcensus.analyses.kcopyd import census as kcopyd_census
 from kcensus.analyses.list_lru import model as lru
 from kcensus.catalogue import Patch, PublishedFigure, load
 from kcensus.catalogue.model import Bound, Moment
+from kcensus.kernel.mm.allocator import Allocator
 
 PATCHES = load(entry_points=False).patches
 FIGURES = {
@@ -88,7 +89,7 @@ def _stage(stage: lru.Stage) -> Callable[[PublishedFigure], float]:
     }[stage]
 
     def value(published: PublishedFigure) -> float:
-        of, allocator = _machine(published), lru.Allocator()
+        of, allocator = _machine(published), Allocator()
         older, newer = stages[stages.index(stage) - 1], stage
         saved = lru.cost(older, of, allocator).total - lru.cost(newer, of, allocator).total
         return before.base - saved
@@ -98,7 +99,7 @@ def _stage(stage: lru.Stage) -> Callable[[PublishedFigure], float]:
 
 def _all_stages(published: PublishedFigure) -> float:
     """Memory in use before: that after, plus the saving of the model."""
-    of, allocator = _machine(published), lru.Allocator()
+    of, allocator = _machine(published), Allocator()
     first, last = (
         lru.cost(stage, of, allocator).total for stage in (lru.Stage.ARRAYS, lru.Stage.XARRAY)
     )

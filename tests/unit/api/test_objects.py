@@ -236,7 +236,7 @@ def test_an_array_becomes_a_column_for_each_element() -> None:
     k.write(slab.object(0), (7).to_bytes(4, "little") + (9).to_bytes(4, "little") + b"abcd")
     frame = objects(k.prog, "struct grid", ["pair", "pair[1]", "tag"])
     assert list(frame) == ["pair[0]", "pair[1]", "tag"]
-    assert frame.loc[slab.object(0)].tolist() == [7, 9, b"abcd"]
+    assert list(frame.loc[slab.object(0)]) == [7, 9, b"abcd"]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -288,4 +288,4 @@ def test_from_a_row_to_the_object() -> None:
 def test_what_is_read_is_a_program_or_a_target() -> None:
     assert context_of(drgn.Program()).kernel.jobs == 1
     with pytest.raises(TypeError, match="'str' is neither"):
-        context_of("vmcore")  # type: ignore[arg-type]
+        context_of("vmcore")

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import Layout, layout
-from kcensus.engine.memory import Faults, Memory, Words, reason
+from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.strings import c_strings
+from kcensus.sources.faults import reason
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP, Machine
 
 TYPES = {

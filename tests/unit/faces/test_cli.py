@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -22,6 +22,7 @@ from kcensus import cli
 from kcensus.analyses import analyses
 from tests.unit.synthetic import LONG_NAME, only_synthetic
 
+Run = Callable[..., tuple[int, str, str]]
 KCENSUS = (sys.executable, "-m", "tests.unit.synthetic", "synthetic")
 
 
@@ -38,7 +39,7 @@ def synthetic() -> Iterator[None]:
 
 
 @pytest.fixture
-def run(synthetic: None, capsys: pytest.CaptureFixture[str]):
+def run(synthetic: None, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run ``kcensus synthetic ARGS``; (exit status, stdout, stderr)."""
 
     def run(*args: str) -> tuple[int, str, str]:
@@ -83,7 +84,7 @@ def test_help_of_every_analysis_has_its_examples_and_options(
         assert "--" + param.name.replace("_", "-") in options
 
 
-def test_paragraphs_of_a_description_stand_at_one_margin(run) -> None:
+def test_paragraphs_of_a_description_stand_at_one_margin(run: Run) -> None:
     out = run("--help")[1]
     assert "\n  The first paragraph of the description.\n\n  The second one.\n" in out
 
@@ -103,29 +104,29 @@ def test_version_of_a_source_tree(
     assert "not installed" in capsys.readouterr().out
 
 
-def test_a_result_is_printed(run) -> None:
+def test_a_result_is_printed(run: Run) -> None:
     status, out, err = run("vmcore")
     assert (status, err) == (0, "")
     assert out.startswith("synthetic on vmcore\nLinux 6.1.0-synthetic\n\nFindings\n")
 
 
-def test_no_target_is_the_running_kernel(run) -> None:
+def test_no_target_is_the_running_kernel(run: Run) -> None:
     assert "synthetic on running kernel" in run()[1]
 
 
-def test_top(run) -> None:
+def test_top(run: Run) -> None:
     assert LONG_NAME not in run("--top", "1")[1]
     assert LONG_NAME in run("--top", "0")[1]
 
 
-def test_json_is_all_there_is_on_stdout(run) -> None:
+def test_json_is_all_there_is_on_stdout(run: Run) -> None:
     status, out, err = run("vmcore", "--json", "--top", "1")
     assert (status, err) == (0, "")
     assert len(json.loads(out)["tables"]["caches"]) == 9
 
 
 @pytest.mark.parametrize("face", ["csv", "parquet"])
-def test_files_are_listed_as_they_were_written(run, face: str, tmp_path: Path) -> None:
+def test_files_are_listed_as_they_were_written(run: Run, face: str, tmp_path: Path) -> None:
     status, out, _ = run("vmcore", f"--{face}", str(tmp_path / "out"))
     assert status == 0
     assert sorted(out.split()) == sorted(map(str, (tmp_path / "out").iterdir()))
@@ -135,11 +136,11 @@ def test_files_are_listed_as_they_were_written(run, face: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("limit", "status"), [("info", 1), ("notice", 1), ("warning", 1), ("critical", 1)]
 )
-def test_fail_on_a_critical_finding(run, limit: str, status: int) -> None:
+def test_fail_on_a_critical_finding(run: Run, limit: str, status: int) -> None:
     assert run("--fail-on", limit)[0] == status
 
 
-def test_fail_on_more_than_was_found(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fail_on_more_than_was_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit import synthetic
 
     quiet = synthetic.synthetic_result()
@@ -158,7 +159,7 @@ def test_fail_on_more_than_was_found(run, monkeypatch: pytest.MonkeyPatch) -> No
         ("compressed alone", "3", 1),
     ],
 )
-def test_jobs(run, target: str, wanted: str | None, jobs: int) -> None:
+def test_jobs(run: Run, target: str, wanted: str | None, jobs: int) -> None:
     out = run(target, "--json", *(["--jobs", wanted] if wanted else []))[1]
     assert json.loads(out)["summary"]["jobs"] == jobs
 
@@ -167,12 +168,12 @@ def test_jobs(run, target: str, wanted: str | None, jobs: int) -> None:
     ("text", "size"),
     [("65536", 65536), ("512K", 524288), ("4m", 4194304), ("1GiB", 1073741824), ("8 kB", 8192)],
 )
-def test_chunk_size(run, text: str, size: int) -> None:
+def test_chunk_size(run: Run, text: str, size: int) -> None:
     out = run("--json", "--chunk-size", text)[1]
     assert json.loads(out)["summary"]["chunk_bytes"] == size
 
 
-def test_options_of_the_analysis_reach_it(run) -> None:
+def test_options_of_the_analysis_reach_it(run: Run) -> None:
     summaries = [
         json.loads(run("--json", *args)[1])["summary"] for args in ([], ["--quiet-reader"])
     ]
@@ -196,7 +197,7 @@ def test_options_of_the_analysis_reach_it(run) -> None:
         ("--csv", "pyproject.toml"),
     ],
 )
-def test_wrong_usage_ends_with_2_and_says_where_help_is(run, args: tuple[str, ...]) -> None:
+def test_wrong_usage_ends_with_2_and_says_where_help_is(run: Run, args: tuple[str, ...]) -> None:
     status, out, err = run(*args)
     assert (status, out) == (2, "")
     assert re.fullmatch(r"kcensus: .+\nTry 'kcensus synthetic --help'\.\n", err)
@@ -239,12 +240,12 @@ def test_errors_are_one_sentence(
     assert capfd.readouterr() == ("", f"kcensus: {sentence}\n")
 
 
-def test_a_truncated_dump_is_read_if_allowed(run) -> None:
+def test_a_truncated_dump_is_read_if_allowed(run: Run) -> None:
     assert run("truncated", "--allow-truncated")[0] == 0
 
 
 @pytest.mark.parametrize("how", ["--debug", "KCENSUS_DEBUG"])
-def test_debug_shows_where(run, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debug_shows_where(run: Run, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ["--debug"] if how == "--debug" else []
     monkeypatch.setenv("KCENSUS_DEBUG", "0" if args else "1")
     status, _, err = run("--fail", "bug", *args)

@@ -23,7 +23,7 @@ NAME = Column(Unit.TEXT, "name", Show.ALWAYS)
 
 
 def table(names: list[str], **columns: tuple[list[Any], Unit]) -> Table:
-    described = {"name": (names, NAME)}
+    described: dict[str, tuple[Any, Column]] = {"name": (names, NAME)}
     described |= {
         name: (np.array(values), Column(unit)) for name, (values, unit) in columns.items()
     }

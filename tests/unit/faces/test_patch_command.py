@@ -206,7 +206,7 @@ def test_the_same_twice_is_the_same() -> None:
         found = on(known.RHEL_9_0)
         made = patches_result(CATALOGUE, found, RESULTS, target="x", kernel="5.14")
         frames.append(made.tables["patches"].frame)
-    pd.testing.assert_frame_equal(*frames)
+    pd.testing.assert_frame_equal(frames[0], frames[1])
 
 
 # The command

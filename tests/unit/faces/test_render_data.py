@@ -140,7 +140,7 @@ def test_nullable_and_categorical_columns_become_plain() -> None:
         {
             "count": pd.array([1, None, HIGHEST], dtype="UInt64"),
             "kind": pd.Categorical(["b", None, "a\n"]),
-            "when": pd.to_datetime(["2026-01-01", None, "2026-01-02"]),
+            "when": pd.to_datetime(["2026-01-01", "", "2026-01-02"]),
         }
     )
     columns = {"count": Column(), "kind": Column(Unit.TEXT), "when": Column(Unit.TEXT)}

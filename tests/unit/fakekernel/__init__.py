@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A *synthetic* kernel: a few megabytes of made-up memory that drgn takes for an x86-64 kernel.
+"""A *synthetic* kernel: 16 MiB of invented memory that drgn reads like that of an x86-64 kernel.
 
-Nothing here was ever part of a real kernel. Names and meanings of structs, members and symbols are
-the kernel's, since that is what the code under test looks for; where the members lie is invented
-(and kept apart from where real kernels have them). What a test writes into this memory is the
-*truth* that the code under test has to find out again:
+Nothing in this memory was ever part of a real kernel. Two eras have the real types of a kernel (see
+:mod:`.eras`); in the others the names and meanings of structs, members and symbols are the
+kernel's, and the offsets of members are invented. What a test writes into this memory is the
+*truth* that the code under test has to find:
 
 >>> k = FakeKernel("6.10")
 >>> dentry = k.cache("dentry", 192)
@@ -16,11 +16,11 @@ tables, so drgn's own helpers work. ``k.drop(address)`` makes a page unreadable,
 value)`` overwrites any member of any struct, and ``k.settle()`` makes the kernel's own counters
 agree with everything made so far.
 
-:data:`ERAS` lists the layouts there have been; ``FakeKernel(replace(ERAS["7.0"], codetag=True))``
-makes another.
+:data:`ERAS` has the eras whose slabs differ; ``FakeKernel(replace(ERAS["7.0"], codetag=True))`` is
+a variant of one.
 """
 
-from tests.unit.fakekernel.eras import ERAS, Era
+from tests.unit.fakekernel.eras import ERAS, FILE_ERAS, LRU_ERAS, Era, table
 from tests.unit.fakekernel.machine import DIRECT_MAP, PAGE, RANGES, VMEMMAP, Machine
 from tests.unit.fakekernel.slub import Cache, FakeKernel, Memcg, Slab
 from tests.unit.fakekernel.types import add_types
@@ -28,6 +28,8 @@ from tests.unit.fakekernel.types import add_types
 __all__ = [
     "DIRECT_MAP",
     "ERAS",
+    "FILE_ERAS",
+    "LRU_ERAS",
     "PAGE",
     "RANGES",
     "VMEMMAP",
@@ -38,4 +40,5 @@ __all__ = [
     "Memcg",
     "Slab",
     "add_types",
+    "table",
 ]

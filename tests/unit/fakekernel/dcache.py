@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A tiny model of the dentry cache that writes itself into a *synthetic* kernel."""
+"""A dentry cache, written into the memory of a *synthetic* kernel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import drgn
 from drgn import Object
 
-from tests.unit.fakekernel.files import FILE_ERAS, FakeFiles, FileEra
+from tests.unit.fakekernel.files import FakeFiles
 from tests.unit.fakekernel.slub import FakeKernel, Memcg, Slab
 
 SLOT, NAME_SLOT = 208, 96
@@ -24,7 +25,7 @@ _BITS = {
 
 @dataclass(frozen=True)
 class Made:
-    """A dentry, and what is true of it."""
+    """A dentry, and where it lies."""
 
     object: Object
     slab: Slab
@@ -37,24 +38,22 @@ class Made:
 
 
 class FakeDcache:
-    """Dentries in slabs, in a hash table and on lists of children.
+    """Dentries in slabs, in a hash table and on lists of children."""
 
-    :param slab_era: of the slab allocator, one of ``ERAS``
-    """
-
-    def __init__(self, era: str | FileEra = "7.3", slab_era: str = "6.10") -> None:
-        self.era = FILE_ERAS[era] if isinstance(era, str) else era
-        self.machine = k = FakeKernel(slab_era)
-        self.cache = k.cache("dentry", 200, SLOT, offset=96, reclaimable=True)
+    def __init__(self, era: str = "7.3") -> None:
+        self.machine = k = FakeKernel(era)
+        self.era = k.era
+        size = drgn.sizeof(k.prog.type("struct dentry"))
+        self.cache = k.cache("dentry", size, SLOT, offset=96, reclaimable=True)
         self.name_cache = k.cache("kmalloc-96", NAME_SLOT)
         self.slabs: list[Slab] = []
         self._next: list[tuple[Slab, int]] = []
         self._names: list[int] = []
-        self.files = FakeFiles(k, self.era, self._room(), self._name_room())
+        self.files = FakeFiles(k, self._room(), self._name_room())
         self.bits = {name: 1 << bit for name, bit in _BITS[self.era.type_shift].items()}
         self.directory = (1 if self.era.type_shift == 24 else 2) << self.era.type_shift
         self.regular = 4 << self.era.type_shift
-        if self.era.enum:
+        if self.era.flags_enum:
             for name, flag in (
                 ("ENTRY_TYPE", 7 << self.era.type_shift),
                 ("REFERENCED", self.bits["referenced"]),
@@ -96,7 +95,7 @@ class FakeDcache:
             yield self._names.pop()
 
     def super_block(self, id_: str) -> Object:
-        """A super block, mounted on nothing, whose root is a directory."""
+        """Make a super block that is not mounted and whose root is a directory."""
         super_block = self.files.super_block("xfs", id_.encode())
         self._made(super_block.s_root[0], b"/", self.directory, 1)
         return super_block
@@ -125,11 +124,11 @@ class FakeDcache:
         bucket: int | None = None,
         listed: bool = True,
     ) -> Made:
-        """A dentry at the head of its parent's children, and of a hash bucket.
+        """Make a dentry, the first of its parent's children and of a hash bucket.
 
         :param marks: of ``referenced``, ``lru``, ``shrink``, ``lookup`` and ``cursor``
-        :param bucket: where it hangs; in no chain by default
-        :param listed: among its parent's children
+        :param bucket: by default the dentry is not hashed
+        :param listed: whether it is among its parent's children
         """
         k = self.machine
         object_ = self.files.dentry(name, parent, parent.d_sb[0])
@@ -151,7 +150,7 @@ class FakeDcache:
             place = self.table.address_ + 8 * bucket
             k.set(object_.d_hash.next, k.word(place) & ~1)
             k.set(object_.d_hash.pprev, place)
-            # The lowest bit is a lock, which somebody may hold.
+            # The lowest bit is the bucket's lock, here held in every other bucket.
             k.write_words(place, object_.d_hash.address_ | bucket & 1)
         return made
 
@@ -161,11 +160,11 @@ class FakeDcache:
             self.machine.set(self.machine.per_cpu("long", self.counters[name], cpu), value)
 
     def charge(self, made: Made, group: Memcg) -> None:
-        """Charge all of a dentry's slab so that this one belongs to a memory cgroup."""
+        """Charge a dentry to a memory cgroup, and no other one of its slab."""
         self.machine.charge(made.slab, {made.slot: group})
 
     def finish(self) -> None:
-        """Put what is left of the last slab on its free list, and settle the counters."""
+        """Free the unused slots of the last slab, and settle the counters."""
         k = self.machine
         if self._next:
             slab = self._next[0][0]

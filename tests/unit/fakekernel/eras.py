@@ -1,201 +1,202 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The layouts that a *synthetic* kernel can have, each after an era of the real one."""
+"""One table of eras: the layouts of the kernel, by the release that introduced them.
+
+Two eras have real types, those of the kernels that the bundled capsules were recorded from (5.10
+and 6.12). The others are synthetic: no capsule of such a kernel is bundled, the lab cannot boot
+kernels of RHEL and UEK, and the newest ones are not released. An era that a test changes is
+synthetic as well.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+from tests.unit.fakekernel.layouts import LAYOUTS
+from tests.unit.fakekernel.real import real_types
 
 
 @dataclass(frozen=True)
 class Era:
-    """What kernels of an era have, as far as slab pages and their owners go."""
+    """Features of the kernels from a release on; the defaults are those of the oldest."""
 
     name: str
+    sample: str = ""
+    """The bundled capsule that has real types of this era."""
+
+    # Slabs and their owners
+    children: bool = True
+    """Memory cgroups have caches of their own (until 5.8)."""
     vector: str = ""
-    """Member of the slab that leads to its vector of obj_cgroups; none before 5.9."""
-    children: bool = False
-    """Memory cgroups have caches of their own."""
-    hardened: bool = True
-    swab: bool = True
-    struct_slab: bool = True
-    page_type: bool = True
-    """A slab page is told by the word over ``_mapcount``, not by PG_slab."""
+    """Member of the slab that points to its vector of obj_cgroups."""
+    hardened: bool = False
+    swab: bool = False
+    struct_slab: bool = False
+    page_type: bool = False
+    """The word over ``_mapcount`` marks slab pages, not PG_slab."""
     memdesc_flags: bool = False
     cpu_slab: bool = True
     sheaves: bool = False
     per_node: bool = False
-    """The barn's pointer stands beside that of the kmem_cache_node, not in it."""
+    """The barn's pointer is beside that of the kmem_cache_node, not in it."""
     stride: bool = False
     needs_objcg: bool = False
     codetag: bool = False
     """Memory allocation profiling is on: vector elements have a second word."""
-    compound: str = "compound_head"
-    compound_mask: bool = False
+    compound_info: bool = False
+    """Tail pages have a mask in ``compound_info`` instead of ``compound_head``."""
+
+    # List_lrus
+    list_lrus: bool = False
+    """Super blocks have list_lrus (3.12)."""
+    header: int = 0
+    """Bytes of the rcu_head of ``list_lru_memcg`` (4.16)."""
+    aware_flag: bool = False
+    """``list_lru.memcg_aware`` (5.2)."""
+    aware_only: bool = False
+    """The kernel's list has only those that know memory cgroups (5.16)."""
+    xarray: bool = False
+    ext: bool = False
+    """UEK7: the new members are behind a pointer."""
+    locks: bool = False
+    """Each list has a lock of its own (6.13)."""
+
+    # Dentries and mounts
+    child_in_union: bool = True
+    """``d_u.d_child`` (until 3.18)."""
+    type_shift: int = 24
+    """The lowest bit of the type of entry in ``d_flags``."""
+    hash_mask: bool = True
+    """``d_hash_mask`` (until 4.15)."""
+    negative_counter: bool = False
+    """``nr_dentry_negative`` (5.0)."""
+    hlist: bool = False
+    """``d_children``/``d_sib`` (6.8) rather than ``d_subdirs``/``d_child``."""
+    shortname: bool = False
+    """``d_shortname`` (6.14) rather than ``d_iname``."""
+    flags_enum: bool = False
+    """``enum dentry_flags`` is visible (6.17)."""
+    own_mount_list: bool = False
+    """``mount.mnt_next_for_sb``."""
+
+    @property
+    def obj_exts(self) -> bool:
+        return self.vector == "obj_exts"
+
+    @property
+    def compound(self) -> str:
+        return "compound_info" if self.compound_info else "compound_head"
+
+    @property
+    def element(self) -> int:
+        """Bytes of a ``slabobj_ext``."""
+        return 16 if self.codetag and not self.needs_objcg else 8
+
+    @property
+    def list_size(self) -> int:
+        """Bytes of a ``list_lru_one``."""
+        return 32 if self.locks else 24
 
 
-ERAS = {
-    era.name: era
-    for era in (
-        Era("4.18", children=True, hardened=False, struct_slab=False, page_type=False),
-        Era("4.19", children=True, swab=False, struct_slab=False, page_type=False),
-        Era("5.9", "obj_cgroups", struct_slab=False, page_type=False),
-        Era("5.17", "memcg_data", page_type=False),
-        Era("6.10", "obj_exts"),
-        Era("6.18", "obj_exts", memdesc_flags=True, sheaves=True),
-        Era("7.0", "obj_exts", memdesc_flags=True, sheaves=True, cpu_slab=False, stride=True),
-        Era(
-            "7.3",
-            "obj_exts",
-            memdesc_flags=True,
-            sheaves=True,
-            cpu_slab=False,
-            per_node=True,
-            needs_objcg=True,
-            compound="compound_info",
-            compound_mask=True,
-        ),
-    )
-}
+_eras: dict[str, Era] = {}
+_changed: dict[str, dict[str, Era]] = {"slabs": {}, "lrus": {}, "files": {}}
+
+
+def _since(release: str, subjects: str, **changes: Any) -> None:
+    """Add an era that differs from the one before in these features, hence in these layouts."""
+    era = Era(release) if not _eras else [*_eras.values()][-1]
+    _eras[release] = replace(era, name=release, **changes)
+    for subject in subjects.split():
+        _changed[subject][release] = _eras[release]
+
+
+_since("RHEL 7.4", "files")
+_since("4.14", "files lrus", list_lrus=True, child_in_union=False, type_shift=20)
+_since("4.18", "files slabs", hash_mask=False, header=16)
+_since("4.19", "lrus slabs", hardened=True)
+_since(
+    *("5.9", "files lrus slabs"),
+    sample="sample",
+    children=False,
+    vector="obj_cgroups",
+    swab=True,
+    aware_flag=True,
+    negative_counter=True,
+)
+_since("UEK7", "lrus", sample="", xarray=True, ext=True)
+_since(
+    *("5.17", "slabs"),
+    struct_slab=True,
+    vector="memcg_data",
+    aware_only=True,
+    xarray=False,
+    ext=False,
+)
+_since("5.18", "lrus", xarray=True)
+_since(
+    *("6.10", "files lrus slabs"),
+    sample="sample-after",
+    page_type=True,
+    vector="obj_exts",
+    hlist=True,
+)
+_since("6.13", "lrus", sample="", locks=True)
+_since("6.15", "files", shortname=True, type_shift=19)
+_since("6.18", "slabs", memdesc_flags=True, sheaves=True, flags_enum=True)
+_since("7.0", "slabs", cpu_slab=False, stride=True)
+_since(
+    *("7.3", "files slabs"),
+    stride=False,
+    per_node=True,
+    needs_objcg=True,
+    compound_info=True,
+    own_mount_list=True,
+)
+
+ERAS, LRU_ERAS, FILE_ERAS = _changed["slabs"], _changed["lrus"], _changed["files"]
+"""The eras that changed layouts of slabs, of list_lrus, and of dentries or mounts, by name."""
+
+
+def era_of(release: str) -> Era:
+    """Return the era of a release: the last one that began before or with it."""
+    if release in _eras:
+        return _eras[release]
+    began = [name for name in _eras if name[0].isdigit() and _order(name) <= _order(release)]
+    return _eras[began[-1]]
+
+
+def _order(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
 
 
 def table(era: Era) -> dict[str, tuple[int, str]]:
-    """The types of an era, for :func:`add_types`."""
-    flags = "memdesc_flags_t" if era.memdesc_flags else "unsigned long"
-    barn = "struct node_barn *"
-    # The names that struct slab has for the page's words came and went; only these are looked at.
-    slab = """
-        24 struct kmem_cache * slab_cache
-        32 void * freelist
-        40 unsigned int inuse:16
-        42 unsigned int objects:15
-        43.7 unsigned int frozen:1"""
-    if era.vector:
-        slab += f"\n56 unsigned long {era.vector}"
-    if era.stride:
-        slab += "\n44 unsigned int stride"
-    if era.needs_objcg:
-        slab += "\n44 unsigned int obj_exts_in_object:1"
-        slab += "\n44.1 unsigned int obj_exts_needs_objcg:1"
-    page = f"""
-        0 {flags} flags
-        8 unsigned long {era.compound}
-        48 atomic_t _mapcount"""
-    cache = """
-        8 unsigned long flags
-        16 struct kobject kobj
-        24 unsigned int size
-        28 unsigned int object_size
-        32 unsigned int offset
-        40 struct kmem_cache_order_objects oo
-        48 int refcount
-        52 unsigned int red_left_pad
-        56 const char * name
-        64 struct list_head list"""
-    for wanted, line in (
-        (era.cpu_slab, "0 struct kmem_cache_cpu * cpu_slab"),
-        (era.hardened, "80 unsigned long random"),
-        (not era.page_type, "44 struct kmem_cache_order_objects max"),
-        (era.children, "88 struct memcg_cache_params memcg_params"),
-        (era.sheaves, "112 struct slub_percpu_sheaves * cpu_sheaves"),
-        (era.sheaves, "120 unsigned int sheaf_capacity"),
-        (era.per_node, "128 struct kmem_cache_per_node_ptrs [8] per_node"),
-        (not era.per_node, "128 struct kmem_cache_node * [8] node"),
-    ):
-        cache += f"\n{line}" if wanted else ""
-    node = """
-        8 struct list_head partial
-        24 atomic_long_t nr_slabs
-        32 atomic_long_t total_objects"""
-    if era.sheaves and not era.per_node:
-        node += f"\n40 {barn} barn"
-    active = "slab" if era.struct_slab else "page"
-    types = {
-        "struct page": (64, page if era.struct_slab else page + slab),
-        "struct zone": (64, "8 void * vmemmap_tails" * era.compound_mask),
-        "struct pglist_data": (
-            64,
-            """0 int node_id
-            8 atomic_long_t [4] vm_stat
-            40 struct per_cpu_nodestat * per_cpu_nodestats""",
-        ),
-        "struct per_cpu_nodestat": (8, "0 signed char [4] vm_node_stat_diff"),
-        "struct cpumask": (8, "0 unsigned long [1] bits"),
-        "typedef nodemask_t": (0, "struct nodemask"),
-        "struct nodemask": (8, "0 unsigned long [1] bits"),
-        "typedef atomic_t": (0, "struct atomic"),
-        "struct atomic": (4, "0 int counter"),
-        "typedef atomic_long_t": (0, "struct atomic_long"),
-        "struct atomic_long": (8, "0 long counter"),
-        "struct kmem_cache": (256, cache),
-        "struct kmem_cache_order_objects": (4, "0 unsigned int x"),
-        "struct kmem_cache_node": (64, node),
-        "struct kmem_cache_cpu": (
-            24,
-            f"0 void * freelist\n8 unsigned long tid\n16 struct {active} * {active}",
-        ),
-        # A third of a page in: nothing may take a css for its mem_cgroup.
-        "struct mem_cgroup": (512, "128 struct cgroup_subsys_state css"),
-        "struct cgroup_subsys_state": (
-            128,
-            """0 struct cgroup * cgroup
-            24 struct list_head sibling
-            40 struct list_head children
-            60 unsigned int flags""",
-        ),
-        "struct cgroup": (64, "32 struct kernfs_node * kn"),
-        "struct kernfs_node": (
-            96,
-            """16 const char * name
-            24 struct rb_node rb
-            48 struct kernfs_elem_dir dir
-            56 struct kernfs_elem_symlink symlink
-            64 void * priv
-            72 unsigned short flags""",
-        ),
-        "struct kernfs_elem_dir": (8, "0 struct rb_root children"),
-        "struct kernfs_elem_symlink": (8, "0 struct kernfs_node * target_kn"),
-        "struct rb_root": (8, "0 struct rb_node * rb_node"),
-        "struct rb_node": (24, "8 struct rb_node * rb_right\n16 struct rb_node * rb_left"),
-        "struct kobject": (8, "0 struct kernfs_node * sd"),
-        "struct kset": (64, "8 struct kobject kobj"),
-        "struct obj_cgroup": (64, "24 struct mem_cgroup * memcg"),
-    }
-    if era.struct_slab:
-        types["struct slab"] = (64, f"0 {flags} __page_flags" + slab)
-    if era.memdesc_flags:
-        types["typedef memdesc_flags_t"] = (0, "struct memdesc_flags")
-        types["struct memdesc_flags"] = (8, "0 unsigned long f")
-    if era.children:
-        types["struct memcg_cache_params"] = (
-            24,
-            "8 struct kmem_cache * root_cache\n16 struct mem_cgroup * memcg",
-        )
-    if era.sheaves:
-        types |= {
-            "struct slub_percpu_sheaves": (
-                32,
-                """8 struct slab_sheaf * main
-                16 struct slab_sheaf * spare
-                24 struct slab_sheaf * rcu_free""",
-            ),
-            "struct slab_sheaf": (
-                32,
-                "0 struct list_head barn_list\n24 unsigned int size\n32 void * [0] objects",
-            ),
-            "struct node_barn": (40, "0 int lock\n8 struct list_head sheaves_full"),
-            "struct kmem_cache_per_node_ptrs": (
-                16,
-                f"0 {barn} barn\n8 struct kmem_cache_node * node",
-            ),
-        }
-    if era.vector == "obj_exts":
-        second = "\n8 unsigned long ref" * (era.codetag and not era.needs_objcg)
-        name = "_objcg" if era.needs_objcg else "objcg"
-        types["struct slabobj_ext"] = (
-            16 if second else 8,
-            f"0 struct obj_cgroup * {name}" + second,
-        )
-    if era.needs_objcg and era.codetag:
-        types["struct static_key_false"] = (8, "0 struct static_key key")
-        types["struct static_key"] = (8, "0 atomic_t enabled")
+    """Return the types of an era by ``struct tag``, for :func:`.types.add_types`."""
+    return dict(_table(era))
+
+
+@cache
+def _table(era: Era) -> dict[str, tuple[int, str]]:
+    properties = ("compound", "element", "list_size")
+    values = asdict(era) | {name: getattr(era, name) for name in properties}
+    types: dict[str, tuple[int, str]] = {}
+    full = ""
+    for line in LAYOUTS.format_map(values).splitlines():
+        text, _, features = line.partition("?")
+        has_all = all(_has(era, feature) for feature in features.split())
+        if text and not text.startswith(" "):
+            head, _, text = text.partition(" : ")
+            keyword, tag, rest = head.split(None, 2)
+            full = f"{keyword} {tag}" if has_all else ""
+            if full:
+                types[full] = (0, rest) if keyword == "typedef" else (int(rest), "")
+        if full and has_all and text.strip():
+            size, members = types[full]
+            types[full] = size, members + text.replace(";", "\n") + "\n"
+    if era.sample and era == _eras[era.name]:
+        types |= dict.fromkeys(real_types(era.sample), (0, "@" + era.sample))
     return types
+
+
+def _has(era: Era, feature: str) -> bool:
+    return not getattr(era, feature[1:]) if feature.startswith("!") else bool(getattr(era, feature))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""List_lrus that write themselves into a *synthetic* kernel, as each era has them."""
+"""List_lrus, written into the memory of a *synthetic* kernel."""
 
 from __future__ import annotations
 
@@ -10,125 +10,33 @@ from dataclasses import dataclass, field
 import drgn
 from drgn import Object
 
+from tests.unit.fakekernel.eras import Era
 from tests.unit.fakekernel.files import FakeFiles
 from tests.unit.fakekernel.slub import NODES, FakeKernel, Memcg
-from tests.unit.fakekernel.types import Table, add_types
 
 SLOTS = (32, 64, 96, 128, 192, 256, 512, 1024)
 
 
-@dataclass(frozen=True)
-class LruEra:
-    """What kernels of an era have."""
-
-    name: str
-    kernel: str
-    """Of :data:`ERAS`, for the rest."""
-    xarray: bool = False
-    ext: bool = False
-    """UEK7: the new members are behind a pointer."""
-    flag: bool = True
-    """``list_lru.memcg_aware`` (5.2)."""
-    header: int = 16
-    """The rcu_head of ``list_lru_memcg`` (after 4.15)."""
-    locks: bool = False
-    """Each list has a lock of its own (6.13)."""
-    aware_only: bool = True
-    """The kernel's list has only those that know memory cgroups (5.16)."""
-
-
-LRU_ERAS = {
-    era.name: era
-    for era in (
-        LruEra("4.15", "4.18", flag=False, header=0, aware_only=False),
-        LruEra("4.19", "4.19", flag=False, aware_only=False),
-        LruEra("5.10", "5.9", aware_only=False),
-        LruEra("UEK7", "5.9", xarray=True, ext=True),
-        LruEra("5.18", "5.17", xarray=True),
-        LruEra("6.13", "6.10", xarray=True, locks=True),
-    )
-}
-
-
-def types_of(era: LruEra) -> Table:
-    """The types of an era, for :func:`add_types`."""
-    lru = "8 struct list_head list\n24 int shrinker_id"
-    lru += "\n28 bool memcg_aware" * era.flag
-    where = "\n40 struct list_lru_node * node" + "\n48 struct xarray xa" * era.xarray
-    node = "\n48 atomic_long_t nr_items" if era.locks else "\n48 long nr_items"
-    node += "" if era.xarray else "\n56 struct list_lru_memcg * memcg_lrus"
-    lists = "struct list_lru_one [0] node" if era.xarray else "struct list_lru_one * [0] lru"
-    types = {
-        "typedef bool": (0, "unsigned char"),
-        "struct xarray": (16, "0 int xa_lock\n8 void * xa_head"),
-        "struct idr": (24, "0 struct xarray idr_rt"),
-        "struct ida": (16, "0 struct xarray xa"),
-        "struct xa_node": (
-            576,
-            "0 unsigned char shift\n1 unsigned char offset\n"
-            "16 struct xa_node * parent\n48 void * [64] slots",
-        ),
-        "struct list_lru": (64, lru + ("\n32 struct list_lru_ext * ext" if era.ext else where)),
-        "struct list_lru_node": (64, f"8 struct list_lru_one lru{node}"),
-        "struct list_lru_one": (
-            32 if era.locks else 24,
-            "0 struct list_head list\n16 long nr_items" + "\n24 int lock" * era.locks,
-        ),
-        "struct list_lru_memcg": (era.header, f"{era.header} {lists}"),
-        "struct super_block": (
-            256,
-            """8 struct list_head s_list
-            24 unsigned int s_dev
-            32 struct file_system_type * s_type
-            40 struct dentry * s_root
-            48 struct mount * s_mounts
-            64 char [32] s_id
-            96 const char * s_subtype
-            104 void * s_fs_info
-            112 struct list_lru s_dentry_lru
-            176 struct list_lru s_inode_lru""",
-        ),
-        "struct mem_cgroup": (
-            512,
-            """16 int kmemcg_id
-            128 struct cgroup_subsys_state css
-            400 struct mem_cgroup_per_node * [0] nodeinfo""",
-        ),
-        "struct cgroup_subsys_state": (
-            128,
-            """0 struct cgroup * cgroup
-            24 struct list_head sibling
-            40 struct list_head children
-            60 unsigned int flags
-            64 unsigned long serial_nr""",
-        ),
-    }
-    if era.ext:
-        types["struct list_lru_ext"] = (64, where)
-    return types
-
-
 @dataclass(eq=False)
 class FakeLru:
-    """One list_lru, and what is true of it."""
+    """One list_lru, and its true content."""
 
     object: Object
     aware: bool
     entries: dict[int, int] = field(default_factory=dict)
-    """Address of the slot of each id; of arrays that of the first node."""
+    """Address of the slot of each id, for arrays on the first node."""
 
 
 class FakeListLrus:
     """List_lrus in a kernel with two NUMA nodes.
 
-    :param ids: ``memcg_nr_cache_ids``, where there is such a thing
+    :param ids: ``memcg_nr_cache_ids`` (until 5.17)
     """
 
-    def __init__(self, era: str | LruEra, ids: int = 10) -> None:
-        self.era = LRU_ERAS[era] if isinstance(era, str) else era
-        self.kernel = k = FakeKernel(self.era.kernel)
+    def __init__(self, era: str | Era, ids: int = 10) -> None:
+        self.kernel = k = FakeKernel(era)
+        self.era = k.era
         self.files = FakeFiles(k)
-        add_types(k.prog, types_of(self.era), "list_lrus")
         self.ids = ids
         self.caches = {size: k.cache(f"kmalloc-{size}", size) for size in SLOTS}
         self.caches[584] = k.cache("radix_tree_node", 584)
@@ -147,7 +55,7 @@ class FakeListLrus:
             k.variable("memcg_nr_cache_ids", "int", ids)
 
     def slot(self, asked: int) -> int:
-        """Allocate from a slab cache; the address."""
+        """Allocate ``asked`` bytes from a slab cache and return the address."""
         size = 584 if asked == 576 else next(size for size in SLOTS if size >= asked)
         if not self._free.get(size):
             slab = self.kernel.slab(self.caches[size])
@@ -160,7 +68,7 @@ class FakeListLrus:
     def memcg(
         self, name: str, id_: int, parent: Memcg | None = None, *, online: bool = True
     ) -> Memcg:
-        """A memory cgroup with an id."""
+        """Make a memory cgroup with an id."""
         group = self.kernel.memcg(name, parent or self.kernel.root, flags=2 if online else 0)
         self.set_id(group, id_)
         if self.era.xarray and online:
@@ -168,29 +76,27 @@ class FakeListLrus:
         return group
 
     def set_id(self, group: Memcg, id_: int) -> None:
-        """Overwrite its ``kmemcg_id``, and give it a serial number."""
+        """Set the id of a memory cgroup, and give it a serial number."""
         k = self.kernel
-        memcg = Object(k.prog, "struct mem_cgroup", address=group.object.address_)
-        k.set(memcg.kmemcg_id, id_)
-        k.set(memcg.css.serial_nr, len(k.memcgs))
+        k.set(group.object.kmemcg_id, id_)
+        k.set(group.object.css.serial_nr, len(k.memcgs))
 
     # List_lrus
 
     def mount(self, type_: str, id_: str) -> tuple[FakeLru, FakeLru]:
-        """A super block; its list_lrus of dentries and inodes."""
+        """Make a super block and return its list_lrus of dentries and inodes."""
         block = self.files.super_block(type_, id_.encode())
-        block = Object(self.kernel.prog, "struct super_block", address=block.address_)
         return self.lru(block.s_dentry_lru), self.lru(block.s_inode_lru)
 
     def variable(self, name: str, *, aware: bool = True) -> FakeLru:
-        """One that is a variable of the kernel."""
+        """Make a list_lru that is a variable of the kernel."""
         return self.lru(self.kernel.variable(name, "struct list_lru"), aware=aware)
 
     def lru(self, object_: Object, *, aware: bool = True) -> FakeLru:
         """Initialize a list_lru."""
         k, era = self.kernel, self.era
         made = FakeLru(object_, aware)
-        if era.flag:
+        if era.aware_flag:
             k.set(object_.memcg_aware, aware)
         if aware or not era.aware_only:
             k.list_add_tail(object_.list, self.head)
@@ -207,12 +113,12 @@ class FakeListLrus:
         return inner
 
     def node(self, lru: FakeLru, node: int) -> Object:
-        """``struct list_lru_node``"""
+        """Return the ``struct list_lru_node`` of a node."""
         found: Object = self._inner(lru).node[node]
         return found
 
     def _arrays(self, lru: FakeLru) -> None:
-        """Before 5.18: lists for all ids and nodes."""
+        """Allocate lists for all ids and nodes, as before 5.18."""
         for node in range(NODES):
             array = self.slot(self.era.header + 8 * self.ids)
             self.kernel.set(self.node(lru, node).memcg_lrus, array)
@@ -222,7 +128,7 @@ class FakeListLrus:
                 lru.entries.setdefault(id_, one)
 
     def one(self, lru: FakeLru, id_: int, node: int) -> Object:
-        """``struct list_lru_one`` of an id."""
+        """Return the ``struct list_lru_one`` of an id on a node."""
         type_ = "struct list_lru_one"
         if self.era.xarray:
             if id_ not in lru.entries:
@@ -247,7 +153,7 @@ class FakeListLrus:
     # XArrays
 
     def settle(self) -> None:
-        """Write XArrays and counters for all that was made so far."""
+        """Write XArrays and counters for everything made so far."""
         if self.era.xarray:
             for lru in self.lrus:
                 self.xarray(self._inner(lru).xa, lru.entries)

@@ -18,7 +18,7 @@ DIRECT_MAP = 0xFFFF_8880_0000_0000
 VMEMMAP = 0xFFFF_EA00_0000_0000
 _KERNEL_MAP = 0xFFFF_FFFF_8000_0000
 RANGES = ((0, 1024), (2048, 4096))
-"""Page frames that exist: there is a hole in memory, and in the ``struct page`` array."""
+"""Page frames that exist, with a hole in memory and in the ``struct page`` array."""
 _PGD, _DIRECT_PUD, _VMEMMAP_PUD, _PMD, _PTE, _MEMMAP, _HEAP, _HEAP_END = 1, 2, 3, 4, 5, 16, 80, 512
 _TYPES: Table = {
     "struct list_head": (16, "0 struct list_head * next\n8 struct list_head * prev"),
@@ -31,7 +31,7 @@ _TYPES: Table = {
 
 
 class Machine:
-    """Physical memory, the page tables for it, and a program with little but the types given.
+    """Physical memory, its page tables, and a program with the types given and few others.
 
     The first 2 MB hold page tables, the ``struct page`` array and :meth:`alloc`'s heap.
     """
@@ -66,7 +66,7 @@ class Machine:
         return self.symbols.get(name)
 
     def _map(self) -> None:
-        """One gigabyte page for the direct map, small pages for the ``struct page`` array."""
+        """Map the direct map by one page of 1 GiB and the ``struct page`` array by small ones."""
 
         def entry(table: int, address: int, shift: int, value: int) -> None:
             place = table * PAGE + (address >> shift & 511) * 8
@@ -84,7 +84,7 @@ class Machine:
     def _symbols(self) -> None:
         section = self.alloc("struct mem_section")
         usage = self.alloc("struct usage")
-        # A subsection is 512 pages; 3 says present and mapped.
+        # A subsection is 512 pages; 3 means present and mapped.
         bits = sum((1 << end // 512) - (1 << start // 512) for start, end in RANGES)
         self.set(section.section_mem_map, 3)
         self.set(section.usage, usage)
@@ -103,7 +103,7 @@ class Machine:
         }.items():
             self.constant(name, value)
         self.constant("vmemmap", VMEMMAP, "struct page *")
-        # Two tasks: that is enough to find out how memory can be read.
+        # The engine walks from the first task to the second to choose how to read memory.
         first = self.variable("init_task", "struct task_struct").tasks
         self.list_init(first)
         self.list_add_tail(self.alloc("struct task_struct").tasks, first)
@@ -130,9 +130,9 @@ class Machine:
             self.constant(name, number, type_)
 
     def alloc(self, type_: str, extra: int = 0, *, alone: bool = False) -> Object:
-        """A zeroed object of a type in the heap, with ``extra`` bytes after it.
+        """Allocate a zeroed object of a type in the heap, with ``extra`` bytes after it.
 
-        :param alone: on pages of its own, so that :meth:`drop` hits nothing else
+        :param alone: on pages of its own, so that :meth:`drop` affects nothing else
         """
         if alone:
             self._heap = -(-self._heap // PAGE) * PAGE
@@ -144,7 +144,7 @@ class Machine:
         return place
 
     def string(self, text: bytes) -> int:
-        """Address of a C string in the heap."""
+        """Store a C string in the heap and return its address."""
         place = int(self.alloc("char", len(text)).address_)
         self.write(place, text + b"\0")
         return place
@@ -171,29 +171,29 @@ class Machine:
         self.write(address, struct.pack(f"<{len(words)}Q", *words))
 
     def word(self, address: int) -> int:
-        """The word that stands at a virtual address."""
+        """Return the word at a virtual address."""
         at = self.physical(address)
         return int.from_bytes(self.ram[at : at + 8], "little")
 
     def list_add_tail(self, node: Object, head: Object) -> None:
-        """The kernel's function of that name; :meth:`list_init` comes first."""
+        """Add a node at the end of a list, after :meth:`list_init` of its head."""
         last = self.word(head.address_ + 8)
         self.write_words(node.address_, head.address_, last)
         self.write_words(last, node.address_)
         self.write_words(head.address_ + 8, node.address_)
 
     def list_init(self, head: Object) -> None:
-        """INIT_LIST_HEAD()."""
+        """Make a list empty."""
         self.write_words(head.address_, head.address_, head.address_)
 
     @staticmethod
     def physical(address: int) -> int:
-        """Where in :attr:`ram` a virtual address leads."""
+        """Return the offset in :attr:`ram` of a virtual address."""
         if VMEMMAP <= address < VMEMMAP + (1 << 21):
             return _MEMMAP * PAGE + address - VMEMMAP
         return address - DIRECT_MAP
 
     def drop(self, address: int, pages: int = 1) -> None:
-        """Make pages unreadable, from that of ``address`` on."""
+        """Make pages unreadable, starting with that of ``address``."""
         first = self.physical(address) // PAGE
         self.holes.update(range(first, first + pages))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A tiny model of SLUB and of memory cgroups that writes itself into a *synthetic* kernel."""
+"""Slabs and memory cgroups, written into the memory of a *synthetic* kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 import drgn
 from drgn import Object
 
-from tests.unit.fakekernel.eras import ERAS, Era, table
+from tests.unit.fakekernel.eras import Era, era_of, table
 from tests.unit.fakekernel.machine import DIRECT_MAP, PAGE, VMEMMAP, Machine
 
 CPUS = NODES = 2
@@ -22,7 +22,7 @@ _MASK = (1 << 64) - 1
 
 @dataclass(eq=False)
 class Slab:
-    """One slab, and what is true of its slots."""
+    """One slab, and the true state of its slots."""
 
     cache: Cache
     pfn: int
@@ -41,11 +41,11 @@ class Slab:
         return DIRECT_MAP + self.pfn * PAGE
 
     def object(self, slot: int) -> int:
-        """Address of the object in a slot."""
+        """Return the address of the object in a slot."""
         return self.address + self.cache.left_pad + slot * self.cache.slot_size
 
     def allocated(self) -> list[int]:
-        """Slots that hold an allocated object."""
+        """Return the slots that hold an allocated object."""
         return [at for at in range(self.objects) if at not in self.free and at not in self.parked]
 
 
@@ -70,7 +70,7 @@ class Cache:
         return int(self.object.address_)
 
     def allocated(self) -> list[int]:
-        """Addresses of all allocated objects, ascending."""
+        """Return the addresses of all allocated objects, ascending."""
         return sorted(slab.object(at) for slab in self.slabs for at in slab.allocated())
 
 
@@ -87,11 +87,11 @@ class Memcg:
 class FakeKernel(Machine):
     """A synthetic kernel with two CPUs and two NUMA nodes.
 
-    :param era: one of :data:`ERAS` by name, or any other :class:`Era`
+    :param era: a release, or any :class:`Era`
     """
 
     def __init__(self, era: str | Era = "6.10") -> None:
-        self.era = ERAS[era] if isinstance(era, str) else era
+        self.era = era_of(era) if isinstance(era, str) else era
         mapcount = (_PAGE_TYPE_SLAB << 24) - (1 << 32)
         text = f"NUMBER(PAGE_SLAB_MAPCOUNT_VALUE)={mapcount}\n" if self.era.page_type else ""
         super().__init__(table(self.era), text)
@@ -103,7 +103,7 @@ class FakeKernel(Machine):
         if self.era.page_type:
             self.constant("_SLAB_RECLAIM_ACCOUNT", 5)
             self.constant("PGTY_large_kmalloc", _PAGE_TYPE_LARGE)
-        if self.era.vector == "obj_exts":
+        if self.era.obj_exts:
             self.constant("__NR_OBJEXTS_FLAGS", 8)
         if self.era.needs_objcg and self.era.codetag:
             key = self.variable("slab_obj_ext_has_codetag_key", "struct static_key_false")
@@ -131,18 +131,22 @@ class FakeKernel(Machine):
         for node in range(NODES):
             pgdat = self.alloc("struct pglist_data")
             self.set(pgdat.node_id, node)
-            self.set(pgdat.per_cpu_nodestats, self.percpu(8))
+            self.set(pgdat.per_cpu_nodestats, self.percpu_of("struct per_cpu_nodestat"))
             self.set(data[node], pgdat)
         self.set(self.variable("_totalram_pages", "atomic_long_t").counter, 3072)
 
     def percpu(self, size: int) -> int:
-        """Allocate per-CPU memory: a pointer for per_cpu_ptr()."""
+        """Allocate per-CPU memory and return a pointer for per_cpu_ptr()."""
         place, self._percpu_used = self._percpu_used, self._percpu_used + -(-size // 8) * 8
         assert self._percpu_used <= 2 * PAGE, "the synthetic per-CPU area is full"
         return place
 
+    def percpu_of(self, type_: str) -> int:
+        """Allocate an object of a type on each CPU and return a pointer for per_cpu_ptr()."""
+        return self.percpu(drgn.sizeof(self.prog.type(type_)))
+
     def per_cpu(self, type_: str, pointer: int, cpu: int) -> Object:
-        """The copy of a per-CPU structure that belongs to a CPU."""
+        """Return a CPU's copy of a per-CPU structure."""
         return Object(self.prog, type_, address=self._percpu[cpu] + pointer)
 
     # Memory cgroups
@@ -155,7 +159,7 @@ class FakeKernel(Machine):
         self.variable("root_mem_cgroup", "struct mem_cgroup *", self.root.object.address_)
 
     def memcg(self, name: str, parent: Memcg | None, *, flags: int = 2) -> Memcg:
-        """A memory cgroup below another; ``flags`` are CSS_ONLINE (2) and CSS_DYING (16)."""
+        """Make a memory cgroup below another; ``flags`` are CSS_ONLINE (2) and CSS_DYING (16)."""
         object_ = self.alloc("struct mem_cgroup", alone=True)
         cgroup, kn = self.alloc("struct cgroup"), self.alloc("struct kernfs_node")
         objcg = self.alloc("struct obj_cgroup")
@@ -188,11 +192,11 @@ class FakeKernel(Machine):
         root: Cache | None = None,
         memcg: Memcg | None = None,
     ) -> Cache:
-        """A slab cache.
+        """Make a slab cache.
 
         :param slot_size: ``object_size`` by default
-        :param offset: where in a free object the pointer to the next one stands
-        :param root: the cache this one is a child of, for the memory cgroup ``memcg``
+        :param offset: offset of the pointer to the next free object in a free one
+        :param root: the cache of which this one is the child for the memory cgroup ``memcg``
         """
         era, slot_size = self.era, slot_size or object_size
         object_ = self.alloc("struct kmem_cache", alone=True)
@@ -215,9 +219,9 @@ class FakeKernel(Machine):
         if era.hardened:
             self.set(object_.random, secret)
         if era.cpu_slab:
-            self.set(object_.cpu_slab, self.percpu(24))
+            self.set(object_.cpu_slab, self.percpu_of("struct kmem_cache_cpu"))
         if era.sheaves:
-            self.set(object_.cpu_sheaves, self.percpu(32))
+            self.set(object_.cpu_sheaves, self.percpu_of("struct slub_percpu_sheaves"))
             self.set(object_.sheaf_capacity, 60)
         for node in range(NODES):
             pointer = object_.per_node[node].node if era.per_node else object_.node[node]
@@ -235,7 +239,7 @@ class FakeKernel(Machine):
         return cache
 
     def alias(self, cache: Cache, name: str) -> None:
-        """Say in sysfs that a cache was merged: ``name`` is a link to it."""
+        """Link ``name`` to a cache in sysfs, as for a cache that was merged into it."""
         if "slab_kset" not in self.symbols:
             kset = self.variable("slab_kset", "struct kset *", self.alloc("struct kset").address_)
             self.constant("KERNFS_LINK", 4)
@@ -246,16 +250,16 @@ class FakeKernel(Machine):
         self.set(link.flags, 4)
         self.set(link.symlink.target_kn, target)
         self.set(target.priv, cache.object.kobj)
-        # Of the tree, one branch is enough.
+        # A tree with only right branches.
         self.set(self._last_name, link.rb)
         self._last_name = link.rb.rb_right
 
     def page(self, pfn: int) -> Object:
-        """The ``struct page`` of a page frame."""
+        """Return the ``struct page`` of a page frame."""
         return Object(self.prog, "struct page", address=VMEMMAP + 64 * pfn)
 
     def pages(self, order: int, node: int = 0) -> int:
-        """Allocate a compound page, and return its first page frame."""
+        """Allocate a compound page and return its first page frame."""
         pfn = -(-self._next_pfn >> order) << order
         if 1024 <= pfn < 2048:
             pfn = 2048
@@ -267,12 +271,15 @@ class FakeKernel(Machine):
             self.set(page._mapcount.counter, -1)
             if at > pfn:
                 mask = -(64 << order) & _MASK
-                head = mask if self.era.compound_mask else VMEMMAP + 64 * pfn
+                head = mask if self.era.compound_info else VMEMMAP + 64 * pfn
                 self.set(page.member_(self.era.compound), head | 1)
         return pfn
 
     def large_kmalloc(self, order: int) -> int:
-        """A kmalloc() beyond the slab caches, as kernels since 6.15 mark it; its page frame."""
+        """Allocate pages as kmalloc() does beyond the slab caches, marked as since 6.15.
+
+        :return: the first page frame
+        """
         pfn = self.pages(order)
         self.set(self.page(pfn)._mapcount.counter, _PAGE_TYPE_LARGE << 24)
         tail = self.page(pfn + 1)
@@ -281,7 +288,7 @@ class FakeKernel(Machine):
         return pfn
 
     def mark_slab(self, pfn: int) -> Object:
-        """Make a page the head of a slab that nothing is known of yet; its ``struct slab``."""
+        """Mark a page as the head of a slab and return its ``struct slab``, still empty."""
         page = self.page(pfn)
         if self.era.page_type:
             self.set(page._mapcount.counter, _PAGE_TYPE_SLAB << 24)
@@ -292,7 +299,7 @@ class FakeKernel(Machine):
     def slab(
         self, cache: Cache, free: Iterable[int] = (), *, order: int | None = None, node: int = 0
     ) -> Slab:
-        """A slab whose slots ``free`` are on its free list, in that order.
+        """Make a slab whose slots ``free`` are on its free list, in that order.
 
         :param order: the cache's by default
         """
@@ -310,14 +317,14 @@ class FakeKernel(Machine):
         return slab
 
     def chain(self, slab: Slab, slots: Sequence[int]) -> int:
-        """Link free objects; the address of the first."""
+        """Link free objects and return the address of the first."""
         addresses = [*map(slab.object, slots), 0]
         for here, following in pairwise(addresses):
             self.link(slab.cache, here, following)
         return addresses[0]
 
     def link(self, cache: Cache, here: int, following: int) -> None:
-        """Write a free list pointer, obfuscated the way the era does it."""
+        """Write a free list pointer, obfuscated as in the era."""
         place = here + cache.offset
         if self.era.hardened:
             swapped = int.from_bytes(place.to_bytes(8, "big"), "little")
@@ -327,7 +334,7 @@ class FakeKernel(Machine):
     # Free objects that are parked
 
     def cpu_slab(self, slab: Slab, cpu: int, free: Sequence[int] = ()) -> Object:
-        """Make a slab a CPU's active one, with a free list of the CPU's own."""
+        """Make a slab the active one of a CPU, whose own free list has the slots ``free``."""
         active = self.per_cpu("struct kmem_cache_cpu", int(slab.cache.object.cpu_slab), cpu)
         self.set(active.slab if self.era.struct_slab else active.page, slab.struct)
         self.set(active.freelist, self.chain(slab, free))
@@ -335,7 +342,7 @@ class FakeKernel(Machine):
         return active
 
     def sheaf(self, objects: Sequence[tuple[Slab, int]]) -> Object:
-        """A sheaf of free objects, given by slab and slot."""
+        """Make a sheaf of free objects, given by slab and slot."""
         sheaf = self.alloc("struct slab_sheaf", 8 * len(objects))
         self.set(sheaf.size, len(objects))
         self.write_words(sheaf.address_ + 32, *(slab.object(slot) for slab, slot in objects))
@@ -350,7 +357,7 @@ class FakeKernel(Machine):
         self.set(sheaves.member_(which), sheaf)
 
     def barn(self, cache: Cache, node: int) -> Object:
-        """``struct node_barn`` of a node."""
+        """Return the ``struct node_barn`` of a node."""
         if self.era.per_node:
             return cache.object.per_node[node].barn[0]
         return cache.object.node[node].barn[0]
@@ -367,8 +374,8 @@ class FakeKernel(Machine):
     ) -> int:
         """Give a slab a vector that charges some of its slots to memory cgroups.
 
-        :param at: where the vector lies; by default in the heap, outside of any slab
-        :param in_object: the vector's elements lie that far in the slab's own slots (7.0)
+        :param at: address of the vector; by default in the heap, outside of any slab
+        :param in_object: offset of the vector's elements in the slab's own slots (7.0)
         :return: address of the vector
         """
         element = 16 if self.era.codetag else 8
@@ -391,7 +398,7 @@ class FakeKernel(Machine):
     # The kernel's own counters
 
     def settle(self) -> None:
-        """Make all counters agree with the slabs there are."""
+        """Make the kernel's counters agree with the slabs made so far."""
         pages = [[0, 0] for _ in range(NODES)]
         for cache in self.caches:
             for node in range(NODES):
@@ -403,7 +410,7 @@ class FakeKernel(Machine):
         for node in range(NODES):
             pgdat = self.symbols["node_data"][node]
             for item in (0, 1):
-                # Part of it is what the CPUs have not folded yet.
+                # The CPUs have not folded a part of it yet.
                 self.set(pgdat.vm_stat[1 + item].counter, pages[node][item] - 3)
                 for cpu, unfolded in enumerate((-2, 5)):
                     stats = int(pgdat.per_cpu_nodestats)
@@ -411,7 +418,7 @@ class FakeKernel(Machine):
                     self.set(diff.vm_node_stat_diff[1 + item], unfolded)
 
     def node(self, cache: Cache, node: int) -> Object:
-        """``struct kmem_cache_node`` of a node."""
+        """Return the ``struct kmem_cache_node`` of a node."""
         if self.era.per_node:
             return cache.object.per_node[node].node[0]
         return cache.object.node[node][0]

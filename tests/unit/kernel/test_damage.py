@@ -90,9 +90,9 @@ def test_a_module_that_cannot_be_read_has_no_name(monkeypatch: pytest.MonkeyPatc
 def test_a_clock_that_cannot_be(mult: int, shift: int) -> None:
     prog = {"clocksource_jiffies": SimpleNamespace(mult=mult, shift=shift)}
     with pytest.raises(LookupError, match="tick"):
-        hz(prog)  # type: ignore[arg-type]
+        hz(prog)
     prog = {"clocksource_jiffies": SimpleNamespace(mult=4_000_000 << 8, shift=8)}
-    assert hz(prog) == 250  # type: ignore[arg-type]
+    assert hz(prog) == 250
 
 
 @pytest.mark.parametrize(
@@ -106,4 +106,4 @@ def test_a_log_whose_ends_cannot_be(bits: int, tail: int, head: int) -> None:
         head_id=SimpleNamespace(counter=head),
     )
     with pytest.raises(ValueError, match="ends of the ring"):
-        records({"prb": SimpleNamespace(desc_ring=ring)})  # type: ignore[arg-type]
+        records({"prb": SimpleNamespace(desc_ring=ring)})

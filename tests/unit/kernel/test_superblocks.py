@@ -13,14 +13,14 @@ from drgn import Object
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks, super_blocks
 from tests.unit.fakekernel import FakeKernel
-from tests.unit.fakekernel.files import FILE_ERAS, FakeFiles
+from tests.unit.fakekernel.files import FakeFiles
 
 ERR_PTR_EINVAL = (1 << 64) - 22
 
 
 @pytest.fixture(params=["4.18", "6.12", "7.3"])
 def files(request: pytest.FixtureRequest) -> FakeFiles:
-    return FakeFiles(FakeKernel(), FILE_ERAS[request.param])
+    return FakeFiles(FakeKernel(request.param))
 
 
 def read(files: FakeFiles) -> SuperBlocks:
@@ -169,7 +169,7 @@ def test_a_list_of_mounts_that_bites_its_tail(files: FakeFiles) -> None:
 @pytest.mark.parametrize("era", ["6.12", "7.3"])
 def test_thousands_take_no_time(era: str) -> None:
     """A list is followed at microseconds a node, and all lists of mounts together."""
-    files = FakeFiles(FakeKernel(), FILE_ERAS[era])
+    files = FakeFiles(FakeKernel(era))
     k = files.machine
     root = files.super_block("t", b"root")
     top = files.mount(root, None)

@@ -94,7 +94,7 @@ def test_markers_are_merged_patches_without_cost() -> None:
     assert len(markers) == 17
     for patch in markers:
         assert patch.is_upstream, patch.id
-        assert patch.costs is patch.saves is patch.validation is None, patch.id
+        assert (patch.costs, patch.saves, patch.validation) == (None, None, None), patch.id
 
 
 @pytest.mark.parametrize(

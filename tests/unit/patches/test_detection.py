@@ -330,7 +330,7 @@ def test_a_type_that_is_only_declared_is_unknown() -> None:
     def find(prog: object, kinds: object, name: str, file: object) -> object:
         return declared if name == "xa_only" else None
 
-    prog.register_type_finder("declared", find, enable_index=0)  # type: ignore[arg-type]
+    prog.register_type_finder("declared", find, enable_index=0)
     prober = Prober(prog)
     for probe in (
         Probe(ProbeKind.TYPE, "struct xa_only"),

@@ -351,13 +351,11 @@ def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
-    monkeypatch.setattr(
-        os,
-        "open",
-        lambda path, flags, mode=0: (
-            os.dup(full.fileno()) if str(path).endswith(".part") else real(path, flags, mode)
-        ),
-    )
+
+    def open_(path: str, flags: int, mode: int = 0) -> int:
+        return os.dup(full.fileno()) if str(path).endswith(".part") else real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_)
     failing = pytest.raises(CannotWrite, match="no space left")
     with open("/dev/full", "wb") as full, failing, Writer(tmp_path / "out") as writer:
         writer.manifest({})

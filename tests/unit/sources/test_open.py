@@ -86,7 +86,7 @@ def test_an_empty_name_is_not_the_running_kernel() -> None:
 
 
 def test_a_target_that_brings_its_types_needs_no_modules() -> None:
-    target = Target(None, "x", "vmcore", "synthetic", False, RELEASE, True, False)  # type: ignore[arg-type]
+    target = Target(None, "x", "vmcore", "synthetic", False, RELEASE, True, False)
     assert target.need_modules("xfs") == []
 
 

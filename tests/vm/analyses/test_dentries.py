@@ -37,7 +37,7 @@ class Case(NamedTuple):
     result: Result
     oracle: OracleDentries
 
-    def table(self, name: str) -> pd.DataFrame:
+    def table(self, name: str) -> Any:  # pandas-stubs: a cell may be any scalar
         return self.result.tables[name].frame
 
     def figure(self, name: str) -> Any:

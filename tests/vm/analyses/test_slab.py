@@ -40,7 +40,7 @@ class Case(NamedTuple):
     oracle: Oracle
 
     @property
-    def caches(self) -> pd.DataFrame:
+    def caches(self) -> Any:  # pandas-stubs: a cell may be any scalar
         return self.result.tables["caches"].frame.set_index("cache")
 
     def figure(self, name: str) -> Any:
@@ -188,7 +188,7 @@ def test_charged_objects_by_cache(case: Case) -> None:
         for memcg, count in truth.charged.items():
             expected[paths[memcg], name] += count
             sizes[paths[memcg]] += count * int(case.caches.loc[name, "slot_size"])
-    frame = case.result.tables["memcg_caches"].frame
+    frame: Any = case.result.tables["memcg_caches"].frame
     found: Counter[tuple[str, str]] = Counter()
     for row in frame.itertuples(index=False):
         found[row.memcg, row.cache] += row.objects

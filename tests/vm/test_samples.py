@@ -1,0 +1,17 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The bundled samples have the memory that every analysis reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcensus.analyses import analyses
+from kcensus.sources import open_target
+from tests.lab.samples import KERNELS
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_samples_hold_every_analysis(name: str) -> None:
+    recorded_for = open_target(name).recorded_for or ()
+    missing = sorted(set(analyses()) - set(recorded_for))
+    assert not missing, "record the samples again with `./run samples`"
