@@ -46,6 +46,10 @@ def open_target(
 ) -> Target:
     """Open a kernel for reading and load the debug info of the kernel, without its modules.
 
+    >>> import kcensus
+    >>> kcensus.open_target("sample").kind
+    'capsule'
+
     :param spec: None for the running kernel, the path of a vmcore or capsule, the name of a
         bundled capsule (``sample``), or ``qmp:PATH`` for a QEMU guest whose QMP socket is PATH
     :param symbols: files and directories with debug info, tried before drgn's own search
