@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Makes capsules: runs analyses on a target that records what they read."""
+"""Create capsules: run analyses on a target that records what they read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from kcensus.analyses.runner import Context
 from kcensus.catalogue import Prober, ask_everything, load, modules
 from kcensus.kernel.machine import machine
 from kcensus.progress import Progress, SilentProgress
-from kcensus.redaction.pseudonyms import new_key
-from kcensus.redaction.redaction import Redaction
+from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
 from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule.recorder import Recorder
@@ -27,17 +26,17 @@ class Made:
 
     analyses: list[str]
     failed: dict[str, str]
-    """Analyses that could not be answered, which is recorded, too: one sentence each."""
+    """Analyses that failed, and why, in one sentence each. The capsule replays the failure."""
     stored: int
-    """Pages."""
+    """Pages in the capsule."""
     unreadable: int
-    """Pages that were asked for and could not be read."""
+    """Pages that were requested but could not be read."""
     unredacted: list[str]
-    """What could not be redacted: one sentence each."""
+    """What could not be redacted, in one phrase each."""
 
 
 REDACTABLE = ("names",)
-"""What :func:`create` can take out of a capsule."""
+"""What :func:`create` can redact."""
 
 
 def create(
@@ -53,26 +52,27 @@ def create(
 ) -> Made:
     """Run ``analyses`` on ``target`` and write a capsule with what they read to ``path``.
 
-    :param level: of compression, 1 to 19
+    :param level: zstd compression level, 1 to 19
     :param redact: some of :data:`REDACTABLE`
-    :param key: secret of the pseudonyms that names are replaced by; random if None
-    :raises TargetError: the target is live or a capsule itself, or no analysis can be answered
+    :param key: secret of the pseudonyms that replace names; None for a random key, not saved
+    :param chunk_bytes: bytes that an analysis reads at a time; None for its default
+    :raises TargetError: the target is live or a capsule, or all analyses failed
     :raises CannotWrite: the capsule cannot be written
     """
     if target.live:
         raise TargetError(
-            f"{target.name}: is live, so what analyses saw of it would have changed before it is "
+            f"{target.name}: is live, so its memory would change between being analyzed and being "
             "written; dump it first"
         )
     if target.recorded_for is not None:
-        raise TargetError(f"{target.name}: is a capsule already; record the vmcore it came from")
+        raise TargetError(f"{target.name}: is already a capsule; record the vmcore it came from")
     progress = progress or SilentProgress()
     recorder = Recorder(target)
     made = report(Context.of(recorder.target, progress=progress, chunk_bytes=chunk_bytes), analyses)
     failed = {section.name: section.error for section in made.sections if section.result is None}
     if len(failed) == len(analyses):
         raise TargetError(f"{target.name}: nothing to record: {next(iter(failed.values()), '')}")
-    _look_for_patches(recorder.target)
+    _probe_patches(recorder.target)
     names = [analysis.name for analysis in analyses]
     redaction = None
     if "names" in redact:
@@ -96,8 +96,8 @@ def create(
     return Made(names, failed, counts["stored"], counts["unreadable"], unredacted)
 
 
-def _look_for_patches(target: Target) -> None:
-    """Record what `kcensus patches` and `validate` ask for: types, names, the machine's size."""
+def _probe_patches(target: Target) -> None:
+    """Record what ``kcensus patches`` and ``validate`` look up: types, symbols, RAM size."""
     patches = load(entry_points=False).patches
     lacking = target.need_modules(*modules(patches))
     ask_everything(patches, Prober(target.prog, lacking))

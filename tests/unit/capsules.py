@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Capsules of *synthetic* kernels, and capsules taken apart and put together again.
 
-What puts them together knows FORMAT.md only and shares nothing with the writer under test, and it
-writes whatever it is told, with the right digests.
+This module implements FORMAT.md without code of the writer under test, and writes any content,
+valid or not, with correct digests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUN = np.dtype([("first", "<u8"), ("pages", "<u4"), ("status", "<u4")])
 
 
 def target_of(machine: Machine, name: str = "synthetic") -> Target:
-    """A synthetic kernel as a target, as if it were a dump."""
+    """Return a synthetic kernel as a target, as if it were a dump."""
     return Target(
         prog=machine.prog,
         name=name,
@@ -44,7 +44,7 @@ def target_of(machine: Machine, name: str = "synthetic") -> Target:
 
 
 def kernel_with_slabs(era: str = "7.0") -> FakeKernel:
-    """A kernel with a few caches, memory cgroups and charged objects."""
+    """Return a kernel with a few caches, memory cgroups and charged objects."""
     k = FakeKernel(era)
     group = k.memcg("group", k.root)
     dentry = k.cache("dentry", 192, reclaimable=True)
@@ -56,24 +56,24 @@ def kernel_with_slabs(era: str = "7.0") -> FakeKernel:
 
 
 def recorded(path: Path, analyses: Sequence[Analysis], machine: Machine | None = None) -> Path:
-    """A capsule of a synthetic kernel."""
+    """Record a capsule of a synthetic kernel."""
     create(target_of(machine or kernel_with_slabs()), path, analyses)
     return path
 
 
 @dataclass
 class Parts:
-    """What a capsule is made of."""
+    """The parts of a capsule."""
 
     manifest: dict[str, Any]
-    """Without its list of sections."""
+    """Without the table of sections."""
     sections: dict[str, bytes]
-    """Whole sections, decompressed."""
+    """Decompressed, except ``pages`` and ``index``."""
     runs: np.ndarray
     blocks: list[bytes]
     """Decompressed."""
     changed: dict[str, Any] = field(default_factory=dict)
-    """What to say of sections instead of the truth, by their name."""
+    """False rows of the table of sections, by name."""
 
     @property
     def lookups(self) -> Any:
@@ -85,7 +85,7 @@ class Parts:
 
 
 def take_apart(data: bytes) -> Parts:
-    """The parts of a good capsule."""
+    """Return the parts of a valid capsule."""
     decompress = zstandard.ZstdDecompressor().decompress
     magic, version, offset, size, _, _ = HEADER.unpack(data[: HEADER.size])
     assert (magic, version) == (MAGIC, 1)
@@ -110,9 +110,9 @@ def take_apart(data: bytes) -> Parts:
 
 
 def put_together(parts: Parts, index: bytes | None = None) -> bytes:
-    """A capsule of these parts.
+    """Return a capsule of these parts.
 
-    :param index: instead of the one that belongs to them
+    :param index: replaces the index of ``parts.runs`` and ``parts.blocks``
     """
     compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
     body, places = bytearray(HEADER.size), {}
@@ -136,7 +136,7 @@ def put_together(parts: Parts, index: bytes | None = None) -> bytes:
 
 
 def with_manifest(body: bytes, manifest: bytes) -> bytes:
-    """A capsule that ends in this manifest."""
+    """Return a capsule with this manifest."""
     stored = zstandard.ZstdCompressor(level=1).compress(manifest)
     digest = hashlib.sha256(stored).digest()
     header = HEADER.pack(MAGIC, 1, len(body), len(stored), len(manifest), digest)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Opens damaged and hostile capsules, and does with each what analyses do.
+"""Open corrupt and hostile capsules, and use each as analyses do.
 
-``python -m tests.unit.fuzz_capsule CAPSULE SEED FIRST END`` does cases FIRST to END - 1 in this
-process, which ends early where one of them crashes it, takes too long or fails in a way that is
-not meant; the last line of its output is the case that it was at, or the tally of all as JSON.
-Case N of a seed is always the same, so ``… SEED N N+1`` does it again.
+``python -m tests.unit.fuzz_capsule CAPSULE SEED FIRST END`` runs cases FIRST to END - 1 in one
+process, which ends early if a case crashes, takes too long or raises an unexpected error. The last
+line of the output is the number of that case, or the tally of all cases as JSON. Case N of a seed
+is always the same, so ``… SEED N N+1`` repeats it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from kcensus.sources.capsule import BadCapsule, NotRecorded
 from tests.unit.capsules import HEADER, RUN, Parts, put_together, take_apart
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP
 
-SECONDS = 10
-"""What a case may take; most take less than a hundredth of one."""
+MAX_SECONDS = 10
+"""Limit for a case; most take less than 0.01 s."""
 EVERY = 20
-"""One of so many cases runs an analysis."""
+"""Every EVERYth case runs an analysis."""
 _PAGE_TABLES = range(1, 6)
-"""Page frames of a synthetic kernel that hold page tables."""
+"""Page frames of a synthetic kernel that contain page tables."""
 
 Choice = random.Random
 
@@ -70,7 +70,7 @@ def _value(choose: Choice) -> Any:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) in a JSON value."""
+    """Yield every (container, key) in a JSON value."""
     pending = [value]
     while pending:
         container = pending.pop()
@@ -82,7 +82,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def change_json(choose: Choice, document: Any) -> None:
-    """Change something anywhere in a JSON document."""
+    """Change a JSON document at a random place."""
     places = list(_places(document))
     container, key = choose.choice(places)
     kind = choose.randrange(10)
@@ -103,14 +103,14 @@ def change_json(choose: Choice, document: Any) -> None:
 
 
 def change_types(choose: Choice, lookups: Any) -> None:
-    """Change types in ways that look like types."""
+    """Change types into other plausible types."""
     rows = lookups["types"]
     row = choose.choice(rows)
     kind = row[0]
     use = choose.randrange(len(rows))
     number = choose.choice(_NUMBERS[:24])
     if kind in ("struct", "union", "class") and type(row[2]) is int and choose.randrange(2):
-        number = choose.randrange(row[2] + 1) * 8  # a place that is there
+        number = choose.randrange(row[2] + 1) * 8  # inside the struct
     if kind in ("struct", "union", "class") and len(row) > 3:
         what = choose.randrange(7)
         member = choose.choice(row[3]) if row[3] else None
@@ -126,7 +126,7 @@ def change_types(choose: Choice, lookups: Any) -> None:
             member[2:] = [member[2] if len(member) > 2 else use, number % 70]
         elif what == 5:
             member[0] = None
-        else:  # itself, or something that leads back to it
+        else:  # a struct that contains itself
             member[2:] = [rows.index(row)]
             member[0] = choose.choice((None, member[0]))
     elif kind == "array":
@@ -184,7 +184,7 @@ def change_lookups(choose: Choice, lookups: Any) -> None:
 
 
 def change_values(choose: Choice, lookups: Any) -> None:
-    """Other values of the right length."""
+    """Change values to others of the right length."""
     rows = [row for row in lookups["object_lookups"] if row[3] and row[3][2]]
     for row in choose.sample(rows, min(len(rows), choose.choice((1, 1, 3)))):
         size = len(row[3][2]) // 2
@@ -193,7 +193,7 @@ def change_values(choose: Choice, lookups: Any) -> None:
 
 
 def change_vmcoreinfo(choose: Choice, text: bytes) -> bytes:
-    """Another VMCOREINFO."""
+    """Return a changed VMCOREINFO."""
     lines = text.split(b"\n")
     values = (
         *(b"", b"0", b"-1", b"1", b"4095", b"4097", b"8192", b"65536", b"2097152", b"1e9", b"\xff"),
@@ -220,7 +220,7 @@ def change_vmcoreinfo(choose: Choice, text: bytes) -> bytes:
 
 
 def change_runs(choose: Choice, parts: Parts) -> bytes | None:
-    """Another index of the pages: changed runs, or bytes that are none."""
+    """Change runs, or return an invalid index."""
     what = choose.randrange(4)
     if what < 2 and len(parts.runs):
         at = choose.randrange(len(parts.runs))
@@ -239,7 +239,7 @@ def change_runs(choose: Choice, parts: Parts) -> bytes | None:
 
 
 def change_memory(choose: Choice, parts: Parts) -> None:
-    """Other page tables, pointers that lead elsewhere, noise."""
+    """Change page tables and pointers, or add noise."""
     if not parts.blocks or not parts.blocks[0]:
         return
     memory = bytearray(parts.blocks[0])
@@ -266,7 +266,7 @@ def change_memory(choose: Choice, parts: Parts) -> None:
 
 
 def change_bytes(choose: Choice, data: bytes) -> bytes:
-    """Damage that knows nothing of what it hits."""
+    """Change bytes at random."""
     changed = bytearray(data)
     for _ in range(choose.choice((1, 1, 1, 2, 8))):
         if not changed:
@@ -290,7 +290,7 @@ def change_bytes(choose: Choice, data: bytes) -> bytes:
 
 
 def case(choose: Choice, good: bytes) -> bytes:
-    """One damaged or hostile capsule."""
+    """Return one corrupt or hostile capsule."""
     if choose.randrange(6) == 0:
         return change_bytes(choose, good)
     parts, index = take_apart(good), None
@@ -313,7 +313,7 @@ def case(choose: Choice, good: bytes) -> bytes:
     ]
     for name in choose.sample(names, choose.choice((1, 1, 1, 2, 4))):
         with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
-            # What an earlier change left is perhaps not what this one expects.
+            # An earlier change may have removed what this one needs.
             if name in changes:
                 changes[name]()
             elif name == "index":
@@ -338,29 +338,29 @@ def case(choose: Choice, good: bytes) -> bytes:
 
 
 def one_sentence(error: Exception) -> None:
-    """Fails unless a face can print it as it is."""
+    """Fail unless the message is printable text."""
     text = str(error)
-    assert text, "an error says nothing"
+    assert text, "an error without a message"
     assert text.isprintable(), ascii(error)
 
 
 def explore(target: Target, names: dict[str, list[Any]], tally: Counter[str]) -> None:
-    """Use all types, objects, symbols and pages that the good capsule has."""
+    """Use all types, objects, symbols and pages of the valid capsule."""
     prog = target.prog
     for fact in target.facts():
         assert "".join(fact).isprintable()
     for kind, name in names["types"]:
-        with _meant(tally):
+        with _expected(tally):
             _use_type(prog.type(f"{kind} {name}".removeprefix("typedef ").removeprefix("int ")))
     for name in names["objects"]:
-        with _meant(tally):
+        with _expected(tally):
             _use_object(prog.object(name))
     for name, address in names["symbols"]:
-        with _meant(tally):
+        with _expected(tally):
             prog.symbol(name if address is None else address)
     for address in (0, PAGE - 8, 80 * PAGE, DIRECT_MAP + 80 * PAGE, VMEMMAP + 64, 1 << 20, 1 << 51):
         for size in (8, PAGE, 70 * PAGE):
-            with _meant(tally):
+            with _expected(tally):
                 prog.read(address, size, physical=address < 1 << 52)
 
 
@@ -392,8 +392,8 @@ def _use_object(found: drgn.Object) -> None:
 
 
 @contextlib.contextmanager
-def _meant(tally: Counter[str]) -> Iterator[None]:
-    """Swallows what using a capsule may fail with, and counts it."""
+def _expected(tally: Counter[str]) -> Iterator[None]:
+    """Suppress and count the errors that using a capsule may raise."""
     try:
         yield
     except (NotRecorded, BadCapsule, AnalysisError) as error:
@@ -410,7 +410,7 @@ def _meant(tally: Counter[str]) -> Iterator[None]:
 
 
 def _analyse(analysis: Analysis, target: Target, tally: Counter[str]) -> None:
-    with _meant(tally):
+    with _expected(tally):
         try:
             Context.of(target, jobs=1).run(analysis)
         except (AnalysisError, BadCapsule, NotRecorded, drgn.FaultError):
@@ -418,12 +418,12 @@ def _analyse(analysis: Analysis, target: Target, tally: Counter[str]) -> None:
         except (MemoryError, RecursionError, SystemError, AssertionError):
             raise
         except Exception as error:
-            # A kernel that cannot be, well described: the command says so in one sentence.
+            # An impossible kernel in a valid capsule; the command line reports it in a sentence.
             tally[f"analysis: {type(error).__name__}"] += 1
 
 
 def names_in(good: bytes) -> dict[str, list[Any]]:
-    """What there is to be looked up."""
+    """Return the keys of all lookups."""
     lookups = take_apart(good).lookups
     return {
         "types": [row[:2] for row in lookups["type_lookups"]],
@@ -433,7 +433,7 @@ def names_in(good: bytes) -> dict[str, list[Any]]:
 
 
 def do(good: bytes, seed: int, first: int, end: int) -> Counter[str]:
-    """Do cases ``first`` to ``end - 1``; how often which outcome was met."""
+    """Run cases ``first`` to ``end - 1``; return the number of each outcome."""
     tally: Counter[str] = Counter()
     names = names_in(good)
     slab = analyses()["slab"]
@@ -443,7 +443,7 @@ def do(good: bytes, seed: int, first: int, end: int) -> Counter[str]:
             print(number, flush=True)
             choose = random.Random(f"{seed} {number}")
             path.write_bytes(case(choose, good))
-            faulthandler.dump_traceback_later(SECONDS, exit=True)
+            faulthandler.dump_traceback_later(MAX_SECONDS, exit=True)
             try:
                 target = open_target(str(path))
             except TargetError as error:
@@ -463,7 +463,7 @@ def _main() -> None:
     capsule, seed, first, end = sys.argv[1:]
     faulthandler.enable()
     good = Path(capsule).read_bytes()
-    with tempfile.TemporaryDirectory() as directory:  # all that is loaded late, before the limit
+    with tempfile.TemporaryDirectory() as directory:  # imports everything before the limit is set
         path = Path(directory) / "good.capsule"
         path.write_bytes(put_together(take_apart(good)))
         target = open_target(str(path))

@@ -22,7 +22,6 @@ from kcensus.capsule import create
 from kcensus.render.json import write_json, write_report_json
 from kcensus.reports import examine
 from kcensus.sources import Target, open_target
-from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.capsule.container import Reader
 from kcensus.sources.faults import reason
 from tests.lab import build
@@ -110,7 +109,7 @@ def test_another_analysis_is_never_answered_silently(kernel: str, dumps: Dumps, 
         try:
             result = Context.of(target, jobs=1).run(other)
             said = [f"{gap.what}: {gap.reason}; {gap.effect}" for gap in result.gaps]
-        except NotRecorded as error:
+        except AnalysisError as error:
             said = [str(error)]
         wanted = (f"it was recorded for {name};", "kcensus capsule create")
         assert any(all(part in sentence for part in wanted) for sentence in said), said

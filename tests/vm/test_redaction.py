@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Capsules of real kernels without the names that users chose, against the same with them."""
+"""Redacted capsules of real kernels, compared with the same capsules unredacted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kcensus.engine.memory import Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import SilentProgress
-from kcensus.redaction.redaction import Redaction
+from kcensus.redaction import Redaction
 from kcensus.redaction.user_names import kernel_words
 from kcensus.render.json import write_json
 from kcensus.reports import report
@@ -44,23 +44,23 @@ _KERNELS_OWN |= {b"anon_inodefs", b"sockfs", b"pipefs", b"cgroup2"}
 
 @dataclass(frozen=True)
 class Capsules:
-    """One dump, recorded in three ways."""
+    """Three capsules of one dump."""
 
     plain: Path
     wiped: Path
-    """Without what is in free memory."""
+    """Free objects zeroed, names kept."""
     redacted: Path
 
 
 class Dentry(NamedTuple):
-    """One of a slow walk."""
+    """A dentry that a slow walk found."""
 
     address: int
     place: int
-    """Of the name."""
+    """Address of the name."""
     name: bytes
     users: bool
-    """In a file system where users name things."""
+    """Whether users choose names in its file system."""
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def capsules(mixed_target: Target, tmp_path_factory: pytest.TempPathFactory) -> 
 def everything(
     mixed_target: Target, dentries: list[Dentry], tmp_path_factory: pytest.TempPathFactory
 ) -> Capsules:
-    """Capsules of all dentries and their names, whatever the analyses need of them."""
+    """Capsules of all dentries and their names, including those that no analysis reads."""
     directory = tmp_path_factory.mktemp("everything")
     paths = Capsules(*(directory / name for name in ("plain", "wiped", "redacted")))
     recorder = Recorder(mixed_target)
@@ -125,8 +125,8 @@ def _sections(path: Path) -> bytes:
 
 
 def _patterns(dump: Dump) -> list[tuple[bytes, re.Pattern[bytes]]]:
-    """What the guest's program named things, where that can be told from anything else: a part
-    that all such names have, and how they look as a whole."""
+    """Return the patterns of names that the guest's program created, with their longest literal
+    part, if that is long enough to be unambiguous."""
     created = json.loads(dump.truth["created.json"])
     texts = {names["pattern"] for names in created["names"]}
     paths = [names["dir"] for names in created["names"]]
@@ -150,7 +150,7 @@ _BEFORE, _AFTER = rb"(?<![0-9A-Za-z_.&%-])", rb"(?=[\0-\x1f/]|$)"
 
 
 def _occurrences(literal: bytes, pattern: re.Pattern[bytes], data: bytes) -> Iterator[bytes]:
-    """What matches a pattern anywhere in ``data``, which is too much to be searched as it is."""
+    """Yield the matches of a pattern; ``literal`` narrows the search, which is slow without."""
     at = data.find(literal)
     while at >= 0:
         match = pattern.search(data, max(at - 64, 0), at + 128)
@@ -171,7 +171,7 @@ def _image(target: Target) -> bytes:
 
 
 def _kernels_own(target: Target) -> set[bytes]:
-    """All words of the kernel that a user may have chosen, too."""
+    """Return all words of the kernel, which users may have chosen, too."""
     return set(kernel_words(Kernel(target.prog))) | _strings(_image(target))
 
 
@@ -199,13 +199,13 @@ def test_no_name_of_the_guest_is_left(
 def test_no_dentry_keeps_its_name(
     mixed_target: Target, dentries: list[Dentry], everything: Capsules
 ) -> None:
-    """All of them, against a slow walk."""
+    """Compare all dentries with a slow walk."""
     redacted = _pages(everything.redacted)
     tokens, kernels = _strings(redacted), _kernels_own(mixed_target)
     names = {dentry.name for dentry in dentries if dentry.users}
     telling = {name for name in names if len(name) >= 8} - kernels
     assert len(telling) > 10000
-    # Pseudonyms of numbers and the like may be names of others.
+    # The pseudonym of a number may be another name.
     left = telling & tokens
     digits = {name for name in left if re.fullmatch(rb"[0-9a-f.-]+(\.\w+)?", name)}
     assert left - digits == set()
@@ -215,7 +215,7 @@ def test_no_dentry_keeps_its_name(
 def test_every_name_keeps_its_shape_and_its_equals(
     mixed_target: Target, dentries: list[Dentry], everything: Capsules
 ) -> None:
-    """Names in the capsule, dentry by dentry: of the same length, equal where they were equal."""
+    """Each name keeps its length, and equal names stay equal."""
     capsule = _capsule_reader(everything.redacted, mixed_target)
     mapped: dict[bytes, bytes] = {}
     hash_place, same = drgn.offsetof(mixed_target.prog.type("struct dentry"), "d_name.hash"), 0
@@ -231,7 +231,7 @@ def test_every_name_keeps_its_shape_and_its_equals(
             assert new[0] != old[0]
         place = dentry.address + hash_place
         same += capsule(place, 4) == mixed_target.prog.read(place, 4)
-    assert same < 3  # by chance, one in four thousand million
+    assert same < 3  # by chance, one in 2^32
     ascii_names = [old for old in mapped if old.isascii()]
     assert len({mapped[old] for old in ascii_names}) == len(ascii_names) > 10000
 
@@ -245,7 +245,7 @@ def _capsule_reader(path: Path, target: Target) -> Any:
 def test_free_memory_is_wiped(
     mixed_target: Target, dentries: list[Dentry], everything: Capsules
 ) -> None:
-    """Only zeros and one pointer stay of free dentries, which plainly were something."""
+    """Free dentries that had content are zero except their freelist pointer."""
     cache = find_slab_cache(mixed_target.prog, "dentry")
     assert cache is not None
     size = int(cache.size)
@@ -314,7 +314,7 @@ def _figures(result: Result) -> dict[str, Any]:
 
 
 def _numbers(table: Table) -> list[tuple[Any, ...]]:
-    """The rows without text, in an order that does not depend on names."""
+    """Return the rows without text, in an order that does not depend on names."""
     numbers = table.frame.select_dtypes(["number", "bool"])
     return sorted(map(tuple, numbers.fillna(-1).to_numpy().tolist()))
 
@@ -331,7 +331,7 @@ def test_names_in_results_are_pseudonyms(mixed_dump: Dump, capsules: Capsules) -
     assert not texts[1] & cgroups
 
 
-def test_the_manifest_tells(capsules: Capsules) -> None:
+def test_the_manifest_states_the_redaction(capsules: Capsules) -> None:
     assert Reader(str(capsules.plain)).manifest["redacted"] == []
     assert Reader(str(capsules.redacted)).manifest["redacted"] == ["names"]
 
@@ -348,7 +348,7 @@ def test_the_key_decides(tmp_path: Path) -> None:
 
 
 def test_processes_and_the_host(mixed_dump: Dump) -> None:
-    """The guest has neither, so a host name is put into its memory."""
+    """The guest has no host name, so the test writes one into its memory."""
     target = open_target(str(mixed_dump.formats["elf"]), mixed_dump.debug)
     prog = target.prog
     field = prog["init_uts_ns"].name.nodename

@@ -91,7 +91,7 @@ class Context:
 
         :param params: values of its :attr:`Analysis.params`; the default of those left out
         :raises AnalysisError: the question cannot be answered
-        :raises BadCapsule: the capsule is damaged
+        :raises BadCapsule: the capsule is corrupt
         """
         gaps = self._gaps(analysis)
         defaults = {param.name: param.default for param in analysis.params}

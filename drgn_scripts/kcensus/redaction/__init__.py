@@ -1,2 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Replace names in a capsule by pseudonyms, and wipe freed memory."""
+"""Redact capsules: replace the names that users chose by pseudonyms, and zero freed memory."""
+
+from kcensus.redaction.pseudonyms import new_key
+from kcensus.redaction.redaction import Redaction
+
+__all__ = ["Redaction", "new_key"]

@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Takes from the pages of a capsule what is nobody else's business.
+"""Redact names and freed memory in capsule pages.
 
-Three things are done to the pages, on their way into the file:
+While a capsule is written, its pages are changed in three ways:
 
-* names that users chose are replaced by pseudonyms where the kernel keeps them, and numbers that
-  it computed from them by random ones;
-* names that occur elsewhere, by themselves, are replaced in the same way: in messages, options of
-  mounts, copies;
-* free memory of the slab allocator is wiped but for what links it, for it holds older names.
+* Names that users chose are replaced by pseudonyms where the kernel keeps them, and hashes of
+  names (``d_name.hash``) by pseudonyms of numbers.
+* The same names are replaced wherever else they occur as separate tokens: in messages, mount
+  options, copies.
+* Free slab objects are zeroed except their freelist pointer, because they hold older names.
 
-What stays, if it lies on a page that an analysis read: anything that is no such name, such as
-contents of files or environment variables; names that the kernel has no dentry of, as in
-directories that a file system keeps in memory; outside of their own place, names of less than
-:data:`~kcensus.redaction.tokens.SHORTEST` bytes, numbers of less than eight digits, parts of names,
-names glued to other text, and names that are also words of the kernel (``dentry``); and all
-numbers, of which a name's place in the kernel's hash table (some 20 bits) can confirm what
-somebody guesses.
+On pages that an analysis read, the following is not redacted:
+
+* anything but names, such as file contents or environment variables;
+* names that have no dentry, such as directory entries that a file system caches;
+* outside of their own place: names of fewer than
+  :data:`~kcensus.redaction.tokens.MIN_TOKEN_BYTES` bytes, numbers of fewer than 8 digits, parts of
+  names, names glued to other text, and names that are also words of the kernel (``dentry``);
+* other numbers. A dentry's hash bucket has some 20 bits, which can confirm a guessed name.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import drgn
 import numpy as np
@@ -33,68 +32,47 @@ from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.redaction.pseudonyms import Pseudonyms
-from kcensus.redaction.tokens import LONGEST, TokenSet, token_hashes
-from kcensus.redaction.user_names import Hashes, Places, UserNames, kernel_words
+from kcensus.redaction.tokens import MAX_TOKEN_BYTES, TokenSet, token_hashes
+from kcensus.redaction.user_names import Hashes, UserNames, kernel_words
 from kcensus.sources import Target
 
-_LONGEST_PATCH = 4096
-"""Bytes; there are none of that length."""
 
-
-@dataclass(frozen=True)
 class Patches:
-    """Bytes to be written, in ascending order of address."""
+    """Bytes to write into memory.
 
-    address: Words
-    """Physical."""
-    ends: npt.NDArray[np.int64]
-    """Where in :attr:`data` each one's bytes end."""
-    data: Bytes
+    :param physical: physical addresses, in any order
+    :param data: shape (patches, bytes)
+    :param length: how many bytes of each row to write
+    """
 
-    @staticmethod
-    def of(address: Words, lengths: npt.NDArray[np.int64], data: Bytes) -> Patches:
-        """Sort patches.
-
-        :param data: the bytes of all, one after the other
-        """
-        order = np.argsort(address, kind="stable")
-        starts, ends = np.cumsum(lengths) - lengths, np.cumsum(lengths[order])
-        shift = starts[order] - (ends - lengths[order])
-        at = np.arange(len(data)) + np.repeat(shift, lengths[order])
-        return Patches(address[order], ends, data[at])
+    def __init__(self, physical: Words, data: Bytes, length: npt.NDArray[np.int64]) -> None:
+        order = np.argsort(physical, kind="stable")
+        self._physical, self._data, self._length = physical[order], data[order], length[order]
 
     @property
     def span(self) -> tuple[int, int]:
-        """Where the first one begins, and where the last one ends at most."""
-        return int(self.address[0]), int(self.address[-1]) + _LONGEST_PATCH
+        """Physical addresses between which all patches lie."""
+        return int(self._physical[0]), int(self._physical[-1]) + self._data.shape[1]
 
     def apply(self, start: int, buffer: Bytes) -> None:
-        """Write what belongs to a stretch of memory.
-
-        :param start: its physical address
-        """
-        end = start + len(buffer)
-        reach = max(start - _LONGEST_PATCH, 0)
-        low, high = np.searchsorted(self.address, np.array([reach, end], np.uint64))
-        if low == high:
-            return
-        begin = int(self.ends[low - 1]) if low else 0
-        ends = self.ends[low:high] - begin
-        starts = np.concatenate([[0], ends[:-1]])
-        shift = self.address[low:high].astype(np.int64) - start - starts
-        at = np.arange(int(ends[-1])) + np.repeat(shift, ends - starts)
-        inside = (at >= 0) & (at < len(buffer))
-        buffer[at[inside]] = self.data[begin : begin + int(ends[-1])][inside]
+        """Write what belongs to the memory in ``buffer``, which begins at ``start``."""
+        width = self._data.shape[1]
+        ends = np.array([max(start - width, 0), start + len(buffer)], np.uint64)
+        rows = slice(*np.searchsorted(self._physical, ends))
+        columns = np.arange(width)
+        positions = self._physical[rows].astype(np.int64)[:, None] - start + columns
+        inside = (positions >= 0) & (positions < len(buffer))
+        inside &= columns < self._length[rows, None]
+        buffer[positions[inside]] = self._data[rows][inside]
 
 
 class Redaction:
-    """Redacts the pages of one target; to be used as
-    :data:`~kcensus.sources.capsule.recorder.Scrub`.
+    """Redacts the pages of one target, as a :data:`~kcensus.sources.capsule.recorder.Scrub`.
 
-    :param recorded: per page frame, whether it is recorded; looked at when the first page comes
-    :param key: secret of the pseudonyms; None leaves names as they are, and only wipes
-    :raises LookupError: names cannot be found: debug information is lacking
-    :raises drgn.FaultError: memory that is needed to find them is not in the dump
+    :param recorded: per page frame, whether it is recorded; read when the first page is redacted
+    :param key: secret of the pseudonyms; None keeps names, and only zeroes free objects
+    :raises LookupError: the debug info lacks a type or variable that names are found with
+    :raises drgn.FaultError: the dump lacks memory that names are found with
     """
 
     def __init__(
@@ -106,84 +84,89 @@ class Redaction:
         self._recorded = recorded
         self._free: FreeSlots | None = None
         self._pseudonyms = Pseudonyms(key) if key is not None else None
-        self._names: list[Patches] = []
+        self._patches: list[Patches] = []
         self._spans = np.empty((0, 2), np.int64)
         self._tokens = TokenSet(np.empty(0, np.uint64))
-        self._constant = _constant_memory(target.prog)
+        self._image = _kernel_image(target.prog)
         self.missing: list[str] = []
-        """Kinds of names that could not be looked for: one sentence each."""
+        """What could not be redacted: one phrase each."""
         if self._pseudonyms is not None:
-            self._find(self._pseudonyms)
+            self._collect(self._pseudonyms)
 
-    def _find(self, pseudonyms: Pseudonyms) -> None:
+    def _collect(self, pseudonyms: Pseudonyms) -> None:
+        """Find all names; keep their pseudonyms and the hashes of their tokens."""
         names = UserNames(self._kernel)
-        hashes: list[Words] = []
-        for found in names.find():
-            if not len(found.physical):
+        tokens: list[Words] = []
+        for batch in names.find():
+            if not len(batch.physical):
                 continue
-            if isinstance(found, Hashes):
-                numbers = pseudonyms.numbers(found.value.astype(np.uint64)).astype("<u4")
-                lengths = np.full(len(numbers), 4)
-                patches = Patches.of(found.physical, lengths, numbers.view(np.uint8))
+            if isinstance(batch, Hashes):
+                numbers = pseudonyms.numbers(batch.value.astype(np.uint64))
+                data = numbers[:, None].view(np.uint8)
+                patches = Patches(batch.physical, data, np.full(len(data), 4))
             else:
-                hashes.append(_tokens_of(found))
-                patches = _replaced(found, pseudonyms)
-            # They stay as they come: all in one order would take as much memory again.
-            self._names.append(patches)
+                # A zero after each row keeps the rows apart.
+                text = np.pad(batch.text, ((0, 0), (0, 1))).ravel()
+                tokens.append(token_hashes(text))
+                pseudonyms.replace(text, text != 0)
+                rows = text.reshape(len(batch.physical), -1)
+                patches = Patches(batch.physical, rows, batch.room)
+            # Sorted by batch only: sorting all of them would take as much memory again.
+            self._patches.append(patches)
         self.missing = names.missing
         if not names.report.complete or names.report.objects_unreadable:
-            self.missing.append("names in memory that is not in the dump, or damaged")
-        self._spans = np.array([patches.span for patches in self._names]).reshape(-1, 2)
+            self.missing.append("names in memory that is corrupt or missing from the dump")
+        self._spans = np.array([patches.span for patches in self._patches]).reshape(-1, 2)
         words = b"\0".join(kernel_words(self._kernel))
         kernels = token_hashes(np.frombuffer(words, np.uint8))
-        self._tokens = TokenSet(np.concatenate(hashes or [kernels])).without(kernels)
+        self._tokens = TokenSet(np.concatenate(tokens or [kernels])).without(kernels)
 
     def __call__(self, first_frame: int, pages: bytearray) -> None:
-        """Redact pages, in place."""
+        """Redact pages in place."""
         if self._free is None:
-            # The number of pages is final only now.
+            # Not earlier: looking up the last types may still record pages.
             report = ScanReport()
             self._free = free_slots(self._slab_map, self._recorded, report)
             if not report.complete:
-                self.missing.append("free memory of slabs that are not in the dump, or damaged")
+                self.missing.append("free objects of slabs that are corrupt or not in the dump")
         start = first_frame << self._memory.page_shift
         buffer = np.frombuffer(pages, np.uint8)
-        free, links = self._free_bytes(start, len(buffer))
+        free, links = self._free_bytes(self._free, start, len(buffer))
         if self._pseudonyms is not None:
-            # Hardened links are random numbers, and look like anything once in a while.
+            # A hardened freelist pointer is a random number that may look like a token.
             kept = buffer[links]
             self._replace_tokens(start, buffer, self._pseudonyms)
             buffer[links] = kept
-            # These come second, for by now they know what was there before.
+            # Second, because patches were made from the original names.
             low, high = self._spans.T
-            for at in np.flatnonzero((low < start + len(buffer)) & (high > start)).tolist():
-                self._names[at].apply(start, buffer)
+            for number in np.flatnonzero((low < start + len(buffer)) & (high > start)).tolist():
+                self._patches[number].apply(start, buffer)
         buffer[free] = 0
 
     def _replace_tokens(self, start: int, buffer: Bytes, pseudonyms: Pseudonyms) -> None:
-        """Replace names wherever they stand by themselves, also across the ends of the pages."""
-        before = self._around(start - LONGEST - 1)
+        """Replace names that are separate tokens, also where they cross the ends of ``buffer``."""
+        before = self._around(start - MAX_TOKEN_BYTES - 1)
         after = self._around(start + len(buffer))
         whole = np.concatenate([before, buffer, after])
-        found = self._tokens.find(whole)
-        low, high = self._constant.start - start, self._constant.stop - start
-        found[max(low + len(before), 0) : max(high + len(before), 0)] = False
-        if found.any():
-            pseudonyms.replace(whole, found)
+        wanted = self._tokens.find(whole)
+        low, high = self._image.start - start, self._image.stop - start
+        wanted[max(low + len(before), 0) : max(high + len(before), 0)] = False
+        if wanted.any():
+            pseudonyms.replace(whole, wanted)
             buffer[:] = whole[len(before) : len(before) + len(buffer)]
 
     def _around(self, start: int) -> Bytes:
-        """A little memory beside some pages; a separator where there is none."""
+        """Return memory beside a buffer, or a separator where it is not readable."""
         try:
-            raw = self._slab_map.prog.read(start, LONGEST + 1, physical=True)
+            raw = self._slab_map.prog.read(start, MAX_TOKEN_BYTES + 1, physical=True)
         except (drgn.FaultError, ValueError, OverflowError):
             raw = b"\0"
         return np.frombuffer(raw, np.uint8)
 
-    def _free_bytes(self, start: int, size: int) -> tuple[Mask, npt.NDArray[np.int64]]:
-        """What to wipe of some pages, and where the bytes are that link free memory."""
-        assert self._free is not None
-        slots = self._free
+    def _free_bytes(
+        self, slots: FreeSlots, start: int, size: int
+    ) -> tuple[Mask, npt.NDArray[np.int64]]:
+        """Return which bytes to zero, and the positions of the bytes of freelist pointers."""
         base = start + int(self._slab_map.pages.direct_map)
         reach = base - int(slots.size.max(initial=0))
         low, high = np.searchsorted(slots.address, np.array([reach, base + size], np.uint64))
@@ -200,27 +183,16 @@ class Redaction:
         return free, links
 
 
-def _constant_memory(prog: drgn.Program) -> range:
-    """Physical addresses of the kernel's code and constants: no user's name is there."""
+def _kernel_image(prog: drgn.Program) -> range:
+    """Return the physical addresses of the kernel's code and constants, or an empty range.
+
+    They contain no names that users chose.
+    """
     try:
         ends = [prog.symbol(name).address for name in ("_stext", "__end_rodata")]
-        # The image lies in one piece.
+        # The image is physically contiguous.
         start = int(follow_phys(prog["init_mm"].address_of_(), ends[0]))
         stop = start + ends[1] - ends[0]
     except (LookupError, drgn.FaultError):
         return range(0)
     return range(start, stop)
-
-
-def _tokens_of(names: Places) -> Words:
-    """Hashes of the names, and of the parts that control characters separate."""
-    return token_hashes(np.pad(names.text, ((0, 0), (0, 1))).ravel())
-
-
-def _replaced(names: Places, pseudonyms: Pseudonyms) -> Patches:
-    """What is to be written in the names' stead."""
-    text = np.pad(names.text, ((0, 0), (0, 1))).ravel()
-    pseudonyms.replace(text, text != 0)
-    rows = text.reshape(len(names.physical), -1)
-    room = np.minimum(names.room, rows.shape[1])
-    return Patches.of(names.physical, room, rows[np.arange(rows.shape[1]) < room[:, None]])

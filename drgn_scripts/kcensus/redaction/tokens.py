@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Finds known names in memory, wherever they stand by themselves.
+"""Find known names in memory where they are separate tokens.
 
-A *token* is a maximal stretch without separators, of :data:`SHORTEST` bytes or more. Three sets of
-separators are tried: control characters and ``/``, as around strings and in paths; besides blanks,
-quotes, brackets, and the like, as in a message or in options; or all that is not ASCII, as where a
-string follows a pointer.
+A *token* is a maximal run of :data:`MIN_TOKEN_BYTES` to :data:`MAX_TOKEN_BYTES` bytes without a
+separator. Memory is searched with three sets of separators:
+
+* control characters and ``/``, as around strings and in paths;
+* blanks, quotes, brackets and punctuation as well, as in messages and options;
+* all bytes that are not ASCII as well, as where a string follows a pointer.
 """
 
 from __future__ import annotations
@@ -12,85 +14,88 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.redaction.pseudonyms import Bytes, Mask, Words, mix
+from kcensus.redaction.pseudonyms import Bytes, Mask, Words
 
-SHORTEST = 4
-"""Bytes; what is shorter occurs by chance everywhere."""
-LONGEST = 255
-"""Bytes; no name is longer."""
+MIN_TOKEN_BYTES = 4
+"""Shorter ones occur everywhere by chance."""
+MAX_TOKEN_BYTES = 255
+"""NAME_MAX."""
+_MIN_DIGITS = 8
+"""Shorter numbers are left out for the same reason."""
 
-_Places = npt.NDArray[np.int64]
+_Positions = npt.NDArray[np.int64]
 
 
-def _separators(more: bytes) -> Mask:
-    table = np.zeros(256, np.bool_)
-    table[:32] = True
-    table[[127, ord("/")]] = True
-    table[list(more)] = True
+def _inside(more_separators: bytes) -> Mask:
+    table = np.ones(256, np.bool_)
+    table[:32] = False
+    table[[127, ord("/"), *more_separators]] = False
     return table
 
 
-_KINDS = (
-    _separators(b""),
-    _separators(b" \"'`()[]{}<>,;:=@"),
-    _separators(bytes(range(128, 256))),
+_INSIDE = (
+    _inside(b""),
+    _inside(b" \"'`()[]{}<>,;:=@"),
+    _inside(bytes(range(128, 256))),
 )
-_KEEP = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
+_LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
 
-def _stretches(inside: Mask) -> tuple[_Places, _Places]:
-    """Where tokens begin, and how long they are."""
-    edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
-    if inside[0]:
-        edges = np.concatenate([[0], edges])
-    if inside[-1]:
-        edges = np.concatenate([edges, [len(inside)]])
-    starts, ends = edges[::2], edges[1::2]
-    fits = (ends - starts >= SHORTEST) & (ends - starts <= LONGEST)
-    return starts[fits], (ends - starts)[fits]
+def _runs(inside: Mask) -> tuple[_Positions, _Positions]:
+    """Return the start and the length of each token, given which bytes are no separators."""
+    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
+    starts, lengths = edges[::2], edges[1::2] - edges[::2]
+    fits = (lengths >= MIN_TOKEN_BYTES) & (lengths <= MAX_TOKEN_BYTES)
+    return starts[fits], lengths[fits]
 
 
-def _counted(buffer: Bytes, starts: _Places, lengths: _Places) -> tuple[_Places, _Places]:
-    """The names in tokens of one byte more, two bytes behind the number of their bytes.
+def _xfs_names(
+    buffer: Bytes, starts: _Positions, lengths: _Positions
+) -> tuple[_Positions, _Positions]:
+    """Return tokens less their first byte, where they may be entries of an XFS directory.
 
-    So do names stand in the small directories that XFS keeps in memory: behind their length and
-    an offset of two bytes, the second of which may be any character.
+    Short directories that XFS keeps in memory store a name after its length (1 byte) and an
+    offset of 2 bytes (``struct xfs_dir2_sf_entry``), the second of which may be any character.
     """
-    rows = np.flatnonzero((starts >= 2) & (lengths > SHORTEST))
+    rows = np.flatnonzero((starts >= 2) & (lengths > MIN_TOKEN_BYTES))
     rows = rows[buffer[starts[rows] - 2] == lengths[rows] - 1]
     return starts[rows] + 1, lengths[rows] - 1
 
 
-def _hashes(padded: Bytes, starts: _Places, lengths: _Places) -> Words:
-    """64-bit hashes of tokens.
+def _mix(values: Words) -> Words:
+    """Spread the bits of 64-bit numbers (the finalizer of splitmix64, which is one to one)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Words = values ^ (values >> np.uint64(31))
+    return mixed
 
-    :param padded: with 8 more bytes than the tokens reach
-    """
+
+def _hashes(buffer: Bytes, starts: _Positions, lengths: _Positions) -> Words:
+    """Return 64-bit hashes of tokens."""
+    padded = np.pad(buffer, (0, 8))
     words = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-    hashes = mix(lengths.astype(np.uint64))
+    hashes = _mix(lengths.astype(np.uint64))
     rows = np.arange(len(starts))
     offset = 0
     while len(rows):
         left = lengths[rows] - offset
-        word = words[starts[rows] + offset] & _KEEP[np.minimum(left, 8)]
-        hashes[rows] = mix(hashes[rows] ^ word) + np.uint64(1)
+        word = words[starts[rows] + offset] & _LOW_BYTES[np.minimum(left, 8)]
+        hashes[rows] = _mix(hashes[rows] ^ word) + np.uint64(1)
         offset += 8
         rows = rows[left > 8]
     return hashes
 
 
 class TokenSet:
-    """The hashes of some tokens."""
+    """A set of tokens, by their hashes."""
 
     def __init__(self, hashes: Words) -> None:
         # np.unique() takes several times as long.
         ascending = np.sort(hashes)
-        fresh = np.ones(len(ascending), np.bool_)
-        fresh[1:] = ascending[1:] != ascending[:-1]
-        self._hashes = ascending[fresh]
+        self._hashes = ascending[np.diff(ascending, prepend=~ascending[:1]) != 0]
         bits = max(16, min(27, len(self._hashes).bit_length() + 4))
         self._shift = np.uint64(64 - bits)
-        # A glance at this table spares the search for nearly all that are not in the set.
+        # Rules out nearly all tokens that are not in the set without a binary search.
         self._table = np.zeros(1 << bits, np.bool_)
         self._table[self._hashes >> self._shift] = True
 
@@ -98,45 +103,38 @@ class TokenSet:
         return len(self._hashes)
 
     def without(self, hashes: Words) -> TokenSet:
-        """The set without some tokens."""
-        unwanted = TokenSet(hashes)._contains(self._hashes)
-        return TokenSet(self._hashes[~unwanted])
+        """Return the set without some tokens."""
+        return TokenSet(self._hashes[~TokenSet(hashes)._contains(self._hashes)])
 
     def _contains(self, hashes: Words) -> Mask:
-        found: Mask = self._table[hashes >> self._shift]
-        maybe = np.flatnonzero(found)
+        contained: Mask = self._table[hashes >> self._shift]
+        maybe = np.flatnonzero(contained)
         if len(maybe):
-            at = np.searchsorted(self._hashes, hashes[maybe])
-            at[at == len(self._hashes)] = 0
-            found[maybe] = self._hashes[at] == hashes[maybe]
-        return found
+            rows = np.searchsorted(self._hashes, hashes[maybe])
+            rows[rows == len(self._hashes)] = 0
+            contained[maybe] = self._hashes[rows] == hashes[maybe]
+        return contained
 
     def find(self, buffer: Bytes) -> Mask:
-        """Which bytes of a buffer belong to tokens of this set."""
+        """Return which bytes of a buffer belong to tokens of this set."""
         marks = np.zeros(len(buffer) + 1, np.int8)
-        if not len(self._hashes) or not len(buffer):
-            return marks[:-1].astype(np.bool_)
-        padded = np.concatenate([buffer, np.zeros(8, np.uint8)])
-        for kind in _KINDS:
-            starts, lengths = _stretches(~kind[buffer])
-            for places in ((starts, lengths), _counted(buffer, starts, lengths)):
-                found = self._contains(_hashes(padded, *places))
-                np.add.at(marks, places[0][found], 1)
-                np.add.at(marks, (places[0] + places[1])[found], -1)
-        found_bytes: Mask = np.cumsum(marks[:-1], dtype=np.int8) > 0
-        return found_bytes
+        if len(self):
+            for inside in _INSIDE:
+                tokens = _runs(inside[buffer])
+                for starts, lengths in (tokens, _xfs_names(buffer, *tokens)):
+                    known = self._contains(_hashes(buffer, starts, lengths))
+                    np.add.at(marks, starts[known], 1)
+                    np.add.at(marks, (starts + lengths)[known], -1)
+        covered: Mask = np.cumsum(marks[:-1], dtype=np.int8) > 0
+        return covered
 
 
 def token_hashes(buffer: Bytes) -> Words:
-    """Hashes of all tokens in a buffer, repeated or not, for a :class:`TokenSet`; separators are
-    the fewest.
+    """Return the hashes of all tokens in a buffer for a :class:`TokenSet`, with repetitions.
 
-    Numbers of less than 8 digits are left out: random bytes happen to be such.
+    Separators are the smallest set. Numbers of fewer than 8 digits are left out.
     """
-    if not len(buffer):
-        return np.empty(0, np.uint64)
-    starts, lengths = _stretches(~_KINDS[0][buffer])
+    starts, lengths = _runs(_INSIDE[0][buffer])
     letters = np.concatenate([[0], np.cumsum((buffer < ord("0")) | (buffer > ord("9")))])
-    telling = (letters[starts + lengths] > letters[starts]) | (lengths >= 8)
-    starts, lengths = starts[telling], lengths[telling]
-    return _hashes(np.concatenate([buffer, np.zeros(8, np.uint8)]), starts, lengths)
+    telling = (letters[starts + lengths] > letters[starts]) | (lengths >= _MIN_DIGITS)
+    return _hashes(buffer, starts[telling], lengths[telling])

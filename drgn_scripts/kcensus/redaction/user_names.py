@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names that users chose, and where in memory they stand.
+"""Names that users chose, and where the kernel keeps them.
 
-Those of files (dentries), cgroups, device-mapper devices, processes, and of the host. What the
-kernel calls things by itself is told apart as well as can be: :func:`kernel_words`.
+They are the names of files (dentries), cgroups, device-mapper devices, processes and the host.
+Names that the kernel chose are kept where they can be recognized; see :func:`kernel_words`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import drgn
 import numpy as np
@@ -31,43 +32,44 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 
 _BATCH = 1 << 16
 """Names to read at once."""
-_LONGEST = 256
-"""Bytes of the longest name, with its end (NAME_MAX; a UUID of device-mapper has 129)."""
+_MAX_NAME_BYTES = 256
+"""NAME_MAX and the NUL byte; a device-mapper UUID has 129 (DM_UUID_LEN)."""
 
-_KERNELS_OWN = frozenset(
+_KERNEL_NAMED = frozenset(
     ("sysfs", "proc", "debugfs", "tracefs", "securityfs", "anon_inodefs", "sockfs", "pipefs")
 )
-"""Types of file systems in which the kernel gives the names."""
-_CGROUPS = frozenset(("cgroup", "cgroup2", "cpuset"))
-"""Types of file systems in which directories have users' names, and files the kernel's."""
+"""File systems in which the kernel names the files."""
+_CGROUP_TYPES = frozenset(("cgroup", "cgroup2", "cpuset"))
+"""File systems in which users name the directories and the kernel names the files."""
 
 
 @dataclass(frozen=True)
-class Places:
-    """Some names, all with room for equally many bytes."""
+class Names:
+    """A batch of names."""
 
     physical: Words
-    """Where they begin."""
+    """Physical address of each name."""
     text: Bytes
-    """Shape (names, bytes); zero from their end on."""
+    """Shape (names, bytes); zero after the end of each name."""
     room: npt.NDArray[np.int64]
-    """How many bytes of memory are the name's: what follows its end in there is left over from
-    older ones, and may be wiped."""
+    """Bytes of memory that belong to each name. What follows the end of the name in there is left
+    over from older names and may be zeroed."""
 
 
 @dataclass(frozen=True)
 class Hashes:
-    """Numbers of four bytes that the kernel computed from names."""
+    """A batch of 32-bit hashes that the kernel computed from names."""
 
     physical: Words
+    """Physical address of each hash."""
     value: npt.NDArray[np.uint32]
 
 
 class UserNames:
     """Finds the names in one kernel.
 
-    :raises LookupError: the debug information lacks a type or variable that is needed
-    :raises drgn.FaultError: memory that everything depends on is not in the dump
+    :raises LookupError: the debug info lacks a type or variable that names are found with
+    :raises drgn.FaultError: the dump lacks memory that names are found with
     """
 
     def __init__(self, kernel: Kernel) -> None:
@@ -76,14 +78,14 @@ class UserNames:
         self.memory = kernel.memory
         self.prog = kernel.prog
         self.report = ScanReport()
-        """What could not be scanned: names may lie there."""
+        """Slabs that could not be scanned; they may hold more names."""
         self.missing: list[str] = []
-        """Kinds of names that could not be looked for: one sentence each."""
+        """Kinds of names that could not be searched for: one phrase each."""
         self._direct = np.uint64(slab_map.pages.direct_map)
-        self._cgroup_names = np.empty(0, f"S{_LONGEST}")
+        self._cgroup_names = np.empty(0, f"S{_MAX_NAME_BYTES}")
 
-    def find(self) -> Iterator[Places | Hashes]:
-        """All names, some at a time; call it once."""
+    def find(self) -> Iterator[Names | Hashes]:
+        """Yield all names and their hashes in batches; call it once."""
         yield from self._cgroups()
         yield from self._dentries()
         yield from self._processes()
@@ -96,143 +98,147 @@ class UserNames:
         return allocated(self.slab_map, caches, columns, self.report)
 
     def _physical(self, addresses: Words) -> tuple[Words, Mask]:
-        """Physical addresses, and which of the virtual ones are in the direct map."""
+        """Return physical addresses, and which of ``addresses`` are in the direct map."""
         inside = self.slab_map.pages.valid(self.slab_map.pages.pfn(addresses))
         return addresses - self._direct, inside & (addresses >= self._direct)
 
-    def _strings(self, addresses: Words) -> Iterator[Places]:
-        """The strings at some addresses; those outside of the direct map are nobody's own."""
+    def _strings(self, addresses: Words) -> Iterator[Names]:
+        """Yield the strings at some addresses in the direct map.
+
+        Strings elsewhere are constants of the kernel or of a module.
+        """
         addresses = np.unique(addresses)
         addresses = addresses[self._physical(addresses)[1]]
         for start in range(0, len(addresses), _BATCH):
             rows = addresses[start : start + _BATCH]
-            # Most are short, and the rest of a long read may not be in the dump.
-            for width in (64, _LONGEST, 8):
+            # Most names are short, and the end of a longer read may not be in the dump.
+            for width in (64, _MAX_NAME_BYTES, 8):
                 text, readable = gather_arrays(self.memory, rows, width, np.uint8, Faults())
                 ends = text == 0
-                whole = readable & (ends.any(axis=1) | (width == _LONGEST))
+                whole = readable & (ends.any(axis=1) | (width == _MAX_NAME_BYTES))
                 length = np.where(ends.any(axis=1), ends.argmax(axis=1), width)[whole]
                 text = text[whole]
                 text[np.arange(width) >= length[:, None]] = 0
-                yield Places(self._physical(rows[whole])[0], text, length)
+                yield Names(self._physical(rows[whole])[0], text, length)
                 rows = rows[~whole]
                 if not len(rows):
                     break
             for address in rows.tolist():
                 try:
-                    raw = self.prog.read_c_string(address, max_size=_LONGEST)
+                    raw = self.prog.read_c_string(address, max_size=_MAX_NAME_BYTES)
                 except drgn.FaultError:
                     continue
-                yield self._one(address - int(self._direct), raw)
+                yield self._single(address - int(self._direct), raw)
 
     @staticmethod
-    def _one(physical: int, raw: bytes, room: int = 0) -> Places:
+    def _single(physical: int, raw: bytes, room: int = 0) -> Names:
         text = np.frombuffer(raw.ljust(1, b"\0"), np.uint8)[None, :].copy()
-        return Places(np.array([physical], np.uint64), text, np.array([max(room, len(raw))]))
+        return Names(np.array([physical], np.uint64), text, np.array([max(room, len(raw))]))
 
     # Cgroups
 
-    def _cgroups(self) -> Iterator[Places | Hashes]:
-        """Names of cgroups, dying ones included: of kernfs nodes that their cgroup points back to.
+    def _cgroups(self) -> Iterator[Names | Hashes]:
+        """Yield the names of cgroups, online and offline.
 
-        Cgroups without a name, as their roots are, have an empty one.
+        They are the names of kernfs nodes that a cgroup points back to (``cgroup.kn``). A root
+        has an empty name.
         """
         columns = layout(self.prog, "struct kernfs_node", ["name", "priv", "hash"])
-        address, read = self._all("struct kernfs_node", columns)
+        address, nodes = self._all("struct kernfs_node", columns)
         member = layout(self.prog, "struct cgroup", ["kn"])
-        back = gather(self.memory, read["priv"], member, Faults())
-        mine = back.readable & (back["kn"] == address)
+        owners = gather(self.memory, nodes["priv"], member, Faults())
+        is_cgroup = owners.readable & (owners["kn"] == address)
         names = []
-        for places in self._strings(read["name"][mine]):
-            names.append(places.text.view(f"S{places.text.shape[1]}")[:, 0])
-            yield places
+        for batch in self._strings(nodes["name"][is_cgroup]):
+            names.append(batch.text.view(f"S{batch.text.shape[1]}")[:, 0])
+            yield batch
         if names:
-            self._cgroup_names = np.unique(np.concatenate(names).astype(f"S{_LONGEST}"))
-        at = address[mine] + np.uint64(columns.fields["hash"].offset)
-        yield Hashes(self._physical(at)[0], read["hash"][mine].astype(np.uint32))
+            self._cgroup_names = np.unique(np.concatenate(names).astype(f"S{_MAX_NAME_BYTES}"))
+        hashes = address[is_cgroup] + np.uint64(columns.fields["hash"].offset)
+        yield Hashes(self._physical(hashes)[0], nodes["hash"][is_cgroup].astype(np.uint32))
 
     # Dentries
 
-    def _dentries(self) -> Iterator[Places | Hashes]:
+    def _dentries(self) -> Iterator[Names | Hashes]:
         members = {
             "sb": "d_sb",
             "inode": "d_inode",
             "name": "d_name.name",
             "hash": "d_name.hash",
-            # 6.14 made it a union.
+            # Since Linux kernel commit 58cf9c383c5c ("dcache: back inline names with a
+            # struct-wrapped array of unsigned long") (in v6.14), d_shortname replaces d_iname.
             "inline": ("d_iname", "d_shortname.string"),
         }
         columns = layout(self.prog, "struct dentry", members)
-        address, read = self._all("struct dentry", columns)
+        address, dentries = self._all("struct dentry", columns)
         inline = columns.fields["inline"]
         width = inline.dtype.itemsize
         kernels, cgroups = self._file_systems()
         for start in range(0, len(address), _BATCH):
-            part = {name: column[start : start + _BATCH] for name, column in read.items()}
+            batch = {name: column[start : start + _BATCH] for name, column in dentries.items()}
             own = address[start : start + _BATCH] + np.uint64(inline.offset)
-            outside = part["name"] != own
-            text = np.ascontiguousarray(part["inline"]).view(np.uint8).reshape(-1, width).copy()
-            ends = (text == 0).argmax(axis=1)
-            # Where the name is elsewhere, what is here is left over from an older one.
-            text[(np.arange(width) >= ends[:, None]) | outside[:, None]] = 0
-            wanted = self._users(part["sb"], part["inode"] != 0, text, kernels, cgroups)
+            external = batch["name"] != own
+            text = _texts(batch["inline"], width)
+            # The inline name of a dentry with an external name is left over from an older one.
+            text[external] = 0
+            wanted = self._user_named(batch["sb"], batch["inode"] != 0, text, kernels, cgroups)
             rows = np.flatnonzero(wanted)
             room = np.full(len(rows), width)
-            yield Places(self._physical(own[rows])[0], text[rows], room)
+            yield Names(self._physical(own[rows])[0], text[rows], room)
             hashes = own[rows] + np.uint64(
                 (columns.fields["hash"].offset - inline.offset) & ((1 << 64) - 1)
             )
-            yield Hashes(self._physical(hashes)[0], part["hash"][rows].astype(np.uint32))
-            yield from self._strings(part["name"][wanted & outside])
+            yield Hashes(self._physical(hashes)[0], batch["hash"][rows].astype(np.uint32))
+            yield from self._strings(batch["name"][wanted & external])
 
     def _file_systems(self) -> tuple[Words, Words]:
-        """Super blocks with names of the kernel, and those of cgroups; ascending."""
-        found = super_blocks(self.kernel)
-        kinds = [type_.partition(".")[0] for type_ in found.type]
+        """Return the super blocks whose files the kernel names, and those of cgroups."""
+        table = super_blocks(self.kernel)
+        types = [type_.partition(".")[0] for type_ in table.type]
         return (
-            np.sort(found.address[[kind in _KERNELS_OWN for kind in kinds]]),
-            np.sort(found.address[[kind in _CGROUPS for kind in kinds]]),
+            table.address[[type_ in _KERNEL_NAMED for type_ in types]],
+            table.address[[type_ in _CGROUP_TYPES for type_ in types]],
         )
 
-    def _users(
+    def _user_named(
         self, sb: Words, positive: Mask, text: Bytes, kernels: Words, cgroups: Words
     ) -> Mask:
-        """Which dentries have names of users.
+        """Return which dentries have names that a user chose.
 
-        What does not exist was asked for by somebody, also where names are the kernel's.
+        A negative dentry has: a user looked the name up, also in a file system of the kernel.
         """
         names = text.view(f"S{text.shape[1]}")[:, 0]
-        users: Mask = ~positive | ~np.isin(sb, kernels)
+        user_named: Mask = ~positive | ~np.isin(sb, kernels)
         rows = np.flatnonzero(positive & np.isin(sb, cgroups))
-        users[rows] = np.isin(names[rows], self._cgroup_names) | (names[rows] == b"")
-        return users
+        user_named[rows] = np.isin(names[rows], self._cgroup_names) | (names[rows] == b"")
+        return user_named
 
     # Processes
 
-    def _processes(self) -> Iterator[Places]:
-        """Names of processes and their threads, and of the hosts that they believe to be on."""
+    def _processes(self) -> Iterator[Names]:
+        """Yield the names of user processes and threads, and the host names they see."""
         members = ["comm", "mm", "real_parent", "pid", "nsproxy"]
         columns = layout(self.prog, "struct task_struct", members)
-        address, read = self._all("struct task_struct", columns)
-        # A thread of a user's process loses its address space as it exits.
-        daemon = np.uint64(self.prog["kthreadd_task"].value_())
+        address, tasks = self._all("struct task_struct", columns)
+        # An exiting user thread has no mm either; unlike a kernel thread, kthreadd is not its
+        # parent.
+        kthreadd = np.uint64(self.prog["kthreadd_task"].value_())
         idle = np.uint64(self.prog["init_task"].address_of_().value_())
-        kernels = (read["real_parent"] == daemon) | (read["real_parent"] == idle)
-        users = (read["mm"] != 0) | ~(kernels | (read["pid"] == 0))
-        width = columns.fields["comm"].dtype.itemsize
-        text = np.ascontiguousarray(read["comm"][users]).view(np.uint8).reshape(-1, width).copy()
-        text[np.arange(width) >= (text == 0).argmax(axis=1)[:, None]] = 0
-        at = address[users] + np.uint64(columns.fields["comm"].offset)
-        yield Places(self._physical(at)[0], text, np.full(len(text), width))
-        yield from self._hosts(np.unique(read["nsproxy"]))
+        kernels = (tasks["real_parent"] == kthreadd) | (tasks["real_parent"] == idle)
+        users = (tasks["mm"] != 0) | ~(kernels | (tasks["pid"] == 0))
+        comm = columns.fields["comm"]
+        text = _texts(tasks["comm"][users], comm.dtype.itemsize)
+        places = address[users] + np.uint64(comm.offset)
+        yield Names(self._physical(places)[0], text, np.full(len(text), comm.dtype.itemsize))
+        yield from self._hosts(np.unique(tasks["nsproxy"]))
 
-    def _hosts(self, proxies: Words) -> Iterator[Places]:
-        """Names of the host, by namespace."""
+    def _hosts(self, proxies: Words) -> Iterator[Names]:
+        """Yield the host and domain name of each UTS namespace."""
         member = layout(self.prog, "struct nsproxy", ["uts_ns"])
-        found = gather(self.memory, proxies, member, Faults())["uts_ns"]
+        namespaces = gather(self.memory, proxies, member, Faults())["uts_ns"]
         type_ = self.prog.type("struct uts_namespace")
-        first = self.prog["init_uts_ns"]
-        for address in sorted({int(first.address_), *found[found != 0].tolist()}):
+        initial = int(self.prog["init_uts_ns"].address_)
+        for address in sorted({initial, *namespaces[namespaces != 0].tolist()}):
             name = drgn.Object(self.prog, type_, address=address).name
             for field in (name.nodename, name.domainname):
                 raw = field.string_()
@@ -240,13 +246,13 @@ class UserNames:
                     continue
                 kernel = self.prog["init_mm"].address_of_()
                 place = int(follow_phys(kernel, field.address_))
-                # Many programs leave the domain out.
-                yield self._one(place, raw.partition(b".")[0])
-                yield self._one(place, raw, drgn.sizeof(field))
+                # Many programs print the host name without its domain.
+                yield self._single(place, raw.partition(b".")[0])
+                yield self._single(place, raw, drgn.sizeof(field))
 
     # Device mapper
 
-    def _device_mapper(self) -> Iterator[Places]:
+    def _device_mapper(self) -> Iterator[Names]:
         if not any(module.name.string_() == b"dm_mod" for module in for_each_module(self.prog)):
             try:
                 self.prog["_minor_idr"]
@@ -257,7 +263,7 @@ class UserNames:
             devices = [
                 drgn.Object(self.prog, "struct mapped_device *", value=entry)
                 for entry in entries
-                if entry < (1 << 64) - 4096  # a reserved number has no device yet
+                if entry < (1 << 64) - 4096  # MINOR_ALLOCED: no device yet
             ]
             cells = [
                 drgn.cast("struct hash_cell *", device.interface_ptr)
@@ -266,18 +272,23 @@ class UserNames:
             ]
             strings = [int(text) for cell in cells for text in (cell.name, cell.uuid) if text]
         except LookupError:
-            self.missing.append(
-                "names of device-mapper devices: the debug info of dm_mod was not found"
-            )
+            self.missing.append("names of device-mapper devices: debug info of dm_mod is missing")
             return
         yield from self._strings(np.array(strings, np.uint64))
 
 
-def kernel_words(kernel: Kernel) -> list[bytes]:
-    """Words that are the kernel's, though a user may have chosen the same.
+def _texts(column: npt.NDArray[Any], width: int) -> Bytes:
+    """Return arrays of ``char`` as a new array of shape (rows, width), zero after their NUL."""
+    text = np.ascontiguousarray(column).view(np.uint8).reshape(-1, width).copy()
+    text[np.arange(width) >= (text == 0).argmax(axis=1)[:, None]] = 0
+    return text
 
-    Of slab caches, types of file systems, kernel threads, workqueues, disks, I/O schedulers,
-    modules and device-mapper targets.
+
+def kernel_words(kernel: Kernel) -> list[bytes]:
+    """Return names that the kernel chose, which are kept although a user may use them, too.
+
+    They are the names of slab caches, file system types, kernel threads, workqueues, disks, I/O
+    schedulers, modules and device-mapper targets.
     """
     prog, slab_map = kernel.prog, kernel.slab_map
     words = [cache.name.encode(errors="surrogateescape") for cache in slab_map.caches]
@@ -289,7 +300,7 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
         try:
             words += source(prog)
         except (LookupError, drgn.FaultError):
-            continue  # the kernel has no such things
+            continue  # not in this kernel
     return words
 
 
@@ -303,9 +314,7 @@ def _threads(prog: drgn.Program) -> list[bytes]:
 
 
 def _workqueues(prog: drgn.Program) -> list[bytes]:
-    heads = prog["workqueues"].address_of_()
-    type_ = "struct workqueue_struct"
-    return [queue.name.string_() for queue in list_for_each_entry(type_, heads, "list")]
+    return _listed(prog["workqueues"], "struct workqueue_struct", "name")
 
 
 def _disks(prog: drgn.Program) -> list[bytes]:
@@ -313,11 +322,7 @@ def _disks(prog: drgn.Program) -> list[bytes]:
 
 
 def _schedulers(prog: drgn.Program) -> list[bytes]:
-    heads = prog["elv_list"].address_of_()
-    type_ = "struct elevator_type"
-    return [
-        elevator.elevator_name.string_() for elevator in list_for_each_entry(type_, heads, "list")
-    ]
+    return _listed(prog["elv_list"], "struct elevator_type", "elevator_name")
 
 
 def _modules(prog: drgn.Program) -> list[bytes]:
@@ -325,6 +330,10 @@ def _modules(prog: drgn.Program) -> list[bytes]:
 
 
 def _targets(prog: drgn.Program) -> list[bytes]:
-    heads = prog.object("_targets", drgn.FindObjectFlags.VARIABLE, "dm-target.c").address_of_()
-    type_ = "struct target_type"
-    return [target.name.string_() for target in list_for_each_entry(type_, heads, "list")]
+    head = prog.object("_targets", drgn.FindObjectFlags.VARIABLE, "dm-target.c")
+    return _listed(head, "struct target_type", "name")
+
+
+def _listed(head: drgn.Object, type_name: str, member: str) -> list[bytes]:
+    entries = list_for_each_entry(type_name, head.address_of_(), "list")
+    return [entry.member_(member).string_() for entry in entries]

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Why memory could not be read.
-
-drgn tells the reasons apart only in its messages, so they are sorted here, once.
-"""
+"""Classify why memory could not be read. drgn distinguishes the reasons only in its messages."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ UNREADABLE = "unreadable"
 UNRECORDED = "not in the capsule"
 
 REASONS = (FILTERED, TRUNCATED, ABSENT, UNMAPPED, UNREADABLE, UNRECORDED)
-"""All there are, in the words of somebody who did not write the reader. Append only: capsules
-hold positions in this tuple."""
+"""All reasons. Append only: capsules store positions in this tuple."""
 
-_SIGNS = (
+_PHRASES = (
     (UNRECORDED, (UNRECORDED,)),
     (FILTERED, ("excluded", "not saved", FILTERED)),
     (TRUNCATED, ("short read", "end of file", "truncated")),
@@ -27,9 +23,9 @@ _SIGNS = (
 
 
 def reason(error: Exception) -> str:
-    """Which of :data:`REASONS` a failed read had."""
+    """Return which of :data:`REASONS` made a read fail."""
     text = str(error).lower()
-    for name, signs in _SIGNS:
-        if any(sign in text for sign in signs):
+    for name, phrases in _PHRASES:
+        if any(phrase in text for phrase in phrases):
             return name
     return UNREADABLE

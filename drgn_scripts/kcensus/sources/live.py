@@ -5,15 +5,8 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import DebugInfo
-from kcensus.sources.model import (
-    Request,
-    Source,
-    Target,
-    TargetError,
-    check_platform,
-    kernel_release,
-)
+from kcensus.sources.debuginfo.finder import load_target
+from kcensus.sources.model import Request, Source, Target, TargetError
 from kcensus.text import printable
 
 _KCORE = "/proc/kcore"
@@ -24,15 +17,14 @@ def _set_kernel(prog: drgn.Program) -> None:
     try:
         prog.set_kernel()
     except PermissionError as error:
-        # Lockdown denies root, too.
         raise TargetError(
-            f"{_NAME}: permission denied for {_KCORE}; run as root (kernel lockdown, if "
-            "/sys/kernel/security/lockdown shows it, forbids it even then), or pass a vmcore"
+            f"{_NAME}: permission denied for {_KCORE}; run as root or pass a vmcore (kernel "
+            "lockdown denies root, too; see /sys/kernel/security/lockdown)"
         ) from error
     except FileNotFoundError as error:
         raise TargetError(
-            f"{_NAME}: there is no {printable(error.filename or _KCORE)}, so this kernel was built "
-            "without CONFIG_PROC_KCORE or this is a container; pass a vmcore"
+            f"{_NAME}: {printable(error.filename or _KCORE)} does not exist: this kernel was built "
+            "without CONFIG_PROC_KCORE, or this is a container; pass a vmcore"
         ) from error
     except Exception as error:
         # drgn's errors have no common base class.
@@ -44,23 +36,12 @@ def _set_kernel(prog: drgn.Program) -> None:
 def _open(request: Request) -> Target:
     prog = drgn.Program()
     _set_kernel(prog)
-    check_platform(prog, _NAME)
-    debug_info = DebugInfo(prog, request.symbols)
-    debug_info.load_kernel()
-    return Target(
-        prog=prog,
-        name=printable(request.spec) if request.spec is not None else _NAME,
-        kind="live",
-        format="live",
-        live=True,
-        kernel=printable(kernel_release(prog)),
-        # fs/proc/kcore.c copies through one page that belongs to the open file, without a lock
-        # (last brought back by commit 17457784004c, v6.5): workers that inherit drgn's descriptor
-        # would get each other's bytes.
-        shareable=False,
-        compressed=False,
-        modules=debug_info,
-    )
+    # Not shareable: since Linux kernel commit 17457784004c ("fs/proc/kcore: reinstate bounce buffer
+    # for KCORE_TEXT regions") (in v6.5), as in older kernels, /proc/kcore copies through one page
+    # per open file without a lock, so workers that inherit drgn's descriptor would get each
+    # other's bytes.
+    name = printable(request.spec) if request.spec is not None else _NAME
+    return load_target(prog, request, name, kind="live", format="live", live=True)
 
 
 def _claims(spec: str | None) -> bool:

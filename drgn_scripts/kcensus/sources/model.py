@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a target is, whichever source of memory it comes from."""
+"""Targets, and the sources that open them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import drgn
 class TargetError(Exception):
     """A target or its debug info is unusable.
 
-    The text is one sentence on one line, made of printable characters: what is wrong and what to
-    do next. A face prints it as it is and exits with status 3.
+    The text is one printable line: what is wrong, then what to do. The command line prints it
+    unchanged and exits with status 3.
     """
 
 
@@ -25,7 +25,7 @@ class ModuleDebugInfo(Protocol):
     def need_modules(self, *names: str) -> list[str]: ...
 
     def places(self) -> list[tuple[str, str]]:
-        """Where debug info was found: (kernel or module, file), printable."""
+        """Return (kernel or module, file) of all debug info, printable."""
         ...
 
 
@@ -35,11 +35,11 @@ class Target:
 
     prog: drgn.Program
     name: str
-    """As its user spelled it, escaped to printable characters."""
+    """As the user spelled it, escaped to printable characters."""
     kind: str
     """``vmcore``, ``live``, ``qmp`` or ``capsule``."""
     format: str
-    """How the memory is stored, for people: ``ELF``, ``kdump-compressed (lzo)``, ``live``, …"""
+    """How the memory is stored: ``ELF``, ``kdump-compressed (lzo)``, ``live``, …"""
     live: bool
     """Whether the kernel may change while it is read."""
     kernel: str
@@ -47,73 +47,73 @@ class Target:
     shareable: bool
     """Whether forked worker processes may read through :attr:`prog`."""
     compressed: bool
-    """Whether reading means decompressing, so that workers pay even for small jobs."""
+    """Whether reading decompresses, so that workers pay off even for small jobs."""
     modules: ModuleDebugInfo | None = field(default=None, repr=False, compare=False)
-    """Where module debug info comes from; None where the target brings all types itself."""
+    """Loads the debug info of modules; None if the target holds all types itself."""
     facts: Callable[[], list[tuple[str, str, str]]] = field(default=list, repr=False, compare=False)
-    """What else is worth knowing of it: (key, label, printable text)."""
+    """More facts about the target: (key, label, printable text)."""
     recorded_for: tuple[str, ...] | None = None
-    """Of a capsule: the analyses that it can be expected to answer; None for whole memories."""
+    """The analyses that a capsule was recorded for; None for any other target."""
 
     def need_modules(self, *names: str) -> list[str]:
-        """Load the debug info of the named kernel modules, and of no others.
+        """Load the debug info of the named kernel modules only.
 
         :param names: module names; dashes and underscores are the same
         :return: one sentence for each module that is loaded in the kernel but whose debug info
-            was not found; a module that the kernel does not have loaded needs none
+            was not found
         """
         return self.modules.need_modules(*names) if self.modules is not None else []
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for."""
+    """A target to open, as the user passed it."""
 
     spec: str | None
     """The target as spelled; None for the running kernel."""
     symbols: tuple[Path, ...] = ()
-    """Files and directories with debug info, tried before any other place."""
+    """Files and directories with debug info, tried first."""
     allow_truncated: bool = False
 
 
 @dataclass(frozen=True)
 class Source:
-    """One source of memory: the ``SOURCE`` of one module of this package."""
+    """One kind of target: the ``SOURCE`` of one module of this package."""
 
     claims: Callable[[str | None], bool]
-    """Whether this spelling of a target belongs to the source. Must neither raise nor block."""
+    """Whether the source opens a target spelled like this. Must neither raise nor block."""
     open: Callable[[Request], Target]
-    """Opens it; raises :class:`TargetError`."""
+    """Opens the target; raises :class:`TargetError`."""
     fallback: bool = False
-    """Asked only when no other source claims the target."""
+    """Whether the source is tried only if no other source claims the target."""
 
 
 def check_platform(prog: drgn.Program, name: str) -> None:
     """Refuse machines whose memory layout the engine does not know.
 
-    :param name: the target's name, already printable
-    :raises TargetError: unless it is 64-bit little-endian x86_64 or aarch64
+    :param name: name of the target, already printable
+    :raises TargetError: the machine is not x86_64 or aarch64, 64-bit and little-endian
     """
     platform = prog.platform
-    wanted = drgn.PlatformFlags.IS_64_BIT | drgn.PlatformFlags.IS_LITTLE_ENDIAN
+    required = drgn.PlatformFlags.IS_64_BIT | drgn.PlatformFlags.IS_LITTLE_ENDIAN
     if (
         platform is None
         or platform.arch not in (drgn.Architecture.X86_64, drgn.Architecture.AARCH64)
-        or platform.flags & wanted != wanted
+        or platform.flags & required != required
     ):
-        what = platform.arch.name.lower() if platform is not None else "unknown"
-        raise unsupported_machine(name, what)
+        machine = platform.arch.name.lower() if platform is not None else "unknown"
+        raise unsupported_machine(name, machine)
 
 
 def unsupported_machine(name: str, machine: str) -> TargetError:
-    """The error for a kernel of another architecture; ``machine`` must be printable."""
+    """Return the error for a kernel of another architecture; ``machine`` must be printable."""
     return TargetError(
-        f"{name}: comes from a machine of architecture {machine}, "
+        f"{name}: comes from a machine of architecture '{machine}', "
         "but kcensus reads only x86_64 and aarch64 (64-bit, little-endian)"
     )
 
 
 def kernel_release(prog: drgn.Program) -> str:
-    """The kernel's release, which drgn knows from VMCOREINFO without any debug info."""
+    """Return the kernel release, which drgn takes from VMCOREINFO, without debug info."""
     release: bytes = prog["UTS_RELEASE"].string_()
     return release.decode("utf-8", "replace")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reading headers from a file that may be anything at all, without ever blocking."""
+"""Read headers from a file of any kind, without blocking."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kcensus.sources.model import TargetError
 from kcensus.text import printable
 
 _KINDS = (
-    (stat.S_ISFIFO, "is a named pipe"),
-    (stat.S_ISSOCK, "is a socket; a QEMU guest's QMP socket is given as qmp:PATH"),
-    (stat.S_ISCHR, "is a character device; the running kernel is read when no target is given"),
-    (stat.S_ISBLK, "is a block device; copy the dump off it into a file"),
+    (stat.S_ISFIFO, "is a named pipe; copy the dump into a file"),
+    (stat.S_ISSOCK, "is a socket; pass the QMP socket of a QEMU guest as qmp:PATH"),
+    (stat.S_ISCHR, "is a character device; leave out the target to read the running kernel"),
+    (stat.S_ISBLK, "is a block device; copy the dump from it into a file"),
 )
 
 
 def os_error(name: str, error: OSError) -> TargetError:
-    """``error`` as a sentence about the file called ``name`` (already printable)."""
+    """Return ``error`` as a sentence about the file ``name`` (already printable)."""
     if isinstance(error, FileNotFoundError):
         return TargetError(f"{name}: no such file")
     if isinstance(error, PermissionError):
@@ -29,22 +29,22 @@ def os_error(name: str, error: OSError) -> TargetError:
 
 
 def os_reason(error: OSError) -> str:
-    """Why it failed, without the number and the path that ``str(error)`` brings along."""
+    """Return the reason of ``error`` in words, without errno and path."""
     return printable(error.strerror or str(error)).lower()
 
 
 class FileReader:
-    """A regular file open for reading at offsets.
+    """A regular file, open for reading at offsets.
 
-    :param prefix: stands before the path in messages
-    :raises TargetError: if the path is not a regular file that can be read and is not empty
+    :param prefix: text before the path in messages
+    :raises TargetError: the path is not a regular file, is empty or cannot be read
     """
 
     def __init__(self, path: str | Path, prefix: str = "") -> None:
         self.name = prefix + printable(os.fspath(path))
         try:
-            # Ask before opening: opening a FIFO waits for its writer, and opening some devices
-            # does something. O_NONBLOCK and the second look are for a path that changes meanwhile.
+            # Check before opening, because opening a FIFO waits for its writer and opening some
+            # devices has side effects; check again, because the path may have changed.
             self._check_kind(os.stat(path), path)
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -65,12 +65,12 @@ class FileReader:
         if stat.S_ISREG(status.st_mode):
             return
         if stat.S_ISDIR(status.st_mode):
-            inside = os.path.join(os.fspath(path), "vmcore")
-            better = printable(inside) if os.path.isfile(inside) else "the vmcore file inside it"
-            raise TargetError(f"{self.name}: is a directory; pass {better}")
-        for matches, what in _KINDS:
+            vmcore = os.path.join(os.fspath(path), "vmcore")
+            remedy = printable(vmcore) if os.path.isfile(vmcore) else "the vmcore file inside it"
+            raise TargetError(f"{self.name}: is a directory; pass {remedy}")
+        for matches, message in _KINDS:
             if matches(status.st_mode):
-                raise TargetError(f"{self.name}: {what}")
+                raise TargetError(f"{self.name}: {message}")
         raise TargetError(f"{self.name}: is not a regular file")
 
     def __enter__(self) -> FileReader:
@@ -85,33 +85,33 @@ class FileReader:
         os.close(self._fd)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes at ``offset``; fewer where the file ends.
+        """Return up to ``size`` bytes at ``offset``, fewer at the end of the file.
 
-        :raises TargetError: if the file cannot be read
+        :raises TargetError: the file cannot be read
         """
-        parts = []
+        chunks = []
         try:
-            # Beyond what off_t holds there is nothing, and pread() would say EINVAL.
-            while size > 0 and offset < self.size and (part := os.pread(self._fd, size, offset)):
-                parts.append(part)
-                offset += len(part)
-                size -= len(part)
+            # pread() fails with EINVAL for an offset that off_t cannot hold.
+            while size > 0 and offset < self.size and (chunk := os.pread(self._fd, size, offset)):
+                chunks.append(chunk)
+                offset += len(chunk)
+                size -= len(chunk)
         except OSError as error:
             raise os_error(self.name, error) from error
-        return b"".join(parts)
+        return b"".join(chunks)
 
     def exact(self, offset: int, size: int, what: str) -> bytes:
-        """``size`` bytes at ``offset``.
+        """Return exactly ``size`` bytes at ``offset``.
 
         :param what: what they are, for the message
-        :raises TargetError: if the file cannot be read or ends before that
+        :raises TargetError: the file cannot be read or ends too early
         """
         if offset + size > self.size:
             raise TargetError(
-                f"{self.name}: is truncated: it ends inside its {what}, at {self.size} of at least "
-                f"{offset + size} bytes; copy it again"
+                f"{self.name}: is truncated: it ends inside its {what}, after {self.size} of at "
+                f"least {offset + size} bytes; copy it again"
             )
         data = self.read(offset, size)
         if len(data) < size:
-            raise TargetError(f"{self.name}: got shorter while it was read; copy it again")
+            raise TargetError(f"{self.name}: shrank while it was read; copy it again")
         return data

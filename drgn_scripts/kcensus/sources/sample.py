@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The bundled capsules, by name: ``sample`` and what else lies in ``drgn_scripts/samples``."""
+"""The bundled capsules, by name: ``sample``, and the others in ``samples``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kcensus.sources.capsule import open_capsule
 from kcensus.sources.model import Request, Source, Target
 
 SAMPLES = Path(__file__).parents[1] / "samples"
-"""Where the capsules lie; ``tests/lab/samples.py`` makes them."""
+"""Directory of the capsules; ``tests/lab/samples.py`` records them."""
 
 
 def _path(spec: str | None) -> Path | None:
-    """The capsule of that name; a file of the user's own wins."""
-    # Not Path.exists(), which raises where a name is too long.
+    """Return the bundled capsule of that name, unless a file has the same name."""
+    # Not Path.exists(), which raises if the name is too long.
     if spec is None or not spec.replace("-", "").isalnum() or os.path.lexists(spec):
         return None
     path = SAMPLES / f"{spec}.capsule"

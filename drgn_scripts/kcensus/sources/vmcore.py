@@ -1,20 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A dump file: ELF, kdump-compressed, or makedumpfile's flattened form of either."""
+"""A dump file: ELF or kdump-compressed, plain or in makedumpfile's flattened format."""
 
 from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import DebugInfo
+from kcensus.sources.debuginfo.finder import load_target
 from kcensus.sources.formats.sniff import Sniffed, sniff
-from kcensus.sources.model import (
-    Request,
-    Source,
-    Target,
-    TargetError,
-    check_platform,
-    kernel_release,
-)
+from kcensus.sources.model import Request, Source, Target, TargetError
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
@@ -24,7 +17,7 @@ def _set_core_dump(prog: drgn.Program, path: str, sniffed: Sniffed) -> None:
     if sniffed.needs_libkdumpfile and not getattr(drgn, "_with_libkdumpfile", True):
         raise TargetError(
             f"{name}: is {sniffed.format}, but this drgn was built without libkdumpfile; install a "
-            "drgn built with it, as its wheels are"
+            "drgn built with it, such as drgn's wheels on PyPI"
         )
     try:
         prog.set_core_dump(path)
@@ -44,28 +37,24 @@ def _open(request: Request) -> Target:
     sniffed = sniff(path)
     if sniffed.truncated and not request.allow_truncated:
         raise TargetError(
-            f"{name}: is truncated: {sniffed.truncated}; copy it again, or read what is there "
+            f"{name}: is truncated: {sniffed.truncated}; copy it again, or read the rest "
             "with --allow-truncated"
         )
     prog = drgn.Program()
     _set_core_dump(prog, path, sniffed)
     if not prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
         raise TargetError(f"{name}: is not a dump of a Linux kernel")
-    check_platform(prog, name)
-    debug_info = DebugInfo(prog, request.symbols)
-    debug_info.load_kernel()
-    # A name of /proc/kcore that live.py does not know opens as a dump, and drgn tells.
+    # drgn opens another name of /proc/kcore, which live.py does not claim, as live.
     live = bool(prog.flags & drgn.ProgramFlags.IS_LIVE)
-    return Target(
-        prog=prog,
-        name=name,
+    return load_target(
+        prog,
+        request,
+        name,
         kind="vmcore",
         format=sniffed.format + (", truncated" if sniffed.truncated else ""),
         live=live,
-        kernel=printable(kernel_release(prog)),
         shareable=not live,
         compressed=sniffed.compressed,
-        modules=debug_info,
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Pseudonyms keep the shape of names and nothing else; tokens are found where they stand alone."""
+"""Pseudonyms keep the shape of names only; tokens are found where separators surround them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_shape_stays_and_every_word_changes(raw: bytes) -> None:
 
 
 @given(st.lists(names, max_size=8), st.sampled_from([b"/", b"-", b"\0", b". "]))
-def test_a_word_is_replaced_equally_wherever_it_stands(parts: list[bytes], glue: bytes) -> None:
+def test_equal_words_get_equal_pseudonyms(parts: list[bytes], glue: bytes) -> None:
     assert _replaced(glue.join(parts)) == glue.join(_replaced(part) for part in parts)
 
 
@@ -68,13 +68,13 @@ def test_the_key_decides() -> None:
     assert new_key() != new_key()
 
 
-def test_pseudonyms_are_all_over_the_place() -> None:
-    """No letter is preferred, and neighbours have nothing in common."""
+def test_pseudonyms_are_uniform() -> None:
+    """All letters are equally likely, and neighbours are unrelated."""
     words = [b"%08d" % number for number in range(20000)]
     new = np.frombuffer(_replaced(b" ".join(words)).replace(b" ", b""), np.uint8).reshape(-1, 8)
     for column in range(8):
         counts = np.bincount(new[:, column] - ord("0"), minlength=10)
-        # The first digit never differs among the originals, and moves by nine amounts.
+        # The first digit is the same in all originals, and never stays.
         expected = 20000 / (9 if column == 0 else 10)
         assert (np.abs(counts[counts > 0] - expected) < 6 * expected**0.5).all()
         assert np.count_nonzero(counts) == (9 if column == 0 else 10)
@@ -91,11 +91,26 @@ def test_only_what_is_wanted_is_replaced() -> None:
     assert buffer.tobytes() != raw
 
 
-def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_longer_than_a_digest_stay_different() -> None:
+    words = [b"x" * at + b"y" + b"x" * (299 - at) for at in range(300)]
+    assert len({_replaced(word) for word in words}) == 300
+
+
+def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = b" ".join(b"word%d" % number for number in range(1000)) + b" " + b"x" * 3000
     whole = _replaced(raw)
-    monkeypatch.setattr("kcensus.redaction.pseudonyms._BLOCK", 7)
+    monkeypatch.setattr("kcensus.redaction.pseudonyms._BATCH", 7)
     assert _replaced(raw) == whole
+
+
+def test_numbers_are_equal_where_numbers_are_equal() -> None:
+    values = np.array([7, 1, 7, 2**32 - 1], np.uint64)
+    numbers = _NAMES.numbers(values)
+    assert numbers.dtype == np.uint32
+    assert numbers[0] == numbers[2]
+    assert len(set(numbers.tolist())) == 3
+    assert not (numbers == Pseudonyms(_KEY + b"!").numbers(values)).any()
+    assert len(_NAMES.numbers(values[:0])) == 0
 
 
 def _found(known: list[bytes], raw: bytes) -> list[bytes]:
@@ -121,7 +136,7 @@ def _found(known: list[bytes], raw: bytes) -> list[bytes]:
         (b"secre\0t", False),
     ],
 )
-def test_tokens_are_found_by_themselves(raw: bytes, found: bool) -> None:
+def test_tokens_need_separators(raw: bytes, found: bool) -> None:
     assert _found([b"secret"], raw) == ([b"secret"] if found else [])
 
 
@@ -129,7 +144,7 @@ def test_odd_names_are_found() -> None:
     known = [b"two words", b"caf\xe9 noir", b"a\n[bold]b", b"abc", b"1234567", b"12345678"]
     assert _found(known, b"\0two words\0caf\xe9 noir\0") == [b"two words", b"caf\xe9 noir"]
     assert _found(known, b"x\n[bold]b\0") == [b"[bold]b"]
-    assert _found(known, b"abc\x001234567\0") == []  # these are found by chance
+    assert _found(known, b"abc\x001234567\0") == []  # too short
     assert _found(known, b"\x0012345678\0") == [b"12345678"]
 
 

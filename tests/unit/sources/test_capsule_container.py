@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file that a capsule is: whole, truncated, damaged, lying about itself."""
+"""Capsule files: complete, truncated, corrupt, inconsistent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def refused(data: bytes, path: Path) -> str:
-    """The sentence with which a capsule is refused."""
+    """Return the error message for a capsule."""
     path.write_bytes(data)
     with pytest.raises(TargetError) as error:
         open_target(str(path))
@@ -49,7 +49,7 @@ def refused(data: bytes, path: Path) -> str:
     return text
 
 
-def test_the_specification_is_enough_to_write_one(good: bytes, tmp_path: Path) -> None:
+def test_a_capsule_written_after_the_specification_opens(good: bytes, tmp_path: Path) -> None:
     path = tmp_path / "case.capsule"
     path.write_bytes(put_together(take_apart(good)))
     target = open_target(str(path))
@@ -66,8 +66,8 @@ def test_truncated_anywhere(good: bytes, tmp_path: Path) -> None:
             open_target(str(path))
 
 
-def test_every_damaged_byte_of_what_is_read_at_once_is_found(good: bytes, tmp_path: Path) -> None:
-    """But bytes of the pages: those are checked when they are read, by what compressed them."""
+def test_every_corrupt_byte_outside_of_pages_is_detected(good: bytes, tmp_path: Path) -> None:
+    """Pages are checked when they are read, by the checksums of their frames."""
     path = tmp_path / "case.capsule"
     places = json.loads(_manifest(good))["sections"]
     pages = range(places["pages"]["offset"], places["pages"]["offset"] + places["pages"]["size"])
@@ -87,16 +87,16 @@ def _manifest(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        (1, 2, "is a capsule of version 2, and this kcensus reads version 1; install the kcensus"),
-        (2, 1 << 63, "is truncated or damaged"),
-        (2, (1 << 64) - 1, "is truncated or damaged"),
-        (3, 1 << 40, "its manifest is impossibly large"),
-        (4, 1 << 40, "its manifest is impossibly large"),
-        (4, 1, "its manifest has not the size announced"),
-        (5, bytes(32), "its manifest does not match its digest"),
+        (1, 2, "version 2"),
+        (2, 1 << 63, "is truncated"),
+        (2, (1 << 64) - 1, "is truncated"),
+        (3, 1 << 40, "manifest is too large"),
+        (4, 1 << 40, "manifest is too large"),
+        (4, 1, "the manifest does not decompress to its declared size"),
+        (5, bytes(32), "manifest does not match its digest"),
     ],
 )
-def test_a_header_that_lies(
+def test_an_inconsistent_header(
     good: bytes, tmp_path: Path, field: int, value: Any, sentence: str
 ) -> None:
     header = list(HEADER.unpack(good[: HEADER.size]))
@@ -108,26 +108,26 @@ def test_a_header_that_lies(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"offset": 0}, "list of sections is of the wrong form"),
-        ({"offset": -1}, "list of sections is of the wrong form"),
-        ({"offset": 1 << 70}, "list of sections is of the wrong form"),
-        ({"size": 1 << 30}, "list of sections is of the wrong form"),
-        ({"raw_size": 1 << 63}, "list of sections is of the wrong form"),
-        ({"raw_size": "1"}, "list of sections is of the wrong form"),
-        ({"sha256": None}, "list of sections is of the wrong form"),
-        ({"raw_size": 1 << 40}, "index does not match|impossibly large"),
-        ({"raw_size": 7}, "index does not match|impossibly large|not the size announced"),
+        ({"offset": 0}, "table of sections is invalid"),
+        ({"offset": -1}, "table of sections is invalid"),
+        ({"offset": 1 << 70}, "table of sections is invalid"),
+        ({"size": 1 << 30}, "table of sections is invalid"),
+        ({"raw_size": 1 << 63}, "table of sections is invalid"),
+        ({"raw_size": "1"}, "table of sections is invalid"),
+        ({"sha256": None}, "table of sections is invalid"),
+        ({"raw_size": 1 << 40}, "index does not match|too large"),
+        ({"raw_size": 7}, "index does not match|too large|declared size"),
         ({"sha256": "0" * 64}, "does not match its digest"),
     ],
 )
-def test_a_section_that_lies(
+def test_an_inconsistent_section(
     good: bytes, tmp_path: Path, name: str, change: dict[str, Any], sentence: str
 ) -> None:
     manifest = json.loads(_manifest(good))
     manifest["sections"][name].update(change)
     data = with_manifest(_body(good), json.dumps(manifest).encode())
     if name == "pages" and "sha256" in change and change["sha256"]:
-        # Too much to be read before anything else; verify() does.
+        # Only verify() reads all pages.
         path = tmp_path / "case.capsule"
         path.write_bytes(data)
         assert Reader(str(path)).verify() == ["pages"]
@@ -152,7 +152,7 @@ def test_a_section_that_is_missing(good: bytes, tmp_path: Path, name: str) -> No
     manifest = json.loads(_manifest(good))
     del manifest["sections"][name]
     data = with_manifest(_body(good), json.dumps(manifest).encode())
-    assert f"lacks its section {name}" in refused(data, tmp_path / "case")
+    assert f"section '{name}' is missing" in refused(data, tmp_path / "case")
 
 
 @pytest.mark.parametrize(
@@ -160,23 +160,21 @@ def test_a_section_that_is_missing(good: bytes, tmp_path: Path, name: str) -> No
     [b"", b"[]", b"null", b"{", b'{"sections": []}', b"[" * 100_000, b"\xff\xfe", b"1" * 10_000],
     ids=range(8),
 )
-def test_a_manifest_that_is_none(good: bytes, tmp_path: Path, manifest: bytes) -> None:
-    assert "is damaged" in refused(with_manifest(_body(good), manifest), tmp_path / "case")
+def test_an_invalid_manifest(good: bytes, tmp_path: Path, manifest: bytes) -> None:
+    assert "is corrupt" in refused(with_manifest(_body(good), manifest), tmp_path / "case")
 
 
-def test_bombs_are_refused_by_the_sizes_that_they_announce(good: bytes, tmp_path: Path) -> None:
+def test_bombs_are_refused_by_their_declared_sizes(good: bytes, tmp_path: Path) -> None:
     parts = take_apart(good)
     parts.sections["lookups"] = bytes(8 << 20)
-    assert "section lookups is impossibly large" in refused(put_together(parts), tmp_path / "case")
+    assert "'lookups' is too large" in refused(put_together(parts), tmp_path / "case")
     parts = take_apart(good)
     index = struct.pack("<QQ", 0, 40 << 20) + bytes(160 << 20)
-    assert "section index is impossibly large" in refused(
-        put_together(parts, index), tmp_path / "case"
-    )
+    assert "'index' is too large" in refused(put_together(parts, index), tmp_path / "case")
 
 
 def test_a_frame_that_holds_more_than_its_section_says(good: bytes, tmp_path: Path) -> None:
-    """The frame's own size would be allocated before anything else is looked at."""
+    """zstandard would allocate the size that the frame states."""
     stored = zstandard.ZstdCompressor().compress(bytes(1 << 30))
     place = {
         "offset": HEADER.size,
@@ -189,7 +187,7 @@ def test_a_frame_that_holds_more_than_its_section_says(good: bytes, tmp_path: Pa
     data = with_manifest(bytes(HEADER.size) + stored, json.dumps(manifest).encode())
     path = tmp_path / "case.capsule"
     path.write_bytes(data)
-    with pytest.raises(BadCapsule, match="not the size announced"):
+    with pytest.raises(BadCapsule, match="declared size"):
         Reader(str(path)).section("vmcoreinfo")
 
 
@@ -211,10 +209,10 @@ def _runs(*rows: tuple[int, int, int]) -> np.ndarray:
     ],
     ids=range(8),
 )
-def test_runs_that_cannot_be(good: bytes, tmp_path: Path, runs: np.ndarray) -> None:
+def test_invalid_runs(good: bytes, tmp_path: Path, runs: np.ndarray) -> None:
     parts = take_apart(good)
     parts.runs = runs
-    assert "its index" in refused(put_together(parts), tmp_path / "case")
+    assert "the index" in refused(put_together(parts), tmp_path / "case")
 
 
 @pytest.mark.parametrize(
@@ -229,11 +227,11 @@ def test_runs_that_cannot_be(good: bytes, tmp_path: Path, runs: np.ndarray) -> N
     ],
     ids=range(6),
 )
-def test_an_index_that_is_none(good: bytes, tmp_path: Path, index: bytes) -> None:
-    assert "its index" in refused(put_together(take_apart(good), index), tmp_path / "case")
+def test_an_invalid_index(good: bytes, tmp_path: Path, index: bytes) -> None:
+    assert "the index" in refused(put_together(take_apart(good), index), tmp_path / "case")
 
 
-def test_a_path_that_is_no_file_is_not_opened(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_not_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo", tmp_path / "none", "/dev/null", "\0", "a" * 5000):
         assert not is_capsule(str(path))
@@ -291,7 +289,7 @@ def test_reads_across_blocks(
         (1 << 51, 1, 1 << 51, UNRECORDED),
     ],
 )
-def test_what_is_not_there_says_why(
+def test_missing_pages_have_a_reason(
     store: PageStore, frame: int, pages: int, at: int, why: str
 ) -> None:
     with pytest.raises(drgn.FaultError) as error:
@@ -301,7 +299,7 @@ def test_what_is_not_there_says_why(
 
 
 @pytest.mark.parametrize("why", REASONS)
-def test_reasons_outlive_the_journey(why: str) -> None:
+def test_reasons_survive_drgn(why: str) -> None:
     assert reason(drgn.FaultError(why, 0)) == why
 
 
@@ -317,12 +315,12 @@ def test_large_pages_are_not_cached_without_bounds(tmp_path: Path) -> None:
     assert store._block.cache_info().currsize == 4
 
 
-def test_damaged_memory_is_no_unreadable_page(written: Path, tmp_path: Path) -> None:
+def test_corrupt_pages_are_not_unreadable_pages(written: Path, tmp_path: Path) -> None:
     data = bytearray(written.read_bytes())
     data[HEADER.size + 40] ^= 1
     path = tmp_path / "case.capsule"
     path.write_bytes(data)
-    with pytest.raises(BadCapsule, match="is damaged"):
+    with pytest.raises(BadCapsule, match="is corrupt"):
         PageStore(Reader(str(path)), PAGE).read(2 * PAGE, 8)
     assert not issubclass(BadCapsule, ValueError)
     assert Reader(str(path)).verify() == ["pages"]
@@ -341,7 +339,7 @@ def _failing(error: type[BaseException]) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_failure_leaves_no_file(tmp_path: Path, error: type[BaseException]) -> None:
     (tmp_path / "out").write_bytes(b"what was there")
     with pytest.raises(error), Writer(tmp_path / "out") as writer:
         writer.pages(lambda: RUNS, _failing(error))
@@ -349,7 +347,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -
     assert (tmp_path / "out").read_bytes() == b"what was there"
 
 
-def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
     def open_(path: str, flags: int, mode: int = 0) -> int:
@@ -362,8 +360,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_part_that_was_left_is_no_way_out(tmp_path: Path) -> None:
-    """Somebody's link of that name is not followed."""
+def test_a_link_at_the_temporary_path_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "out.part").symlink_to(tmp_path / "precious")
     (tmp_path / "precious").write_bytes(b"precious")
     with Writer(tmp_path / "out") as writer:
@@ -372,8 +369,8 @@ def test_a_part_that_was_left_is_no_way_out(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "precious"]
 
 
-def test_more_than_a_reader_takes_is_not_written(tmp_path: Path) -> None:
-    failing = pytest.raises(CannotWrite, match="more than a capsule can hold")
+def test_a_section_that_exceeds_the_limit_is_not_written(tmp_path: Path) -> None:
+    failing = pytest.raises(CannotWrite, match="exceeds")
     with failing, Writer(tmp_path / "out") as writer:
         writer.json_section("lookups", {"": "a" * (4 << 20)})
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Thousands of damaged and hostile capsules: see fuzz_capsule.py for what is done with each.
+"""Open thousands of corrupt and hostile capsules; see fuzz_capsule.py.
 
-``pytest --fuzz-cases 10000`` for as many; the seed is fixed, so that what fails fails again.
+``pytest --fuzz-cases 10000`` sets their number. The seed is fixed, so failures are reproducible.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kcensus.analyses import analyses
 from tests.unit.capsules import recorded
 
 SEED = 20
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 
-def test_no_capsule_does_harm(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_corrupt_capsules_fail_cleanly(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     cases = pytestconfig.getoption("--fuzz-cases")
     capsule = recorded(tmp_path / "good.capsule", [analyses()["slab"]])
     processes = min(len(os.sched_getaffinity(0)), 8)
@@ -31,7 +31,7 @@ def test_no_capsule_does_harm(tmp_path: Path, pytestconfig: pytest.Config) -> No
     for first, end in pairwise(bounds):
         command = [sys.executable, "-m", "tests.unit.fuzz_capsule", str(capsule), str(SEED)]
         out = (tmp_path / f"{first}.out").open("w+")
-        # Standard error is pytest's own, with the traceback of what went wrong.
+        # Standard error is pytest's own, and shows tracebacks.
         running.append(
             (subprocess.Popen([*command, str(first), str(end)], stdout=out), first, end, out)
         )
@@ -43,10 +43,10 @@ def test_no_capsule_does_harm(tmp_path: Path, pytestconfig: pytest.Config) -> No
         assert status == 0, f"case {last} of seed {SEED} ended the process with {status}"
         tally = json.loads(last)
         assert tally["refused"] + tally["opened"] == end - first
-        assert tally.pop("peak_bytes") < MOST_BYTES
+        assert tally.pop("peak_bytes") < MAX_BYTES
         for what, times in tally.items():
             total[what] = total.get(what, 0) + times
-    # Neither is everything refused at the door, nor does everything get in.
+    # Both outcomes are frequent.
     assert total["refused"] > cases // 5
     assert total["opened"] > cases // 5
     assert total["analysed"] > cases // 200

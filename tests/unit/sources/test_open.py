@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Opening targets without any kernel: synthetic dumps, synthetic vmlinux files, false QEMUs."""
+"""Open targets without a kernel: synthetic dumps, synthetic vmlinux files, a mock QEMU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GREETING = b'{"QMP": {"version": {"qemu": {"major": 9}}, "capabilities": []}}\r\
 
 
 def refusal(spec: str | None, *symbols: Path, allow_truncated: bool = False) -> str:
-    """What is said of a target; checks that it is one printable line."""
+    """Return the error message for a target; checks that it is one printable line."""
     with pytest.raises(TargetError) as caught:
         open_target(spec, symbols, allow_truncated=allow_truncated)
     sentence = str(caught.value)
@@ -37,7 +37,7 @@ def refusal(spec: str | None, *symbols: Path, allow_truncated: bool = False) -> 
 
 
 def dump(path: Path, release: str = RELEASE, build_id: str | None = BUILD_ID) -> Path:
-    """A synthetic ELF dump that drgn takes for one of a kernel; its memory is all zeros."""
+    """Write a synthetic ELF dump that drgn accepts as one of a kernel; its memory is zeros."""
     lines = [
         f"OSRELEASE={release}",
         *([f"BUILD-ID={build_id}"] if build_id else []),
@@ -53,7 +53,7 @@ def dump(path: Path, release: str = RELEASE, build_id: str | None = BUILD_ID) ->
 
 
 def vmlinux(path: Path, build_id: str | None, banner: bytes = b"", type_: int = 2) -> Path:
-    """A synthetic ELF file with a build ID and a banner, and without debug info."""
+    """Write a synthetic ELF file with a build ID and a banner, without debug info."""
     names = b"\0.notes\0.rodata\0.shstrtab\0"
     notes = note(b"GNU", 3, bytes.fromhex(build_id)) if build_id else b""
     parts = [(1, 7, notes), (8, 1, banner), (16, 3, names)]
@@ -82,7 +82,7 @@ def test_each_spelling_belongs_to_one_source() -> None:
 
 
 def test_an_empty_name_is_not_the_running_kernel() -> None:
-    assert "empty" in refusal("")
+    assert "target is ''" in refusal("")
 
 
 def test_a_target_that_brings_its_types_needs_no_modules() -> None:
@@ -121,7 +121,7 @@ def test_a_truncated_dump_opens_only_when_allowed(tmp_path: Path) -> None:
     os.truncate(path, path.stat().st_size - 4096)
     assert "4096 of " in refusal(str(path))
     assert "--allow-truncated" in refusal(str(path))
-    # It opens, and then lacks its debug info.
+    # It opens, but its debug info is missing.
     assert refusal(str(path), allow_truncated=True).startswith("debug info of kernel")
 
 
@@ -141,9 +141,7 @@ def test_a_hostile_dump_cannot_write_to_the_terminal_or_into_commands(tmp_path: 
     path = dump(tmp_path / "vmcore", "6.1.0\x1b]0;x\x07`reboot`-amd64")
     sentence = refusal(str(path))
     assert "\\x1b]0;x\\x07" in sentence
-    assert sentence.endswith(
-        f"`debuginfod-find debuginfo {BUILD_ID}` fetches it where a debuginfod server has it"
-    )
+    assert f"`debuginfod-find debuginfo {BUILD_ID}`" in sentence
     assert "apt" not in sentence
 
 
@@ -171,7 +169,7 @@ def test_a_directory_of_other_kernels_says_nothing_about_this_one(tmp_path: Path
 def test_a_vmlinux_without_debug_info(tmp_path: Path) -> None:
     path = dump(tmp_path / "vmcore")
     stripped = vmlinux(tmp_path / "vmlinux", BUILD_ID)
-    assert "was stripped of its debug info" in refusal(str(path), stripped)
+    assert "stripped" in refusal(str(path), stripped)
 
 
 def test_a_vmlinux_where_no_build_id_is_known(tmp_path: Path) -> None:
@@ -185,20 +183,20 @@ def test_a_vmlinux_where_no_build_id_is_known(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (b"", "is empty; copy it again"),
-        (b"some text\n", "is not an ELF file with debug info"),
-        (bytes(514) + b"HdrS", "is a bootable kernel image, which has no debug info; pass the"),
-        (elf_core([]), "is a dump, not a file with debug info"),
+        (b"some text\n", "is not an ELF file"),
+        (bytes(514) + b"HdrS", "is a bootable kernel image"),
+        (elf_core([]), "is a dump"),
         (b"\x7fELF\x02\x01", "is truncated: it ends inside its ELF header"),
     ],
 )
-def test_what_is_no_debug_info(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_without_debug_info(tmp_path: Path, content: bytes, said: str) -> None:
     path = dump(tmp_path / "vmcore")
     symbols = tmp_path / "symbols"
     symbols.write_bytes(content)
     assert refusal(str(path), symbols).startswith(f"-s {symbols}: {said}")
 
 
-def test_directories_that_cannot_be_searched_are_passed_over(tmp_path: Path) -> None:
+def test_directories_that_cannot_be_searched_are_skipped(tmp_path: Path) -> None:
     path = dump(tmp_path / "vmcore")
     (tmp_path / "a").mkdir()
     (tmp_path / "a/loop").symlink_to(tmp_path / "a")
@@ -230,7 +228,10 @@ def test_a_module_alone_is_not_enough(tmp_path: Path) -> None:
     ("error", "said"),
     [
         (PermissionError(errno.EPERM, "Operation not permitted", "/proc/kcore"), "run as root"),
-        (FileNotFoundError(errno.ENOENT, "No such file", "/proc/kcore"), "there is no /proc/kcore"),
+        (
+            FileNotFoundError(errno.ENOENT, "No such file", "/proc/kcore"),
+            "/proc/kcore does not exist",
+        ),
         (ValueError("could not find\nVMCOREINFO"), "(drgn: could not find\\x0aVMCOREINFO)"),
     ],
 )
@@ -252,7 +253,7 @@ def test_a_running_kernel_that_cannot_be_read(
 
 @contextmanager
 def server(path: Path, *answers: bytes) -> Iterator[str]:
-    """Something that listens as QEMU does, sends ``answers`` and then is silent."""
+    """Listen as QEMU does, send ``answers``, then stay silent."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -261,7 +262,7 @@ def server(path: Path, *answers: bytes) -> Iterator[str]:
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                # All at once: drgn waits for answers without letting other threads run.
+                # All at once, because drgn holds the GIL while it waits.
                 connection.sendall(b"".join(answers))
                 done.wait(60)
 
@@ -276,23 +277,23 @@ def server(path: Path, *answers: bytes) -> Iterator[str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qmp, "_GREETING_SECONDS", 0.2)
-    monkeypatch.setattr(qmp, "_ANSWER_SECONDS", 1)
+    monkeypatch.setattr(qmp, "_MAX_GREETING_SECONDS", 0.2)
+    monkeypatch.setattr(qmp, "_MAX_ANSWER_SECONDS", 1)
 
 
 def test_no_such_socket(tmp_path: Path) -> None:
     assert "no such socket; start QEMU with" in refusal(f"qmp:{tmp_path}/none")
 
 
-def test_a_file_is_no_socket(tmp_path: Path) -> None:
+def test_a_file_is_not_a_socket(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     assert "is not a socket" in refusal(f"qmp:{tmp_path}/file")
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_a_socket_without_a_listener(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as unused:
         unused.bind(str(tmp_path / "qmp"))
-    assert "nobody listens" in refusal(f"qmp:{tmp_path}/qmp")
+    assert "connection refused" in refusal(f"qmp:{tmp_path}/qmp")
 
 
 def test_a_socket_that_says_nothing(tmp_path: Path, impatient: None) -> None:
@@ -322,6 +323,6 @@ def test_no_permission_for_the_socket(tmp_path: Path, monkeypatch: pytest.Monkey
 
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "qmp"))
-        # Root may connect to anything, and tests often run as root.
+        # Root may connect to any socket, and tests often run as root.
         monkeypatch.setattr(socket.socket, "connect", denied)
         assert "permission denied" in refusal(f"qmp:{tmp_path}/qmp")

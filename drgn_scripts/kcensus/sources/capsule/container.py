@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file that a capsule is; FORMAT.md beside this module specifies it.
+"""Read and write capsule files; FORMAT.md in this folder specifies them.
 
-Nothing in the file is believed: sizes are bounded before anything is allocated for them, and
-what was compressed must come out exactly as long as announced.
+Files are untrusted: sizes are bounded before memory is allocated, and data must decompress to
+exactly its declared size.
 """
 
 from __future__ import annotations
@@ -33,48 +33,55 @@ from kcensus.sources.reader import os_reason
 MAGIC = b"\x89kcaps\r\n"
 VERSION = 1
 BLOCK_PAGES = 256
-"""Pages that are compressed together."""
+"""Pages in a block, which is compressed as a whole."""
 
 _HEADER = struct.Struct("<8sIQQQ32s")
-_MOST_MANIFEST = 1 << 18
-_MOST_SECTION = 4 << 20
-_MOST_INDEX = 64 << 20
+_MAX_MANIFEST = 1 << 18
+_MAX_SECTION = 4 << 20
+_MAX_INDEX = 64 << 20
+_MAX_SECTIONS = 64
+_MAX_FRAMES = 1 << 48
+_CHUNK = 4 << 20
 RUN = np.dtype([("first", "<u8"), ("pages", "<u4"), ("status", "<u4")])
-"""Pages in a row: the first page frame, how many, and 0 or 1 + the position in ``REASONS``."""
-_MOST_FRAMES = 1 << 48
-_COMPRESSORS = min(4, len(os.sched_getaffinity(0)))
+"""Consecutive pages: first page frame, number of pages, 0 or 1 + the position in ``REASONS``."""
+_THREADS = min(4, len(os.sched_getaffinity(0)))
 
 
 class BadCapsule(Exception):
-    """The file is no capsule, or damaged; the message says how, to follow its name.
+    """The file is not a capsule, or is corrupt; the message follows the name of the file.
 
-    No ``ValueError``: those are caught where single pages cannot be read.
+    Not a ``ValueError``, which readers of memory treat as an unreadable page.
     """
 
 
-class CannotWrite(Exception):
-    """The file cannot be written; the message says why, to follow its name.
+def corrupt(reason: object) -> BadCapsule:
+    """Return the error for a corrupt capsule."""
+    return BadCapsule(f"is corrupt: {reason}; copy it again")
 
-    No ``OSError``: while a capsule is made, those are the target's.
+
+class CannotWrite(Exception):
+    """The capsule cannot be written; the message follows the name of the file.
+
+    Not an ``OSError``: while a capsule is created, these come from the target.
     """
 
 
 @dataclass(frozen=True)
 class Section:
-    """Where a part of the file lies."""
+    """Position and size of a section in the file."""
 
     offset: int
     size: int
     raw_size: int
-    """After decompression."""
+    """Size after decompression."""
     sha256: str
-    """Digest of the part as it is stored."""
+    """Digest of the stored bytes."""
 
 
 def is_capsule(path: str) -> bool:
-    """Whether the file begins as capsules do; False if it cannot be read."""
+    """Return whether the file begins with the magic of a capsule; False if it is unreadable."""
     try:
-        # Opening a FIFO wakes up its writer, and opening some devices does something.
+        # Opening a FIFO wakes its writer, and opening some devices has side effects.
         if not stat.S_ISREG(os.stat(path).st_mode):
             return False
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -90,7 +97,7 @@ def is_capsule(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Index:
-    """Which pages a capsule holds, and where. Arrays of int64."""
+    """The pages in a capsule and their positions, as arrays of int64."""
 
     first: npt.NDArray[np.int64]
     """First page frame of each run, ascending."""
@@ -99,18 +106,18 @@ class Index:
     status: npt.NDArray[np.int64]
     """As in :data:`RUN`."""
     offsets: npt.NDArray[np.int64]
-    """Where each block begins in the file, and the last one ends."""
+    """Position of each block in the file, and the end of the last one."""
     stored: int
     """Pages in all blocks."""
 
 
 class Writer:
-    """Writes a capsule beside its final place, and moves it there when all is well.
+    """Writes a capsule to a temporary file, and renames that on success.
 
-    Only its owner may read it, as is usual for what is made of a kernel's memory.
+    Only the owner may read the file, because it contains kernel memory. All methods raise
+    :class:`CannotWrite`.
 
-    :param level: of compression; 3 is fast, 19 small
-    :raises CannotWrite: by all methods
+    :param level: zstd compression level; 3 is fast, 19 is small
     """
 
     def __init__(self, path: Path, level: int = 3) -> None:
@@ -146,36 +153,38 @@ class Writer:
             self._file.write(data)
 
     def _compress(self, data: bytes) -> bytes:
-        # One of its own for each call: they run in threads.
+        # A new compressor for each call, because calls run in threads.
         return zstandard.ZstdCompressor(level=self._level, write_checksum=True).compress(data)
 
     def section(self, name: str, data: bytes) -> None:
-        """Write a whole part."""
+        """Write a section."""
         offset, stored = self._file.tell(), self._compress(data)
         self._write(stored)
         digest = hashlib.sha256(stored).hexdigest()
         self._sections[name] = Section(offset, len(stored), len(data), digest)
 
     def json_section(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a part that is one JSON object.
+        """Write a section that is one JSON object.
 
-        :raises CannotWrite: it is larger than a reader takes
+        :raises CannotWrite: it is larger than a reader accepts
         """
         data = json.dumps(document, separators=(",", ":")).encode()
-        if len(data) > _MOST_SECTION:
-            raise CannotWrite(f"{name} of {len(data)} bytes are more than a capsule can hold")
+        if len(data) > _MAX_SECTION:
+            raise CannotWrite(
+                f"cannot be written: section '{name}' of {len(data)} bytes exceeds {_MAX_SECTION}"
+            )
         self.section(name, data)
 
     def pages(self, runs: Callable[[], npt.NDArray[Any]], blocks: Iterable[bytes]) -> int:
         """Write pages and their index.
 
-        :param runs: gives, once the blocks are written, an array of :data:`RUN`, ascending
-        :param blocks: the stored pages, :data:`BLOCK_PAGES` in each but the last
-        :return: bytes of the pages
+        :param runs: returns an ascending array of :data:`RUN`; called after ``blocks`` is consumed
+        :param blocks: the stored pages, :data:`BLOCK_PAGES` in each block but the last
+        :return: bytes of all pages
         """
         offset, digest, total = self._file.tell(), hashlib.sha256(), 0
         sizes = []
-        with ThreadPoolExecutor(_COMPRESSORS) as pool:
+        with ThreadPoolExecutor(_THREADS) as pool:
             for length, stored in _ahead(pool, self._compress, blocks):
                 self._write(stored)
                 digest.update(stored)
@@ -186,13 +195,15 @@ class Writer:
         index = runs()
         counts = np.array([len(index), len(sizes)], "<u8")
         data = b"".join(part.tobytes() for part in (counts, index, np.array(sizes, "<u4")))
-        if len(data) > _MOST_INDEX:
-            raise CannotWrite(f"{total} bytes of memory are more than a capsule can hold")
+        if len(data) > _MAX_INDEX:
+            raise CannotWrite(
+                f"cannot be written: its index of {len(data)} bytes exceeds {_MAX_INDEX}"
+            )
         self.section("index", data)
         return total
 
     def manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Write what is told of the whole, and where its parts are; this comes last."""
+        """Write the manifest with the table of sections; call it last."""
         sections = {name: vars(section) for name, section in self._sections.items()}
         data = json.dumps({**manifest, "sections": sections}, indent=1).encode()
         offset, stored = self._file.tell(), self._compress(data)
@@ -204,10 +215,10 @@ class Writer:
 
 
 class Reader:
-    """A capsule on disk.
+    """Reads a capsule.
 
-    :raises BadCapsule: it is none
-    :raises OSError: it cannot be read
+    :raises BadCapsule: the file is not a capsule, or is corrupt
+    :raises OSError: the file cannot be read
     """
 
     def __init__(self, path: str) -> None:
@@ -223,117 +234,114 @@ class Reader:
         header = self._pread(0, _HEADER.size)
         magic, version, offset, size, raw_size, digest = _HEADER.unpack(header)
         if magic != MAGIC:
-            raise BadCapsule("is no capsule")
+            raise BadCapsule("is not a capsule; pass one that `kcensus capsule create` wrote")
         if version != VERSION:
             raise BadCapsule(
-                f"is a capsule of version {version}, and this kcensus reads version {VERSION}; "
+                f"is a capsule of version {version}, but this kcensus reads version {VERSION}; "
                 "install the kcensus that wrote it"
             )
-        if raw_size > _MOST_MANIFEST or size > _most_stored(raw_size):
-            raise BadCapsule("is damaged: its manifest is impossibly large")
+        if raw_size > _MAX_MANIFEST or size > _max_stored(raw_size):
+            raise corrupt("the manifest is too large")
         stored = self._pread(offset, size)
         if hashlib.sha256(stored).digest() != digest:
-            raise BadCapsule("is damaged: its manifest does not match its digest")
-        self.manifest = self._json("manifest", _decompress("manifest", stored, raw_size))
+            raise corrupt("the manifest does not match its digest")
+        self.manifest = _parse("the manifest", _decompress("the manifest", stored, raw_size))
         self._sections = _read_sections(self.manifest.get("sections"), offset)
 
     def _pread(self, offset: int, size: int) -> bytes:
         if offset + size > self._size:
-            raise BadCapsule("is truncated or damaged: it ends too early")
+            raise BadCapsule("is truncated or corrupt: it ends too early; copy it again")
         data = os.pread(self._file.fileno(), size, offset)
         if len(data) != size:
-            raise BadCapsule("is truncated: it ends too early")
+            raise BadCapsule("is truncated: it ends too early; copy it again")
         return data
 
-    @staticmethod
-    def _json(name: str, data: bytes) -> dict[str, Any]:
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise BadCapsule(f"is damaged: its {name} cannot be parsed") from error
-        if not isinstance(value, dict):
-            raise BadCapsule(f"is damaged: its {name} is of the wrong form")
-        return value
+    def section(self, name: str, limit: int = _MAX_SECTION) -> bytes:
+        """Return the content of a section, checked against its digest.
 
-    def section(self, name: str, most: int = _MOST_SECTION) -> bytes:
-        """A whole part, checked against its digest."""
-        place = self._place(name)
-        if place.raw_size > most or place.size > _most_stored(place.raw_size):
-            raise BadCapsule(f"is damaged: its section {name} is impossibly large")
-        stored = self._pread(place.offset, place.size)
-        if hashlib.sha256(stored).hexdigest() != place.sha256:
-            raise BadCapsule(f"is damaged: its section {name} does not match its digest")
-        return _decompress(name, stored, place.raw_size)
+        :param limit: bytes
+        """
+        section = self._section(name)
+        if section.raw_size > limit or section.size > _max_stored(section.raw_size):
+            raise corrupt(f"section '{name}' is too large")
+        stored = self._pread(section.offset, section.size)
+        if hashlib.sha256(stored).hexdigest() != section.sha256:
+            raise corrupt(f"section '{name}' does not match its digest")
+        return _decompress(f"section '{name}'", stored, section.raw_size)
 
     def json_section(self, name: str) -> dict[str, Any]:
-        """A part that is one JSON object."""
-        return self._json(name, self.section(name))
+        """Return a section that is one JSON object."""
+        return _parse(f"section '{name}'", self.section(name))
 
-    def _place(self, name: str) -> Section:
+    def _section(self, name: str) -> Section:
         if name not in self._sections:
-            raise BadCapsule(f"is damaged: it lacks its section {name}")
+            raise corrupt(f"section '{name}' is missing")
         return self._sections[name]
 
     def index(self, page_size: int) -> Index:
-        """Which pages the capsule holds, and where.
+        """Return which pages the capsule contains, and where.
 
         :param page_size: bytes
         :raises BadCapsule: the index contradicts itself or the file
         """
-        data = self.section("index", _MOST_INDEX)
+        data = self.section("index", _MAX_INDEX)
         if len(data) < 16:
-            raise BadCapsule("is damaged: its index is too short")
+            raise corrupt("the index is too short")
         runs, blocks = np.frombuffer(data, "<u8", 2).tolist()
         if len(data) != 16 + runs * RUN.itemsize + blocks * 4:
-            raise BadCapsule("is damaged: its index is of the wrong length")
-        found = np.frombuffer(data, RUN, runs, 16)
-        stored = int(found["pages"][found["status"] == 0].sum(dtype=np.int64))
-        if blocks != -(-stored // BLOCK_PAGES):
-            raise BadCapsule("is damaged: its index does not match its pages")
+            raise corrupt("the index has the wrong length")
+        table = np.frombuffer(data, RUN, runs, 16)
         sizes = np.frombuffer(data, "<u4", blocks, 16 + runs * RUN.itemsize).astype(np.int64)
-        first, pages = found["first"].astype(np.int64), found["pages"].astype(np.int64)
+        first, pages, status = (table[name].astype(np.int64) for name in RUN.names or ())
+        stored = int(pages[status == 0].sum())
+        section = self._section("pages")
         if (
-            (found["first"] > _MOST_FRAMES).any()
+            blocks != -(-stored // BLOCK_PAGES)
+            or sizes.sum() != section.size
+            or section.raw_size != stored * page_size
+        ):
+            raise corrupt("the index does not match section 'pages'")
+        if (
+            (table["first"] > _MAX_FRAMES).any()
             or (pages == 0).any()
             or (first[1:] < (first + pages)[:-1]).any()
-            or (found["status"] > len(REASONS)).any()
+            or (status > len(REASONS)).any()
         ):
-            raise BadCapsule("is damaged: its index names impossible pages")
-        place = self._place("pages")
-        if sizes.sum() != place.size or place.raw_size != stored * page_size:
-            raise BadCapsule("is damaged: its index does not match its pages")
-        offsets = place.offset + np.concatenate([[0], np.cumsum(sizes)])
-        return Index(first, pages, found["status"].astype(np.int64), offsets, stored)
+            raise corrupt("the index has an invalid run of pages")
+        offsets = section.offset + np.concatenate([[0], np.cumsum(sizes)])
+        return Index(first, pages, status, offsets, stored)
 
     def block(self, index: Index, number: int, page_size: int) -> bytes:
-        """The stored pages of one block."""
+        """Return the pages of one block."""
         offset, end = index.offsets[number : number + 2].tolist()
         size = min(BLOCK_PAGES, index.stored - number * BLOCK_PAGES) * page_size
-        if end - offset > _most_stored(size):
-            raise BadCapsule("is damaged: its memory is impossibly large")
-        return _decompress("memory", self._pread(offset, end - offset), size)
+        if end - offset > _max_stored(size):
+            raise corrupt(f"block {number} is too large")
+        return _decompress(f"block {number}", self._pread(offset, end - offset), size)
 
     def verify(self) -> list[str]:
-        """Names of the parts that do not match their digests; reads the whole file."""
-        bad = []
-        for name, place in self._sections.items():
-            digest, offset, end = hashlib.sha256(), place.offset, place.offset + place.size
-            while offset < end:
-                digest.update(self._pread(offset, min(4 << 20, end - offset)))
-                offset = min(offset + (4 << 20), end)
-            if digest.hexdigest() != place.sha256:
-                bad.append(name)
-        return bad
+        """Return the names of the sections that do not match their digest; reads the whole file."""
+        return [
+            name
+            for name, section in self._sections.items()
+            if self._digest(section.offset, section.size) != section.sha256
+        ]
+
+    def _digest(self, offset: int, size: int) -> str:
+        digest = hashlib.sha256()
+        for start in range(offset, offset + size, _CHUNK):
+            digest.update(self._pread(start, min(_CHUNK, offset + size - start)))
+        return digest.hexdigest()
 
 
 def _ahead(
     pool: ThreadPoolExecutor, work: Callable[[bytes], bytes], items: Iterable[bytes]
 ) -> Iterator[tuple[int, bytes]]:
-    """The length of each item and what becomes of it, in order, a few at a time."""
+    """Yield the length of each item and the result of ``work`` on it, in order."""
     pending: deque[tuple[int, Future[bytes]]] = deque()
     for item in items:
         pending.append((len(item), pool.submit(work, item)))
-        if len(pending) > 2 * _COMPRESSORS:
+        if len(pending) > 2 * _THREADS:
             length, done = pending.popleft()
             yield length, done.result()
     for length, done in pending:
@@ -348,43 +356,50 @@ def _writing() -> Iterator[None]:
         raise CannotWrite(f"cannot be written ({os_reason(error)})") from error
 
 
-def _most_stored(raw_size: int) -> int:
-    """Bytes that so many come to when they cannot be compressed, generously."""
+def _max_stored(raw_size: int) -> int:
+    """Return more bytes than ``raw_size`` bytes of incompressible data take."""
     return raw_size + (raw_size >> 7) + 1024
 
 
 def _decompress(name: str, stored: bytes, raw_size: int) -> bytes:
     try:
-        # Where a frame tells its size, zstandard allocates that, whatever the limit.
+        # zstandard allocates the size that a frame states, whatever max_output_size is.
         if zstandard.frame_content_size(stored) != raw_size:
-            raise BadCapsule(f"is damaged: its {name} has not the size announced")
+            raise corrupt(f"{name} does not decompress to its declared size")
         return zstandard.ZstdDecompressor().decompress(
             stored, max_output_size=raw_size, allow_extra_data=False
         )
     except (zstandard.ZstdError, ValueError, MemoryError) as error:
-        raise BadCapsule(f"is damaged: its {name} cannot be decompressed") from error
+        raise corrupt(f"{name} cannot be decompressed") from error
 
 
-def _read_sections(found: Any, end: int) -> dict[str, Section]:
-    """Where the sections are: somewhere between the header and the manifest at ``end``."""
-    sections = {}
+def _parse(name: str, data: bytes) -> dict[str, Any]:
     try:
-        if not isinstance(found, dict) or len(found) > 64:
-            raise BadTypes("no sections")
-        for name, place in found.items():
-            if not isinstance(place, dict):
-                raise BadTypes("no section")
-            sections[as_text(name)] = Section(
-                offset=as_integer(place.get("offset"), end, _HEADER.size),
-                size=as_integer(place.get("size"), end),
-                raw_size=as_integer(place.get("raw_size"), 1 << 62),
-                sha256=as_text(place.get("sha256")),
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise corrupt(f"{name} is not valid JSON") from error
+    if not isinstance(value, dict):
+        raise corrupt(f"{name} is not a JSON object")
+    return value
+
+
+def _read_sections(table: Any, end: int) -> dict[str, Section]:
+    """Return the sections, which lie between the header and the manifest at ``end``."""
+    try:
+        if not isinstance(table, dict) or len(table) > _MAX_SECTIONS:
+            raise BadTypes("the table of sections is missing or too long")
+        sections = {
+            as_text(name): Section(
+                offset=as_integer(row.get("offset"), end, _HEADER.size),
+                size=as_integer(row.get("size"), end),
+                raw_size=as_integer(row.get("raw_size"), 1 << 62),
+                sha256=as_text(row.get("sha256")),
             )
-    except BadTypes as error:
-        raise BadCapsule("is damaged: its list of sections is of the wrong form") from error
-    places = sorted(
-        (section.offset, section.offset + section.size) for section in sections.values()
-    )
-    if any(after[0] < before[1] for before, after in pairwise([*places, (end, end)])):
-        raise BadCapsule("is damaged: its sections overlap")
+            for name, row in table.items()
+        }
+    except (BadTypes, AttributeError) as error:
+        raise corrupt("the table of sections is invalid") from error
+    spans = sorted((section.offset, section.offset + section.size) for section in sections.values())
+    if any(after[0] < before[1] for before, after in pairwise([*spans, (end, end)])):
+        raise corrupt("sections overlap")
     return sections

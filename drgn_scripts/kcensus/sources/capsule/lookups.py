@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a recorded program was asked for besides memory, and what the answers were."""
+"""The lookups of a recorded program (types, objects, symbols, modules) and their answers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from kcensus.sources.capsule.typetable import (
 
 @dataclass
 class Lookups:
-    """All lookups with their answers. That something was *not* found is an answer, too."""
+    """All lookups with their answers, including that something was *not* found."""
 
     types: dict[TypeKey, Ref | None] = field(default_factory=dict)
     objects: dict[ObjectKey, ObjectData | None] = field(default_factory=dict)
     symbols: dict[SymbolKey, list[drgn.Symbol]] = field(default_factory=dict)
     modules: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
-    """Sentences about missing debug info, by the modules that were asked for."""
+    """Sentences about missing debug info, by requested modules."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON; resolves the members of types that were used."""
+        """Return the lookups as JSON; resolves the members of used types."""
         refs = [ref for ref in self.types.values() if ref]
-        refs += [found.ref for found in self.objects.values() if found]
+        refs += [data.ref for data in self.objects.values() if data]
         complete([ref.node for ref in refs])
         table = Writer()
         document: dict[str, Any] = {
@@ -43,58 +43,58 @@ class Lookups:
                 [*key, None if ref is None else table.use(ref)] for key, ref in self.types.items()
             ],
             "object_lookups": [
-                [*key, None if found is None else _object_json(found, table)]
-                for key, found in self.objects.items()
+                [*key, None if data is None else _object_json(data, table)]
+                for key, data in self.objects.items()
             ],
             "symbol_lookups": [
-                [*key, [_symbol_json(symbol) for symbol in found]]
-                for key, found in self.symbols.items()
+                [*key, [_symbol_json(symbol) for symbol in symbols]]
+                for key, symbols in self.symbols.items()
             ],
-            "modules": [[list(names), said] for names, said in self.modules.items()],
+            "modules": [[list(names), sentences] for names, sentences in self.modules.items()],
         }
         return {**document, "types": table.finish()}
 
     @staticmethod
     def from_json(document: dict[str, Any], lacking: Callable[[str], Exception]) -> Lookups:
-        """The lookups of an untrusted capsule.
+        """Return the lookups of an untrusted capsule.
 
-        :param lacking: makes the error for a type that was not recorded
-        :raises BadTypes: they are of the wrong form
+        :param lacking: returns the error for a type that was not recorded
+        :raises BadTypes: they are invalid
         """
         table = Reader(document.get("types"), lacking)
         lookups = Lookups()
         for row in as_list(document.get("type_lookups")):
             kind, name, filename, use = _exactly(row, 4)
             key = TypeKey(as_text(kind), as_text(name), _optional_text(filename))
-            lookups.types[key] = None if use is None else _found_type(key, table.ref(use))
+            lookups.types[key] = None if use is None else _checked(key, table.ref(use))
         for row in as_list(document.get("object_lookups")):
-            name, flags, filename, found = _exactly(row, 4)
-            where = ObjectKey(as_text(name), as_integer(flags, 255), _optional_text(filename))
-            lookups.objects[where] = None if found is None else _object(found, table)
+            name, flags, filename, data = _exactly(row, 4)
+            object_key = ObjectKey(as_text(name), as_integer(flags, 255), _optional_text(filename))
+            lookups.objects[object_key] = None if data is None else _object(data, table)
         for row in as_list(document.get("symbol_lookups")):
             name, address, one, symbols = _exactly(row, 4)
-            address = None if address is None else as_integer(address, _HIGHEST)
-            asked = SymbolKey(_optional_text(name), address, bool(one))
-            lookups.symbols[asked] = [_symbol(symbol) for symbol in as_list(symbols)]
+            address = None if address is None else as_integer(address, _MAX_ADDRESS)
+            symbol_key = SymbolKey(_optional_text(name), address, bool(one))
+            lookups.symbols[symbol_key] = [_symbol(symbol) for symbol in as_list(symbols)]
         for row in as_list(document.get("modules")):
-            names, said = _exactly(row, 2)
+            names, sentences = _exactly(row, 2)
             modules = tuple(as_text(name) for name in as_list(names))
-            lookups.modules[modules] = [as_text(sentence) for sentence in as_list(said)]
+            lookups.modules[modules] = [as_text(sentence) for sentence in as_list(sentences)]
         return lookups
 
 
-_HIGHEST = (1 << 64) - 1
+_MAX_ADDRESS = (1 << 64) - 1
 
 
-def _found_type(key: TypeKey, ref: Ref) -> Ref:
+def _checked(key: TypeKey, ref: Ref) -> Ref:
     if ref.node.kind.name.lower() != key.kind or ref.qualifiers:
-        raise BadTypes("a type is not of the kind that was looked up")
+        raise BadTypes("a type has another kind than its lookup")
     return ref
 
 
 def _exactly(row: Any, length: int) -> list[Any]:
     if len(as_list(row)) != length:
-        raise BadTypes("a lookup is of the wrong form")
+        raise BadTypes("a lookup has the wrong number of fields")
     return list(row)
 
 
@@ -102,24 +102,24 @@ def _optional_text(value: Any) -> str | None:
     return None if value is None else as_text(value)
 
 
-def _object_json(found: ObjectData, table: Writer) -> list[Any]:
-    value = None if found.value is None else found.value.hex()
-    return [table.use(found.ref), found.address, value]
+def _object_json(data: ObjectData, table: Writer) -> list[Any]:
+    value = None if data.value is None else data.value.hex()
+    return [table.use(data.ref), data.address, value]
 
 
-def _object(found: Any, table: Reader) -> ObjectData:
-    use, address, value = _exactly(found, 3)
-    if address is not None:
-        return ObjectData(table.ref(use), as_integer(address, _HIGHEST))
-    if value is None:
-        return ObjectData(table.ref(use))
+def _object(row: Any, table: Reader) -> ObjectData:
+    use, address, value = _exactly(row, 3)
     ref = table.ref(use)
+    if address is not None:
+        return ObjectData(ref, as_integer(address, _MAX_ADDRESS))
+    if value is None:
+        return ObjectData(ref)
     try:
         data = bytes.fromhex(as_text(value))
     except ValueError as error:
         raise BadTypes("a value is not hexadecimal") from error
     if table.size_of(ref) != len(data):
-        raise BadTypes("a value is not as long as its type")
+        raise BadTypes("a value and its type differ in size")
     return ObjectData(ref, value=data)
 
 
@@ -132,10 +132,10 @@ def _symbol(row: Any) -> drgn.Symbol:
     try:
         return drgn.Symbol(
             as_text(name),
-            as_integer(address, _HIGHEST),
-            as_integer(size, _HIGHEST),
+            as_integer(address, _MAX_ADDRESS),
+            as_integer(size, _MAX_ADDRESS),
             drgn.SymbolBinding[as_text(binding)],
             drgn.SymbolKind[as_text(kind)],
         )
     except KeyError as error:
-        raise BadTypes("a symbol is of an unknown kind") from error
+        raise BadTypes("a symbol has an unknown binding or kind") from error

@@ -11,14 +11,14 @@ import numpy as np
 from kcensus.sources.capsule.container import BLOCK_PAGES, Reader
 from kcensus.sources.faults import REASONS, UNRECORDED
 
-_CACHED_BYTES = 64 << 20
+_MAX_CACHED_BYTES = 64 << 20
 
 
 class PageStore:
     """Reads physical memory from a capsule.
 
     :param page_size: bytes; a power of two
-    :raises BadCapsule: the index of pages is damaged
+    :raises BadCapsule: the index of pages is corrupt
     """
 
     def __init__(self, reader: Reader, page_size: int) -> None:
@@ -26,19 +26,19 @@ class PageStore:
         self._size = page_size
         stored = np.where(index.status == 0, index.pages, 0)
         self._position = np.concatenate([[0], np.cumsum(stored)])
-        """How many pages are stored before those of each run."""
-        self._block = functools.lru_cache(_CACHED_BYTES // (BLOCK_PAGES * page_size))(
+        """Position of the first page of each run among the stored pages."""
+        self._block = functools.lru_cache(_MAX_CACHED_BYTES // (BLOCK_PAGES * page_size))(
             functools.partial(reader.block, index, page_size=page_size)
         )
 
     def read(self, address: int, count: int) -> bytes:
-        """Read physical memory.
+        """Return physical memory.
 
-        :raises drgn.FaultError: a page is not there, for one of ``REASONS``
-        :raises BadCapsule: the pages are damaged
+        :raises drgn.FaultError: a page is not in the capsule, for one of ``REASONS``
+        :raises BadCapsule: the pages are corrupt
         """
         size = self._size
-        parts = []
+        pieces = []
         end = address + count
         while address < end:
             frame, within = divmod(address, size)
@@ -47,17 +47,18 @@ class PageStore:
             pages = min(pages, BLOCK_PAGES - page)
             length = min(pages * size - within, end - address)
             start = page * size + within
-            parts.append(self._block(block)[start : start + length])
+            pieces.append(self._block(block)[start : start + length])
             address += length
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _locate(self, frame: int) -> tuple[int, int]:
-        """Where among the stored pages ``frame`` is, and how many follow on it, itself included."""
+        """Return the position of ``frame`` among the stored pages, and how many pages of its run
+        begin there."""
         index = self._index
         run = int(np.searchsorted(index.first, frame, side="right")) - 1
-        into = frame - int(index.first[run]) if run >= 0 else 0
-        if run < 0 or into >= index.pages[run]:
+        offset = frame - int(index.first[run]) if run >= 0 else 0
+        if run < 0 or offset >= index.pages[run]:
             raise drgn.FaultError(UNRECORDED, frame * self._size)
         if status := int(index.status[run]):
             raise drgn.FaultError(REASONS[status - 1], frame * self._size)
-        return int(self._position[run]) + into, int(index.pages[run]) - into
+        return int(self._position[run]) + offset, int(index.pages[run]) - offset

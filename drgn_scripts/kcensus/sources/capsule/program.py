@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A program whose memory and types come from somewhere else.
+"""A drgn program whose memory, types, objects and symbols come from callbacks.
 
-The program that records a capsule and the one that replays it are put together here in the same
-way, so that whatever drgn looks up for itself in the one, it also looks up in the other.
+The program that records a capsule and the one that replays it are assembled in the same way, so
+that drgn's own lookups are the same in both.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class SymbolKey(NamedTuple):
     name: str | None
     address: int | None
     one: bool
-    """Whether the best match is wanted, or all."""
+    """Whether to return only the best match."""
 
 
 class ObjectData(NamedTuple):
-    """What was found: an address, a value, or neither, if the compiler left nothing."""
+    """An object: an address, a value, or neither if the compiler optimized it out."""
 
     ref: Ref
     address: int | None = None
@@ -52,7 +52,7 @@ class ObjectData(NamedTuple):
 
 
 class Source(Protocol):
-    """Where a program gets what it is asked for. Each method may raise
+    """Answers the lookups of a program. Each method may raise
     :class:`~kcensus.sources.capsule.types.NotRecorded`."""
 
     def find_type(self, key: TypeKey) -> Ref | None: ...
@@ -62,25 +62,25 @@ class Source(Protocol):
     def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]: ...
 
     def read(self, address: int, count: int) -> bytes:
-        """Physical memory; raises :class:`drgn.FaultError`."""
+        """Return physical memory; raises :class:`drgn.FaultError`."""
         ...
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a program has to know before anything can be looked up."""
+    """What a program needs before any lookup."""
 
     arch: str
     """Name of the :class:`drgn.Architecture`."""
     vmcoreinfo: bytes
     memory_bytes: int
-    """Where physical memory ends."""
+    """End of physical memory."""
     direct_map: int
     """Virtual address of physical address 0."""
 
 
 def assemble(machine: Machine, source: Source) -> drgn.Program:
-    """A program of a Linux kernel that gets everything from ``source``."""
+    """Return a program for a Linux kernel that reads from ``source``."""
     prog = drgn.Program(
         drgn.Platform(drgn.Architecture[machine.arch]), vmcoreinfo=machine.vmcoreinfo
     )
@@ -89,8 +89,8 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     def read_physical(address: int, count: int, offset: int, physical: bool) -> bytes:
         return source.read(offset, count)
 
-    # Virtual addresses are translated through the kernel's page tables, which drgn reads from
-    # here. The direct map is spared the detour, and so needs no page tables.
+    # drgn translates virtual addresses with page tables that it reads from physical memory. The
+    # direct map has its own segment, so that it needs no page tables.
     prog.add_memory_segment(0, machine.memory_bytes, read_physical, physical=True)
     prog.add_memory_segment(machine.direct_map, machine.memory_bytes, read_physical)
 
@@ -107,13 +107,13 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     def find_object(
         prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
     ) -> drgn.Object | None:
-        found = source.find_object(ObjectKey(name, flags.value, filename))
-        if found is None:
+        data = source.find_object(ObjectKey(name, flags.value, filename))
+        if data is None:
             return None
-        type_ = build(prog, found.ref)
-        if found.value is not None:
-            return drgn.Object.from_bytes_(prog, type_, found.value)
-        return drgn.Object(prog, type_, address=found.address)
+        type_ = build(prog, data.ref)
+        if data.value is not None:
+            return drgn.Object.from_bytes_(prog, type_, data.value)
+        return drgn.Object(prog, type_, address=data.address)
 
     def find_symbols(
         prog: drgn.Program, name: str | None, address: int | None, one: bool

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Records what is read from a target, and writes it as a capsule."""
+"""Record what is read from a target, and write it as a capsule."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from kcensus.sources.faults import REASONS, reason
 from kcensus.sources.model import Target
 
 Scrub = Callable[[int, bytearray], None]
-"""Changes pages before they are written: given the first page frame and the pages."""
+"""Changes pages in place before they are written: (first page frame, pages)."""
 
 _READ_PAGES = 4 * BLOCK_PAGES
 _PREFIXES = {kind.name.lower(): word + " " for kind, word in KEYWORDS.items()}
 
 
 class Recorder:
-    """A target that remembers what it was asked for.
+    """Records all reads and lookups of a target.
 
-    :param target: a dump; what a live kernel holds would change before it is written
+    :param target: a dump; the memory of a live kernel would change before it is written
     """
 
     def __init__(self, target: Target) -> None:
@@ -57,50 +57,48 @@ class Recorder:
             memory_bytes=frames * self.page_size,
             direct_map=int(pfn_to_virt(prog, 0)),
         )
-        # Shared with forked workers, and as sparse as what is read.
+        # Shared with forked workers, and allocated only where it is written.
         self._touched = mmap.mmap(-1, max(frames, 1))
         self._modules = target.modules
         self.target = replace(
             target,
             prog=assemble(self.machine, self),
-            # What a worker looks up would be lost with it.
+            # The lookups of a worker would be lost.
             shareable=False,
             modules=self,
         )
-        """Runs analyses as the original does."""
+        """The recorded target; analyses run on it as on the original."""
 
-    # What target.capsule.program.Source asks for
+    # The methods of kcensus.sources.capsule.program.Source
 
     def find_type(self, key: TypeKey) -> Ref | None:
         if key not in self._lookups.types:
             query = _PREFIXES.get(key.kind, "") + key.name
             try:
-                found = self._types.ref(self._prog.type(query, key.filename))
+                ref: Ref | None = self._types.ref(self._prog.type(query, key.filename))
             except (LookupError, SyntaxError):
-                found = None
-            if found and found.node.kind.name.lower() != key.kind:
-                found = None
-            self._lookups.types[key] = found
+                ref = None
+            if ref and ref.node.kind.name.lower() != key.kind:
+                ref = None
+            self._lookups.types[key] = ref
         return self._lookups.types[key]
 
     def find_object(self, key: ObjectKey) -> ObjectData | None:
         if key not in self._lookups.objects:
-            flags = drgn.FindObjectFlags(key.flags)
-            try:
-                found = self._prog.object(key.name, flags, key.filename)
-            except LookupError:
-                self._lookups.objects[key] = None
-            else:
-                self._lookups.objects[key] = self._object(found)
+            self._lookups.objects[key] = self._object(key)
         return self._lookups.objects[key]
 
-    def _object(self, found: drgn.Object) -> ObjectData:
-        ref = self._types.ref(found.type_)
-        if found.absent_:
+    def _object(self, key: ObjectKey) -> ObjectData | None:
+        try:
+            value = self._prog.object(key.name, drgn.FindObjectFlags(key.flags), key.filename)
+        except LookupError:
+            return None
+        ref = self._types.ref(value.type_)
+        if value.absent_:
             return ObjectData(ref)
-        if found.address_ is not None:
-            return ObjectData(ref, address=found.address_)
-        return ObjectData(ref, value=found.to_bytes_())
+        if value.address_ is not None:
+            return ObjectData(ref, address=value.address_)
+        return ObjectData(ref, value=value.to_bytes_())
 
     def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
         if key not in self._lookups.symbols:
@@ -126,9 +124,9 @@ class Recorder:
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""
-        said = self._modules.need_modules(*names) if self._modules else []
-        self._lookups.modules[names] = said
-        return said
+        sentences = self._modules.need_modules(*names) if self._modules else []
+        self._lookups.modules[names] = sentences
+        return sentences
 
     def places(self) -> list[tuple[str, str]]:
         """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
@@ -138,12 +136,12 @@ class Recorder:
 
     @property
     def pages(self) -> int:
-        """Pages asked for so far."""
+        """Pages read so far."""
         return int(np.count_nonzero(self.touched))
 
     @property
     def touched(self) -> npt.NDArray[np.bool_]:
-        """Per page frame, whether it was asked for; keeps changing with each read."""
+        """Whether each page frame was read; a view that changes with each read."""
         return np.frombuffer(self._touched, np.bool_)
 
     def write(
@@ -155,15 +153,16 @@ class Recorder:
         progress: Progress,
         scrub: Scrub | None = None,
     ) -> dict[str, int]:
-        """Write all that was recorded.
+        """Write the recording as a capsule.
 
-        :param manifest: what to tell of it besides
-        :param level: of compression
-        :param scrub: changes pages on their way
-        :return: how many pages were stored, and how many could not be read
+        :param manifest: further keys of the manifest
+        :param level: zstd compression level
+        :param scrub: changes pages before they are written
+        :return: numbers of pages: ``stored`` and ``unreadable``
+        :raises CannotWrite: the capsule cannot be written, or a reader would refuse it
         """
         with Writer(path, level) as writer:
-            document = self._lookups.to_json()  # may look up, and so read, still more
+            document = self._lookups.to_json()  # may look up more, and so read more pages
             _check(document)
             frames = np.flatnonzero(self.touched)
             status = np.zeros(len(frames), np.uint32)
@@ -190,16 +189,15 @@ class Recorder:
         advance: Callable[[int], None],
         scrub: Scrub | None,
     ) -> Iterator[bytes]:
-        """The readable ones of the page frames, as they lie in memory; notes the others."""
+        """Yield the content of readable page frames; note the others in ``status``."""
         breaks = np.flatnonzero(np.diff(frames) != 1) + 1
         for run in np.split(np.arange(len(frames)), breaks):
             for start in range(0, len(run), _READ_PAGES):
-                part = run[start : start + _READ_PAGES]
-                if len(part):
-                    yield from self._read_pages(
-                        int(frames[part[0]]), status[part[0] : part[-1] + 1], scrub
-                    )
-                    advance(len(part))
+                rows = run[start : start + _READ_PAGES]
+                yield from self._read_pages(
+                    int(frames[rows[0]]), status[rows[0] : rows[-1] + 1], scrub
+                )
+                advance(len(rows))
 
     def _read_pages(
         self, frame: int, status: npt.NDArray[np.uint32], scrub: Scrub | None
@@ -222,19 +220,21 @@ class Recorder:
 
 
 def _check(document: dict[str, Any]) -> None:
-    """Refuse to write what nobody could read.
+    """Refuse to write a capsule that a reader would refuse.
 
-    :raises CannotWrite: a type is larger or stranger than a reader takes
+    :raises CannotWrite: a type exceeds the limits of a reader
     """
     try:
-        # As JSON has it: tuples become lists.
+        # A round trip, because JSON turns tuples into lists.
         Lookups.from_json(json.loads(json.dumps(document)), NotRecorded)
     except BadTypes as error:
-        raise CannotWrite(f"cannot hold the types of this kernel: {error}") from error
+        raise CannotWrite(
+            f"cannot be written: a type of this kernel is not supported: {error}"
+        ) from error
 
 
 def _blocks(chunks: Iterator[bytes], page_size: int) -> Iterator[bytes]:
-    """The same bytes in blocks of equal length, but the last."""
+    """Yield the bytes of ``chunks`` in blocks of equal length; the last one may be shorter."""
     size = BLOCK_PAGES * page_size
     pending: list[bytes] = []
     held = 0
@@ -252,16 +252,10 @@ def _blocks(chunks: Iterator[bytes], page_size: int) -> Iterator[bytes]:
 
 
 def _runs(frames: npt.NDArray[np.int64], status: npt.NDArray[np.uint32]) -> npt.NDArray[Any]:
-    """Page frames with their status as runs of :data:`RUN`."""
-    starts = (
-        np.flatnonzero(
-            np.concatenate(
-                [[True], (np.diff(frames) != 1) | (np.diff(status.astype(np.int64)) != 0)]
-            )
-        )
-        if len(frames)
-        else np.zeros(0, np.int64)
-    )
+    """Return page frames and their status as an array of :data:`RUN`."""
+    begins = np.ones(len(frames), np.bool_)
+    begins[1:] = (np.diff(frames) != 1) | (status[1:] != status[:-1])
+    starts = np.flatnonzero(begins)
     runs = np.zeros(len(starts), RUN)
     runs["first"] = frames[starts]
     runs["pages"] = np.diff(np.append(starts, len(frames)))

@@ -2,10 +2,9 @@
 """Types as data: taken from a program with debug info, rebuilt in a program without.
 
 A :class:`Node` describes one type. Pointers lead from any type to nearly all others, so the types
-of members are resolved only when somebody asks for them: from the debug info while a capsule is
-recorded, from the capsule later. What nobody asked for is not in a capsule, and asking for it
-there raises :class:`NotRecorded`. That a struct has *no* such member is always known, since the
-names of all members are.
+of members are resolved only when they are used: from the debug info while a capsule is recorded,
+from the capsule later. A capsule lacks unused types, and raises :class:`NotRecorded` for them. It
+has the names of all members, so the *absence* of a member is always known.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ KEYWORDS = {
     TypeKind.CLASS: "class",
     TypeKind.ENUM: "enum",
 }
-"""What stands before a type's name in C."""
+"""The keyword before a tag in C."""
 COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)
 SCALARS = (TypeKind.INT, TypeKind.BOOL, TypeKind.FLOAT)
 REFERRING = (TypeKind.POINTER, TypeKind.TYPEDEF, TypeKind.ARRAY)
 
 
 class NotRecorded(Exception):
-    """A capsule lacks something; the message says what, as in ``struct dentry``."""
+    """A capsule lacks a type, object or symbol; the message names it."""
 
 
 class Ref(NamedTuple):
@@ -42,7 +41,7 @@ class Ref(NamedTuple):
 
 
 class MemberType(NamedTuple):
-    """What a member is."""
+    """The type of a member."""
 
     ref: Ref
     bits: int | None = None
@@ -56,11 +55,11 @@ class Member:
     name: str | None
     bit_offset: int
     resolve: Callable[[], MemberType]
-    """Finds the type; raises :class:`NotRecorded`."""
+    """Returns the type; raises :class:`NotRecorded`."""
     resolved: MemberType | None = None
 
     def type(self) -> MemberType:
-        """The type, found at most once."""
+        """Return the type, resolved once."""
         if self.resolved is None:
             self.resolved = self.resolve()
         return self.resolved
@@ -74,12 +73,12 @@ class Node:
     name: str | None = None
     """Name or tag."""
     size: int | None = None
-    """Bytes; None where the kind has no size of its own, or the type is incomplete."""
+    """Bytes; None if the type is incomplete or its kind has no size."""
     signed: bool = False
     byteorder: str | None = None
     """``little`` or ``big``, for scalars and pointers."""
     ref: Ref | None = None
-    """The aliased, element, referenced, or compatible integer type."""
+    """The aliased, element, referenced or underlying integer type."""
     length: int | None = None
     """Elements of an array."""
     members: list[Member] = field(default_factory=list)
@@ -88,22 +87,22 @@ class Node:
 
     @property
     def touched(self) -> bool:
-        """Whether somebody asked for the type of a member."""
+        """Whether the type of a member was used."""
         return any(member.resolved is not None for member in self.members)
 
 
 class Interner:
-    """Makes nodes of the types of a program with debug info, one for each distinct type.
+    """Makes one node for each distinct type of a program with debug info.
 
-    drgn does not tell whether two types are one, so what they are made of decides: for a struct
-    its tag, size, and the names and places of its members. Untagged ones are never the same.
+    drgn cannot tell whether two types are the same, so their content decides: for a struct its
+    tag, its size, and the names and offsets of its members. Untagged structs are always distinct.
     """
 
     def __init__(self) -> None:
         self._nodes: dict[Any, Node] = {}
 
     def ref(self, type_: drgn.Type) -> Ref:
-        """A use of ``type_`` with its qualifiers."""
+        """Return ``type_`` with its qualifiers."""
         return Ref(self._node(type_), type_.qualifiers.value)
 
     def _node(self, type_: drgn.Type) -> Node:
@@ -127,7 +126,7 @@ class Interner:
             node.name = type_.name
         elif kind == TypeKind.ARRAY:
             node.length = type_.length
-        # Left out of a function: its parameters. They are nothing that lies in memory.
+        # Parameters of functions are left out, because they are not in memory.
         if kind in REFERRING:
             node.ref = self.ref(type_.type)
         key = (
@@ -157,10 +156,9 @@ class Interner:
 
 
 def build(prog: drgn.Program, ref: Ref) -> drgn.Type:
-    """The type in ``prog`` that ``ref`` describes; members stay unresolved until they are used.
+    """Return the type in ``prog`` that ``ref`` describes; members are resolved on use.
 
-    Recursion ends at structs, so a cycle that no struct breaks would not: who makes nodes of
-    untrusted data has to exclude it.
+    Recursion ends at structs. The maker of nodes from untrusted data must rule out other cycles.
     """
     node = ref.node
     if node.built is None:

@@ -2,8 +2,8 @@
 """A table of types in a capsule: JSON arrays that refer to each other by their index.
 
 Each row is ``[kind, ...]``; FORMAT.md lists them. A use of a type is its index, or
-``[index, qualifiers]``. All but members refer to rows that stand before them, so that no type can
-contain itself; a member whose type was not recorded has none.
+``[index, qualifiers]``. Only members may refer to later rows, so no other type can contain itself.
+A member whose type was not recorded has no use.
 """
 
 from __future__ import annotations
@@ -25,25 +25,23 @@ from kcensus.sources.capsule.types import (
 
 _KINDS = {kind.name.lower(): kind for kind in TypeKind}
 _QUALIFIERS = sum(qualifier.value for qualifier in Qualifiers)
-_MOST_NESTED = 64
-"""Pointers to pointers, arrays of arrays, aliases of aliases: real ones have less than ten."""
-_MOST_INSIDE = 1 << 16
-"""Members of a struct with all that lies inside of them, which drgn goes through one by one; a
-real ``struct task_struct`` has a thousand."""
-_MOST_BYTES = _MOST_VALUES = 1 << 22
-"""Size of a type, and numbers and structs in a value of it, which Python may have to hold all."""
+_MAX_NESTED = 64
+"""Levels of pointers, arrays, aliases and structs; real types have fewer than ten."""
+_MAX_MEMBERS = 1 << 16
+"""Members of a struct including nested ones, over which drgn loops; ``struct task_struct`` has a
+thousand."""
+_MAX_BYTES = _MAX_VALUES = 1 << 22
+"""Size of a type, and numbers and structs in a value of it, which may all become Python
+objects."""
 
 
 class BadTypes(ValueError):
-    """The rows describe no types."""
+    """Data from a capsule is invalid; the message says how, without naming the capsule."""
 
 
 def complete(roots: Sequence[Node]) -> None:
-    """Resolve what belongs to a type that somebody asked for.
-
-    Those are all members of a struct of which one was used, and all that lies inside of it, but
-    not what its pointers lead to.
-    """
+    """Resolve all members of the structs of which one member was used, and the types nested in
+    them, but not the types that pointers lead to."""
     pending, seen = list(roots), set()
     while pending:
         node = pending.pop()
@@ -58,20 +56,20 @@ def complete(roots: Sequence[Node]) -> None:
 
 
 class Writer:
-    """Collects types and writes each once."""
+    """Collects the rows of types, each once."""
 
     def __init__(self) -> None:
         self.rows: list[list[Any]] = []
         self._index: dict[int, int] = {}
-        self._nodes: list[Node] = []  # keeps the id() of what is indexed unique
+        self._nodes: list[Node] = []  # keeps nodes alive, so that their id() stays unique
 
     def use(self, ref: Ref) -> Any:
-        """How a row refers to ``ref``, whose row is added if it is new."""
+        """Return how a row refers to ``ref``; adds the row of a new type."""
         index = self._add(ref.node)
         return [index, ref.qualifiers] if ref.qualifiers else index
 
     def finish(self) -> list[list[Any]]:
-        """All rows, with the members of structs, which are filled in last."""
+        """Return all rows; fills in the members of structs."""
         position = 0
         while position < len(self._nodes):  # resolving members adds nodes
             node = self._nodes[position]
@@ -82,13 +80,11 @@ class Writer:
         return self.rows
 
     def _member(self, member: Member) -> list[Any]:
-        found: list[Any] = [member.name, member.bit_offset]
+        row: list[Any] = [member.name, member.bit_offset]
         if member.resolved is not None:
             ref, bits = member.resolved
-            found.append(self.use(ref))
-            if bits is not None:
-                found.append(bits)
-        return found
+            row += [self.use(ref)] if bits is None else [self.use(ref), bits]
+        return row
 
     def _add(self, node: Node) -> int:
         if id(node) in self._index:
@@ -117,11 +113,11 @@ class Writer:
 
 
 class Reader:
-    """Makes nodes of untrusted rows.
+    """Makes nodes from untrusted rows.
 
-    :param rows: the table
-    :param lacking: makes the error for the type of a member that was not recorded
-    :raises BadTypes: it is none
+    :param rows: the type table
+    :param lacking: returns the error for the type of a member that was not recorded
+    :raises BadTypes: the table is invalid
     """
 
     def __init__(self, rows: Any, lacking: Callable[[str], Exception]) -> None:
@@ -133,26 +129,26 @@ class Reader:
             word = as_list(row, 1)[0]
             kind = _KINDS.get(word) if isinstance(word, str) else None
             if kind is None:
-                raise BadTypes("a type is of an unknown kind")
+                raise BadTypes("a type has an unknown kind")
             depth, node = self._read(kind, row)
-            if depth > _MOST_NESTED:
+            if depth > _MAX_NESTED:
                 raise BadTypes("types are nested too deeply")
             self._nodes.append(node)
             self._depth.append(depth)
             if kind in COMPOUND and node.size is not None:
                 members.append((node, as_list(as_list(row, 4)[3])))
-        # Members may be of types that stand further down.
-        for node, found in members:
-            node.members = [self._member(node, as_list(member, 2)) for member in found]
+        # Last, because members may have types of later rows.
+        for node, member_rows in members:
+            node.members = [self._member(node, as_list(member, 2)) for member in member_rows]
         extents: dict[int, Extent] = {}
         for node in self._nodes:
             _measure(node, extents)
         self._extents = extents
 
     def ref(self, use: Any) -> Ref:
-        """The type that ``use`` refers to, among the rows read so far.
+        """Return the type that ``use`` refers to, among the rows read so far.
 
-        :raises BadTypes: there is none
+        :raises BadTypes: there is no such row
         """
         index, qualifiers = as_list(use, 2)[:2] if isinstance(use, list) else (use, 0)
         return Ref(
@@ -161,27 +157,27 @@ class Reader:
         )
 
     def size_of(self, ref: Ref) -> int | None:
-        """Bytes of a value; None if it has no size."""
+        """Return the bytes of a value; None if it has no size."""
         return self._extents[id(ref.node)].size
 
     def _earlier(self, use: Any) -> tuple[int, Ref]:
-        """How deeply what refers to ``use`` nests, and the type."""
+        """Return the nesting depth of a type that refers to ``use``, and the type of ``use``."""
         ref = self.ref(use)
         index = use[0] if isinstance(use, list) else use
         return self._depth[index] + 1, ref
 
     def _read(self, kind: TypeKind, row: list[Any]) -> tuple[int, Node]:
-        """How deeply the type of a row nests, and the type, a struct without its members."""
+        """Return the nesting depth and the type of a row, a struct without its members."""
         if kind in (TypeKind.VOID, TypeKind.FUNCTION):
             return 0, Node(kind)
         if kind in COMPOUND:
             _, tag, size = as_list(row, 3)[:3]
-            size = None if size is None else as_integer(size, _MOST_BYTES)
+            size = None if size is None else as_integer(size, _MAX_BYTES)
             return 0, Node(kind, _optional(tag), size)
         if kind in SCALARS:
             _, name, size, order, *signed = as_list(row, 4)
             if as_integer(size, 16) not in _SCALAR_SIZES:
-                raise BadTypes("a number has an impossible size")
+                raise BadTypes("a scalar has an invalid size")
             return 0, Node(kind, as_text(name), size, bool(signed and signed[0]), _order(order))
         if kind == TypeKind.ENUM:
             return self._enum(row)
@@ -189,10 +185,10 @@ class Reader:
         if kind == TypeKind.POINTER:
             _, _, size, order = as_list(row, 4)[:4]
             if as_integer(size, 8) != _POINTER_SIZE:
-                raise BadTypes("a pointer has an impossible size")
+                raise BadTypes("a pointer has an invalid size")
             return depth, Node(kind, size=size, byteorder=_order(order), ref=ref)
         if kind == TypeKind.ARRAY:
-            length = None if row[2] is None else as_integer(row[2], _MOST_BYTES)
+            length = None if row[2] is None else as_integer(row[2], _MAX_BYTES)
             return depth, Node(kind, ref=ref, length=length)
         return depth, Node(kind, as_text(row[2]), ref=ref)
 
@@ -203,9 +199,9 @@ class Reader:
         depth, ref = self._earlier(row[2])
         compatible = ref.node
         if compatible.kind != TypeKind.INT or ref.qualifiers or compatible.size is None:
-            raise BadTypes("an enum is no integer")
+            raise BadTypes("the type of an enum is not an integer")
         if compatible.size > 8:
-            raise BadTypes("an enum has an impossible size")
+            raise BadTypes("an enum has an invalid size")
         bits = compatible.size * 8 - compatible.signed
         least = -(1 << bits) if compatible.signed else 0
         enumerators = []
@@ -218,25 +214,25 @@ class Reader:
         name = _optional(row[0])
         offset = as_integer(row[1], 8 * (owner.size or 0))
         bits = None if len(row) < 4 else as_integer(row[3], 64, 1)
-        found = None if len(row) < 3 else MemberType(self.ref(row[2]), bits)
-        if found is not None:
-            node = _unaliased(found.ref.node)
+        resolved = None if len(row) < 3 else MemberType(self.ref(row[2]), bits)
+        if resolved is not None:
+            node = _unaliased(resolved.ref.node)
             if name is None and (node.kind not in COMPOUND or bits is not None):
-                raise BadTypes("a member without a name has no members either")
+                raise BadTypes("an unnamed member is not a struct or union")
             if bits is None and offset % 8:
-                raise BadTypes("a member begins inside a byte")
+                raise BadTypes("a member does not begin at a byte")
             if bits is not None and (
                 node.kind not in _BIT_FIELDS
                 or bits > 8 * (node.size or 0)
                 or offset + bits > 8 * (owner.size or 0)
             ):
-                raise BadTypes("a bit field is wider than its type")
+                raise BadTypes("a bit field exceeds its type")
 
         def resolve() -> MemberType:
             label = f"the type of {owner.name or '(anonymous)'}.{name or '(anonymous)'}"
             raise self._lacking(label)
 
-        return Member(name, offset, resolve, found)
+        return Member(name, offset, resolve, resolved)
 
 
 _POINTER_SIZE = 8
@@ -251,47 +247,47 @@ def _unaliased(node: Node) -> Node:
 
 
 class Extent(NamedTuple):
-    """What a value of a type comes to."""
+    """The extent of a type and its values."""
 
     depth: int
-    """How many types lie within each other."""
-    inside: int
-    """Members, with those of what lies inside of them; an array counts as one of its elements."""
+    """Levels of nested types."""
+    members: int
+    """Members including nested ones; an array counts as one element."""
     values: int
     """Numbers and structs in a value."""
     size: int | None
-    """Bytes; None for what has no size."""
+    """Bytes; None if the type has no size."""
 
 
 def _measure(node: Node, known: dict[int, Extent], level: int = 0) -> Extent:
-    """The extent of ``node``, and of all that lies inside of it.
+    """Return the extent of ``node``; stores those of nested types in ``known``, too.
 
-    :raises BadTypes: it contains itself, is larger than anything real, or holds what it cannot
+    :raises BadTypes: the type contains itself, exceeds a limit, or has an invalid member
     """
-    if level > _MOST_NESTED:
+    if level > _MAX_NESTED:
         raise BadTypes("a type contains itself, or types are nested too deeply")
     if id(node) in known:
         return known[id(node)]
     extent = Extent(1, 0, 1, node.size)
     if node.kind in (TypeKind.TYPEDEF, TypeKind.ARRAY) and node.ref:
-        depth, inside, values, size = _measure(node.ref.node, known, level + 1)
+        depth, members, values, size = _measure(node.ref.node, known, level + 1)
         if node.kind == TypeKind.ARRAY:
-            if size is None or size * (node.length or 0) > _MOST_BYTES:
-                raise BadTypes("an array has an impossible size")
+            if size is None or size * (node.length or 0) > _MAX_BYTES:
+                raise BadTypes("an array has an invalid size")
             size = None if node.length is None else size * node.length
             values *= node.length or 0
-        extent = Extent(depth + 1, inside, values, size)
+        extent = Extent(depth + 1, members, values, size)
     elif node.members:
-        parts = [_measure_member(node, member, known, level) for member in node.members]
+        extents = [_measure_member(node, member, known, level) for member in node.members]
         extent = Extent(
-            1 + max(part.depth for part in parts),
-            len(parts) + sum(part.inside for part in parts),
-            1 + sum(part.values for part in parts),
+            1 + max(extent.depth for extent in extents),
+            len(extents) + sum(extent.members for extent in extents),
+            1 + sum(extent.values for extent in extents),
             node.size,
         )
-    if extent.depth > _MOST_NESTED:
+    if extent.depth > _MAX_NESTED:
         raise BadTypes("types are nested too deeply")
-    if extent.inside > _MOST_INSIDE or extent.values > _MOST_VALUES:
+    if extent.members > _MAX_MEMBERS or extent.values > _MAX_VALUES:
         raise BadTypes("a type has too many members")
     known[id(node)] = extent
     return extent
@@ -304,31 +300,31 @@ def _measure_member(owner: Node, member: Member, known: dict[int, Extent], level
     extent = _measure(ref.node, known, level + 1)
     size = extent.size
     if size is None:
-        # The last member may be an array without a length.
+        # Only an array without a length, as at the end of a struct, has no size.
         if _unaliased(ref.node).kind != TypeKind.ARRAY:
             raise BadTypes("a member has no size")
         size = 0
     if bits is None and member.bit_offset + 8 * size > 8 * (owner.size or 0):
-        raise BadTypes("a member reaches beyond its type")
+        raise BadTypes("a member ends beyond its type")
     return extent
 
 
 def as_list(value: Any, least: int = 0) -> list[Any]:
-    """``value``, if it is a list of at least so many; raises :class:`BadTypes`."""
+    """Return ``value`` if it is a list of at least ``least`` items; raises :class:`BadTypes`."""
     if not isinstance(value, list) or len(value) < least:
         raise BadTypes("a list is missing or too short")
     return value
 
 
 def as_integer(value: Any, most: int, least: int = 0) -> int:
-    """``value``, if it is an integer within bounds; raises :class:`BadTypes`."""
+    """Return ``value`` if it is an integer within bounds; raises :class:`BadTypes`."""
     if type(value) is not int or not least <= value <= most:
         raise BadTypes("a number is missing or out of range")
     return value
 
 
 def as_text(value: Any) -> str:
-    """``value``, if it is a string that can be a name; raises :class:`BadTypes`."""
+    """Return ``value`` if it is a printable string; raises :class:`BadTypes`."""
     if not isinstance(value, str) or "\0" in value or not value.isprintable():
         raise BadTypes("a name is missing or unprintable")
     return value
@@ -340,5 +336,5 @@ def _optional(value: Any) -> str | None:
 
 def _order(value: Any) -> str | None:
     if value not in (None, "little", "big"):
-        raise BadTypes("a byte order is neither little nor big")
+        raise BadTypes("a byte order is not 'little' or 'big'")
     return str(value) if value else None

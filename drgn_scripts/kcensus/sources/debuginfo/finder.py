@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Finds debug info: the kernel's when a target is opened, a module's when an analysis needs it.
+"""Find debug info: the kernel's when a target is opened, a module's when an analysis needs it.
 
-drgn does nearly all of it: it looks for build IDs and in the places where distributions put debug
-info, also below the directories that we add to its options. What is done here: a search for a
-vmlinux that lies elsewhere below such a directory, and sentences for what is missing. drgn keeps
-debuginfod off for kernels, since fetching one takes minutes without a sign of life; so do we.
+drgn searches by build ID and in the standard paths of distributions, also below the directories
+that are added to its options here. This module also searches these directories for a vmlinux at
+any other path, and explains what is missing. Like drgn, it does not use debuginfod for kernels,
+because the download takes minutes without progress output.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,16 +20,22 @@ import drgn
 
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.formats import elf
-from kcensus.sources.model import TargetError, kernel_release
+from kcensus.sources.model import (
+    Request,
+    Target,
+    TargetError,
+    check_platform,
+    kernel_release,
+)
 from kcensus.sources.reader import FileReader, os_error
 from kcensus.text import printable
 
-# drgn unpacks these by itself.
-_PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
-# How deep below a directory of the user's a vmlinux may lie. In a whole unpacked package it is
-# six down: usr/lib/debug/lib/modules/RELEASE/vmlinux.
-_DEPTH = 8
-_ENDLESS = ("/proc", "/sys", "/dev")
+# drgn decompresses gzip, xz, bzip2 and zstd.
+_COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
+# Folders to descend from a directory that the user passed. An unpacked package needs six:
+# usr/lib/debug/lib/modules/RELEASE/vmlinux.
+_MAX_DEPTH = 8
+_NOT_SEARCHED = ("/proc", "/sys", "/dev")
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,7 @@ class _Vmlinux:
 
 @dataclass
 class _Symbols:
-    """What the user passed with ``-s``, sorted."""
+    """What the user passed with ``-s``, by kind."""
 
     kernels: list[_Vmlinux] = field(default_factory=list)
     modules: list[Path] = field(default_factory=list)
@@ -58,7 +63,10 @@ class _Symbols:
 
 
 def _sort(paths: tuple[Path, ...]) -> _Symbols:
-    """Sort files and directories by what they are; raises TargetError for what is neither."""
+    """Sort files and directories by kind.
+
+    :raises TargetError: one of them cannot contain debug info
+    """
     symbols = _Symbols()
     for path in paths:
         if os.path.isdir(path):  # unlike Path.is_dir(), never raises
@@ -69,26 +77,28 @@ def _sort(paths: tuple[Path, ...]) -> _Symbols:
             if start.startswith(elf.MAGIC):
                 header = elf.read_header(reader)
                 if header.type == elf.ET_CORE:
-                    raise TargetError(f"{reader.name}: is a dump, not a file with debug info")
+                    raise TargetError(
+                        f"{reader.name}: is a dump, not a file with debug info; pass the vmlinux"
+                    )
                 if header.type == elf.ET_REL:
                     symbols.modules.append(path)
                 else:
-                    symbols.kernels.append(_look_at(reader, header, path))
-            elif start.startswith(_PACKED) and path.name.startswith("vmlinux"):
+                    symbols.kernels.append(_identify(reader, header, path))
+            elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
                 symbols.kernels.append(_Vmlinux(path))
-            elif start.startswith(_PACKED):
+            elif start.startswith(_COMPRESSED):
                 symbols.modules.append(path)
             elif start[514:518] == b"HdrS":
                 raise TargetError(
-                    f"{reader.name}: is a bootable kernel image, which has no debug info; pass "
-                    "the vmlinux of the same build"
+                    f"{reader.name}: is a bootable kernel image without debug info; pass the "
+                    "vmlinux of the same build"
                 )
             else:
                 raise TargetError(f"{reader.name}: is not an ELF file with debug info")
     return symbols
 
 
-def _look_at(reader: FileReader, header: elf.Header, path: Path) -> _Vmlinux:
+def _identify(reader: FileReader, header: elf.Header, path: Path) -> _Vmlinux:
     if not header.supported:
         return _Vmlinux(path, None, header.machine)
     build_id = elf.build_id(reader, header)
@@ -96,10 +106,10 @@ def _look_at(reader: FileReader, header: elf.Header, path: Path) -> _Vmlinux:
 
 
 def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
-    """Files below a directory that are called like a vmlinux and can be read."""
+    """Yield the readable files below a directory that are named like a vmlinux."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
-        if len(Path(folder).parts) - base >= _DEPTH or folder in _ENDLESS:
+        if len(Path(folder).parts) - base >= _MAX_DEPTH or folder in _NOT_SEARCHED:
             folders.clear()
         for name in sorted(files):
             if name == "vmlinux" or name.startswith(("vmlinux-", "vmlinux.")):
@@ -107,17 +117,17 @@ def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
                 try:
                     with FileReader(path) as reader:
                         if reader.read(0, 4) == elf.MAGIC:
-                            yield _look_at(reader, elf.read_header(reader), path)
+                            yield _identify(reader, elf.read_header(reader), path)
                 except TargetError:
                     continue
 
 
 class DebugInfo:
-    """The debug info of one program. See :meth:`load_kernel` and :meth:`need_modules`.
+    """The debug info of one program.
 
     :param prog: a program that is set to a kernel and has no debug info yet
-    :param symbols: files and directories of the user's, tried before any other place
-    :raises TargetError: if one of them is no place for debug info
+    :param symbols: files and directories that the user passed, tried first
+    :raises TargetError: one of them cannot contain debug info
     """
 
     def __init__(self, prog: drgn.Program, symbols: tuple[Path, ...]) -> None:
@@ -131,21 +141,21 @@ class DebugInfo:
         options.kernel_directories = own + options.kernel_directories
 
     def load_kernel(self) -> None:
-        """Load the debug info of the kernel itself, without its modules.
+        """Load the debug info of the kernel, without its modules.
 
-        :raises TargetError: if it is not found, or is of another build
+        :raises TargetError: it is not found, or belongs to another build
         """
-        found = list(self._symbols.kernels)
-        self._try(found)
+        tried = list(self._symbols.kernels)
+        self._try(tried)
         for directory in self._symbols.directories:
             for candidate in _vmlinux_below(directory):
                 if not self._missing():
                     break
-                found.append(candidate)
+                tried.append(candidate)
                 if self._build_id in (None, candidate.build_id):
                     self._try([candidate])
         if self._missing():
-            raise TargetError(self._why_missing(found))
+            raise TargetError(self._why_missing(tried))
         self._check_symbols_fit()
 
     def _try(self, files: list[_Vmlinux]) -> None:
@@ -169,46 +179,48 @@ class DebugInfo:
             return True
         return bool(module.wants_debug_file())
 
-    def _why_missing(self, found: list[_Vmlinux]) -> str:
+    def _why_missing(self, tried: list[_Vmlinux]) -> str:
         release = printable(self._release)
-        for file in found:
+        for file in tried:
             if file.build_id is not None and file.build_id == self._build_id:
                 return (
-                    f"{file}: is of the right build but was stripped of its debug info; pass the "
-                    "vmlinux from the package with debug info"
+                    f"{file}: belongs to this build, but its debug info was stripped; pass the "
+                    "vmlinux from the debug info package"
                 )
-        # One file must be what the user meant; many in a directory say nothing about it.
-        if self._symbols.kernels or len(found) == 1:
+        # A single file is the one that the user meant; one of many in a directory is not.
+        if self._symbols.kernels or len(tried) == 1:
             wanted = f"build ID {self._build_id}" if self._build_id else "no build ID recorded"
             return (
-                f"{found[0]}: does not belong to this kernel, {release} ({wanted}); pass the "
+                f"{tried[0]}: does not belong to this kernel, {release} ({wanted}); pass the "
                 "vmlinux of exactly that build"
             )
         return packages.missing_kernel(self._release, self._build_id)
 
     def _check_symbols_fit(self) -> None:
-        """Hold the symbols against memory, where there was no build ID to compare.
+        """Compare the symbols with memory if there is no build ID to compare.
 
-        Kernels before 5.9 do not note their build ID (commit 0935288c6e00 "kdump: append kernel
-        build-id string to VMCOREINFO"), so drgn takes any vmlinux of the same release.
+        :raises TargetError: the vmlinux belongs to another build
         """
+        # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
+        # VMCOREINFO") (in v5.9), drgn compares build IDs. Before, it takes any vmlinux of the
+        # same release.
         if self._build_id is not None:
             return
         try:
             name = self._prog["init_uts_ns"].name.release.string_()
         except (drgn.FaultError, LookupError):
-            return  # Not in the dump; nothing to compare with.
+            return  # not in the dump
         if name.decode("utf-8", "replace") != self._release:
             path = printable(self._prog.main_module().debug_file_path or "vmlinux")
             raise TargetError(
-                f"{path}: is of release {printable(self._release)} but of another build than this "
-                "kernel; pass the vmlinux of exactly that build"
+                f"{path}: has the release {printable(self._release)} of this kernel but belongs to "
+                "another build; pass the vmlinux of exactly that build"
             )
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""
         wanted = {name.replace("-", "_") for name in names}
-        with _drgn_warnings() as warnings:
+        with _Warnings() as warnings:
             try:
                 self._prog.create_loaded_modules()
                 loaded = [
@@ -223,7 +235,7 @@ class DebugInfo:
                 missing = [module for module in loaded if module.wants_debug_file()]
                 self._prog.load_module_debug_info(*missing)
             except Exception as error:
-                # drgn's errors have no common base class. An analysis can do without.
+                # drgn's errors have no common base class. Analyses work without modules.
                 return [_unreadable(wanted, str(error))]
         sentences = [
             packages.missing_module(
@@ -232,7 +244,7 @@ class DebugInfo:
             for module in loaded
             if module.wants_debug_file()
         ]
-        # What drgn could not read in the kernel's list of modules, it only logs.
+        # drgn only logs what it cannot read in the kernel's list of modules.
         unseen = wanted - {module.name for module in loaded}
         if unseen and warnings:
             sentences.append(_unreadable(unseen, warnings[-1]))
@@ -240,48 +252,79 @@ class DebugInfo:
 
     def places(self) -> list[tuple[str, str]]:
         """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
-        found = [
-            ("vmlinux" if isinstance(module, drgn.MainModule) else module.name, path)
+        return [
+            (
+                "vmlinux" if isinstance(module, drgn.MainModule) else printable(module.name),
+                printable(path),
+            )
             for module in self._prog.modules()
             if (path := module.debug_file_path)
         ]
-        return [(printable(name), printable(path)) for name, path in found]
 
 
 def _unreadable(names: set[str], reason: str) -> str:
     return (
-        f"cannot tell whether the kernel has the modules {', '.join(sorted(names))} loaded "
+        f"cannot determine whether the modules {', '.join(sorted(names))} are loaded "
         f"(drgn: {printable(reason)})"
     )
 
 
-class _Collector(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
+def load_target(
+    prog: drgn.Program,
+    request: Request,
+    name: str,
+    *,
+    kind: str,
+    format: str,
+    live: bool,
+    shareable: bool = False,
+    compressed: bool = False,
+) -> Target:
+    """Load the kernel's debug info into ``prog`` and return it as a target.
+
+    :param prog: a program that is set to a kernel
+    :param name: name of the target, already printable; the others are as in :class:`Target`
+    :raises TargetError: the machine is not supported, or its debug info is unusable
+    """
+    check_platform(prog, name)
+    debug_info = DebugInfo(prog, request.symbols)
+    debug_info.load_kernel()
+    return Target(
+        prog=prog,
+        name=name,
+        kind=kind,
+        format=format,
+        live=live,
+        kernel=printable(kernel_release(prog)),
+        shareable=shareable,
+        compressed=compressed,
+        modules=debug_info,
+    )
+
+
+class _Warnings(logging.Handler):
+    """Collects the warnings that drgn logs in a ``with`` block."""
+
+    def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._lines = lines
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(record.getMessage())
+        self.lines.append(record.getMessage())
 
+    def __enter__(self) -> list[str]:
+        logging.getLogger("drgn").addHandler(self)
+        return self.lines
 
-@contextmanager
-def _drgn_warnings() -> Iterator[list[str]]:
-    """The warnings that drgn logs meanwhile."""
-    lines: list[str] = []
-    collector = _Collector(lines)
-    logger = logging.getLogger("drgn")
-    logger.addHandler(collector)
-    try:
-        yield lines
-    finally:
-        logger.removeHandler(collector)
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("drgn").removeHandler(self)
 
 
 def _vmcoreinfo_build_id(prog: drgn.Program) -> str | None:
     raw: bytes = prog["VMCOREINFO"].string_()
     for line in raw.split(b"\n"):
         key, _, value = line.partition(b"=")
-        # It becomes part of a command to type in; so nothing but hexadecimal digits.
+        # Hexadecimal digits only, because users paste it into a shell as part of a command.
         if key == b"BUILD-ID" and re.fullmatch(rb"[0-9a-f]{2,128}", value.strip()):
             return value.strip().decode()
     return None

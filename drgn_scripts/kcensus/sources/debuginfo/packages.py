@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which package of which distribution holds the debug info of a kernel.
+"""Name the package that contains the debug info of a kernel.
 
-A kernel release names its distribution well enough to say which command installs its debug info.
-The dump may come from another machine, so nothing here asks the machine it runs on.
+The release of a kernel identifies its distribution, and so the command that installs its debug
+info. The local machine is not asked, because the dump may come from another one.
 
-Package names and commands: Debian's ``linux`` source package (``linux-image-RELEASE-dbg``, in the
-main archive); Ubuntu's wiki on debug symbol packages; the SystemTap guide of RHEL 7 and
-``stap-prep`` (``debuginfo-install``, kernel variants); Oracle's drgn guide
-(``kernel-uek-debuginfo``); SUSE's kdump package (``kernel-FLAVOUR-debuginfo``); Amazon's advisories
-(``kernel6.12`` beside ``kernel``); Microsoft's Azure Linux package index.
+Sources of package names and commands: Debian's ``linux`` source package
+(``linux-image-RELEASE-dbg``, in the main archive); Ubuntu's wiki on debug symbol packages; the
+SystemTap guide of RHEL 7 and ``stap-prep`` (``debuginfo-install``, kernel variants); Oracle's drgn
+guide (``kernel-uek-debuginfo``); SUSE's kdump package (``kernel-FLAVOUR-debuginfo``); Amazon's
+advisories (``kernel6.12`` beside ``kernel``); Microsoft's Azure Linux package index.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kcensus.text import printable
 
 @dataclass(frozen=True)
 class Package:
-    """Where a kernel's debug info comes from."""
+    """A package with the debug info of a kernel."""
 
     distribution: str
     command: str
-    """What installs it. Made of harmless characters only, whatever the dump says."""
+    """Command that installs it, of harmless characters only, whatever the dump contains."""
     note: str
 
 
@@ -33,7 +33,7 @@ class Package:
 class _Rule:
     distribution: str
     release: str
-    """Regular expression for the whole release; its groups fill the templates."""
+    """Regular expression of the whole release; its groups fill in the templates."""
     command: str
     note: str
 
@@ -41,10 +41,10 @@ class _Rule:
 _ARCH = r"(?:x86_64|aarch64|ppc64le|s390x|i686)"
 _REPO = "with its debuginfo repository enabled"
 _VARIANT = r"(?:[.+](?P<variant>[a-z0-9][a-z0-9-]*))?"
-# Rebuilds by others carry their name behind the tag; those two publish no debug info.
-_OTHERS = r"(?:\.(?!elrepo|centos\.plus)[\w.]+)?"
-_EL_YUM = rf"(?P<nvr>[\w.-]+\.el[67](?:_\d+)?{_OTHERS}\.{_ARCH}){_VARIANT}"
-_EL_DNF = rf"(?P<nvr>[\w.-]+\.el\d+(?:_\d+)?{_OTHERS}\.{_ARCH}){_VARIANT}"
+# Rebuilds have their own name after the tag; ELRepo and CentOS Plus publish no debug info.
+_REBUILD = r"(?:\.(?!elrepo|centos\.plus)[\w.]+)?"
+_EL_YUM = rf"(?P<nvr>[\w.-]+\.el[67](?:_\d+)?{_REBUILD}\.{_ARCH}){_VARIANT}"
+_EL_DNF = rf"(?P<nvr>[\w.-]+\.el\d+(?:_\d+)?{_REBUILD}\.{_ARCH}){_VARIANT}"
 _RT = r"(?=[\w.-]+\.rt\d+\.)"
 _EL_NAMES = "RHEL, CentOS, AlmaLinux, Rocky or Oracle Linux"
 
@@ -58,10 +58,10 @@ _DEBIAN = (
     r"loong64"
 )
 
-# utsname has room for 64 characters.
-_LONGEST = 64
+# struct new_utsname has room for 64 characters.
+_MAX_RELEASE = 64
 
-# The first that matches wins.
+# The first rule that matches wins.
 _RULES: tuple[_Rule, ...] = (
     _Rule(
         "Oracle Linux",
@@ -81,7 +81,7 @@ _RULES: tuple[_Rule, ...] = (
         "debuginfo-install kernel-{release}",
         "from yum-utils",
     ),
-    # The first kernel is called kernel, later ones kernel6.12 and so on.
+    # The package of 6.1 is kernel; later ones are kernel6.12 and so on.
     _Rule(
         "Amazon Linux 2023",
         rf"6\.1\.[\w.-]+\.amzn20\d\d\.{_ARCH}",
@@ -101,30 +101,12 @@ _RULES: tuple[_Rule, ...] = (
         _REPO,
     ),
     # Real-time kernels before RHEL 9.3 have .rt in their version, later ones +rt at the end.
+    _Rule("RHEL or CentOS", _RT + _EL_YUM, "debuginfo-install kernel-rt{variant}-{nvr}", _REPO),
+    _Rule(_EL_NAMES, _RT + _EL_DNF, "dnf debuginfo-install kernel-rt{variant}-{nvr}", _REPO),
     _Rule(
-        "RHEL or CentOS",
-        _RT + _EL_YUM,
-        "debuginfo-install kernel-rt{variant}-{nvr}",
-        _REPO,
+        "RHEL, CentOS or Oracle Linux", _EL_YUM, "debuginfo-install kernel{variant}-{nvr}", _REPO
     ),
-    _Rule(
-        _EL_NAMES,
-        _RT + _EL_DNF,
-        "dnf debuginfo-install kernel-rt{variant}-{nvr}",
-        _REPO,
-    ),
-    _Rule(
-        "RHEL, CentOS or Oracle Linux",
-        _EL_YUM,
-        "debuginfo-install kernel{variant}-{nvr}",
-        _REPO,
-    ),
-    _Rule(
-        _EL_NAMES,
-        _EL_DNF,
-        "dnf debuginfo-install kernel{variant}-{nvr}",
-        _REPO,
-    ),
+    _Rule(_EL_NAMES, _EL_DNF, "dnf debuginfo-install kernel{variant}-{nvr}", _REPO),
     _Rule(
         "openEuler, Anolis OS or Alibaba Cloud Linux",
         rf"[\w.-]+\.(?:oe\d+\w*|an\d+|al\d+)\.{_ARCH}",
@@ -132,10 +114,7 @@ _RULES: tuple[_Rule, ...] = (
         _REPO,
     ),
     _Rule(
-        "Azure Linux",
-        r"[\w.-]+\.(?:azl|cm)\d+",
-        "tdnf install kernel-debuginfo-{release}",
-        _REPO,
+        "Azure Linux", r"[\w.-]+\.(?:azl|cm)\d+", "tdnf install kernel-debuginfo-{release}", _REPO
     ),
     _Rule(
         "Debian",
@@ -143,7 +122,7 @@ _RULES: tuple[_Rule, ...] = (
         "apt install linux-image-{release}-dbg",
         "superseded kernels are in the snapshot archive",
     ),
-    # The package's version has a rebuild count more than the release, so it cannot be named here.
+    # The version of the package adds a rebuild count to the release, so it is not known here.
     _Rule(
         "SUSE",
         r"(?P<version>\d+\.\d+\.\d+-[\w.]+)-(?P<flavour>default)",
@@ -156,7 +135,7 @@ _RULES: tuple[_Rule, ...] = (
         "zypper install kernel-{flavour}-debuginfo",
         "version {version}, with the debug repositories enabled",
     ),
-    # Six digits there are a build of a mainline kernel, for which nothing is published.
+    # Six digits are a mainline build, for which Ubuntu publishes no debug info.
     _Rule(
         "Ubuntu",
         rf"\d+\.\d+\.\d+-\d{{1,5}}-(?:{_UBUNTU})(?:-[a-z0-9]+)*",
@@ -167,12 +146,12 @@ _RULES: tuple[_Rule, ...] = (
 
 
 def package(release: str) -> Package | None:
-    """The package that holds the debug info of a kernel and its modules.
+    """Return the package that contains the debug info of a kernel and its modules.
 
-    :param release: kernel release as the dump says it, not to be trusted
-    :return: None if no distribution is recognised by it
+    :param release: kernel release from the dump, untrusted
+    :return: None if the distribution is not known
     """
-    if len(release) > _LONGEST:
+    if len(release) > _MAX_RELEASE:
         return None
     for rule in _RULES:
         match = re.fullmatch(rule.release, release, re.ASCII)
@@ -190,31 +169,31 @@ def package(release: str) -> Package | None:
 
 
 def _remedy(release: str, build_id: str | None, file: str) -> str:
-    found = package(release)
-    if found is not None:
+    known = package(release)
+    if known is not None:
         return (
-            f"install it with `{found.command}` ({found.distribution}; {found.note}), or pass "
+            f"install it with `{known.command}` ({known.distribution}; {known.note}), or pass "
             f"{file} with -s"
         )
     if build_id is None:
-        return f"find {file}, of exactly that build, and pass it with -s"
+        return f"find {file} of exactly that build and pass it with -s"
     return (
-        f"find {file}, of exactly that build (build ID {build_id}) and pass it with -s; "
-        f"`debuginfod-find debuginfo {build_id}` fetches it where a debuginfod server has it"
+        f"find {file} of exactly that build (build ID {build_id}) and pass it with -s; "
+        f"`debuginfod-find debuginfo {build_id}` downloads it if a debuginfod server has it"
     )
 
 
 def missing_kernel(release: str, build_id: str | None) -> str:
-    """One sentence: the debug info of the kernel is missing, and how to get it.
+    """Return a sentence about missing debug info of the kernel, and how to get it.
 
-    :param build_id: the kernel's build ID in hexadecimal, if known
+    :param build_id: build ID of the kernel in hexadecimal, if known
     """
     remedy = _remedy(release, build_id, "its vmlinux")
     return f"debug info of kernel {printable(release)} is missing: {remedy}"
 
 
 def missing_module(name: str, release: str, build_id: str | None) -> str:
-    """One sentence: the debug info of a loaded module is missing, and how to get it."""
+    """Return a sentence about missing debug info of a loaded module, and how to get it."""
     remedy = _remedy(release, build_id, "its file with debug info")
     where = f"module {printable(name)} of kernel {printable(release)}"
     return f"debug info of {where} is missing: {remedy}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The file formats of dumps: what a file is, and which pages it holds."""
+"""File formats of dumps: what a file is, and which pages it contains."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How much of the machine's memory a dump file holds, and what was left out on purpose.
+"""How much memory a dump file contains, and what was filtered out.
 
 Filter levels: makedumpfile(8), ``-d``.
 """
@@ -19,26 +19,25 @@ _LEVELS = (
     (8, "user data"),
     (16, "free pages"),
 )
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a dump file says of itself."""
+    """How much memory a dump contains, by its headers."""
 
     saved_bytes: int
-    """Memory that is in the file."""
+    """Memory in the file."""
     memory_bytes: int
-    """Memory that was there to be saved."""
+    """Memory of the machine."""
     filtered: str
-    """What was left out on purpose, in words; empty if nothing or unknown."""
+    """Which pages were filtered out, in words; empty if none or unknown."""
 
 
 def coverage(path: str | Path) -> Coverage | None:
-    """Read it from the headers of a dump.
+    """Return what the headers of a dump say.
 
     :return: None for a flattened file, whose bitmaps can be anywhere in it
-    :raises TargetError: the file cannot be read or is damaged
+    :raises TargetError: the file cannot be read or is corrupt
     """
     with FileReader(path) as reader:
         start = reader.read(0, 16)
@@ -55,14 +54,14 @@ def _elf(reader: FileReader) -> Coverage:
         for segment in elf.segments(reader, elf.read_header(reader))
         if segment.type == elf.PT_LOAD
     ]
-    # /proc/vmcore shows the kernel's image twice: where it is mapped and where all memory is.
-    saved = _union([(one.paddr, one.paddr + one.filesz) for one in loaded])
-    memory = _union([(one.paddr, one.paddr + one.memsz) for one in loaded])
+    # /proc/vmcore has two segments for the kernel image: its own mapping and the direct map.
+    saved = _union([(segment.paddr, segment.paddr + segment.filesz) for segment in loaded])
+    memory = _union([(segment.paddr, segment.paddr + segment.memsz) for segment in loaded])
     return Coverage(saved, memory, "")
 
 
 def _union(spans: list[tuple[int, int]]) -> int:
-    """Bytes in at least one of the spans (start, end)."""
+    """Return how many bytes are in at least one of the spans (start, end)."""
     total = reached = 0
     for start, end in sorted(spans):
         start = max(start, reached)
@@ -75,17 +74,10 @@ def _union(spans: list[tuple[int, int]]) -> int:
 def _kdump(reader: FileReader) -> Coverage:
     header = kdump.read_header(reader)
     half = header.bitmap_blocks * header.block_size // 2
-    # The first half says which pages exist, the second which are in the dump.
+    # The first half has a bit for each page that exists, the second for each page in the dump.
     memory, saved = (
-        _bits(reader, header.bitmap_offset + offset, half) * header.block_size
+        kdump.count_pages(reader, header.bitmap_offset + offset, half) * header.block_size
         for offset in (0, half)
     )
-    left_out = [words for bit, words in _LEVELS if header.dump_level & bit]
-    return Coverage(saved, memory, ", ".join(left_out))
-
-
-def _bits(reader: FileReader, offset: int, size: int) -> int:
-    return sum(
-        int.from_bytes(reader.read(at, min(_CHUNK, offset + size - at)), "little").bit_count()
-        for at in range(offset, offset + size, _CHUNK)
-    )
+    filtered = [words for bit, words in _LEVELS if header.dump_level & bit]
+    return Coverage(saved, memory, ", ".join(filtered))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The few ELF structures that tell a vmcore, a vmlinux and a process core apart.
+"""The ELF structures that distinguish a vmcore, a vmlinux and a core dump of a process.
 
 Layouts: System V gABI (``elf.h``: ``Elf64_Ehdr``, ``Elf64_Phdr``, ``Elf64_Shdr``, ``Elf64_Nhdr``);
-more than 65534 program headers: ``PN_XNUM`` in elf(5).
+for more than 65534 program headers, ``PN_XNUM`` in elf(5).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EHDR = struct.Struct("<HHIQQQIHHHHHH")
 _PHDR = struct.Struct("<IIQQQQQQ")
 _SHDR = struct.Struct("<IIQQQQIIQQ")
 _NHDR = struct.Struct("<III")
-# Far above what any kernel writes; keeps a damaged header from being taken at its word.
+# Far more than any kernel writes; bounds the allocation for a corrupt header.
 _MAX_HEADERS = 1 << 20
 _MAX_NOTES = 64 << 20
 
@@ -41,12 +41,12 @@ _MACHINES = {
 
 @dataclass(frozen=True)
 class Header:
-    """The start of an ELF file. All but the first three are set for 64-bit little-endian only."""
+    """The header of an ELF file; only the first three fields are set unless ``supported``."""
 
     type: int
     machine: str
     supported: bool
-    """Whether it is of a machine that kcensus reads: x86_64 or aarch64, little-endian."""
+    """Whether kcensus reads memory of this machine: x86_64 or aarch64, little-endian."""
     phoff: int = 0
     phnum: int = 0
     phentsize: int = 0
@@ -58,7 +58,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Segment:
-    """What a program header says of the file (``Elf64_Phdr``)."""
+    """A program header (``Elf64_Phdr``)."""
 
     type: int
     offset: int
@@ -69,7 +69,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Section:
-    """What a section header says of the file (``Elf64_Shdr``)."""
+    """A section header (``Elf64_Shdr``)."""
 
     name: int
     """Offset in the section header string table."""
@@ -79,9 +79,9 @@ class Section:
 
 
 def read_header(reader: FileReader) -> Header:
-    """The header of a file that starts with :data:`MAGIC`.
+    """Return the header of a file that starts with :data:`MAGIC`.
 
-    :raises TargetError: if the file ends inside it
+    :raises TargetError: the file ends inside the header
     """
     ident = reader.exact(0, 20, "ELF header")
     little = ident[5] != 2
@@ -97,73 +97,77 @@ def read_header(reader: FileReader) -> Header:
     _, _, _, _, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = fields
     header = Header(type_, name, True, phoff, phnum, phentsize, shoff, shnum, shentsize, shstrndx)
     if phnum == _PN_XNUM:
-        # The real number is sh_info of the first section header.
+        # sh_info of the first section header has the real number.
         first = _SHDR.unpack(reader.exact(shoff, _SHDR.size, "ELF section headers"))
         header = replace(header, phnum=first[7])
     return header
 
 
-def _table(reader: FileReader, offset: int, number: int, entry: int, least: int) -> bytes:
-    if number and not (least <= entry <= 4096 and number <= _MAX_HEADERS):
-        raise TargetError(f"{reader.name}: has a damaged ELF header; copy it again")
-    return reader.exact(offset, number * entry, "ELF headers")
+def _table(
+    reader: FileReader, offset: int, number: int, entry: int, layout: struct.Struct
+) -> Iterator[tuple[int, ...]]:
+    """Yield the entries of a header table.
+
+    :raises TargetError: the table is corrupt or the file ends before it does
+    """
+    if number and not (layout.size <= entry <= 4096 and number <= _MAX_HEADERS):
+        raise TargetError(f"{reader.name}: has a corrupt ELF header; copy it again")
+    table = reader.exact(offset, number * entry, "ELF headers")
+    for start in range(0, number * entry, entry or 1):
+        yield layout.unpack_from(table, start)
 
 
 def segments(reader: FileReader, header: Header) -> list[Segment]:
-    """The program headers.
+    """Return the program headers.
 
-    :raises TargetError: if they are damaged or the file ends before them
+    :raises TargetError: they are corrupt or the file ends before them
     """
-    table = _table(reader, header.phoff, header.phnum, header.phentsize, _PHDR.size)
-    found = []
-    for index in range(header.phnum):
-        fields = _PHDR.unpack_from(table, index * header.phentsize)
-        found.append(Segment(fields[0], fields[2], fields[5], fields[4], fields[6]))
-    return found
+    table = _table(reader, header.phoff, header.phnum, header.phentsize, _PHDR)
+    return [
+        Segment(type_, offset, filesz, paddr, memsz)
+        for type_, _, offset, _, paddr, filesz, memsz, _ in table
+    ]
 
 
 def sections(reader: FileReader, header: Header) -> list[Section]:
-    """The section headers.
+    """Return the section headers.
 
-    :raises TargetError: if they are damaged or the file ends before them
+    :raises TargetError: they are corrupt or the file ends before them
     """
-    table = _table(reader, header.shoff, header.shnum, header.shentsize, _SHDR.size)
-    found = []
-    for index in range(header.shnum):
-        fields = _SHDR.unpack_from(table, index * header.shentsize)
-        found.append(Section(fields[0], fields[1], fields[4], fields[5]))
-    return found
+    table = _table(reader, header.shoff, header.shnum, header.shentsize, _SHDR)
+    return [Section(name, type_, offset, size) for name, type_, _, _, offset, size, *_ in table]
 
 
 def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-    """(owner, type, contents) of each note in a note segment or section; stops at damage."""
-    at = 0
-    while at + _NHDR.size <= len(data):
-        namesz, descsz, type_ = _NHDR.unpack_from(data, at)
-        at += _NHDR.size
-        name_end, desc = at + namesz, at + (namesz + 3) // 4 * 4
+    """Yield (owner, type, contents) of the notes in a note segment or section, while intact."""
+    start = 0
+    while start + _NHDR.size <= len(data):
+        namesz, descsz, type_ = _NHDR.unpack_from(data, start)
+        name = start + _NHDR.size
+        desc = name + (namesz + 3) // 4 * 4
         if desc + descsz > len(data):
             return
-        yield data[at:name_end].rstrip(b"\0"), type_, data[desc : desc + descsz]
-        at = desc + (descsz + 3) // 4 * 4
+        yield data[name : name + namesz].rstrip(b"\0"), type_, data[desc : desc + descsz]
+        start = desc + (descsz + 3) // 4 * 4
 
 
-def core_notes(reader: FileReader, loaded: list[Segment]) -> list[tuple[bytes, int, bytes]]:
-    """The notes of all note segments.
+def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes, int, bytes]]:
+    """Return the notes of all note segments.
 
-    :raises TargetError: if the file ends before them
+    :raises TargetError: the file ends before them
     """
-    found: list[tuple[bytes, int, bytes]] = []
-    for segment in loaded:
-        if segment.type == PT_NOTE and segment.filesz <= _MAX_NOTES:
-            found.extend(notes(reader.exact(segment.offset, segment.filesz, "ELF notes")))
-    return found
+    return [
+        note
+        for segment in segments
+        if segment.type == PT_NOTE and segment.filesz <= _MAX_NOTES
+        for note in notes(reader.exact(segment.offset, segment.filesz, "ELF notes"))
+    ]
 
 
 def build_id(reader: FileReader, header: Header) -> str | None:
-    """The GNU build ID in hexadecimal, from the note sections (debug files keep those).
+    """Return the GNU build ID in hexadecimal, from the note sections, which debug files keep.
 
-    :raises TargetError: if the file is damaged
+    :raises TargetError: the file is corrupt
     """
     for section in sections(reader, header):
         if section.type == SHT_NOTE and section.size <= _MAX_NOTES:
@@ -175,15 +179,16 @@ def build_id(reader: FileReader, header: Header) -> str | None:
 
 
 def vmlinux_release(reader: FileReader, header: Header) -> str | None:
-    """The release in a vmlinux's ``linux_banner``; None where its data was stripped away.
+    """Return the release in a vmlinux's ``linux_banner``; None if its data was stripped.
 
-    :raises TargetError: if the file is damaged
+    :raises TargetError: the file is corrupt
     """
-    found = sections(reader, header)
-    if header.shstrndx >= len(found):
+    table = sections(reader, header)
+    if header.shstrndx >= len(table):
         return None
-    names = reader.read(found[header.shstrndx].offset, min(found[header.shstrndx].size, _MAX_NOTES))
-    for section in found:
+    strings = table[header.shstrndx]
+    names = reader.read(strings.offset, min(strings.size, _MAX_NOTES))
+    for section in table:
         if section.type != SHT_NOBITS and names[section.name :].startswith(b".rodata\0"):
             data = reader.read(section.offset, min(section.size, _MAX_NOTES))
             banner = re.search(rb"Linux version ([\x21-\x7e]{1,64}) ", data)

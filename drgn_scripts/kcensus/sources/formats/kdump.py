@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The headers of kdump-compressed dumps, plain and in makedumpfile's flattened form.
+"""The headers of kdump-compressed dumps, plain and in makedumpfile's flattened format.
 
 Layouts: makedumpfile's ``diskdump_mod.h`` (``struct disk_dump_header``, ``struct
 kdump_sub_header``, ``struct page_desc``, ``DUMP_DH_*``) and its ``IMPLEMENTATION`` file (order of
-the parts); the flattened form: ``struct makedumpfile_header`` and ``makedumpfile_data_header`` in
-``makedumpfile.h``, all numbers big-endian. QEMU writes the same layouts (``dump/dump.c``).
+the parts); for the flattened format, ``struct makedumpfile_header`` and
+``makedumpfile_data_header`` in ``makedumpfile.h``, all numbers big-endian. QEMU writes the same
+layouts (``dump/dump.c``).
 """
 
 from __future__ import annotations
@@ -27,36 +28,38 @@ _FLAT_HEADER_BYTES = 4096
 _FLAT_END = b"\xff" * _FLAT_RECORD.size
 
 _COMPRESSION = ((0x1, "zlib"), (0x2, "lzo"), (0x4, "snappy"), (0x20, "zstd"))
+OUT_OF_SPACE = "makedumpfile ran out of space while it wrote the dump"
 _INCOMPLETE = 0x8
 _NO_VMEMMAP = 0x10
 
-# A block is a page of the machine that was dumped.
+# A block is as large as a page of the dumped machine.
 _BLOCK_SIZES = (4 << 10, 16 << 10, 64 << 10)
 _MACHINES = ("x86_64", "aarch64")
-# A bitmap of this size is for 128 TiB of 4 KiB pages. Beyond, do not count what is in it.
+# A bitmap for 128 TiB of 4 KiB pages; a larger one is not counted.
 _MAX_BITMAP = 4 << 30
 _CHUNK = 1 << 20
-_TAIL = 1 << 16
+_MAX_TAIL = 1 << 16
+"""Page descriptors to check at the end of the table."""
 
 
 @dataclass(frozen=True)
 class KdumpHeader:
-    """What the first two blocks say."""
+    """The content of the first two blocks."""
 
     block_size: int
     bitmap_offset: int
     bitmap_blocks: int
     max_mapnr: int
     compression: str
-    """Empty where pages are stored as they are."""
+    """Empty if pages are stored uncompressed."""
     dump_level: int
-    """makedumpfile's ``-d``: which kinds of pages were left out."""
+    """makedumpfile's ``-d``: which kinds of pages were filtered out."""
     split: bool
-    """One of several files that ``makedumpfile --split`` wrote."""
+    """Whether the file is one of several that ``makedumpfile --split`` wrote."""
     incomplete: bool
-    """makedumpfile says that it ran out of space."""
+    """Whether makedumpfile ran out of space."""
     no_vmemmap: bool
-    """``makedumpfile -e``: parts of the page array were left out."""
+    """Whether ``makedumpfile -e`` left out parts of the struct page array."""
     from_qemu: bool
 
     @property
@@ -70,14 +73,14 @@ class KdumpHeader:
 
 
 def parse_header(start: bytes, name: str) -> KdumpHeader:
-    """The headers of a dump whose first bytes are ``start``: all of the first block and more.
+    """Return the headers of a dump that begins with ``start``, which is the first block and more.
 
-    :param name: the dump's name, already printable
-    :raises TargetError: if it is damaged or of an unsupported architecture
+    :param name: name of the dump, already printable
+    :raises TargetError: the headers are corrupt or of an unsupported architecture
     """
-    damaged = TargetError(f"{name}: has a damaged kdump header; copy it again")
+    corrupt = TargetError(f"{name}: has a corrupt kdump header; copy it again")
     if len(start) < HEADER_BYTES:
-        raise damaged
+        raise corrupt
     # struct new_utsname: six strings of 65 bytes.
     uts = [start[12 + 65 * i : 12 + 65 * (i + 1)].split(b"\0")[0] for i in range(6)]
     sysname, machine = uts[0], printable(uts[4])
@@ -88,7 +91,7 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
         "<IIIII", start, 424
     )
     if block_size not in _BLOCK_SIZES or not 0 < sub_blocks < 1 << 20 or not bitmap_blocks:
-        raise damaged
+        raise corrupt
     level = split = 0
     if version >= 1 and len(start) >= block_size + _SUB_HEADER.size:
         sub = _SUB_HEADER.unpack_from(start, block_size)
@@ -107,75 +110,77 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
         split=bool(split),
         incomplete=bool(status & _INCOMPLETE),
         no_vmemmap=bool(status & _NO_VMEMMAP),
-        # makedumpfile copies the kernel's utsname; QEMU knows the machine only.
+        # makedumpfile copies the kernel's utsname; QEMU fills in the machine only.
         from_qemu=not sysname,
     )
 
 
 def read_header(reader: FileReader) -> KdumpHeader:
-    """The headers of a file that starts with :data:`MAGIC`.
+    """Return the headers of a file that starts with :data:`MAGIC`.
 
-    :raises TargetError: if it is damaged, truncated or of an unsupported architecture
+    :raises TargetError: they are corrupt, truncated or of an unsupported architecture
     """
     header = parse_header(reader.exact(0, HEADER_BYTES, "kdump header"), reader.name)
     start = reader.exact(0, header.block_size + _SUB_HEADER.size, "kdump header")
     return parse_header(start, reader.name)
 
 
-def check_length(reader: FileReader, header: KdumpHeader) -> str:
-    """What the end of the file lacks.
+def count_pages(reader: FileReader, offset: int, size: int) -> int:
+    """Return how many bits are set in a bitmap of pages."""
+    starts = range(offset, offset + size, _CHUNK)
+    chunks = (reader.read(start, min(_CHUNK, offset + size - start)) for start in starts)
+    return sum(int.from_bytes(chunk, "little").bit_count() for chunk in chunks)
 
-    :return: empty where all is there; else why some pages are missing, though all that the file
-        refers to lies inside it
-    :raises TargetError: if the file ends before something that its headers refer to. That cannot
-        be passed over: libkdumpfile maps the file, and touching what lies behind its end kills
-        the process (SIGBUS).
+
+def check_length(reader: FileReader, header: KdumpHeader) -> str:
+    """Check that the file is complete.
+
+    :return: why pages are missing from a file of full length; empty if none are
+    :raises TargetError: the file ends before data that its headers refer to. Such a file cannot
+        be opened: libkdumpfile maps it, and an access beyond its end kills the process (SIGBUS).
     """
     bitmap = header.bitmap_blocks * header.block_size
-    # exact() reads a single byte here and below: it is asked only whether the file goes so far.
+    # One byte is enough, here and below, to check that the file is long enough.
     reader.exact(header.bitmap_offset + bitmap - 1, 1, "page bitmap")
     offset, size = header.bitmap_offset, bitmap
     if header.max_mapnr <= bitmap * 8 // 2:
-        # The first half says which pages exist, the second which are in the dump.
+        # The first half has a bit for each page that exists, the second for each page in the dump.
         offset, size = offset + bitmap // 2, bitmap // 2
     if size > _MAX_BITMAP:
         return ""
-    pages = 0
-    for at in range(offset, offset + size, _CHUNK):
-        part = reader.read(at, min(_CHUNK, offset + size - at))
-        pages += int.from_bytes(part, "little").bit_count()
+    pages = count_pages(reader, offset, size)
     descs = header.bitmap_offset + bitmap
     end = descs + pages * _PAGE_DESC.size
     reader.exact(end - 1, 1, "page descriptors")
-    # Pages are written in order: the last ones show where the data ends. A page full of zeros
-    # shares the data of the first such page, so look at many.
-    tail = min(pages, _TAIL)
+    # Pages are written in order, so the last descriptors show where the data ends. Check many,
+    # because pages of zeros share the data of the first such page.
+    tail = min(pages, _MAX_TAIL)
     table = reader.exact(end - tail * _PAGE_DESC.size, tail * _PAGE_DESC.size, "page descriptors")
     unwritten = False
     last = (0, 0)
-    for at, length, _, _ in _PAGE_DESC.iter_unpack(table):
-        unwritten |= at == 0 or length == 0
-        last = max(last, (at, length))
+    for position, length, _, _ in _PAGE_DESC.iter_unpack(table):
+        unwritten |= position == 0 or length == 0
+        last = max(last, (position, length))
     end = max(end, sum(last))
     if end > reader.size:
         raise TargetError(
             f"{reader.name}: is truncated: {end - reader.size} of {end} bytes are missing; copy it "
-            f"again, or extend a copy to its full length with `truncate -s {end}` and read what "
-            "is there with --allow-truncated"
+            f"again, or extend a copy to its full length with `truncate -s {end}` and read the "
+            "rest with --allow-truncated"
         )
     if header.incomplete:
-        return "makedumpfile ran out of space while it wrote it"
-    # Nothing compresses to zeros: such an end was allocated and never written.
+        return OUT_OF_SPACE
+    # No page compresses to zeros: this end was allocated but never written.
     if header.compression and not reader.read(*last).strip(b"\0"):
         unwritten |= pages > 0
     return "its last pages were never written" if unwritten else ""
 
 
 def flattened_start(reader: FileReader) -> bytes:
-    """The first bytes of the dump inside a flattened file, as far as its first records hold them.
+    """Return the first bytes of the dump inside a flattened file, as far as they are in its first
+    records.
 
-    :raises TargetError: if the file is truncated or damaged, which nothing can pass over: the
-        records can be put in order only when all are there
+    :raises TargetError: the file is truncated or corrupt, so its records cannot be put in order
     """
     if reader.read(reader.size - len(_FLAT_END), len(_FLAT_END)) != _FLAT_END:
         raise TargetError(
@@ -183,14 +188,14 @@ def flattened_start(reader: FileReader) -> bytes:
             "format; copy it again"
         )
     start = bytearray(_FLAT_HEADER_BYTES * 2 + _SUB_HEADER.size)
-    at = _FLAT_HEADER_BYTES
+    position = _FLAT_HEADER_BYTES
     for _ in range(8):
-        offset, size = _FLAT_RECORD.unpack(reader.exact(at, _FLAT_RECORD.size, "records"))
+        offset, size = _FLAT_RECORD.unpack(reader.exact(position, _FLAT_RECORD.size, "records"))
         if offset < 0 or size < 0:
             break
-        at += _FLAT_RECORD.size
+        position += _FLAT_RECORD.size
         if offset < len(start):
-            part = reader.read(at, min(size, len(start) - offset))
-            start[offset : offset + len(part)] = part
-        at += size
+            data = reader.read(position, min(size, len(start) - offset))
+            start[offset : offset + len(data)] = data
+        position += size
     return bytes(start)

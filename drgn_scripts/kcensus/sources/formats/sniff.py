@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Looks at a file before drgn does, to say in the user's words what is wrong with it.
+"""Inspect a file before drgn opens it, to explain what is wrong with it.
 
-drgn and libkdumpfile say ``not an ELF core file`` or ``Key has no value``, which is right and
-helps nobody who passed a directory, a vmlinux or half a dump.
+For a directory, a vmlinux or half a dump, drgn and libkdumpfile only report ``not an ELF core
+file`` or ``Key has no value``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcensus.sources.model import TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 
 _UNPACK = "is compressed with {0}; decompress it first ({1})"
-# (offset, magic, what it is and what to do).
+# (offset, magic, what the file is and what to do).
 _KNOWN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1f\x8b", _UNPACK.format("gzip", "gunzip")),
     (0, b"\xfd7zXZ\0", _UNPACK.format("xz", "unxz")),
@@ -43,21 +43,21 @@ _KNOWN: tuple[tuple[int, bytes, str], ...] = (
 
 @dataclass(frozen=True)
 class Sniffed:
-    """What the headers of a readable dump say."""
+    """What the headers of a dump say."""
 
     format: str
     compressed: bool = False
     needs_libkdumpfile: bool = False
     truncated: str = ""
-    """Why pages are missing, as the end of a sentence about the file; empty where none are."""
+    """Why pages are missing; empty if none are."""
     if_refused: str = ""
-    """What to do should drgn refuse it all the same."""
+    """What to do if drgn cannot open the dump."""
 
 
 def sniff(path: str | Path) -> Sniffed:
-    """What kind of memory dump a file is.
+    """Return what kind of memory dump a file is.
 
-    :raises TargetError: if it is none, or one that cannot be read in any way
+    :raises TargetError: the file is not a memory dump, or cannot be read
     """
     with FileReader(path) as reader:
         start = reader.read(0, 1024)
@@ -67,23 +67,23 @@ def sniff(path: str | Path) -> Sniffed:
             return _kdump(reader)
         if start.startswith(kdump.FLAT_MAGIC):
             return _flattened(reader)
-        raise TargetError(f"{reader.name}: {_what_else(start)}")
+        raise TargetError(f"{reader.name}: {_why_not_a_dump(start)}")
 
 
-def _what_else(start: bytes) -> str:
-    for offset, magic, what in _KNOWN:
+def _why_not_a_dump(start: bytes) -> str:
+    for offset, magic, message in _KNOWN:
         if start[offset:].startswith(magic):
-            return what
+            return message
     if not start.strip(b"\0"):
-        return "starts with zeros only, so it is no memory dump or was never written out"
+        return "starts with zeros: it is not a memory dump, or was never written; dump it again"
     if _is_text(start):
-        return "is a text file, not a memory dump"
-    return "is not a memory dump that drgn can read (neither ELF nor kdump-compressed)"
+        return "is a text file, not a memory dump; pass a vmcore"
+    return "is not a memory dump that drgn can read; pass an ELF or kdump-compressed vmcore"
 
 
 def _is_text(start: bytes) -> bool:
     try:
-        # Incremental: the last character may be cut.
+        # Incremental, because the last character may be cut.
         text = codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:
         return False
@@ -119,7 +119,7 @@ def _no_vmcoreinfo(notes: list[tuple[bytes, int, bytes]]) -> str:
             "has no VMCOREINFO; run QEMU with `-device vmcoreinfo` and load the module "
             "qemu_fw_cfg in the guest before dumping it"
         )
-    return "has no VMCOREINFO, so it is no dump of a Linux kernel, or one made without kdump"
+    return "has no VMCOREINFO: it is not a dump of a Linux kernel, or was made without kdump"
 
 
 def _kdump(reader: FileReader) -> Sniffed:
@@ -146,7 +146,7 @@ def _flattened(reader: FileReader) -> Sniffed:
         f"{header.format}, flattened",
         compressed=bool(header.compression),
         needs_libkdumpfile=True,
-        truncated="makedumpfile ran out of space while it wrote it" if header.incomplete else "",
+        truncated=kdump.OUT_OF_SPACE if header.incomplete else "",
         if_refused=_qemu_advice(header) or advice,
     )
 
@@ -163,6 +163,6 @@ def _qemu_advice(header: kdump.KdumpHeader) -> str:
     if not header.from_qemu:
         return ""
     return (
-        "QEMU writes this format without what libkdumpfile needs; dump the guest as ELF, which is "
-        "what dump-guest-memory and `virsh dump --memory-only` do when no format is given"
+        "QEMU writes this format without headers that libkdumpfile needs; dump the guest as ELF, "
+        "the default of dump-guest-memory and `virsh dump --memory-only`"
     )
