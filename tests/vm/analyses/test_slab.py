@@ -198,12 +198,12 @@ def test_charged_objects_by_cache(case: Case) -> None:
     assert {path: size for path, size in by_path.items() if size} == dict(sizes)
 
 
-def test_memory_cgroups_alive_and_dying(case: Case) -> None:
+def test_memory_cgroups_online_and_offline(case: Case) -> None:
     """cgroup.stat counts the cgroups below the root, the workload knows which it made."""
     stat = dict(line.split() for line in case.dump.truth["cgroup.stat"].splitlines())
-    alive = case.figure("memcgs_alive")
+    alive = case.figure("memcgs_online")
     assert alive == int(stat["nr_descendants"]) + 1
-    assert case.figure("memcgs_dying") == int(stat["nr_dying_descendants"]) > 0
+    assert case.figure("memcgs_offline") == int(stat["nr_dying_descendants"]) > 0
 
 
 def test_vector_bytes_equal_the_slots_they_occupy(case: Case) -> None:
