@@ -16,8 +16,9 @@ from kcensus.catalogue import Catalogue, Detected, Patch, Prober, detect, load, 
 from kcensus.catalogue.price import analyses_wanted
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import machine
-from kcensus.results import Finding, Result
+from kcensus.results import Finding, Result, rank
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
 
@@ -34,6 +35,8 @@ class Section:
     error: str
     """One sentence if there is no result."""
     seconds: float
+    headline: tuple[str, ...] = ()
+    """Keys of the summary that tell most."""
 
 
 @dataclass(frozen=True)
@@ -44,21 +47,29 @@ class Report:
     kernel: str
     live: bool
     sections: list[Section] = field(default_factory=list)
+    ram_bytes: int | None = None
+    """None where it is unreadable."""
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings with the names of their analyses, sorted by severity and cost."""
-        found = [
+        """All findings with the names of their analyses, in the order of :func:`rank`."""
+        findings = [
             (section.name, finding)
             for section in self.sections
             if section.result
             for finding in section.result.findings
         ]
-        return sorted(found, key=lambda pair: _rank(pair[1]))
+        return sorted(findings, key=lambda pair: rank(pair[1], self.ram_bytes))
 
+    @property
+    def results(self) -> dict[str, Result]:
+        """The results by analysis."""
+        return {section.name: section.result for section in self.sections if section.result}
 
-def _rank(finding: Finding) -> tuple[int, int]:
-    return -finding.severity, -(finding.cost_bytes or 0)
+    @property
+    def errors(self) -> dict[str, str]:
+        """Why an analysis has no result, by analysis."""
+        return {section.name: section.error for section in self.sections if not section.result}
 
 
 def report(context: Context, wanted: Iterable[Analysis]) -> Report:
@@ -68,11 +79,12 @@ def report(context: Context, wanted: Iterable[Analysis]) -> Report:
     """
     chosen = list(wanted)
     context.load_modules(chosen)
-    made = Report(context.name, context.release, context.kernel.live)
+    sections = []
     for analysis in chosen:
         run = functools.partial(context.run, analysis)
-        made.sections.append(attempt(analysis.name, analysis.question, run))
-    return made
+        sections.append(attempt(analysis.name, analysis.question, run, analysis.headline))
+    kernel = context.kernel
+    return Report(context.name, context.release, kernel.live, sections, _ram_bytes(kernel))
 
 
 def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
@@ -132,9 +144,8 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
         target=context.name,
         kernel=context.release,
         detected=detected[patch.id],
-        results={one.name: one.result for one in made.sections if one.result},
-        failed={one.name: one.error for one in made.sections if not one.result}
-        | {name: "unknown analysis" for name in wanted if name not in known},
+        results=made.results,
+        failed=made.errors | {name: "unknown analysis" for name in wanted if name not in known},
         ram_bytes=size.ram_bytes,
         cpus=size.cpus,
         uptime_seconds=size.uptime_seconds,
@@ -155,18 +166,19 @@ def _patches(
     return patches_result(
         catalogue,
         detected,
-        {one.name: one.result for one in made.sections if one.result},
+        made.results,
         target=context.name,
         kernel=context.release,
         live=context.kernel.live,
         lacking=lacking,
-        failed={one.name: one.error for one in made.sections if not one.result}
-        | {**(unknown or {})},
+        failed=made.errors | {**(unknown or {})},
         priced=priced,
     )
 
 
-def attempt(name: str, question: str, run: Callable[[], Result]) -> Section:
+def attempt(
+    name: str, question: str, run: Callable[[], Result], headline: tuple[str, ...] = ()
+) -> Section:
     """Run one section of a report, and turn any failure of it into a sentence."""
     start = time.monotonic()
     result, error = None, ""
@@ -180,4 +192,12 @@ def attempt(name: str, question: str, run: Callable[[], Result]) -> Section:
         error = f"needed memory of the target cannot be read: {fault}"
     except Exception as unexpected:  # the others are still worth having
         error = f"failed with {type(unexpected).__name__}: {unexpected}"
-    return Section(name, question, result, printable(error), time.monotonic() - start)
+    seconds = time.monotonic() - start
+    return Section(name, question, result, printable(error), seconds, headline)
+
+
+def _ram_bytes(kernel: Kernel) -> int | None:
+    try:
+        return kernel.ram_bytes
+    except Exception:  # damaged in any way: findings are ranked without it
+        return None

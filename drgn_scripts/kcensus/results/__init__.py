@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The result of an analysis: figures, tables, checks, findings and gaps.
 
-An analysis returns one :class:`Answer` and prints nothing. Every face (terminal, JSON, CSV,
-Parquet, HTML) renders the same :class:`Result`, so they cannot disagree.
+An analysis returns one :class:`Answer` and prints nothing. The terminal, JSON, CSV, Parquet and
+HTML all render the same :class:`Result`, so they cannot disagree.
 
 :mod:`kcensus.results.tables` holds the tables; it imports pandas, this module does not.
 """
@@ -40,26 +40,28 @@ class Figure:
     value: Scalar
     unit: Unit = Unit.COUNT
     label: str = ""
-    """What it is, in a few words, for a reader who does not know the key."""
+    """Its name on screen, at most five words."""
 
 
 class CheckStatus(enum.Enum):
+    """What a cross-check showed."""
+
     AGREE = "agree"
     DIFFER = "differ"
     EXPLAINED = "explained"
-    """They differ by what :attr:`Check.note` accounts for, and by nothing else."""
+    """They differ by exactly what :attr:`Check.note` accounts for."""
     ABSENT = "absent"
-    """The kernel does not keep this counter."""
+    """The kernel does not have this counter."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A figure of ours held against a counter that the kernel keeps itself."""
+    """A figure of ours cross-checked against a counter of the kernel."""
 
     name: str
     ours: int | None
     counter: int | None
-    """The kernel's own number, or None where it keeps none."""
+    """The kernel's number, or None where it has no such counter."""
     unit: Unit = Unit.COUNT
     source: str = ""
     """Where the counter lives, e.g. ``kmem_cache_node.total_objects``."""
@@ -69,13 +71,14 @@ class Check:
 
     @property
     def difference(self) -> int | None:
-        """``counter - ours``, None where one of them is missing."""
+        """``counter - ours``, or None where one of them is missing."""
         if self.ours is None or self.counter is None:
             return None
         return self.counter - self.ours
 
     @property
     def status(self) -> CheckStatus:
+        """What the cross-check showed."""
         difference = self.difference
         if difference is None:
             return CheckStatus.ABSENT
@@ -85,6 +88,8 @@ class Check:
 
 
 class Severity(enum.IntEnum):
+    """How urgent a finding is."""
+
     INFO = 0
     NOTICE = 1
     WARNING = 2
@@ -97,7 +102,7 @@ class Finding:
 
     severity: Severity
     title: str
-    """One sentence with the figure in it."""
+    """One sentence: subject, problem, size, share."""
     evidence: str = ""
     remedy: str = ""
     patch: str = ""
@@ -121,7 +126,7 @@ class Gap:
 
 @dataclass(kw_only=True)
 class Answer:
-    """What an analysis says of one kernel, without saying of which."""
+    """The output of an analysis, without the kernel it is about."""
 
     summary: dict[str, Figure] = field(default_factory=dict)
     tables: dict[str, Table] = field(default_factory=dict)
@@ -143,6 +148,28 @@ class Result(Answer):
     kernel: str
     """Kernel release."""
     live: bool = False
+
+
+_MIN_COST_SHARE = 0.001
+"""Of RAM: a smaller cost does not count as one."""
+
+
+def matters(finding: Finding, ram_bytes: int | None = None) -> bool:
+    """Return whether a finding costs memory that matters, or says that something is stuck.
+
+    Critical findings always matter. Of the others, one with a cost matters from 0.1 % of RAM on
+    (any cost where RAM is unknown), and one without a cost from WARNING on.
+    """
+    if finding.severity >= Severity.CRITICAL:
+        return True
+    if finding.cost_bytes is None:
+        return finding.severity >= Severity.WARNING
+    return finding.cost_bytes > 0 and finding.cost_bytes >= _MIN_COST_SHARE * (ram_bytes or 0)
+
+
+def rank(finding: Finding, ram_bytes: int | None = None) -> tuple[bool, int, int]:
+    """Return the sort key of a finding: findings that matter first, then by severity and cost."""
+    return not matters(finding, ram_bytes), -finding.severity, -(finding.cost_bytes or 0)
 
 
 def nonzero_gaps(*gaps: Gap) -> list[Gap]:

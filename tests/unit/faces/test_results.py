@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kcensus.results import Check, CheckStatus, Finding, Result, Severity, Unit
+from kcensus.results import Check, CheckStatus, Finding, Result, Severity, Unit, matters, rank
 from kcensus.results.tables import Column, Table
 
 
@@ -75,6 +75,52 @@ def test_severities_are_ordered() -> None:
     assert Severity.INFO < Severity.NOTICE < Severity.WARNING < Severity.CRITICAL
     findings = [Finding(severity, "x") for severity in (Severity.NOTICE, Severity.CRITICAL)]
     assert max(finding.severity for finding in findings) is Severity.CRITICAL
+
+
+def finding(severity: Severity, cost: int | None = None) -> Finding:
+    return Finding(severity, "x", cost_bytes=cost)
+
+
+@pytest.mark.parametrize(
+    ("severity", "cost", "expected"),
+    [
+        (Severity.CRITICAL, None, True),
+        (Severity.CRITICAL, 1, True),
+        (Severity.WARNING, None, True),
+        (Severity.WARNING, 999, False),
+        (Severity.WARNING, 1000, True),
+        (Severity.NOTICE, None, False),
+        (Severity.NOTICE, 999, False),
+        (Severity.INFO, 1000, True),
+        (Severity.INFO, 0, False),
+    ],
+)
+def test_a_finding_matters_if_it_costs_a_thousandth_of_ram_or_warns(
+    severity: Severity, cost: int | None, expected: bool
+) -> None:
+    assert matters(finding(severity, cost), 1_000_000) is expected
+
+
+def test_without_ram_any_cost_matters() -> None:
+    assert matters(finding(Severity.INFO, 1))
+    assert not matters(finding(Severity.INFO, 0))
+
+
+def test_rank_of_findings() -> None:
+    expected = [
+        finding(Severity.CRITICAL),
+        finding(Severity.WARNING, 5000),
+        finding(Severity.WARNING, 2000),
+        finding(Severity.WARNING),
+        finding(Severity.INFO, 9000),
+        finding(Severity.WARNING, 10),
+        finding(Severity.NOTICE),
+        finding(Severity.INFO, 10),
+        finding(Severity.INFO),
+    ]
+    findings = list(reversed(expected))
+    findings.sort(key=lambda each: rank(each, 1_000_000))
+    assert findings == expected
 
 
 def test_results_do_not_share_their_parts() -> None:
