@@ -1,44 +1,43 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Results as one HTML page that needs nothing else: no script, no font, no picture.
+"""Results as one HTML page without scripts, fonts, pictures or links to other files.
 
-Jinja escapes every value; text is printable before it gets there.
+Jinja escapes every value; all text is printable before that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kcensus.human import human
 from kcensus.render.directory import replacing
 from kcensus.render.plain import plain, plain_column
-from kcensus.results import Finding, Result, Severity, Unit
+from kcensus.reports import Report
+from kcensus.results import Finding, Result, Severity, Unit, rank
 from kcensus.results.tables import Show, Table
 from kcensus.text import printable
 
-if TYPE_CHECKING:
-    from kcensus.reports import Report
-
-_MOST_ROWS = 1000
-"""Of a table on the page; the data faces have all."""
+_MAX_ROWS = 1000
+"""Rows of a table on the page; JSON, CSV and Parquet have all."""
 
 
 def write_html(result: Result, path: Path) -> list[Path]:
-    """Write ``result`` to ``path``; the files written."""
-    return _write(result, [("", finding) for finding in result.findings], [_section(result)], path)
+    """Write ``result`` to ``path`` and return the files written."""
+    findings = [("", finding) for finding in sorted(result.findings, key=rank)]
+    return _write(result, findings, [_section(result)], path)
 
 
 def write_report_html(report: Report, path: Path) -> list[Path]:
-    """Write a report to ``path``; the files written."""
+    """Write a report to ``path`` and return the files written."""
     whole = Result("report", report.target, report.kernel, report.live)
     sections = [
-        _section(one.result, one.question)
-        if one.result
-        else {"name": one.name, "question": one.question, "error": one.error}
-        for one in report.sections
+        _section(section.result, section.question)
+        if section.result
+        else {"name": section.name, "question": section.question, "error": section.error}
+        for section in report.sections
     ]
     return _write(whole, report.findings, sections, path)
 
@@ -62,16 +61,12 @@ def _write(
         kernel=printable(whole.kernel),
         live=whole.live,
         measures=whole.measures,
-        findings=[_finding(name, finding) for name, finding in _ranked(findings)],
+        findings=[_finding(name, finding) for name, finding in findings],
         sections=sections,
     )
     with replacing(path) as part:
         part.write_text(page, encoding="utf-8")
     return [path]
-
-
-def _ranked(findings: Sequence[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
-    return sorted(findings, key=lambda pair: (-pair[1].severity, -(pair[1].cost_bytes or 0)))
 
 
 def _finding(analysis: str, finding: Finding) -> dict[str, str]:
@@ -92,10 +87,7 @@ def _section(result: Result, question: str = "") -> dict[str, Any]:
         "error": "",
         "measures": result.measures,
         "summary": [
-            (
-                printable(figure.label or key.replace("_", " ")),
-                human(plain(figure.value), figure.unit),
-            )
+            (_label(figure.label, key), human(plain(figure.value), figure.unit))
             for key, figure in result.summary.items()
         ],
         "tables": [_table(name, table) for name, table in result.tables.items()],
@@ -127,7 +119,7 @@ def _label(label: str, key: str) -> str:
 
 
 def _table(name: str, table: Table) -> dict[str, Any]:
-    frame = table.frame.head(_MOST_ROWS)
+    frame = table.frame.head(_MAX_ROWS)
     shown = {key: column for key, column in table.columns.items() if column.show is not Show.DATA}
     cells = [
         [human(value, column.unit) for value in plain_column(frame[key])]
@@ -137,7 +129,12 @@ def _table(name: str, table: Table) -> dict[str, Any]:
         "title": _label(table.title, name),
         "note": printable(table.note),
         "headings": [
-            (_label(column.label, key), column.unit is Unit.TEXT) for key, column in shown.items()
+            {
+                "label": _label(column.label, key),
+                "is_text": column.unit is Unit.TEXT,
+                "help": printable(column.help),
+            }
+            for key, column in shown.items()
         ],
         "rows": list(zip(*cells, strict=True)),
         "total": len(table.frame),

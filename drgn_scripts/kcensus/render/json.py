@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A Result as one JSON document: every row and column, exact numbers, nothing scaled or rounded.
 
-Two runs on the same vmcore give the same bytes: keys keep the order of the Result, and there is
-no time, host or duration in it. Each row of a table stands on a line of its own, so that ``diff``
-and ``grep`` are of use too.
+Two runs on the same vmcore give the same bytes: keys keep the order of the Result, and a document
+has no time, host or duration. Each row of a table is on its own line, for ``diff`` and ``grep``.
+
+``schema.json`` in this package is the JSON Schema of the documents.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from kcensus.render.plain import Plain, identity, plain, rows, tables
+from kcensus.reports import Report
 from kcensus.results import Finding, Result
 from kcensus.results.tables import Table
 from kcensus.text import printable
 
-if TYPE_CHECKING:
-    from kcensus.reports import Report
+SCHEMA = 1
+"""Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
 
 def _dumps(value: Any) -> str:
@@ -53,24 +55,25 @@ def _write_object(members: Mapping[str, Any], out: TextIO, indent: str = "") -> 
 
 def write_json(result: Result, out: TextIO) -> None:
     """Write ``result`` to ``out`` as one document that ends in a newline."""
-    _write_object(_document(result), out)
+    _write_object({"schema": SCHEMA, **_document(result)}, out)
     out.write("\n")
 
 
 def write_report_json(report: Report, out: TextIO) -> None:
-    """Write a report as one document: all findings, then what each analysis found."""
+    """Write a report as one document: all findings, then the result of each analysis."""
     document = {
+        "schema": SCHEMA,
         **identity(Result("report", report.target, report.kernel, report.live)),
         "findings": [_finding(name, finding) for name, finding in report.findings],
-        "failed": {one.name: one.error for one in report.sections if one.result is None},
-        "analyses": {one.name: _document(one.result) for one in report.sections if one.result},
+        "failed": report.errors,
+        "analyses": {name: _document(result) for name, result in report.results.items()},
     }
     _write_object(document, out)
     out.write("\n")
 
 
 def _finding(analysis: str, finding: Finding) -> dict[str, Plain]:
-    """A finding of a report."""
+    """Return a finding of a report."""
     return {
         "analysis": printable(analysis),
         "severity": finding.severity.name.lower(),

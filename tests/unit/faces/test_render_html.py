@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A Result as a page, whatever the names in it."""
+"""A Result as an HTML page, with hostile names in it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ class Page(HTMLParser):
         super().__init__()
         self.tags: list[str] = []
         self.text: list[str] = []
+        self.titles: list[str | None] = []
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.titles += [value for name, value in attrs if name == "title"]
         assert not any(name.startswith("on") or name in ("src", "href") for name, _ in attrs)
 
     def handle_data(self, data: str) -> None:
@@ -58,6 +60,14 @@ def test_everything_of_a_result_is_there(tmp_path: Path) -> None:
         assert check.status.value in text
     for table in result.tables.values():
         assert table.title in text
+
+
+def test_headings_have_the_help_of_their_columns(tmp_path: Path) -> None:
+    result = Result("x", "x", "x")
+    column = Column(Unit.COUNT, "n", help='Numbers "of" <things>.')
+    result.tables["numbers"] = Table.of("Numbers", {"number": ([1], column)})
+    (path,) = write_html(result, tmp_path / "page.html")
+    assert Page(path).titles == ['Numbers "of" <things>.']
 
 
 def test_a_long_table_says_what_is_left_out(tmp_path: Path) -> None:
