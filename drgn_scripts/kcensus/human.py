@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Values as a reader wants them on a screen: scaled, with their unit, never with a false ring.
+"""Values for a screen: scaled, with their unit.
 
-Rounding never turns "nearly all" into "all" or "a few" into "none".
+Rounding never turns a share below 100 % into 100 %, or one above 0 into 0.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MISSING = "-"
 
 
 def human_bytes(value: float) -> str:
-    """``1536`` is ``1.5 KiB``."""
+    """Return ``1536`` as ``1.5 KiB``."""
     if abs(value) < 1024:
         return f"{value:,.0f} B"
     for suffix in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
@@ -23,7 +23,7 @@ def human_bytes(value: float) -> str:
 
 
 def human_ratio(value: float) -> str:
-    """``0.5`` is ``50.0%``."""
+    """Return ``0.5`` as ``50.0%``."""
     if 0.9995 <= value < 1:
         return ">99.9%"
     if 0 < value < 0.0005:
@@ -35,7 +35,7 @@ _LONG = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
 
 
 def human_seconds(value: float) -> str:
-    """``3725`` is ``1 h 2 min``."""
+    """Return ``3725`` as ``1 h 2 min``."""
     size = abs(value)
     if size == 0:
         return "0 s"
@@ -56,7 +56,7 @@ def _number(value: int | float) -> str:
 
 
 def human(value: Scalar, unit: Unit) -> str:
-    """``value``, counted in ``unit``, for a screen."""
+    """Return ``value``, which is in ``unit``, for a screen."""
     if value is None:
         return MISSING
     if isinstance(value, bool):

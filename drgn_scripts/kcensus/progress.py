@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Progress as the lower layers see it: a protocol, and the silent one.
+"""Progress as the lower layers report it: a protocol, and a silent implementation.
 
-The engine reports steps; a face decides whether and how to show them.
+The engine reports steps; the command decides whether and how to show them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ class Step(Protocol):
     """One running piece of work of a known size."""
 
     def advance(self, amount: int = 1) -> None:
-        """``amount`` more units of the step's total are done."""
+        """Report that ``amount`` more units of the total are done."""
 
 
 class Progress(Protocol):
-    """Receives the steps of an analysis."""
+    """Takes the steps of an analysis."""
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Step]:
-        """Announce a step of ``total`` units; it is over when the context ends."""
+        """Announce a step of ``total`` units, 0 where unknown; it ends with the context."""
         ...
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names out of kernel memory as text that any terminal or file can take."""
+"""Names from kernel memory as text that is safe in any terminal or file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def _escape(char: str) -> str:
 
 
 def printable(raw: bytes | str) -> str:
-    """``raw`` with everything escaped that is not a visible character or a plain space.
+    """Return ``raw`` with everything escaped that is not a visible character or a plain space.
 
-    Bytes are read as UTF-8; what is not UTF-8, control characters, line breaks, bidirectional
-    overrides and lone surrogates come out as ``\\xNN`` or ``\\uNNNN``. Applying it twice changes
-    nothing more.
+    Bytes are decoded as UTF-8; invalid bytes, control characters, line breaks, bidirectional
+    overrides and lone surrogates become ``\\xNN`` or ``\\uNNNN``. Applying it twice is the same as
+    once.
     """
     text = raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
     return text if text.isprintable() else "".join(map(_escape, text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a report takes, beside the slowest analysis in it."""
+"""How long a report takes, relative to the slowest analysis in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.lab import build
     ],
 )
 def test_report(release: str, scenario: str, slack: float, bench_smoke: bool) -> None:
-    """Whole commands, as somebody waits for them."""
+    """Whole commands: start, opening the dump, and output included."""
     dump = build(release, scenario)
     symbols = [word for path in dump.debug for word in ("-s", str(path))]
 

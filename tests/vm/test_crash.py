@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""crash's ``kmem -s``, which counts objects its own way, on the kernels that crash can read."""
+"""The census of slabs against crash's ``kmem -s``, on the kernels that crash can read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ run = runner("slab")
 
 
 def kmem_s(vmlinux: str, vmcore: str) -> dict[str, tuple[int, int, int, int]]:
-    """Object size, allocated, total and slabs, by cache."""
+    """Return (object size, allocated objects, slots, slabs) by cache."""
     done = subprocess.run(
         ["crash", "-s", vmlinux, vmcore],
         input="set scroll off\nkmem -s\nquit\n",

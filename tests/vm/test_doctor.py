@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ``kcensus doctor`` says of real dumps, held against what else is known of them."""
+"""``kcensus doctor`` on real dumps."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ def symbols(dump: Dump) -> list[str]:
 @pytest.mark.parametrize("form", ["elf", "kdump-elf", "kdump-lzo", "kdump-zlib"])
 def test_coverage_of_every_format(form: str) -> None:
     dump = build("6.12" if form == "elf" else "6.1", "negatives")
-    found = coverage(dump.formats[form])
-    assert found is not None
+    memory = coverage(dump.formats[form])
+    assert memory is not None
     total = int(dump.truth["meminfo"].split()[1]) * 1024
     # The kernel and its page array are not counted as its total.
-    assert total < found.memory_bytes < 1.1 * total
+    assert total < memory.memory_bytes < 1.1 * total
     if form.endswith("elf"):
-        assert found.saved_bytes == found.memory_bytes
-        assert not found.filtered
+        assert memory.saved_bytes == memory.memory_bytes
+        assert not memory.filtered
     else:
-        assert found.saved_bytes < found.memory_bytes / 2
-        assert "free pages" in found.filtered
+        assert memory.saved_bytes < memory.memory_bytes / 2
+        assert "free pages" in memory.filtered
 
 
 def test_a_dump_with_debug_info(capsys: pytest.CaptureFixture[str]) -> None:
     dump = build("6.1", "negatives")
-    status, said, _ = doctor(capsys, str(dump.formats["kdump-lzo"]), *symbols(dump))
+    status, document, _ = doctor(capsys, str(dump.formats["kdump-lzo"]), *symbols(dump))
     assert status == 0
-    assert said["kernel"] == dump.release
-    assert "lzo" in said["summary"]["format"]
-    assert [row["analysis"] for row in said["tables"]["analyses"]] == list(analyses())
-    assert {row["works"] for row in said["tables"]["analyses"]} == {"yes"}
-    assert str(dump.vmlinux) in [row["place"] for row in said["tables"]["debug_info"]]
+    assert document["kernel"] == dump.release
+    assert "lzo" in document["summary"]["format"]
+    assert [row["analysis"] for row in document["tables"]["analyses"]] == list(analyses())
+    assert {row["works"] for row in document["tables"]["analyses"]} == {"yes"}
+    assert str(dump.vmlinux) in [row["place"] for row in document["tables"]["debug_info"]]
 
 
 def test_without_debug_info_it_says_what_the_file_is_and_what_to_install(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     dump = build("6.1", "negatives")
-    status, said, err = doctor(capsys, str(dump.formats["kdump-zlib"]))
+    status, document, err = doctor(capsys, str(dump.formats["kdump-zlib"]))
     assert status == 3
-    assert "zlib" in said["summary"]["format"]
+    assert "zlib" in document["summary"]["format"]
     assert f"linux-image-{dump.release}-dbg" in err
     assert len(err.splitlines()) == 1
 
@@ -69,11 +69,11 @@ def test_a_capsule(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     create = ["capsule", "create", str(dump.formats["kdump-zlib"]), str(path)]
     assert cli.main([*create, "--analyses", "slab", *symbols(dump)]) == 0
     capsys.readouterr()
-    status, said, _ = doctor(capsys, str(path))
+    status, document, _ = doctor(capsys, str(path))
     assert status == 0
-    assert said["summary"]["recorded_for"] == "slab"
-    assert said["summary"]["digests"] == "all right"
-    works = {row["analysis"]: row["works"] for row in said["tables"]["analyses"]}
+    assert document["summary"]["recorded_for"] == "slab"
+    assert document["summary"]["digests"] == "all right"
+    works = {row["analysis"]: row["works"] for row in document["tables"]["analyses"]}
     assert works.pop("slab") == "yes"
     assert set(works.values()) <= {"no"}
 

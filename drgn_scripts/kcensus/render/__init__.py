@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The faces of a :class:`~kcensus.results.Result`: one file each, no kernel knowledge."""
+"""The forms of output of a :class:`~kcensus.results.Result`, without kernel knowledge."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A Result as a directory of CSV files, safe to open in a spreadsheet.
 
-``summary.csv`` has one figure a row, beginning with what was analysed; then one file for each
-table, and ``checks.csv``, ``findings.csv`` and ``gaps.csv``, with all rows and columns. Numbers
-stand as they are, in the unit that the table's JSON names; a missing value is an empty cell.
+``summary.csv`` has one figure per row, after what was analyzed; each table has a file, and so have
+checks, findings and gaps, with all rows and columns. Numbers are exact, in the unit that JSON
+names; a missing value is an empty cell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
 
 def _cell(value: Plain) -> Plain:
-    """A name that a spreadsheet would take for a formula is marked as text by an apostrophe."""
+    """Mark a name that a spreadsheet would take for a formula as text, with an apostrophe."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str) and value.startswith(_FORMULA_STARTS):
@@ -37,7 +37,7 @@ def _write(path: Path, header: Sequence[str], body: Iterable[Iterable[Plain]]) -
 
 
 def write_csv(result: Result, directory: Path) -> list[Path]:
-    """Write ``result`` into ``directory``; the files written, in order."""
+    """Write ``result`` to ``directory`` and return the files written, in order."""
     prepare(directory)
     summary: list[tuple[Plain, ...]] = [
         (key, value, "", "") for key, value in identity(result).items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A directory of result files, each written whole or not at all."""
+"""A directory of result files, each of which is complete or absent."""
 
 from __future__ import annotations
 
@@ -10,27 +10,33 @@ from pathlib import Path
 
 
 class OutputError(Exception):
-    """Where the output should go, it cannot; the message is one sentence for the user."""
+    """The output cannot be written; the message is one sentence for the user."""
 
 
 def prepare(directory: Path) -> None:
-    """Make ``directory`` unless it is there; anything else of that name is an error."""
+    """Make ``directory`` unless it exists.
+
+    :raises OutputError: a file has its name, or it cannot be made
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise OutputError(f"{directory} is in the way: a directory is needed, not a file") from None
+        raise OutputError(f"'{directory}' is not a directory; choose another name") from None
     except OSError as error:
-        raise OutputError(f"cannot make {directory}: {error.strerror}") from None
+        raise OutputError(f"cannot make '{directory}': {error.strerror}") from None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; it takes the place of ``path`` once it is complete."""
+    """Yield a path to write to, which replaces ``path`` when the context ends without an error.
+
+    :raises OutputError: the operating system refuses
+    """
     part = path.with_name(f".{path.name}.part")
     try:
         yield part
         os.replace(part, path)
     except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+        raise OutputError(f"cannot write '{path}': {error.strerror or error}") from None
     finally:
         part.unlink(missing_ok=True)

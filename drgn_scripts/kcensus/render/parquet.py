@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A Result as a directory of Parquet files, for DataFrames on many machines.
 
-``summary.parquet`` is one row with a column for each figure, after what was analysed: the rows of
-many machines can be stacked. Each field carries its unit and label in its metadata, each file
-what was analysed in its own.
+``summary.parquet`` is one row with what was analyzed and a column per figure, so that the rows of
+many machines can be stacked. The metadata of a field has its unit and label, that of a file what
+was analyzed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _FRACTIONAL = (Unit.RATIO, Unit.SECONDS)
 
 
 def _array(values: list[Plain], unit: Unit) -> Any:
-    """An Arrow array of the narrowest type that holds ``values`` exactly.
+    """Return an Arrow array of the narrowest type that holds ``values`` exactly.
 
-    The unit decides where the values cannot: an empty column of names is still one of text.
+    Where there are no values the unit decides: an empty column of names is text.
     """
     import pyarrow as pa
 
@@ -73,7 +73,7 @@ def _write(
 
 
 def write_parquet(result: Result, directory: Path) -> list[Path]:
-    """Write ``result`` into ``directory``; the files written, in order."""
+    """Write ``result`` to ``directory`` and return the files written, in order."""
     prepare(directory)
     arrays = {key: _array([value], Unit.TEXT) for key, value in identity(result).items()}
     columns = {key: Column(Unit.TEXT) for key in arrays}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A Result as tables of plain Python values.
 
-What JSON, CSV and Parquet share, so that all three hold the same values under the same names.
+JSON, CSV and Parquet share this, so that they hold the same values under the same names.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _RESERVED = frozenset({"summary", "checks", "findings", "gaps"})
 
 
 def plain(value: Any) -> Plain:
-    """One value as JSON knows it.
+    """Return a value as JSON has it.
 
-    What stands for "no value" (None, NaN, NaT, NA) and what JSON cannot say (infinities) is None;
-    text is escaped by :func:`~kcensus.text.printable`.
+    None, NaN, NaT, NA and infinities become None; text is escaped by
+    :func:`~kcensus.text.printable`.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -68,13 +68,13 @@ def plain(value: Any) -> Plain:
 
 
 def plain_column(series: pd.Series[Any]) -> list[Plain]:
-    """All values of a column, each as :func:`plain` gives it."""
+    """Return all values of a column, each as :func:`plain` does."""
     if series.dtype.kind in "mM":
         return [plain(value) for value in series]
     values = series.tolist()
     if series.dtype.kind in "iub" and not series.hasnans:
         return values
-    # Text repeats itself: a million rows have a few thousand names.
+    # A million rows have a few thousand different names.
     texts: dict[str, str] = {}
     for at, value in enumerate(values):
         if isinstance(value, str):
@@ -88,7 +88,7 @@ def plain_column(series: pd.Series[Any]) -> list[Plain]:
 
 
 def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
-    """The rows of a table, converted some at a time: a result may have millions."""
+    """Yield the rows of a table, converted in chunks: a result may have millions."""
     frame = table.frame
     for start in range(0, len(frame), _ROWS_AT_ONCE):
         part = frame.iloc[start : start + _ROWS_AT_ONCE]
@@ -96,7 +96,7 @@ def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
 
 
 def identity(result: Result) -> dict[str, Plain]:
-    """Which analysis of what: the fields that tell two results apart."""
+    """Return the fields that identify a result."""
     return {
         "analysis": printable(result.analysis),
         "target": printable(result.target),
@@ -114,9 +114,11 @@ def _table(columns: Mapping[str, Column], records: list[tuple[Any, ...]]) -> Tab
 
 
 def tables(result: Result) -> dict[str, Table]:
-    """Every table of the analysis, then checks, findings and gaps as tables of their own."""
+    """Return the tables of a result by name, then its checks, findings and gaps as tables.
+
+    :raises ValueError: a table has a name that is reserved, or not usable as a file name and key
+    """
     for name in result.tables:
-        # They become file names and keys.
         if name in _RESERVED or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot name a table")
     return {

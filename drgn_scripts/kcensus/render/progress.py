@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Progress bars on stderr, for whoever waits longer than two seconds."""
+"""Progress bars on stderr, for commands that take longer than two seconds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kcensus.text import printable
 _PATIENCE = 2.0
 _REFRESH = 0.1
 
-# A worker process is forked while the bars may be drawn. Whoever draws holds this lock, and a fork
-# waits for it, so that no child inherits the locks of a half-written line.
+# Worker processes are forked while bars are drawn. Drawing holds this lock and a fork waits for it,
+# so that no child inherits the locks of a half-written line.
 _drawing = threading.Lock()
 os.register_at_fork(
     before=_drawing.acquire, after_in_parent=_drawing.release, after_in_child=_drawing.release
@@ -46,8 +46,7 @@ class _BarStep:
 class TerminalProgress:
     """Bars with an estimate of the time left, drawn from the third second on.
 
-    A context manager: when it ends, by an exception or Ctrl-C too, the bars are gone and the
-    cursor is back.
+    A context manager: however it ends, the bars are erased and the cursor is shown.
     """
 
     def __init__(self, stream: TextIO, patience: float = _PATIENCE) -> None:
@@ -64,7 +63,7 @@ class TerminalProgress:
         )
         self._patience = patience
         self._over = threading.Event()
-        # A thread, because a step may be long before it advances for the first time.
+        # A thread, because a step may take long before it first advances.
         self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
 
     def __enter__(self) -> TerminalProgress:
@@ -93,7 +92,7 @@ class TerminalProgress:
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Step]:
-        """Announce a step of ``total`` units, 0 where that is not known."""
+        """Announce a step of ``total`` units; 0 where that is unknown."""
         task = self._bars.add_task(printable(title), total=total or None)
         try:
             yield _BarStep(self._bars, task)

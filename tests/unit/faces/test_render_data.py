@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""JSON, CSV and Parquet: the same exact values, all of them, and nothing harmful."""
+"""JSON, CSV and Parquet: the same exact values, all of them, safe to open."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from kcensus.render.parquet import write_parquet
 from kcensus.results import Figure, Result, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
+from tests.unit.faces.json_schema import errors
 from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
 
 FILES = ["summary", "caches", "empty", "checks", "findings", "gaps"]
@@ -36,7 +37,7 @@ def as_json(result: Result) -> str:
 
 
 def of_names(names: list[Any]) -> Result:
-    """A result whose only content is a column of ``names``."""
+    """Return a result whose only content is a column of ``names``."""
     frame = pd.DataFrame({"name": pd.Series(names, dtype=object)})
     return Result(
         "synthetic", "t", "k", tables={"names": Table(frame, {"name": Column(Unit.TEXT)})}
@@ -50,7 +51,9 @@ def read_csv(path: Path) -> list[list[str]]:
 
 def test_json_has_every_part_under_its_key() -> None:
     document = json.loads(as_json(synthetic_result()))
+    assert list(errors(document)) == []
     assert list(document) == [
+        "schema",
         "analysis",
         "target",
         "kernel",
@@ -272,7 +275,7 @@ def test_parquet_takes_counters_beyond_63_bits(tmp_path: Path) -> None:
 def test_a_file_in_the_way_is_left_alone(write: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
     for target in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OutputError, match="in the way"):
+        with pytest.raises(OutputError, match="is not a directory"):
             write(synthetic_result(), target)
     assert (tmp_path / "file").read_text() == "precious"
 

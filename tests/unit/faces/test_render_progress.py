@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Progress bars: late, gone in the end, and no trap for forked workers."""
+"""Progress bars: shown late, erased at the end, safe for forked workers."""
 
 from __future__ import annotations
 
