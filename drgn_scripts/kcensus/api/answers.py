@@ -17,7 +17,8 @@ from kcensus import reports, results
 from kcensus.analyses import Analysis
 from kcensus.api.source import Readable, context_of
 from kcensus.progress import Progress
-from kcensus.render.terminal import write_report, write_terminal
+from kcensus.render.report import write_report
+from kcensus.render.terminal import write_terminal
 from kcensus.results import Check, Finding, Gap, Scalar
 from kcensus.results.tables import Table
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The commands of ``kcensus`` that are not simply one analysis.
+"""The declarations of the commands of ``kcensus``, other than the analyses.
 
 A module of this package that defines ``COMMAND`` (a :class:`click.Command`) is a command; the
-command line finds it here by itself. To add one, add a file. A command returns an
-:class:`~kcensus.commands.shared.Exit`, and imports what is slow to import only when it runs.
+command line finds it here. To add one, add a file with its arguments, options and help, and name
+the function that runs it with :func:`kcensus.actions.action`: ``kcensus --help`` imports every
+module of this package, so none of them imports anything slow.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import click
 
 @functools.cache
 def commands() -> Mapping[str, click.Command]:
-    """All commands by name, in alphabetical order."""
-    found = {}
+    """Return all commands by name, in alphabetical order."""
+    known = {}
     for info in pkgutil.iter_modules(__path__):
         command = getattr(importlib.import_module(f"{__name__}.{info.name}"), "COMMAND", None)
         if isinstance(command, click.Command) and command.name:
-            found[command.name] = command
-    return dict(sorted(found.items()))
+            known[command.name] = command
+    return dict(sorted(known.items()))

@@ -1,57 +1,40 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command that an analysis is."""
+"""Makes the command of an analysis."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from kcensus.actions import action, deferred
+from kcensus.analyses import Analysis, Param
 from kcensus.commands.shared import (
     CONTEXT_SETTINGS,
-    Exit,
-    Reading,
-    Showing,
-    check_output,
-    context_options,
     examples_epilog,
-    opened,
-    progress_bars,
     reading_options,
-    show,
     showing_options,
-    take,
     target_argument,
 )
 
-if TYPE_CHECKING:
-    from kcensus.analyses import Analysis, Param
+_run = action("kcensus.actions.analysis:run")
+_help_tables = deferred("kcensus.actions.analysis:help_tables")
 
 
 def analysis_command(analysis: Analysis) -> click.Command:
-    """The command that runs ``analysis`` and shows its result."""
-    own = [_own_option(param) for param in analysis.params]
+    """Return the command that runs ``analysis`` and shows its result."""
     description = inspect.cleandoc(analysis.description)
-
-    def run(target: str | None, **values: Any) -> Exit:
-        from kcensus.analyses.runner import Context
-
-        reading, showing = take(Reading, values), take(Showing, values)
-        check_output(showing)
-        if analysis.needs_target(target, values):
-            with opened(target, reading) as (opened_target, progress):
-                context = Context.of(opened_target, progress=progress, **context_options(reading))
-                result = context.run(analysis, **values)
-        else:
-            with progress_bars(reading.no_progress) as progress:
-                result = Context.without_target(progress).run(analysis, **values)
-        return show(result, showing)
-
     return click.Command(
         analysis.name,
-        callback=run,
-        params=[target_argument(), *own, *showing_options(), *reading_options()],
+        callback=functools.partial(_run, analysis),
+        params=[
+            target_argument(),
+            *map(_own_option, analysis.params),
+            *showing_options(),
+            _help_tables_option(analysis),
+            *reading_options(),
+        ],
         help=f"{analysis.question}\n\n{description}" if description else analysis.question,
         short_help=analysis.question,
         epilog=examples_epilog(analysis.examples),
@@ -70,4 +53,20 @@ def _own_option(param: Param) -> click.Option:
         default=param.default,
         show_default=param.default is not None,
         help=param.help,
+    )
+
+
+def _help_tables_option(analysis: Analysis) -> click.Option:
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            click.echo(_help_tables(analysis, ctx))
+            ctx.exit()
+
+    return click.Option(
+        ["--help-tables"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Describe the tables and their columns, and exit.",
     )

@@ -3,33 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from kcensus.actions import action
 from kcensus.commands.shared import (
     CONTEXT_SETTINGS,
-    Exit,
-    Reading,
-    Showing,
-    check_output,
-    context_options,
     examples_epilog,
-    json_stdout,
-    opened,
     reading_options,
-    show,
     showing_options,
-    take,
-    text_stdout,
 )
-
-if TYPE_CHECKING:
-    from kcensus.catalogue import Catalogue
-
-QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
 
 _HELP = """Detect which kernel patches a kernel has, and what the absent ones cost.
 
@@ -52,29 +36,6 @@ _EXAMPLES = (
 )
 
 
-def _run(words: tuple[str, ...], catalogue: tuple[Path, ...], prices: bool, **values: Any) -> Exit:
-    reading, showing = take(Reading, values), take(Showing, values)
-    check_output(showing)
-    known = load_catalogue(catalogue)
-    if words[:1] == ("show",):
-        if len(words) != 2:
-            raise click.UsageError("show needs the id of one patch.")
-        return _show_story(known, words[1], showing)
-    if len(words) > 1:
-        raise click.UsageError(f"{len(words)} arguments given; give one TARGET, or show ID.")
-    if not words:
-        from kcensus.catalogue.result import catalogue_result
-
-        return show(catalogue_result(known), showing)
-    from kcensus.analyses.runner import Context
-    from kcensus.reports import price
-
-    with opened(words[0], reading) as (target, progress):
-        context = Context.of(target, progress=progress, **context_options(reading))
-        result = price(context, known, prices=prices)
-    return show(result, showing)
-
-
 def catalogue_option() -> click.Option:
     """Return the option --catalogue."""
     return click.Option(
@@ -86,54 +47,9 @@ def catalogue_option() -> click.Option:
     )
 
 
-def load_catalogue(directories: Sequence[Path]) -> Catalogue:
-    """Return the catalogue with the user's directories.
-
-    :raises click.UsageError: a directory or file is unusable
-    """
-    from kcensus.catalogue import CatalogueError, load
-
-    try:
-        return load(directories)
-    except CatalogueError as error:
-        raise click.UsageError(str(error)) from None
-
-
-def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit:
-    import difflib
-    import json
-    import shutil
-
-    from kcensus.catalogue.story import document, story
-    from kcensus.text import printable
-
-    if showing.csv or showing.parquet or showing.html:
-        raise click.UsageError("show writes text or --json; drop the other output option.")
-    patch = catalogue.patches.get(identifier)
-    if patch is None:
-        near = difflib.get_close_matches(identifier, catalogue.patches, 1)
-        hint = f"did you mean '{near[0]}'?" if near else "`kcensus patches` lists all"
-        raise click.UsageError(f"unknown patch '{printable(identifier)}' ({hint})")
-    if showing.json:
-        out = json_stdout()
-        out.write(json.dumps(document(patch), indent=2, ensure_ascii=False) + "\n")
-    else:
-        width = min(shutil.get_terminal_size((100, 0)).columns, 100)
-        text_stdout().write(story(patch, catalogue.patches, width))
-    return Exit.DONE
-
-
-def _options() -> list[click.Parameter]:
-    options = showing_options()
-    for option in options:
-        if option.name == "top":
-            option.default = "0"  # all: any patch may be the one of interest
-    return options
-
-
 COMMAND = click.Command(
     "patches",
-    callback=_run,
+    callback=action("kcensus.actions.patches:run"),
     params=[
         click.Argument(["words"], nargs=-1, metavar="[TARGET | show ID]"),
         catalogue_option(),
@@ -142,11 +58,11 @@ COMMAND = click.Command(
             default=True,
             help="Run the analyses that measure costs and savings.",
         ),
-        *_options(),
+        *showing_options(top=0),  # any patch may be the one of interest
         *reading_options(),
     ],
     help=_HELP,
-    short_help=QUESTION,
+    short_help="which kernel patches does this kernel have, and what do the absent ones cost?",
     epilog=examples_epilog(_EXAMPLES),
     context_settings=CONTEXT_SETTINGS,
 )

@@ -3,32 +3,17 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 import click
 
-from kcensus.commands.patches import catalogue_option, load_catalogue
+from kcensus.actions import action
+from kcensus.commands.patches import catalogue_option
 from kcensus.commands.shared import (
     CONTEXT_SETTINGS,
-    Exit,
-    Reading,
-    Showing,
-    check_output,
-    context_options,
     examples_epilog,
-    opened,
     reading_options,
-    show,
     showing_options,
-    take,
     target_argument,
 )
-
-if TYPE_CHECKING:
-    from kcensus.catalogue import Catalogue, Patch
-    from kcensus.catalogue.validate import Side
 
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
@@ -52,72 +37,9 @@ _EXAMPLES = (
     ),
 )
 
-
-def _run(
-    patch: str,
-    before: str,
-    after: str,
-    more: tuple[tuple[str, str], ...],
-    catalogue: tuple[Path, ...],
-    **values: Any,
-) -> Exit:
-    from kcensus.catalogue.validate import Refused, Verdict, judge, look_at
-    from kcensus.catalogue.verdict import validation_result
-
-    reading, showing = take(Reading, values), take(Showing, values)
-    check_output(showing)
-    known = load_catalogue(catalogue)
-    chosen = _patch(known, patch)
-    names = [(before, after), *more]
-    _all_different(names)
-    sides = {name: _side(name, chosen, known, reading) for pair in names for name in pair}
-    try:
-        pairs = [look_at(chosen, sides[first], sides[second]) for first, second in names]
-    except Refused as error:
-        raise click.UsageError(f"{error}.") from None
-    judgement = judge(chosen, pairs)
-    status = show(validation_result(chosen, judgement), showing)
-    if judgement.verdict is Verdict.CONFIRMED:
-        return status
-    contradicted = judgement.verdict is Verdict.CONTRADICTED
-    return Exit.FINDING if contradicted else Exit.INCONCLUSIVE
-
-
-def _patch(catalogue: Catalogue, name: str) -> Patch:
-    from kcensus.text import printable
-
-    patch = catalogue.patches.get(name)
-    choices = [other.id for other in catalogue.patches.values() if other.validation]
-    if patch is None or patch.validation is None:
-        problem = "unknown patch" if patch is None else "no validation is defined for"
-        raise click.UsageError(f"{problem} '{printable(name)}' (choose from {', '.join(choices)}).")
-    return patch
-
-
-def _all_different(pairs: list[tuple[str, str]]) -> None:
-    from kcensus.text import printable
-
-    for before, after in pairs:
-        if os.path.realpath(before) == os.path.realpath(after):
-            raise click.UsageError(
-                f"'{printable(before)}' and '{printable(after)}' are the same target."
-            )
-    if len({tuple(map(os.path.realpath, pair)) for pair in pairs}) < len(pairs):
-        raise click.UsageError("a pair is given twice; give each pair once.")
-
-
-def _side(name: str, patch: Patch, catalogue: Catalogue, reading: Reading) -> Side:
-    from kcensus.analyses.runner import Context
-    from kcensus.reports import measured
-
-    with opened(name, reading) as (target, progress):
-        context = Context.of(target, progress=progress, **context_options(reading))
-        return measured(context, patch, catalogue)
-
-
 COMMAND = click.Command(
     "validate",
-    callback=_run,
+    callback=action("kcensus.actions.validate:run"),
     params=[
         click.Argument(["patch"]),
         target_argument("before", required=True),

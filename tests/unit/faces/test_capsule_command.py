@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import drgn
@@ -19,8 +21,10 @@ from kcensus import cli
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
+from kcensus.render.report import write_report
+from kcensus.render.screen import console_for
 from kcensus.reports import report
-from kcensus.results import Answer, Figure, Finding, Severity, Unit
+from kcensus.results import Answer, Check, Figure, Finding, Gap, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.sources import Target, TargetError, open_target, sample
 from kcensus.sources.capsule import BadCapsule, NotRecorded
@@ -51,7 +55,7 @@ def _loud(kernel: Kernel) -> Answer:
     return _answer(
         kernel,
         Finding(Severity.CRITICAL, "Everything is lost."),
-        Finding(Severity.WARNING, "A dear warning.", cost_bytes=1000),
+        Finding(Severity.WARNING, "A dear warning.", cost_bytes=1 << 40),
         Finding(Severity.NOTICE, "A notice of loud."),
     )
 
@@ -132,13 +136,13 @@ def test_what_fails_does_not_stop_the_others(machine: Machine) -> None:
     assert said == {name: sentence for name, (_, sentence) in ERRORS.items()}
 
 
-def test_the_gravest_and_dearest_findings_come_first(machine: Machine) -> None:
+def test_findings_that_matter_come_first(machine: Machine) -> None:
     made = report(Context.of(target_of(machine)), [CALM, LOUD])
     assert [(name, finding.title) for name, finding in made.findings] == [
         ("loud", "Everything is lost."),
         ("loud", "A dear warning."),
-        ("calm", "A cheap warning."),
         ("calm", "A warning without a price."),
+        ("calm", "A cheap warning."),
         ("calm", "A notice of calm."),
         ("loud", "A notice of loud."),
     ]
@@ -163,13 +167,71 @@ def test_report_json(run: Run) -> None:
     assert {finding["analysis"] for finding in document["findings"]} == {"calm", "loud"}
 
 
-def test_report_on_screen_names_what_failed(run: Run) -> None:
-    status, out, err = run("report", "vmcore")
+@pytest.mark.parametrize("options", [[], ["--full"]])
+def test_report_on_screen_names_what_failed(run: Run, options: list[str]) -> None:
+    status, out, err = run("report", "vmcore", *options)
     assert (status, err) == (0, "")
     assert out.index("Everything is lost.") < out.index("A dear warning.")
+    assert out.count("FAILED") == len(ERRORS)
     shown = " ".join(out.split())
     for _, sentence in ERRORS.values():
         assert " ".join(sentence.split()) in shown
+
+
+@fine
+def test_report_on_screen_has_a_line_per_analysis(run: Run) -> None:
+    out = run("report", "vmcore")[1]
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "calm word 4,711" in lines
+    assert "Checks none" in lines
+    assert any(line.startswith("More --full") for line in lines)
+    assert "Rows" not in out
+    assert "Rows" in run("report", "vmcore", "--full")[1]
+
+
+@fine
+def test_top_limits_the_findings_of_a_report(run: Run) -> None:
+    out = run("report", "vmcore", "--top", "2")[1]
+    assert "A dear warning." in out
+    assert "A warning without a price." not in out
+    assert "4 more findings" in out
+
+
+CHECKED = {"checks": [Check("a", 1, 1), Check("b", 2, 2)]}
+HEALTHY: list[tuple[dict[str, Any], str]] = [
+    ({}, "Nothing found: 0 checks agree, no gaps."),
+    (CHECKED, "Nothing found: 2 checks agree, no gaps."),
+    (
+        {"checks": [Check("a", 1, 1), Check("b", 2, 3)]},
+        "Nothing found, but 1 of 2 checks differs (see below).",
+    ),
+    (
+        {**CHECKED, "gaps": [Gap("pages", "filtered", 3, "lower bound")]},
+        "Nothing found, but 1 gap (see below).",
+    ),
+    (
+        {**CHECKED, "findings": [Finding(Severity.INFO, "x")]},
+        "Nothing serious found: 2 checks agree, no gaps.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "sentence"), HEALTHY)
+def test_a_healthy_machine_is_one_line(
+    machine: Machine, parts: dict[str, Any], sentence: str
+) -> None:
+    healthy = analysis_of("healthy", lambda kernel: Answer(**parts))
+    made = report(Context.of(target_of(machine)), [healthy])
+    out = io.StringIO()
+    write_report(made, console_for(out))
+    assert sentence in out.getvalue().splitlines()
+
+
+def test_failed_analyses_are_not_a_healthy_machine(machine: Machine) -> None:
+    made = report(Context.of(target_of(machine)), FAILING)
+    out = io.StringIO()
+    write_report(made, console_for(out))
+    assert f"Nothing found, but {len(ERRORS)} analyses failed (see below)." in out.getvalue()
 
 
 @pytest.mark.parametrize("face", ["csv", "parquet"])
@@ -184,7 +246,7 @@ def test_report_files_stand_in_a_directory_for_each_analysis(
     assert f"{tmp_path}/out/calm/rows.{face}" in written
     # What failed would not be seen otherwise.
     for name, (_, sentence) in ERRORS.items():
-        assert f"kcensus: {name} cannot be answered: {sentence}".strip() in err
+        assert f"kcensus: {name} failed on this target: {sentence}".strip() in err
 
 
 @failing
@@ -251,7 +313,7 @@ def test_create_and_replay(run: Run, tmp_path: Path) -> None:
 def test_create_says_what_failed(run: Run, tmp_path: Path) -> None:
     status, _, err = run("capsule", "create", "vmcore", tmp_path / "out")
     assert status == 0
-    assert "kcensus: absent cannot be answered from this target: this kernel has none\n" in err
+    assert "kcensus: absent failed on this target: this kernel has none\n" in err
     assert len(err.splitlines()) == len(ERRORS)
 
 
@@ -279,9 +341,9 @@ def test_analyses_are_chosen_by_name(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--analyses", "loud,quiet"], "there is no 'quiet'."),
-        (["--analyses", " , "], "--analyses takes some of calm, loud, separated by commas."),
-        (["--analyses", ""], "--analyses takes some of calm, loud, separated by commas."),
+        (["--analyses", "loud,quiet"], "unknown analysis 'quiet' (choose from calm, loud)"),
+        (["--analyses", " , "], "--analyses: the list is empty (choose from calm, loud)"),
+        (["--analyses", ""], "--analyses: the list is empty (choose from calm, loud)"),
         (["--level", "0"], "--level"),
         (["--level", "20"], "--level"),
         (["--jobs", "0"], "--jobs"),
@@ -301,11 +363,11 @@ def test_places_that_cannot_be(run: Run, tmp_path: Path) -> None:
     (tmp_path / "vmcore").write_bytes(b"more precious")
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     for out, args, sentence in (
-        (tmp_path / "there", [], "exists; choose another name, or overwrite it with --force."),
+        (tmp_path / "there", [], "exists; choose another name, or add --force."),
         (tmp_path / "dangling", [], "exists; choose another name"),
-        (tmp_path / "none" / "out", [], "none is no directory."),
-        (tmp_path / "there" / "out", [], "there is no directory."),
-        (tmp_path, ["--force"], "is a directory."),
+        (tmp_path / "none" / "out", [], "none' is not a directory."),
+        (tmp_path / "there" / "out", [], "there' is not a directory."),
+        (tmp_path, ["--force"], "is a directory; give a file."),
         (tmp_path / "vmcore", ["--force"], "is the target itself; choose another name."),
     ):
         status, _, err = run("capsule", "create", tmp_path / "vmcore", out, *args)
@@ -350,7 +412,7 @@ def test_what_ends_writing_leaves_nothing(
 
 
 @fine
-def test_a_full_disk_is_no_unreadable_target(
+def test_a_full_disk_is_an_output_error(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(28, os.strerror(28))
@@ -393,7 +455,7 @@ def test_samples_are_found_by_name(
 @pytest.mark.parametrize(
     "spec", ["sample-before", "../samples/sample", "samples/sample", "sample.capsule", "a" * 5000]
 )
-def test_other_names_are_no_samples(
+def test_other_names_are_not_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
 ) -> None:
     (tmp_path / "sample.capsule").write_bytes(b"")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The command line: what it says and how it ends, with a made-up analysis and target."""
+"""The command line: output and exit statuses, with a made-up analysis and target."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -20,7 +21,7 @@ import pytest
 
 from kcensus import cli
 from kcensus.analyses import analyses
-from tests.unit.synthetic import LONG_NAME, only_synthetic
+from tests.unit.synthetic import ANALYSIS, LONG_NAME, only_synthetic
 
 Run = Callable[..., tuple[int, str, str]]
 KCENSUS = (sys.executable, "-m", "tests.unit.synthetic", "synthetic")
@@ -40,7 +41,7 @@ def synthetic() -> Iterator[None]:
 
 @pytest.fixture
 def run(synthetic: None, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run ``kcensus synthetic ARGS``; (exit status, stdout, stderr)."""
+    """Run ``kcensus synthetic ARGS`` and return (exit status, stdout, stderr)."""
 
     def run(*args: str) -> tuple[int, str, str]:
         status = cli.main(["synthetic", *args])
@@ -84,7 +85,7 @@ def test_help_of_every_analysis_has_its_examples_and_options(
         assert "--" + param.name.replace("_", "-") in options
 
 
-def test_paragraphs_of_a_description_stand_at_one_margin(run: Run) -> None:
+def test_paragraphs_of_a_description_have_one_margin(run: Run) -> None:
     out = run("--help")[1]
     assert "\n  The first paragraph of the description.\n\n  The second one.\n" in out
 
@@ -255,10 +256,12 @@ def test_debug_shows_where(run: Run, how: str, monkeypatch: pytest.MonkeyPatch) 
     assert "\x1b" not in err
 
 
-def test_help_loads_no_pandas() -> None:
+@pytest.mark.parametrize("args", [["--help"], ["report", "--help"], ["slab", "--help"]])
+def test_help_loads_nothing_heavy(args: list[str]) -> None:
     script = (
-        "import sys; from kcensus.cli import main; main(['--help']);"
-        "print([name for name in sys.modules if name.startswith(('pandas.', 'pyarrow', 'rich'))])"
+        f"import sys; from kcensus.cli import main; main({args});"
+        "heavy = {'drgn', 'numpy', 'pandas', 'pyarrow', 'rich', 'jinja2'};"
+        "print(sorted(heavy & set(sys.modules)))"
     )
     out = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
@@ -266,8 +269,41 @@ def test_help_loads_no_pandas() -> None:
     assert out.endswith("\n[]\n")
 
 
+@pytest.mark.parametrize("name", analyses())
+def test_help_of_tables_names_every_table_and_column(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([name, "--help-tables"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for spec in analyses()[name].tables():
+        assert f"{spec.name}: {spec.title}" in shown
+        assert spec.help
+        for key, column in spec.columns.items():
+            assert f" {key} " in shown
+            assert column.help in shown
+
+
+def test_tables_are_selected_by_name(run: Run) -> None:
+    assert "Caches by memory" in run()[1]
+    one = run("--table", "empty")[1]
+    assert "Nothing at all" in one
+    assert "Caches by memory" not in one
+    both = run("--table", "empty", "--table", "caches")[1]
+    assert both.index("Nothing at all") < both.index("Caches by memory")
+    status, out, err = run("--table", "cache")
+    assert (status, out) == (2, "")
+    assert "--table: unknown table 'cache' (choose from caches, empty)" in err
+
+
+def test_first_tables_are_shown_by_default(run: Run) -> None:
+    first = dataclasses.replace(ANALYSIS, first_tables=("empty",))
+    with mock.patch("kcensus.analyses._discover", return_value={"synthetic": first}):
+        assert "Caches by memory" not in run()[1]
+        assert "Caches by memory" in run("--all")[1]
+
+
 @pytest.mark.parametrize("args", [["--json"], ["--top", "0"], ["--help"]])
-def test_a_reader_that_has_seen_enough_is_no_error(args: list[str]) -> None:
+def test_a_closed_pipe_is_not_an_error(args: list[str]) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
@@ -278,7 +314,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(args: list[str]) -> None:
 
 
 @pytest.mark.parametrize("args", [[], ["--json"], ["--help"]])
-def test_a_full_disk_is_said_in_one_sentence(args: list[str]) -> None:
+def test_a_full_disk_is_reported_in_one_sentence(args: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([*KCENSUS, *args], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The screen: order, widths, units, and names that would like to be more than names."""
+"""The screen: order, widths, units, bars, and hostile names."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kcensus.human import human, human_bytes, human_ratio
-from kcensus.render.terminal import console_for, write_terminal
+from kcensus.render.screen import console_for
+from kcensus.render.terminal import write_terminal
 from kcensus.results import Check, Result, Unit
 from kcensus.results.tables import Column, Show, Table
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
 
 
-def on_terminal(result: Result, width: int, top: int = 0) -> str:
-    """What a terminal of ``width`` columns shows."""
+def on_terminal(
+    result: Result,
+    width: int,
+    top: int = 0,
+    tables: list[str] | None = None,
+    terminal: bool = True,
+) -> str:
+    """Return what a terminal of ``width`` columns shows."""
     out = io.StringIO()
     console = Console(
         file=out,
         width=width,
-        force_terminal=True,
+        force_terminal=terminal,
         color_system=None,
         highlight=False,
         markup=False,
         emoji=False,
     )
-    write_terminal(result, console, top)
+    write_terminal(result, console, top, tables)
     return out.getvalue()
 
 
@@ -50,7 +57,7 @@ def test_every_line_fits_the_terminal(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_sections_stand_in_the_order_in_which_they_are_read(width: int) -> None:
+def test_order_of_sections(width: int) -> None:
     screen = on_terminal(synthetic_result(), width)
     sections = [
         "synthetic on synthetic vmcore",
@@ -99,7 +106,7 @@ def test_a_pipe_wraps_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 80 < max(map(len, lines)) <= 100
 
 
-def test_columns_give_way_by_priority_and_it_is_said_which() -> None:
+def test_dropped_columns_are_named() -> None:
     narrow, wide = (on_terminal(synthetic_result(), width) for width in (40, 160))
     assert "no room for" not in wide
     for heading in ("cache", "allocated objects", "utilization", "slab memory", "change"):
@@ -110,7 +117,7 @@ def test_columns_give_way_by_priority_and_it_is_said_which() -> None:
     assert re.search(r"cache +allocated +slab *\n +objects +memory", table)
     for heading in ("utilization", "change", "pages"):
         assert heading not in table
-    # Priority 2 is for data only.
+    # Show.DATA is never on a screen.
     assert "kmem_cache" not in wide + narrow
 
 
@@ -147,7 +154,36 @@ def test_a_table_of_details_is_named_but_not_shown() -> None:
     result.tables["caches"].detail = True
     screen = on_terminal(result, 80)
     assert "Caches by memory" not in screen
-    assert "Also with --json, --csv, --parquet: caches\n" in re.sub(" +\n", "\n", screen)
+    assert "--json): caches\n" in re.sub(" +\n", "\n", screen)
+
+
+def test_tables_are_shown_as_asked_for() -> None:
+    screen = on_terminal(synthetic_result(), 80, tables=["empty", "absent"])
+    assert "Nothing at all\n  (no rows)" in screen
+    assert "Caches by memory" not in screen
+    assert "Table absent: not part of this result" in screen
+    assert "--json): caches\n" in re.sub(" +\n", "\n", screen)
+
+
+def shares(width: int, show: Show = Show.ALWAYS, terminal: bool = True) -> list[str]:
+    """Return the rows of a table with a column of shares."""
+    columns = {"name": Column(Unit.TEXT, show=Show.ALWAYS), "share": Column(Unit.RATIO, show=show)}
+    frame = pd.DataFrame({"name": list("abcde"), "share": [0.0, 1e-5, 0.5, 1.0, float("nan")]})
+    result = Result("synthetic", "t", "k", tables={"t": Table(frame, columns)})
+    lines = on_terminal(result, width, terminal=terminal).splitlines()
+    return [line.rstrip() for line in lines if re.match("  [a-e]  ", line)]
+
+
+def test_bars_on_a_terminal_with_room() -> None:
+    assert shares(40) == [
+        "  a       0.0%",
+        "  b      <0.1% ▏",
+        "  c      50.0% ████",
+        "  d     100.0% ████████",
+        "  e          -",
+    ]
+    for rows in (shares(20), shares(40, Show.WIDE), shares(40, terminal=False)):
+        assert rows[3] == "  d     100.0%"
 
 
 def test_checks_that_agree_are_counted_and_the_others_shown() -> None:
@@ -160,7 +196,7 @@ def test_checks_that_agree_are_counted_and_the_others_shown() -> None:
     ]
     assert "3 are parked." in checks
     assert "jobs: 10 counted, 18,446,744,073,709,551,615 in the kernel" in checks
-    assert "nothing in this kernel to check uncounted against" in checks
+    assert "this kernel has no counter for: uncounted" in checks
     assert "agreeing 3" not in checks
 
 
@@ -169,7 +205,7 @@ def test_few_agreeing_checks_are_named() -> None:
     assert "1 of 1 figures: dentries" in on_terminal(result, 80)
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_empty_sections_say_so() -> None:
     screen = on_terminal(Result("synthetic", "t", "k"), 80)
     for section in ("Findings: none", "Checks: none", "Gaps: none"):
         assert section in screen

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the commands do: one module per command, imported when the command runs.
+
+This package itself is light: it holds what a command line is parsed into, and the exit statuses.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+
+class Exit(enum.IntEnum):
+    """Exit statuses; scripts rely on them."""
+
+    DONE = 0
+    FINDING = 1
+    USAGE = 2
+    TARGET = 3
+    FAILED = 4
+    INCONCLUSIVE = 5
+    """Only ``kcensus validate`` exits with this."""
+    INTERRUPTED = 128 + 2
+    PIPE = 128 + 13
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a target is opened and read: the values of ``reading_options()``."""
+
+    symbols: tuple[Path, ...] = ()
+    jobs: int | None = None
+    allow_truncated: bool = False
+    chunk_size: int | None = None
+    no_progress: bool = False
+
+
+@dataclass(frozen=True)
+class Showing:
+    """How a result is shown: the values of ``showing_options()``."""
+
+    json: bool = False
+    csv: Path | None = None
+    parquet: Path | None = None
+    html: Path | None = None
+    top: int = 10
+    tables: tuple[str, ...] = ()
+    """Tables to show; the first ones of the analysis where empty."""
+    every_table: bool = False
+    fail_on: str | None = None
+
+
+def deferred(place: str) -> Callable[..., Any]:
+    """Return a function that imports the function ``module:name`` when it is called."""
+
+    def call(*args: Any, **values: Any) -> Any:
+        module, _, name = place.partition(":")
+        return getattr(importlib.import_module(module), name)(*args, **values)
+
+    return call
+
+
+def action(place: str) -> Callable[..., Any]:
+    """Return the callback of a command: a deferred function, called with its parsed options.
+
+    Options that are fields of :class:`Reading` or :class:`Showing` are passed as one ``reading``
+    and one ``showing``, all others by their names.
+    """
+    run = deferred(place)
+
+    def callback(*args: Any, **values: Any) -> Any:
+        for name, kind in (("reading", Reading), ("showing", Showing)):
+            names = [field.name for field in fields(kind) if field.name in values]
+            if names:
+                values[name] = kind(**{key: values.pop(key) for key in names})
+        return run(*args, **values)
+
+    return callback

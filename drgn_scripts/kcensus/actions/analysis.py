@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs one analysis, and shows its result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kcensus.actions import Exit, Reading, Showing
+from kcensus.actions.output import check_output, check_tables, show
+from kcensus.actions.target import context_of, opened, progress_bars
+from kcensus.analyses import Analysis
+from kcensus.analyses.runner import Context
+from kcensus.results.tables import Column, Show
+
+
+def run(
+    analysis: Analysis, target: str | None, reading: Reading, showing: Showing, **params: Any
+) -> Exit:
+    """Run ``analysis`` on a target, or on nothing where its parameters replace one."""
+    check_output(showing)
+    known = [spec.name for spec in analysis.tables()]
+    if known:
+        check_tables(showing, known)
+    if analysis.needs_target(target, params):
+        with opened(target, reading) as (opened_target, progress):
+            result = context_of(opened_target, progress, reading).run(analysis, **params)
+    else:
+        with progress_bars(reading.no_progress) as progress:
+            result = Context.without_target(progress).run(analysis, **params)
+    return show(result, showing, analysis.first_tables, known)
+
+
+def help_tables(analysis: Analysis, context: click.Context) -> str:
+    """Return the help of the analysis' tables: what a row of each is, and its columns."""
+    formatter = context.make_formatter()
+    for spec in analysis.tables():
+        formatter.write_heading(spec.name)
+        with formatter.indentation():
+            formatter.write_text(f"{spec.title}. Row: {spec.help}")
+            formatter.write_paragraph()
+            formatter.write_dl(
+                [(name, _help(name, column)) for name, column in spec.columns.items()]
+            )
+        formatter.write_paragraph()
+    formatter.write_text(
+        "Columns marked (data) are in --json, --csv and --parquet, not on screen."
+        if formatter.getvalue()
+        else "This analysis does not describe its tables."
+    )
+    return formatter.getvalue().rstrip("\n")
+
+
+def _help(name: str, column: Column) -> str:
+    heading = "" if column.label in ("", name.replace("_", " ")) else f'"{column.label}": '
+    unit = f" [{column.unit.value}]" if column.unit.value not in ("", "text", "count") else ""
+    return f"{heading}{column.help}{unit}{' (data)' if column.show is Show.DATA else ''}".strip()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus capsule create``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from kcensus import capsule
+from kcensus.actions import Exit, Reading
+from kcensus.actions.target import chosen_analyses, opened
+from kcensus.render.directory import OutputError
+from kcensus.sources.capsule.container import CannotWrite
+from kcensus.sources.reader import os_reason
+from kcensus.text import printable
+
+_MIN_KEY_BYTES = 16
+
+
+def create(
+    target: str,
+    out: Path,
+    analyses: str | None,
+    level: int,
+    force: bool,
+    redact: tuple[str, ...],
+    redact_key: Path | None,
+    reading: Reading,
+) -> Exit:
+    """Write a capsule of ``target`` to ``out``."""
+    wanted, key = chosen_analyses(analyses), _key(redact_key, redact)
+    _check_out(target, out, force)
+    with opened(target, reading) as (opened_target, progress):
+        try:
+            made = capsule.create(
+                opened_target,
+                out,
+                wanted,
+                level=level,
+                redact=redact,
+                key=key,
+                progress=progress,
+                chunk_bytes=reading.chunk_size,
+            )
+        except CannotWrite as reason:
+            raise OutputError(f"{out}: {reason}") from reason
+    for name, error in made.failed.items():
+        click.echo(f"kcensus: {name} failed on this target: {error}", err=True)
+    for sentence in made.unredacted:
+        click.echo(f"kcensus: not redacted: {printable(sentence)}", err=True)
+    unreadable = f", {made.unreadable:,} pages unreadable" if made.unreadable else ""
+    click.echo(
+        f"{printable(str(out))}: {out.stat().st_size:,} bytes, {made.stored:,} pages{unreadable}, "
+        f"for {', '.join(made.analyses)}" + (f"; redacted: {', '.join(redact)}" if redact else "")
+    )
+    return Exit.DONE
+
+
+def _check_out(target: str, out: Path, force: bool) -> None:
+    """Refuse an impossible place before any work is done."""
+    if os.path.lexists(out) and not force:
+        raise click.UsageError(f"'{out}' exists; choose another name, or add --force.")
+    if not out.parent.is_dir():
+        raise click.UsageError(f"'{out.parent}' is not a directory.")
+    if out.is_dir():
+        raise click.UsageError(f"'{out}' is a directory; give a file.")
+    if out.exists() and os.path.exists(target) and out.samefile(target):
+        raise click.UsageError(f"'{out}' is the target itself; choose another name.")
+
+
+def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
+    if path is None:
+        return None
+    if "names" not in redact:
+        raise click.UsageError("--redact-key is for --redact names; add that option.")
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"--redact-key: '{path}': {os_reason(error)}.") from None
+    if len(key) < _MIN_KEY_BYTES:
+        raise click.UsageError(
+            f"--redact-key: '{path}' is too short for a key; it takes {_MIN_KEY_BYTES} bytes."
+        )
+    return key

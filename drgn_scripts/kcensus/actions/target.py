@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Opens targets for commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from kcensus import sources
+from kcensus.actions import Reading
+from kcensus.analyses import Analysis, analyses
+from kcensus.analyses.runner import Context
+from kcensus.progress import Progress, SilentProgress
+from kcensus.render.progress import TerminalProgress
+from kcensus.sources import Target, TargetError
+
+
+@contextmanager
+def progress_bars(no_progress: bool) -> Iterator[Progress]:
+    """Show progress on stderr if that is a terminal."""
+    if sys.stderr.isatty() and not no_progress:
+        with TerminalProgress(sys.stderr) as progress:
+            yield progress
+    else:
+        yield SilentProgress()
+
+
+@contextmanager
+def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progress]]:
+    """Open a target, and show progress while it is used.
+
+    :raises TargetError: the target cannot be opened, or the operating system fails while it is
+        used
+    """
+    with progress_bars(reading.no_progress) as progress:
+        try:
+            with progress.step("opening the target", 0):
+                target = sources.open_target(
+                    spec, reading.symbols, allow_truncated=reading.allow_truncated
+                )
+            yield target, progress
+        except OSError as error:
+            raise TargetError(f"the target cannot be read: {error}") from error
+
+
+def context_of(target: Target, progress: Progress, reading: Reading) -> Context:
+    """Return the context that analyses of ``target`` run in."""
+    return Context.of(target, progress=progress, jobs=reading.jobs, chunk_bytes=reading.chunk_size)
+
+
+def chosen_analyses(text: str | None) -> list[Analysis]:
+    """Return the analyses that ``--analyses`` names, or all of them.
+
+    :raises click.UsageError: the name of an analysis is unknown, or there is none
+    """
+    known = analyses()
+    if text is None:
+        return list(known.values())
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        problem = f"unknown analysis {unknown[0]!r}" if unknown else "the list is empty"
+        raise click.UsageError(f"--analyses: {problem} (choose from {', '.join(known)})")
+    return [known[name] for name in dict.fromkeys(names)]

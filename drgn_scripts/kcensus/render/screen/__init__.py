@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Text on a terminal, or in a pipe or file: headings, paragraphs, tags with paragraphs.
+
+On a terminal lines fit its width. In a pipe or a file there is no colour, no padding and no width
+to fit, so nothing is cut; only sentences are wrapped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from kcensus.text import printable
+
+INDENT = 2
+GUTTER = 2
+"""Spaces between columns."""
+_UNBOUNDED = 1 << 16
+"""Width where there is no terminal: no line of a table is ever wrapped."""
+_MAX_PROSE = 100
+"""Sentences are wrapped here even where there is more room."""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        # The command line handles this for every form of output.
+        raise
+
+
+def console_for(stream: TextIO) -> Console:
+    """Return a console on ``stream``: as wide as the terminal, or unbounded in a pipe."""
+    fits = stream.isatty() or "COLUMNS" in os.environ
+    return _Console(
+        file=stream,
+        width=None if fits else _UNBOUNDED,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+    )
+
+
+class Screen:
+    """Prints on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.width = console.width
+        self.is_unicode = console.encoding.startswith("utf")
+
+    def show(self, section: RenderableType) -> None:
+        """Print a section."""
+        if self.console.is_terminal:
+            self.console.print(section)
+            return
+        with self.console.capture() as capture:
+            self.console.print(section)
+        self.lines(line.rstrip() for line in capture.get().splitlines())
+
+    def lines(self, lines: Iterable[str], style: str | None = None) -> None:
+        """Print lines as they are; many at a time, because a table may have a million."""
+        lines = iter(lines)
+        while block := list(islice(lines, 1000)):
+            self.console.out("\n".join(block), style=style, highlight=False)
+
+    def blank(self) -> None:
+        """Print an empty line."""
+        self.console.print()
+
+    def heading(self, words: str, style: str = "bold underline") -> None:
+        """Print a heading."""
+        self.show(Text(printable(words), style=style))
+
+    def prose(self, text: Text | str, indent: int = 0) -> None:
+        """Print a paragraph."""
+        grid = Grid.grid()
+        grid.add_column(max_width=max(self._prose_width - indent, 1), overflow="fold")
+        grid.add_row(text)
+        self.show(Padding(grid, (0, 0, 0, indent), expand=False))
+
+    def tagged(self, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
+        """Print tags on the left, and the paragraphs of each on the right."""
+        rows = list(rows)
+        tag_width = max((tag.cell_len for tag, _ in rows), default=0)
+        room = self._prose_width - INDENT - tag_width - 2 * GUTTER
+        grid = Grid.grid(padding=(0, GUTTER, 0, 0))
+        grid.add_column(width=tag_width, no_wrap=True)
+        grid.add_column(max_width=max(room, 1), overflow="fold")
+        for tag, paragraphs in rows:
+            grid.add_row(tag, Text("\n").join(paragraphs))
+        self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
+
+    def pairs(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Print labels on the left, and their values flush right."""
+        widest = max(Text(value).cell_len for _, value in rows)
+        room = self.width - 2 * INDENT - GUTTER - min(widest, self.width // 2)
+        grid = Grid.grid(padding=(0, GUTTER, 0, 0))
+        grid.add_column(overflow="fold", max_width=max(room, 1))
+        grid.add_column(justify="right", overflow="fold")
+        for label, value in rows:
+            grid.add_row(Text(label), Text(value))
+        self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
+
+    @property
+    def _prose_width(self) -> int:
+        return min(self.width, _MAX_PROSE)

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A table on a screen.
+
+Where it does not fit, the columns that a narrow screen can do without are dropped, the last ones
+first, and a line below the table names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from kcensus.human import human
+from kcensus.render.plain import Plain, plain_column
+from kcensus.render.screen import GUTTER, INDENT, Screen
+from kcensus.results import Unit
+from kcensus.results.tables import Column, Show, Table
+from kcensus.text import printable
+
+_MIN_TEXT = 16
+"""Columns are dropped before names are folded into less than this, or a quarter of the width."""
+_BAR = 8
+"""Width of a bar, in characters."""
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass
+class _Shown:
+    """A column as it is shown."""
+
+    label: str
+    cells: list[str]
+    is_text: bool
+    is_optional: bool
+    shares: list[Plain] | None = None
+    """Values to draw as bars."""
+    width: int = 0
+
+    @property
+    def widest_cell(self) -> int:
+        return max(map(cell_len, self.cells), default=0)
+
+    @property
+    def full(self) -> int:
+        """Width with the heading on one line."""
+        return max(self.widest_cell, cell_len(self.label), 1)
+
+    @property
+    def compact(self) -> int:
+        """Width with the heading broken at its spaces."""
+        return max(self.widest_cell, *map(cell_len, self.label.split()), 1)
+
+
+def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
+    """Print the first ``top`` rows of a table, or all where ``top`` is 0."""
+    total = len(table.frame)
+    frame = table.frame.head(top) if top else table.frame
+    columns = [
+        _column(key, column, plain_column(frame[key]))
+        for key, column in table.columns.items()
+        if column.show is not Show.DATA
+    ]
+    room = screen.width - INDENT
+    if screen.console.is_terminal and screen.is_unicode:
+        _draw_bars(columns, room)
+    dropped = _fit(columns, room)
+    screen.heading(table.title or name.replace("_", " "))
+    if table.note:
+        screen.prose(printable(table.note), INDENT)
+    if total:
+        screen.lines(_lines(columns, [column.label for column in columns], screen), "bold")
+        if screen.console.is_terminal:
+            rule = "─" if screen.is_unicode else "-"
+            screen.lines([" " * INDENT + rule * _table_width(columns)], "dim")
+        rows = zip(*(column.cells for column in columns), strict=True)
+        screen.lines(chain.from_iterable(_lines(columns, row, screen) for row in rows))
+    else:
+        screen.lines([" " * INDENT + "(no rows)"])
+    remarks = []
+    if total > len(frame):
+        remarks.append(f"... and {total - len(frame):,} more rows (use --top 0 or --json)")
+    if dropped:
+        names = ", ".join(column.label for column in dropped)
+        remarks.append(f"no room for: {names} (widen the terminal, or use --json)")
+    for remark in remarks:
+        screen.prose(Text(remark, style="dim"), INDENT)
+    screen.blank()
+
+
+def _column(key: str, column: Column, values: list[Plain]) -> _Shown:
+    # The heading says that these are pages.
+    unit = Unit.COUNT if column.unit is Unit.PAGES else column.unit
+    return _Shown(
+        label=printable(column.label or key.replace("_", " ")),
+        cells=[human(value, unit) for value in values],
+        is_text=column.unit is Unit.TEXT or any(isinstance(value, str) for value in values),
+        is_optional=column.show is not Show.ALWAYS,
+        shares=values if unit is Unit.RATIO and column.show is Show.ALWAYS else None,
+    )
+
+
+def _draw_bars(columns: Sequence[_Shown], room: int) -> None:
+    """Append a bar to each cell of the columns with shares, if the table has room for them."""
+    with_shares = [column for column in columns if column.shares is not None]
+    needed = sum(column.full + GUTTER for column in columns) - GUTTER
+    if not columns or needed + len(with_shares) * (1 + _BAR) > room:
+        return
+    for column in with_shares:
+        widest = column.widest_cell
+        column.label = f"{column.label:>{widest}}".ljust(widest + 1 + _BAR)  # above the numbers
+        column.cells = [
+            f"{cell:>{widest}} {_bar(share):<{_BAR}}"
+            for cell, share in zip(column.cells, column.shares or (), strict=True)
+        ]
+
+
+def _bar(share: Plain) -> str:
+    """Return a bar, to an eighth of a character; some of it for any share above 0."""
+    if not isinstance(share, (int, float)) or share <= 0:
+        return ""
+    eighths = min(max(round(share * _BAR * 8), 1), _BAR * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _table_width(columns: Sequence[_Shown]) -> int:
+    return sum(column.width + GUTTER for column in columns) - GUTTER
+
+
+def _fit(columns: list[_Shown], room: int) -> list[_Shown]:
+    """Set the width of every column so that all fit into ``room``; return the dropped ones."""
+
+    def excess() -> int:
+        return _table_width(columns) - room
+
+    dropped: list[_Shown] = []
+    while True:
+        for column in columns:
+            column.width = column.full
+        if excess() <= 0:
+            return dropped
+        for column in columns:
+            column.width = column.compact
+        optional = [column for column in columns if column.is_optional]
+        floor = max(_MIN_TEXT, room // 4) if optional else 1
+        while excess() > 0:
+            # Once no column can be dropped, numbers are folded too: no digit is ever cut.
+            foldable = [column for column in columns if column.is_text and column.width > floor]
+            if not foldable and not optional:
+                foldable = [column for column in columns if column.width > floor]
+            if not foldable:
+                break
+            max(foldable, key=lambda column: column.width).width -= 1
+        if excess() <= 0 or not optional:
+            return dropped
+        columns.remove(optional[-1])
+        dropped.insert(0, optional[-1])
+
+
+def _lines(columns: Sequence[_Shown], cells: Sequence[str], screen: Screen) -> list[str]:
+    """Return a row of the table: a line, or more where a cell is folded."""
+    folded = [
+        [cell]
+        if cell_len(cell) <= column.width
+        else [
+            line.plain.rstrip()
+            for line in Text(cell).wrap(screen.console, column.width, overflow="fold")
+        ]
+        for column, cell in zip(columns, cells, strict=True)
+    ]
+    lines = []
+    for parts in zip_longest(*folded, fillvalue=""):
+        line = " " * INDENT
+        for column, part in zip(columns, parts, strict=True):
+            space = " " * (column.width - cell_len(part))
+            line += (part + space if column.is_text else space + part) + " " * GUTTER
+        lines.append(line.rstrip())
+    return lines
