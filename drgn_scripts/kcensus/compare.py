@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What changed between two results of the same analysis: figure by figure, row by row.
+"""Compares two results of the same analysis: figure by figure, row by row.
 
-Rows are the same where their names are: the fewest leading text columns that tell the rows of both
-tables apart. What grew or shrank most stands first.
+Rows are matched by name: by the fewest leading text columns that are unique in both tables. The
+largest changes come first.
 """
 
 from __future__ import annotations
@@ -17,64 +17,57 @@ import pandas as pd
 
 from kcensus.human import human
 from kcensus.results import Figure, Finding, Gap, Result, Severity, Unit
-from kcensus.results.tables import Column, Show, Table
+from kcensus.results.tables import Column, Show, Table, TableSpec
 
 _AMOUNTS = (Unit.BYTES, Unit.PAGES, Unit.SECONDS, Unit.COUNT)
-"""What can grow and shrink, and which of them ranks rows, in this order."""
+"""Units of columns that can rank rows, the preferred one first."""
 _NUMBERS = (*_AMOUNTS, Unit.RATIO)
 _OCCURRENCE = "occurrence"
 _OWN = ("state", "before", "after", "change")
-"""Columns of a comparison; a name that is called so is shown as ``name_state``."""
+"""Columns of a comparison; a compared column of that name is shown as ``name_state``."""
 
 
 def compare(pairs: Iterable[tuple[Result, Result]], before: str, after: str) -> Result:
-    """All that changed, as one result.
+    """Return all differences as one result.
 
     :param pairs: results of the same analyses on both targets
     :param before: name of the first target
     :param after: name of the second
     """
     pairs = list(pairs)
-    kernels = [pair[0].kernel for pair in pairs], [pair[1].kernel for pair in pairs]
-    first, second = (next(iter(names), "unknown") for names in kernels)
-    kernel = first if first == second else f"{first}, then {second}"
-    made = Result("diff", f"{before} against {after}", kernel, measures=False)
+    first, second = (next((pair[side].kernel for pair in pairs), "unknown") for side in (0, 1))
+    made = Result("diff", f"{before} against {after}", first, measures=False)
     made.live = any(result.live for pair in pairs for result in pair)
     if first != second:
+        made.kernel = f"{first}, then {second}"
         made.findings.append(
             Finding(Severity.INFO, f"the kernels differ: {first} before, {second} after")
         )
-    made.tables["figures"] = _figures(pairs)
+    made.tables["figures"] = figures = _figures(pairs)
     for older, newer in pairs:
         for name, table in older.tables.items():
             other = newer.tables.get(name)
-            changed = None if other is None else compare_tables(table, other)
-            if changed is not None and len(changed.frame):
-                changed.title = f"{older.analysis}: {changed.title}"
-                made.tables[f"{older.analysis.replace('-', '_')}_{name}"] = changed
+            changes = None if other is None else compare_tables(table, other)
+            if changes is not None and len(changes.frame):
+                changes.title = f"{older.analysis}: {changes.title}"
+                made.tables[f"{older.analysis.replace('-', '_')}_{name}"] = changes
+    rows = sum(len(table.frame) for table in made.tables.values() if table is not figures)
     made.summary |= {
-        "figures_changed": Figure(
-            len(made.tables["figures"].frame), Unit.COUNT, "figures that changed"
-        ),
-        "rows_changed": Figure(
-            sum(len(table.frame) for table in made.tables.values())
-            - len(made.tables["figures"].frame),
-            Unit.COUNT,
-            "rows of tables that changed",
-        ),
+        "figures_changed": Figure(len(figures.frame), label="figures that changed"),
+        "rows_changed": Figure(rows, label="table rows that changed"),
     }
-    for which, side in ((before, 0), (after, 1)):
-        for pair in pairs:
-            made.gaps += [
-                Gap(f"{gap.what} in {which}", gap.reason, gap.count, gap.effect)
-                for gap in pair[side].gaps
-            ]
+    made.gaps += [
+        Gap(f"{gap.what} in {name}", gap.reason, gap.count, gap.effect)
+        for side, name in ((0, before), (1, after))
+        for pair in pairs
+        for gap in pair[side].gaps
+    ]
     return made
 
 
 @dataclass(frozen=True)
 class _Change:
-    """A figure of a summary that is not the same."""
+    """A figure of a summary that differs."""
 
     analysis: str
     key: str
@@ -91,63 +84,69 @@ class _Change:
 
     @property
     def share(self) -> float:
-        """How much of the larger value changed, 0 to 2; what is no number changed altogether."""
+        """The change as a share of the larger value, 0 to 2; 2 for values that are not numbers."""
         if self.value is None:
             return 2.0
         return float(abs(self.value) / max(abs(self.before), abs(self.after)))
 
-    @property
-    def shown(self) -> str:
-        text = human(self.value, self.figure.unit)
-        return f"+{text}" if self.value is not None and self.value > 0 else text
+    def shown(self, value: Any) -> str:
+        return human(value, self.figure.unit)
+
+
+def _each(get: Any) -> Any:
+    """Return a getter of a column from the changes, with values of any type."""
+    # dtype=object: a missing number must not turn the others into floats.
+    return lambda changes: pd.Series([get(change) for change in changes], dtype=object)
+
+
+def _text(label: str, show: Show, help_: str, get: Any) -> Column:
+    return Column(Unit.TEXT, label, show, help_, lambda changes: [get(each) for each in changes])
+
+
+_FIGURES = TableSpec(
+    "figures",
+    "Figures",
+    {
+        "analysis": _text("analysis", Show.ALWAYS, "Name of the analysis.", lambda c: c.analysis),
+        "figure": _text("key", Show.DATA, "Key in its summary.", lambda c: c.key),
+        "label": _text("figure", Show.ALWAYS, "The figure.", lambda c: c.figure.label or c.key),
+        "before": _text("", Show.ALWAYS, "Value before.", lambda c: c.shown(c.before)),
+        "after": _text("", Show.ALWAYS, "Value after.", lambda c: c.shown(c.after)),
+        "change": _text(
+            "change",
+            Show.ALWAYS,
+            "After minus before.",
+            lambda c: ("+" if (c.value or 0) > 0 else "") + c.shown(c.value),
+        ),
+        "before_value": Column(
+            Unit.NONE, "", Show.DATA, "Exact value before.", _each(lambda c: _number(c.before))
+        ),
+        "after_value": Column(
+            Unit.NONE, "", Show.DATA, "Exact value after.", _each(lambda c: _number(c.after))
+        ),
+        "change_value": Column(Unit.NONE, "", Show.DATA, "Exact change.", _each(lambda c: c.value)),
+        "unit": _text("unit", Show.DATA, "Unit of the values.", lambda c: c.figure.unit.value),
+    },
+    "A figure of a summary that differs, the largest share of change first.",
+)
 
 
 def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
-    """Figures of the summaries that are not the same, with the largest share of change first."""
-    rows = []
+    """Return the figures that differ, the largest share of change first."""
+    changes = []
     for older, newer in pairs:
-        for key in dict.fromkeys([*older.summary, *newer.summary]):
-            one, other = older.summary.get(key), newer.summary.get(key)
-            figure = one or other
-            before, after = (None if each is None else _plain(each.value) for each in (one, other))
+        for key in {**older.summary, **newer.summary}:
+            sides = older.summary.get(key), newer.summary.get(key)
+            before, after = (side and _plain(side.value) for side in sides)
+            figure = sides[0] or sides[1]
             if figure is not None and before != after:
-                rows.append(_Change(older.analysis, key, figure, before, after))
-    rows.sort(key=lambda row: (-row.share, row.analysis, row.key))
-    text, none = Unit.TEXT, Unit.NONE
-    return Table.of(
-        "Figures",
-        {
-            "analysis": ([row.analysis for row in rows], Column(text, "analysis", Show.ALWAYS)),
-            "figure": ([row.key for row in rows], Column(text, "key", Show.DATA)),
-            "label": (
-                [row.figure.label or row.key for row in rows],
-                Column(text, "figure", Show.ALWAYS),
-            ),
-            "before": (
-                [human(row.before, row.figure.unit) for row in rows],
-                Column(text, "", Show.ALWAYS),
-            ),
-            "after": (
-                [human(row.after, row.figure.unit) for row in rows],
-                Column(text, "", Show.ALWAYS),
-            ),
-            "change": ([row.shown for row in rows], Column(text, "change", Show.ALWAYS)),
-            "before_value": (
-                _objects([_number(row.before) for row in rows]),
-                Column(none, "", Show.DATA),
-            ),
-            "after_value": (
-                _objects([_number(row.after) for row in rows]),
-                Column(none, "", Show.DATA),
-            ),
-            "change_value": (_objects([row.value for row in rows]), Column(none, "", Show.DATA)),
-            "unit": ([row.figure.unit.value for row in rows], Column(text, "unit", Show.DATA)),
-        },
-    )
+                changes.append(_Change(older.analysis, key, figure, before, after))
+    changes.sort(key=lambda change: (-change.share, change.analysis, change.key))
+    return _FIGURES.of(changes)
 
 
 def _plain(value: Any) -> Any:
-    """A scalar of Python, where it was one of NumPy; None, where it was no number."""
+    """Return a NumPy scalar as a Python one; None for what is not a finite number."""
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -156,18 +155,13 @@ def _number(value: Any) -> int | float | None:
     return None if isinstance(value, (bool, str)) else value
 
 
-def _objects(values: Sequence[Any]) -> pd.Series[Any]:
-    """Numbers as they are: one that is missing must not turn the others into floats."""
-    return pd.Series(list(values), dtype=object)
-
-
 def compare_tables(before: Table, after: Table) -> Table | None:
-    """Rows that were added, removed or changed, the largest change first.
+    """Return the rows that are new, gone or changed, the largest change first.
 
-    The amount that ranks them is the first column of bytes that changed at all, else of pages,
-    seconds or counts, and of these the first that is always shown.
+    The amount that ranks them is the first column of bytes that changed in any row, else of pages,
+    seconds or counts; columns that are always shown are preferred.
 
-    :return: None where a table has nothing to compare: no names, or no amounts
+    :return: None where there is nothing to compare: no names, or no amounts
     """
     columns = {name: column for name, column in before.columns.items() if name in after.columns}
     before, after = _typed(before, after, columns), _typed(after, before, columns)
@@ -181,26 +175,24 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         return None
     old, new = (_indexed(table, keys, numeric) for table in (before, after))
     rows = old.index.union(new.index)
-    was, now = old.index, new.index
+    was, now = rows.isin(old.index), rows.isin(new.index)
     old, new = old.reindex(rows, fill_value=0), new.reindex(rows, fill_value=0)
     changes = {name: _difference(old[name], new[name]) for name in numeric}
-    moved = {name: _moved(old[name], new[name], change) for name, change in changes.items()}
-    main = _main(columns, numeric, moved)
-    differs = np.zeros(len(rows), bool)
-    for change in moved.values():
-        differs |= change
-    differs |= ~(rows.isin(was) & rows.isin(now))
-    state = np.where(~rows.isin(was), "new", np.where(~rows.isin(now), "gone", "changed"))
-    named = {key: f"name_{key}" if key in _OWN else key for key in keys}
-    frame = rows.to_frame(index=False).rename(columns=named)
-    frame["state"] = state
+    changed = {name: _changed(old[name], new[name], change) for name, change in changes.items()}
+    main = _main(columns, numeric, changed)
+
+    names = {key: f"name_{key}" if key in _OWN else key for key in keys}
+    frame = rows.to_frame(index=False).rename(columns=names)
     described = {
-        named[key]: Column(columns[key].unit, columns[key].label, Show.ALWAYS)
+        name: Column(columns[key].unit, columns[key].label, Show.ALWAYS, columns[key].help)
         if key in columns
         else Column(Unit.NONE, "", Show.DATA)
-        for key in keys
+        for key, name in names.items()
     }
-    described["state"] = Column(Unit.TEXT, "row" if "state" in keys else "state", Show.ALWAYS)
+    frame["state"] = np.where(~was, "new", np.where(~now, "gone", "changed"))
+    described["state"] = Column(
+        Unit.TEXT, "row" if "state" in keys else "state", Show.ALWAYS, "new, gone or changed."
+    )
     unit, label = columns[main].unit, columns[main].label or main
     for name, values, heading in (
         ("before", old[main].to_numpy(), f"{label} before"),
@@ -208,21 +200,21 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         ("change", changes[main], "change"),
     ):
         frame[name] = values
-        described[name] = Column(unit, heading, Show.ALWAYS)
+        described[name] = Column(unit, heading, Show.ALWAYS, columns[main].help)
     for name in numeric:
         if name != main:
             frame[f"{name}_change"] = changes[name]
             described[f"{name}_change"] = Column(
                 columns[name].unit, f"{columns[name].label or name} change", Show.DATA
             )
-    frame = frame[differs]
-    order = np.abs(frame["change"].to_numpy().astype(float))
-    frame = frame.iloc[np.argsort(-order, kind="stable")].reset_index(drop=True)
+    frame = frame[np.logical_or.reduce([~(was & now), *changed.values()])]
+    order = np.argsort(-np.abs(frame["change"].to_numpy().astype(float)), kind="stable")
+    frame = frame.iloc[order].reset_index(drop=True)
     return Table(frame, described, before.title, detail=before.detail)
 
 
 def _typed(table: Table, like: Table, columns: Mapping[str, Column]) -> Table:
-    """A table without rows has no types of its own: it gets those of the other."""
+    """Give a table without rows, which has no types, those of the other table."""
     if len(table.frame):
         return table
     empty = like.frame.head(0)[list(columns)]
@@ -233,13 +225,12 @@ def _is_numeric(table: Table, name: str) -> bool:
     return table.frame[name].dtype.kind in "iuf"
 
 
-def _main(columns: Mapping[str, Column], numeric: Sequence[str], moved: Mapping[str, Any]) -> str:
-    """The amount that ranks rows; one that changed nowhere only where none did."""
-    amounts = [name for name in numeric if columns[name].unit in _AMOUNTS]
+def _main(columns: Mapping[str, Column], numeric: Sequence[str], changed: Mapping[str, Any]) -> str:
+    """Return the amount that ranks rows; one that changed, unless none did."""
     return min(
-        amounts,
+        (name for name in numeric if columns[name].unit in _AMOUNTS),
         key=lambda name: (
-            not moved[name].any(),
+            not changed[name].any(),
             _AMOUNTS.index(columns[name].unit),
             list(Show).index(columns[name].show),
         ),
@@ -247,7 +238,7 @@ def _main(columns: Mapping[str, Column], numeric: Sequence[str], moved: Mapping[
 
 
 def _keys(before: Table, after: Table, columns: Mapping[str, Column]) -> list[str] | None:
-    """The fewest leading names that tell rows apart; with an ordinal where all do not suffice."""
+    """Return the fewest leading names that are unique; with an ordinal where all are not."""
     names = [
         name
         for name, column in columns.items()
@@ -264,24 +255,23 @@ def _keys(before: Table, after: Table, columns: Mapping[str, Column]) -> list[st
 def _indexed(table: Table, keys: Sequence[str], numeric: Sequence[str]) -> pd.DataFrame:
     frame = table.frame
     if keys[-1] == _OCCURRENCE:
-        frame = frame.assign(
-            **{_OCCURRENCE: frame.groupby(list(keys[:-1]), dropna=False).cumcount()}
-        )
+        ordinal = frame.groupby(list(keys[:-1]), dropna=False).cumcount()
+        frame = frame.assign(**{_OCCURRENCE: ordinal})
     return frame.set_index(list(keys))[list(numeric)]
 
 
-def _moved(before: pd.Series[Any], after: pd.Series[Any], change: Any) -> Any:
-    """Which rows are not the same: what is known on one side alone changed, by whatever."""
+def _changed(before: pd.Series[Any], after: pd.Series[Any], change: Any) -> Any:
+    """Return which rows differ; a value that is missing on one side only differs."""
     known = before.isna().to_numpy() == after.isna().to_numpy()
     return (np.nan_to_num(change.astype(float)) != 0) | ~known
 
 
 def _difference(before: pd.Series[Any], after: pd.Series[Any]) -> Any:
-    """``after - before``; of whole numbers exactly, unsigned ones too."""
+    """Return ``after - before``; exact for integers, unsigned ones too."""
     sides = (before, after)
     if any(side.dtype.kind == "f" or side.hasnans for side in sides):
         old, new = (side.to_numpy(float, na_value=np.nan) for side in sides)
-        with np.errstate(invalid="ignore"):  # what is infinite on both sides did not change
+        with np.errstate(invalid="ignore"):  # infinite on both sides: unchanged
             return new - old
     old, new = (side.to_numpy().astype(np.int64) for side in sides)
     return new - old

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What changed between two results, with made-up tables."""
+"""Comparing two results, with made-up tables."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_as_many_names_as_tell_rows_apart() -> None:
     assert changed.frame[["name", "cache", "change"]].to_numpy().tolist() == [["a", "x", 2]]
     alone = compare_tables(named([("a", "x")], [1]), named([("a", "y")], [2]))
     assert alone is not None
-    assert "cache" not in alone.frame  # the first name tells, the second only says more
+    assert "cache" not in alone.frame  # the first name is unique, so the second is not needed
 
 
 def test_rows_that_nothing_tells_apart_are_counted_off() -> None:
@@ -226,7 +226,7 @@ def test_tables_of_one_side_only_are_left_out() -> None:
 
 @pytest.fixture
 def only_diff() -> Iterator[None]:
-    """Nothing but this command and a made-up analysis."""
+    """Offer only this command and a made-up analysis."""
     with (
         only_synthetic(),
         mock.patch("kcensus.commands.commands", return_value={"diff": COMMAND}),
@@ -247,7 +247,7 @@ def test_command(only_diff: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert "install linux-image-dbg" in capsys.readouterr().err
     assert cli.main(["diff", "monday"]) == 2
     assert cli.main(["diff", "a", "b", "--analyses", "none"]) == 2
-    assert "there is no 'none'" in capsys.readouterr().err
+    assert "unknown analysis 'none'" in capsys.readouterr().err
 
 
 def test_what_fails_on_one_side_is_a_gap(
