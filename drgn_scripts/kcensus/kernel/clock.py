@@ -1,34 +1,36 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Ticks: how many there are in a second, and how many have been."""
+"""Jiffies and their frequency."""
 
 from __future__ import annotations
 
 import drgn
 
+_MASK = (1 << 64) - 1
+
 
 def hz(prog: drgn.Program) -> int:
-    """CONFIG_HZ, from the clock that counts ticks: ``mult >> shift`` is nanoseconds of one.
+    """Return CONFIG_HZ, from ``clocksource_jiffies``: ``mult >> shift`` is nanoseconds per tick.
 
-    No variable holds HZ itself, and the kernel's configuration is seldom in its memory.
+    No variable holds HZ, and the kernel's configuration is seldom in memory.
 
-    :raises LookupError: this kernel has no ``clocksource_jiffies``, or it is damaged
+    :raises LookupError: the kernel has no ``clocksource_jiffies``, or it is damaged
     """
     clock = prog["clocksource_jiffies"]
     tick = int(clock.mult) >> int(clock.shift)
     if not 0 < tick <= 1_000_000_000:
-        raise LookupError("the length of a tick is not known: clocksource_jiffies is damaged")
+        raise LookupError(f"clocksource_jiffies is damaged: a tick of {tick} ns is impossible")
     return round(1_000_000_000 / tick)
 
 
 def jiffies(prog: drgn.Program) -> int:
-    """The number of ticks, as the low word that kernel structures keep.
+    """Return ``jiffies_64``.
 
-    :raises LookupError: the variable is not known
+    :raises LookupError: the variable has no debug info
     """
-    return int(prog["jiffies_64"]) & ((1 << 64) - 1)
+    return int(prog["jiffies_64"]) & _MASK
 
 
 def elapsed(now: int, then: int) -> int:
-    """Ticks from ``then`` to ``now``; not negative, since stamps of other CPUs may be ahead."""
-    distance = (now - then) & ((1 << 64) - 1)
+    """Return the ticks from ``then`` to ``now``; 0 where another CPU's stamp is ahead."""
+    distance = (now - then) & _MASK
     return 0 if distance >= 1 << 63 else distance

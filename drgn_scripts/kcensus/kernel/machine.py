@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How large a machine is and how long it has been up: what makes two of them comparable."""
+"""Size and uptime of a machine, by which two dumps are compared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True)
 class Machine:
-    """None for what cannot be found out."""
+    """RAM, CPUs and uptime; None where unknown."""
 
     ram_bytes: int | None
     cpus: int | None
@@ -27,7 +27,7 @@ class Machine:
 
 
 def machine(prog: drgn.Program) -> Machine:
-    """Look at a machine; never fails."""
+    """Return RAM, online CPUs and uptime of the machine; raises nothing."""
     pages = _or_none(lambda: int(totalram_pages(prog)))
     page_size = _or_none(lambda: int(prog["PAGE_SIZE"]))
     up = _or_none(lambda: float(uptime(prog)))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Workqueues: pools of workers, what they run, what waits for them, and which of them are stuck.
+"""Workqueues: worker pools, what they run, what waits for them, and which are stalled.
 
-The picture is that of the kernel's "Showing busy workqueues and worker pools", from memory.
+It is what the kernel prints as "Showing busy workqueues and worker pools", read from memory.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import drgn
 import numpy as np
@@ -20,23 +21,32 @@ from drgn.helpers.linux.module import address_to_module
 from drgn.helpers.linux.percpu import per_cpu
 
 from kcensus.engine.chase import Damage, Lanes, chase, circular, pointer_step
-from kcensus.engine.gather import gather, gather_arrays
-from kcensus.engine.layout import layout
+from kcensus.engine.gather import Gathered, gather, gather_arrays
+from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.clock import elapsed, hz, jiffies
-from kcensus.kernel.dm.devices import UNKNOWN, text
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import ABSENT, decode, decode_array
 
 _DEFAULT_THRESHOLD = 30
-"""Seconds; the kernel's own default, where it does not watch its workqueues itself."""
+"""Seconds; the default of ``wq_watchdog_thresh``."""
 _MAX_ITEMS = 1 << 24
 _MAX_WORKQUEUES = 1 << 20
+_ITEM_TYPES = {
+    "pool": np.int64,
+    "wq": np.uint64,
+    "work": np.uint64,
+    "func": np.uint64,
+    "state": object,
+    "pid": np.int64,
+    "seconds": np.float64,
+}
 
 
 @dataclass(frozen=True)
 class Pool:
-    """One ``struct worker_pool``."""
+    """A ``struct worker_pool``."""
 
     address: int
     id: int
@@ -50,31 +60,33 @@ class Pool:
     pending: int
     """Items on its worklist."""
     age: float | None
-    """Seconds since it last made progress; None where this kernel does not keep that."""
-    stalled: bool
-    """By the rule of the kernel's own watchdog."""
+    """Seconds since its last progress; None where the kernel has no such stamp."""
+    is_stalled: bool
+    """By the rule of the kernel's watchdog."""
+
+
+def _no_items() -> pd.DataFrame:
+    return pd.DataFrame({name: np.empty(0, type_) for name, type_ in _ITEM_TYPES.items()})
 
 
 @dataclass
 class Workqueues:
-    """All pools, and what runs and waits."""
+    """All pools, and the work items that run or wait."""
 
-    pools: list[Pool]
+    pools: list[Pool] = field(default_factory=list)
     """By id."""
-    items: pd.DataFrame
-    """One row per item that runs or waits: ``pool`` (id, -1 unknown), ``wq`` (address), ``work``,
-    ``func`` (addresses), ``state`` (in-flight, scheduled, pending, inactive), ``pid`` (of the
-    worker, else 0), ``comm``, ``seconds`` (how long it has been running, NaN unknown), ``exact``
-    (False: at least that long)."""
-    names: dict[int, str]
+    items: pd.DataFrame = field(default_factory=_no_items)
+    """A row per item: ``pool`` (id, -1 unknown), ``wq``, ``work``, ``func`` (addresses), ``state``
+    (in-flight, scheduled, pending, inactive), ``pid`` (of the worker, else 0), ``seconds`` (how
+    long it has been running, since v7.0, before at least that long; NaN unknown)."""
+    names: dict[int, str] = field(default_factory=dict)
     """Names of workqueues by address; not safe to print."""
-    threshold: int
-    """Seconds without progress that are too many."""
-    threshold_known: bool
-    """Whether it is the kernel's own figure."""
+    threshold: int = _DEFAULT_THRESHOLD
+    """Seconds without progress after which a pool is stalled."""
+    has_watchdog: bool = False
+    """Whether the threshold is the kernel's own."""
     damaged: int = 0
-    """Lists that were cut short."""
-    faults: Faults = field(default_factory=Faults)
+    """Torn or unreadable lists."""
 
     @cached_property
     def by_id(self) -> dict[int, Pool]:
@@ -91,45 +103,49 @@ class Functions:
         self._symbols: dict[int, dict[int, str]] = {}
 
     def __call__(self, address: int) -> tuple[str, str]:
-        """Name and module of a function; its address where no symbol is known."""
+        """Return name and module of a function; its address where it has no symbol."""
         if address not in self._known:
             module, name = self._module(address)
             self._known[address] = (self._name(address, module), name)
         return self._known[address]
 
+    def described(self, address: int) -> str:
+        """Return a function as the kernel prints it: ``name [module]``."""
+        name, module = self(address)
+        return f"{name} [{module}]" if module else name
+
     def _name(self, address: int, module: Object | None) -> str:
         try:
             return str(self.prog.symbol(address).name)
         except LookupError:
-            pass
-        # Of modules without debug info the kernel itself has the symbols.
-        if module is not None and (name := self._symbols_of(module).get(address)):
-            return name
-        return f"0x{address:x}" if address else "?"
+            # The kernel has the symbols of modules without debug info.
+            name = self._symbols_of(module).get(address) if module is not None else None
+            return name or (f"0x{address:x}" if address else "?")
 
     def _symbols_of(self, module: Object) -> dict[int, str]:
         base = int(module.value_())
         if base not in self._symbols:
             try:
-                found = {symbol.address: str(symbol.name) for symbol in module_kallsyms(module)}
+                symbols = {symbol.address: str(symbol.name) for symbol in module_kallsyms(module)}
             except (LookupError, AttributeError, ValueError, drgn.FaultError):
-                found = {}
-            self._symbols[base] = found
+                symbols = {}
+            self._symbols[base] = symbols
         return self._symbols[base]
 
     def _module(self, address: int) -> tuple[Object | None, str]:
         try:
             module = address_to_module(self.prog, address)
-            return (module, text(module.name.string_())) if module else (None, "")
+            return (module, decode(module.name.string_())) if module else (None, "")
         except (LookupError, AttributeError, drgn.FaultError):
             return None, ""
 
 
 @once
 def workqueues(kernel: Kernel) -> Workqueues:
-    """Look at all pools and queues.
+    """Return all pools, and the work items that run or wait.
 
-    :raises LookupError: this kernel's workqueues cannot be found
+    :raises LookupError: the debug info lacks workqueues or jiffies
+    :raises drgn.FaultError: their heads are unreadable
     """
     return _Reader(kernel.memory).read()
 
@@ -141,24 +157,44 @@ class _Reader:
         self.faults = Faults()
         self.damaged = 0
         self.pool_type = prog.type("struct worker_pool")
-        self.work = layout(
-            prog,
-            "struct work_struct",
-            {"data": "data.counter", "func": "func", "next": "entry.next"},
-        )
-        self.entry = np.uint64(drgn.offsetof(prog.type("struct work_struct"), "entry"))
         self.link = layout(prog, "struct list_head", ["next"])
         self.now, self.hz = jiffies(prog), hz(prog)
         try:
-            # CONFIG_WQ_WATCHDOG; 0 turns it off.
-            self.threshold = int(prog["wq_watchdog_thresh"])
-        except UNKNOWN:
-            self.threshold = 0
-        self.known = self.threshold > 0
-        self.threshold = self.threshold or _DEFAULT_THRESHOLD
+            # With CONFIG_WQ_WATCHDOG; 0 turns the watchdog off.
+            threshold = int(prog["wq_watchdog_thresh"])
+        except ABSENT:
+            threshold = 0
+        self.has_watchdog = threshold > 0
+        self.threshold = threshold if self.has_watchdog else _DEFAULT_THRESHOLD
 
     def read(self) -> Workqueues:
-        pools = self._pool_addresses()
+        pools, worklists, entries = self._pools()
+        ids = np.array([pool.id for pool in pools], np.int64)
+        names, pwqs, inactive = self._queues()
+        pending = self._items(entries, "pending", ids[worklists])
+        items = _concat([*self._busy(pools, ids), pending, inactive])
+        known = pwqs.set_index("pwq").reindex(items["pwq"], fill_value=0).reset_index(drop=True)
+        home = known["pool"].map({pool.address: pool.id for pool in pools})
+        items["wq"] = known["wq"]
+        items["pool"] = items["pool"].where(items["pool"] >= 0, home).fillna(-1)
+        return Workqueues(
+            pools=sorted(pools, key=lambda pool: pool.id),
+            items=items[list(_ITEM_TYPES)].astype(_ITEM_TYPES),
+            names=names,
+            threshold=self.threshold,
+            has_watchdog=self.has_watchdog,
+            damaged=self.damaged,
+        )
+
+    def _gather(self, addresses: Words, columns: Layout) -> Gathered:
+        return gather(self.memory, addresses, columns, self.faults)
+
+    def _pools(self) -> tuple[list[Pool], Lanes, Words]:
+        """Return the pools, and the entries of their worklists with the index of their pool."""
+        try:
+            pointers, damaged = idr_entries(self.memory, self.prog["worker_pool_idr"])
+        except drgn.FaultError:
+            pointers, damaged = [], 1
         members = layout(
             self.prog,
             self.pool_type,
@@ -172,74 +208,49 @@ class _Reader:
                 "worklist": "worklist.next",
                 "attrs": "attrs",
             },
-            # Since 4.5; 6037160e52d7 (7.0) renamed it.
+            # Since Linux kernel commit 82607adcf9cd ("workqueue: implement lockup detector") (in
+            # v4.5), watchdog_ts; since Linux kernel commit 6037160e52d7 ("workqueue: Rename
+            # pool->watchdog_ts to pool->last_progress_ts") (in v7.0), last_progress_ts.
             {"stamp": ("last_progress_ts", "watchdog_ts")},
         )
-        read = gather(self.memory, pools, members, self.faults)
-        self.damaged += int((~read.readable).sum())
-        rows = np.flatnonzero(read.readable)
-        pools = pools[rows]
-        head = pools + np.uint64(drgn.offsetof(self.pool_type, "worklist"))
-        lanes, nodes = self._follow(read["worklist"][rows], head)
-        pending = np.bincount(lanes, minlength=len(pools))
+        addresses = np.array(sorted(set(pointers) - {0}), np.uint64)
+        read = self._gather(addresses, members)
+        self.damaged += damaged + int((~read.readable).sum())
+        addresses = addresses[read.readable]
+        pool = {name: column[read.readable] for name, column in read.columns.items()}
+        head = addresses + np.uint64(drgn.offsetof(self.pool_type, "worklist"))
+        lanes, entries = self._follow(pool["worklist"], head)
+        pending = np.bincount(lanes, minlength=len(addresses))
         nice = layout(self.prog, "struct workqueue_attrs", ["nice"])
-        attrs = gather(self.memory, read["attrs"][rows], nice, Faults())
-        found = []
-        for at, row in enumerate(rows.tolist()):
-            cpu = int(read["cpu"][row])
-            stamp = int(read["stamp"][row]) if "stamp" in members else None
-            age = None
-            if stamp is not None:
-                age = elapsed(self.now, self._touched(stamp, cpu)) / self.hz
-            found.append(
+        attrs = gather(self.memory, pool["attrs"], nice, Faults())
+        pools = []
+        for row, address in enumerate(addresses.tolist()):
+            cpu, waiting = int(pool["cpu"][row]), int(pending[row])
+            age, is_stalled = None, False
+            if "stamp" in pool:
+                stamp = int(pool["stamp"][row])
+                age = elapsed(self.now, stamp) / self.hz
+                idle = elapsed(self.now, self._touched(stamp, cpu)) / self.hz
+                is_stalled = waiting > 0 and idle > self.threshold
+            pools.append(
                 Pool(
-                    address=int(pools[at]),
-                    id=int(read["id"][row]),
+                    address=address,
                     cpu=cpu,
-                    node=int(read["node"][row]),
-                    nice=int(attrs["nice"][at]) if attrs.readable[at] else None,
-                    flags=int(read["flags"][row]),
-                    workers=int(read["workers"][row]),
-                    idle=int(read["idle"][row]),
-                    pending=int(pending[at]),
-                    age=None if stamp is None else elapsed(self.now, stamp) / self.hz,
-                    stalled=age is not None and bool(pending[at]) and age > self.threshold,
+                    nice=int(attrs["nice"][row]) if attrs.readable[row] else None,
+                    pending=waiting,
+                    age=age,
+                    is_stalled=is_stalled,
+                    **{
+                        name: int(pool[name][row])
+                        for name in ("id", "node", "flags", "workers", "idle")
+                    },
                 )
             )
-        ids = np.array([pool.id for pool in found], np.int64)
-        names, pwqs, inactive = self._queues()
-        frames = [
-            self._busy(pools, found),
-            self._items(nodes, ids[lanes], "pending", pwqs),
-            *inactive,
-        ]
-        items = pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
-        known = pwqs.set_index("pwq")
-        items["wq"] = items["pwq"].map(known["wq"]).fillna(0).astype(np.uint64)
-        by_address = {pool.address: pool.id for pool in found}
-        home = items["pwq"].map(known["pool"]).map(by_address)
-        items["pool"] = items["pool"].where(items["pool"] >= 0, home).fillna(-1).astype(np.int64)
-        return Workqueues(
-            pools=sorted(found, key=lambda pool: pool.id),
-            items=items.drop(columns="pwq"),
-            names=names,
-            threshold=self.threshold,
-            threshold_known=self.known,
-            damaged=self.damaged,
-            faults=self.faults,
-        )
-
-    def _pool_addresses(self) -> Words:
-        try:
-            found, damaged = idr_entries(self.memory, self.prog["worker_pool_idr"])
-        except drgn.FaultError:
-            found, damaged = [], 1
-        self.damaged += damaged
-        return np.array(sorted(set(found) - {0}), np.uint64)
+        return pools, lanes, entries
 
     def _touched(self, stamp: int, cpu: int) -> int:
-        """The stamp, or when somebody last told the watchdog to be patient, if that is later."""
-        if not self.known:
+        """Return the later of the stamp and the last touch_*_watchdog(), as the watchdog does."""
+        if not self.has_watchdog:
             return stamp
         try:
             if cpu >= 0:
@@ -250,30 +261,32 @@ class _Reader:
             return stamp
         return touched if elapsed(touched, stamp) else stamp
 
-    def _follow(self, first: Words, heads: Words) -> tuple[Lanes, Words]:
-        """All nodes of many ``list_head`` lists, in the order of the lists and in their own."""
+    def _follow(self, first: Words, ends: Words | None = None) -> tuple[Lanes, Words]:
+        """Return all nodes of many lists, list by list, with the index of their list.
+
+        :param first: first node of each list
+        :param ends: head of each list; None for lists that end with a null pointer
+        """
         damage = Damage()
+        # In list_head and hlist_node alike, next comes first.
         step = pointer_step(self.memory, self.link, "next", self.faults)
-        walk = list(chase(first, step, limit=_MAX_ITEMS, damage=damage, ends=heads))
+        steps = list(chase(first, step, limit=_MAX_ITEMS, damage=damage, ends=ends))
         self.damaged += damage.lists
-        if not walk:
-            return np.empty(0, np.int64), np.empty(0, np.uint64)
-        lanes = np.concatenate([lanes for lanes, _ in walk])
-        nodes = np.concatenate([nodes for _, nodes in walk])
+        lanes = np.concatenate([np.empty(0, np.int64), *(lanes for lanes, _ in steps)])
+        nodes = np.concatenate([np.empty(0, np.uint64), *(nodes for _, nodes in steps)])
         order = np.argsort(lanes, kind="stable")
         lanes, nodes = lanes[order], nodes[order]
         if damage.cyclic:
-            # Nodes of a cycle come more than once.
+            # chase() yields the nodes of a cycle more than once.
             again = pd.DataFrame({"lane": lanes, "node": nodes}).duplicated().to_numpy()
             lanes, nodes = lanes[~again], nodes[~again]
         return lanes, nodes
 
-    # What waits
-
     @cached_property
     def _pwq_mask(self) -> int:
-        """What of work_struct.data is a pointer to a pool_workqueue."""
-        # 6.10 gave the shift a name of its own, and WORK_STRUCT_FLAG_BITS less to hold.
+        """The bits of work_struct.data that point to a pool_workqueue."""
+        # Since Linux kernel commit e9a8e01f9b13 ("workqueue: Clean up enum work_bits and related
+        # constants") (in v6.9), WORK_STRUCT_PWQ_SHIFT; WORK_STRUCT_FLAG_BITS is smaller there.
         for name in ("WORK_STRUCT_PWQ_SHIFT", "WORK_STRUCT_FLAG_BITS"):
             try:
                 return ~((1 << int(self.prog.constant(name))) - 1) & ((1 << 64) - 1)
@@ -281,87 +294,60 @@ class _Reader:
                 continue
         raise LookupError("neither WORK_STRUCT_PWQ_SHIFT nor WORK_STRUCT_FLAG_BITS is known")
 
-    def _pwq_of(self, data: Words) -> Words:
-        queued = np.uint64(1 << int(self.prog.constant("WORK_STRUCT_PWQ_BIT")))
-        pwq = data.astype(np.uint64) & np.uint64(self._pwq_mask)
-        return np.where((data.astype(np.uint64) & queued) != 0, pwq, np.uint64(0))
-
     def _items(
-        self, entries: Words, pool: npt.NDArray[np.int64], state: str, pwqs: pd.DataFrame
+        self, entries: Words, state: str, pool: npt.NDArray[np.int64], **columns: Any
     ) -> pd.DataFrame:
-        works = entries - self.entry
-        read = gather(self.memory, works, self.work, self.faults)
-        return pd.DataFrame(
-            {
-                "pool": pool,
-                "pwq": self._pwq_of(read["data"]),
-                "work": works,
-                "func": read["func"],
-                "state": state,
-                "pid": 0,
-                "comm": "",
-                "seconds": np.nan,
-                "exact": False,
-            }
-        )
+        """Return a row per ``work_struct.entry``.
 
-    def _queues(self) -> tuple[dict[int, str], pd.DataFrame, list[pd.DataFrame]]:
-        """Names of workqueues, their pool_workqueues, and items that must not run yet."""
+        :param columns: columns to replace those of the items
+        """
+        type_ = self.prog.type("struct work_struct")
+        members = layout(self.prog, type_, {"data": "data.counter", "func": "func"})
+        works = entries - np.uint64(drgn.offsetof(type_, "entry"))
+        read = self._gather(works, members)
+        data = read["data"].astype(np.uint64)
+        queued = np.uint64(1 << int(self.prog.constant("WORK_STRUCT_PWQ_BIT")))
+        pwq = np.where((data & queued) != 0, data & np.uint64(self._pwq_mask), np.uint64(0))
+        items = {"pool": pool, "pwq": pwq, "work": works, "func": read["func"], "state": state}
+        return pd.DataFrame(items | {"pid": 0, "seconds": np.nan} | columns)
+
+    def _queues(self) -> tuple[dict[int, str], pd.DataFrame, pd.DataFrame]:
+        """Return the names of workqueues, their pool_workqueues, and their inactive items."""
         type_ = self.prog.type("struct workqueue_struct")
         pwq_type = self.prog.type("struct pool_workqueue")
         head = int(self.prog["workqueues"].address_of_().value_())
         nodes, torn = circular(self.memory, head, self.faults, limit=_MAX_WORKQUEUES)
         self.damaged += torn
         wqs = nodes - np.uint64(drgn.offsetof(type_, "list"))
-        read = gather(
-            self.memory,
-            wqs,
-            layout(self.prog, type_, {"name": "name", "pwqs": "pwqs.next"}),
-            self.faults,
-        )
-        names = {
-            int(wq): text(bytes(name).split(b"\0")[0])
-            for wq, name in zip(wqs.tolist(), read["name"].tolist(), strict=True)
-        }
+        read = self._gather(wqs, layout(self.prog, type_, {"name": "name", "pwqs": "pwqs.next"}))
+        names = dict(zip(wqs.tolist(), map(decode_array, read["name"].tolist()), strict=True))
         heads = wqs + np.uint64(drgn.offsetof(type_, "pwqs"))
         lanes, links = self._follow(np.where(read.readable, read["pwqs"], heads), heads)
         address = links - np.uint64(drgn.offsetof(pwq_type, "pwqs_node"))
-        # f97a4a1a3f87 (5.15) renamed delayed_works.
+        # Since Linux kernel commit f97a4a1a3f87 ("workqueue: Rename "delayed" (delayed by active
+        # management) to "inactive"") (in v5.15).
         inactive = "inactive_works" if pwq_type.has_member("inactive_works") else "delayed_works"
-        pwq = gather(
-            self.memory,
-            address,
-            layout(self.prog, pwq_type, {"pool": "pool", "inactive": f"{inactive}.next"}),
-            self.faults,
-        )
+        members = layout(self.prog, pwq_type, {"pool": "pool", "inactive": f"{inactive}.next"})
+        pwq = self._gather(address, members)
         pwqs = pd.DataFrame({"pwq": address, "pool": pwq["pool"], "wq": wqs[lanes]})
-        pwqs = pwqs.drop_duplicates("pwq")
         ends = address + np.uint64(drgn.offsetof(pwq_type, inactive))
-        at, entries = self._follow(np.where(pwq.readable, pwq["inactive"], ends), ends)
-        waiting = self._items(entries, np.full(len(entries), -1), "inactive", pwqs)
-        waiting["pwq"] = address[at]
-        return names, pwqs, [waiting]
+        lanes, entries = self._follow(np.where(pwq.readable, pwq["inactive"], ends), ends)
+        pool = np.full(len(entries), -1)
+        waiting = self._items(entries, "inactive", pool, pwq=address[lanes])
+        return names, pwqs.drop_duplicates("pwq"), waiting
 
-    # What runs
-
-    def _busy(self, pools: Words, found: Sequence[Pool]) -> pd.DataFrame:
-        """Workers with an item, and items that are scheduled to run right after it."""
-        offset = drgn.offsetof(self.pool_type, "busy_hash")
+    def _busy(
+        self, pools: Sequence[Pool], ids: npt.NDArray[np.int64]
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return the items that run, and those scheduled to run right after them."""
+        offset = np.uint64(drgn.offsetof(self.pool_type, "busy_hash"))
         buckets = self.pool_type.member("busy_hash").type.length or 0
-        heads, _ = gather_arrays(
-            self.memory, pools + np.uint64(offset), buckets, np.uint64, self.faults
-        )
+        hashes = np.array([pool.address for pool in pools], np.uint64) + offset
+        heads, _ = gather_arrays(self.memory, hashes, buckets, np.uint64, self.faults)
+        lanes, nodes = self._follow(heads.ravel())
         worker_type = self.prog.type("struct worker")
-        back = np.uint64(drgn.offsetof(worker_type, "hentry"))
-        damage = Damage()
-        step = pointer_step(
-            self.memory, layout(self.prog, "struct hlist_node", ["next"]), "next", self.faults
-        )
-        walk = list(chase(heads.ravel(), step, limit=_MAX_ITEMS, damage=damage))
-        self.damaged += damage.lists
-        lanes = np.concatenate([part for part, _ in walk] or [np.empty(0, np.int64)])
-        nodes = np.concatenate([part for _, part in walk] or [np.empty(0, np.uint64)])
-        workers, pool = nodes - back, lanes // max(buckets, 1)
+        workers = nodes - np.uint64(drgn.offsetof(worker_type, "hentry"))
+        home = lanes // max(buckets, 1)
         members = layout(
             self.prog,
             worker_type,
@@ -372,36 +358,36 @@ class _Reader:
                 "task": "task",
                 "scheduled": "scheduled.next",
             },
-            {"start": "current_start"},  # e8e14ac7cfe4 (7.0)
+            # Since Linux kernel commit e8e14ac7cfe4 ("workqueue: Show in-flight work item duration
+            # in stall diagnostics") (in v7.0).
+            {"start": "current_start"},
         )
-        read = gather(self.memory, workers, members, self.faults)
-        task = layout(self.prog, "struct task_struct", ["pid", "comm"])
-        tasks = gather(self.memory, read["task"], task, self.faults)
-        seconds = np.full(len(workers), np.nan)
-        for row, home in enumerate(pool.tolist()):
-            if "start" in members:
-                seconds[row] = elapsed(self.now, int(read["start"][row])) / self.hz
-            else:
-                # The stamp is never older than the beginning of what runs.
-                age = found[home].age
-                seconds[row] = np.nan if age is None else age
-        ids = np.array([one.id for one in found], np.int64)
+        read = self._gather(workers, members)
+        tasks = self._gather(read["task"], layout(self.prog, "struct task_struct", ["pid"]))
+        if "start" in members:
+            seconds = [elapsed(self.now, int(start)) / self.hz for start in read["start"]]
+        else:
+            # The stamp of the pool is not older than the start of what its workers run.
+            ages = [pools[pool].age for pool in home.tolist()]
+            seconds = [np.nan if age is None else age for age in ages]
         running = pd.DataFrame(
             {
-                "pool": ids[pool],
+                "pool": ids[home],
                 "pwq": read["pwq"],
                 "work": read["work"],
                 "func": read["func"],
                 "state": "in-flight",
                 "pid": tasks["pid"].astype(np.int64),
-                "comm": [text(bytes(comm).split(b"\0")[0]) for comm in tasks["comm"].tolist()],
-                "seconds": seconds,
-                "exact": "start" in members,
+                "seconds": np.array(seconds, np.float64),
             }
         )
         ends = workers + np.uint64(drgn.offsetof(worker_type, "scheduled"))
-        first = np.where(read.readable, read["scheduled"], ends)
-        at, entries = self._follow(first, ends)
-        behind = self._items(entries, ids[pool][at], "scheduled", running)
-        behind["pid"] = running["pid"].to_numpy()[at]
-        return pd.concat([running, behind], ignore_index=True) if len(behind) else running
+        lanes, entries = self._follow(np.where(read.readable, read["scheduled"], ends), ends)
+        pid = running["pid"].to_numpy()[lanes]
+        return running, self._items(entries, "scheduled", ids[home][lanes], pid=pid)
+
+
+def _concat(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all frames; empty ones are left out, their types are undefined."""
+    filled = [frame for frame in frames if len(frame)]
+    return pd.concat(filled or frames, ignore_index=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""kcopyd's clients and jobs, and snapshots, in *synthetic* kernels of eras that nobody boots."""
+"""kcopyd clients, jobs and snapshots of *synthetic* kernels."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import pandas as pd
 import pytest
 from drgn import Object
 
-from kcensus.analyses.kcopyd.census import KcopydCensus, SlabUse
-from kcensus.analyses.kcopyd.checks import kcopyd_checks
+from kcensus.analyses.kcopyd.census import Census, SlabUse
+from kcensus.analyses.kcopyd.checks import checks
+from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.findings import findings
 from kcensus.analyses.kcopyd.log_events import LogEvents
-from kcensus.analyses.kcopyd.tables import related_slabs, work_states
-from kcensus.analyses.kcopyd.tables import snapshots as snapshot_table
+from kcensus.analyses.kcopyd.run import summary
+from kcensus.analyses.kcopyd.tables import tables
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm.devices import DmTarget, MappedDevice
-from kcensus.kernel.dm.kcopyd import Kcopyd, _Nodes, job_caches
+from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, _Nodes, job_caches
 from kcensus.kernel.dm.snapshots import (
     UNLIMITED,
     Limit,
@@ -30,8 +31,9 @@ from kcensus.kernel.dm.snapshots import (
     limit_mechanism,
     snapshots,
 )
-from kcensus.kernel.workqueues import Functions, Workqueues
-from kcensus.results import CheckStatus, Severity
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.workqueues import Pool, Workqueues
+from kcensus.results import CheckStatus, Finding, Severity
 from tests.unit.fakekernel import PAGE, FakeKernel, add_types
 
 _JOB = """
@@ -141,10 +143,10 @@ def split(w: World, slot: int, running: int) -> None:
     w.k.set(w.job(slot).sub_jobs.counter, running)
 
 
-def count(w: World):  # type: ignore[no-untyped-def]
+def count(w: World) -> tuple[Kcopyd, Clients, Jobs]:
     slab_map = SlabMap(Memory(w.k.prog))
     kcopyd = Kcopyd(slab_map, job_caches(slab_map))
-    clients = kcopyd.clients(kcopyd.candidates())
+    clients = kcopyd.clients(kcopyd.candidates(ScanReport()))
     address, columns = kcopyd.scan(ScanReport())
     return kcopyd, clients, kcopyd.count(clients, address, columns)
 
@@ -212,7 +214,7 @@ def test_filtered_pages_are_counted_and_the_rest_is_right() -> None:
     w.k.drop(w.jobs[0])
     slab_map = SlabMap(Memory(w.k.prog))
     kcopyd = Kcopyd(slab_map, job_caches(slab_map))
-    clients = kcopyd.clients(kcopyd.candidates())
+    clients = kcopyd.clients(kcopyd.candidates(ScanReport()))
     report = ScanReport()
     address, columns = kcopyd.scan(report)
     # Five objects lie on the first page of that slab, the last of them in part.
@@ -333,7 +335,7 @@ def snapshot_kernel(member: str) -> tuple[FakeKernel, Object]:
 
 def read(k: FakeKernel, snapshot: Object) -> Snapshot:
     target = DmTarget("snapshot", 0, 8, int(snapshot.address_))
-    device = MappedDevice(1, "253:0", "snap", "", (target, DmTarget("linear", 0, 8, 0)))
+    device = MappedDevice(1, "253:0", "snap", (target, DmTarget("linear", 0, 8, 0)))
     found = snapshots(Memory(k.prog), [device], cow_threshold(k.prog))
     assert found.damaged == 0
     (one,) = found.all
@@ -369,14 +371,16 @@ def test_snapshot_without_a_limit() -> None:
 
 # What it means
 
-FUNCTIONS = Functions(FakeKernel("6.10").prog)
+MIB = 1 << 20
 
 
-def census(limit: Limit, threshold: int | None, *, callback_list: bool = True) -> KcopydCensus:
-    device = MappedDevice(1, "253:0", "snap", "", ())
-    one = Snapshot(
+def figures_of(
+    limit: Limit | None, threshold: int | None, *, callback_list: bool = True, ram: int = 1 << 30
+) -> Figures:
+    """Figures of a kernel with one snapshot and 100 MiB of jobs, without debug info of dm_mod."""
+    snapshot = Snapshot(
         address=1,
-        device=device,
+        device=MappedDevice(1, "253:0", "snap", ()),
         target="snapshot",
         origin="8:0",
         origin_disk="sda",
@@ -385,7 +389,6 @@ def census(limit: Limit, threshold: int | None, *, callback_list: bool = True) -
         chunk_sectors=8,
         valid=True,
         overflowed=False,
-        active=True,
         in_flight=30000,
         pending=0,
         exceptions=0,
@@ -394,20 +397,33 @@ def census(limit: Limit, threshold: int | None, *, callback_list: bool = True) -
         client=0,
         waiters=(),
     )
-    return KcopydCensus(
-        job_slab=SlabUse("kcopyd_job", "jobs", 3312, 30000, 30000, 100 << 20, False),
+    census = Census(
+        job_slab=SlabUse("kcopyd_job", "jobs", 3312, 30000, 30000, 100 * MIB, False),
+        jobs=Jobs(active=30000),
         limit=limit,
         threshold=threshold,
         callback_list=callback_list,
-        snapshots=Snapshots([one]),
+        snapshots=Snapshots([snapshot]),
+        has_snapshots=True,
     )
+    kernel = Kernel(FakeKernel("6.10").prog)
+    kernel.ram_bytes = ram
+    figures = Figures(kernel, census, LogEvents())
+    figures.unreclaimable_bytes = 200 * MIB
+    return figures
 
 
-def said(found: KcopydCensus, ram: int = 1 << 30) -> list[tuple[Severity, str]]:
-    return [
-        (finding.severity, finding.patch)
-        for finding in findings(found, LogEvents(), FUNCTIONS, ram)
-    ]
+def replace_snapshot(figures: Figures, **values: object) -> None:
+    figures.census.snapshots.all = [replace(figures.snapshots[0], **values)]  # type: ignore[arg-type]
+
+
+def read_clients(figures: Figures, w: World) -> None:
+    _, figures.census.clients, figures.census.jobs = count(w)
+    figures.census.has_clients = True
+
+
+def found(figures: Figures) -> list[tuple[Severity, str]]:
+    return [(finding.severity, finding.patch) for finding in findings(figures)]
 
 
 @pytest.mark.parametrize(
@@ -426,64 +442,62 @@ def said(found: KcopydCensus, ram: int = 1 << 30) -> list[tuple[Severity, str]]:
 def test_when_there_is_a_limit(
     limit: Limit, threshold: int | None, unlimited: bool, bound: int
 ) -> None:
-    found = census(limit, threshold)
-    assert (found.unlimited, found.bound) == (unlimited, bound)
+    figures = figures_of(limit, threshold)
+    assert (figures.unlimited, figures.bound) == (unlimited, bound)
 
 
 def test_findings_by_era() -> None:
-    # As before 5.0: nothing limits, and callbacks can go on for ever.
-    assert said(census(Limit.NONE, None, callback_list=False)) == [
+    # As before 5.0: neither copies nor callbacks are limited.
+    assert found(figures_of(Limit.NONE, None, callback_list=False)) == [
         (Severity.WARNING, "dm-snapshot-cow-in-progress"),
         (Severity.NOTICE, "dm-kcopyd-callback-list"),
     ]
-    assert said(census(Limit.SEMAPHORE, 2048)) == [(Severity.NOTICE, "dm-snapshot-cow-in-progress")]
-    assert said(census(Limit.IN_PROGRESS, 4294967295)) == [(Severity.WARNING, "")]
-    assert said(census(Limit.IN_PROGRESS, 2048)) == []
-    # A quarter of RAM and more is what brings the OOM killer.
-    small = 300 << 20
-    assert said(census(Limit.IN_PROGRESS, 4294967295), small) == [(Severity.CRITICAL, "")]
+    assert found(figures_of(Limit.SEMAPHORE, 2048)) == [
+        (Severity.NOTICE, "dm-snapshot-cow-in-progress")
+    ]
+    assert found(figures_of(Limit.IN_PROGRESS, 4294967295)) == [(Severity.WARNING, "")]
+    assert found(figures_of(Limit.IN_PROGRESS, 2048)) == []
+    huge = figures_of(Limit.IN_PROGRESS, 4294967295, ram=300 * MIB)
+    assert found(huge) == [(Severity.CRITICAL, "")]
 
 
-def counted(limit: Limit, threshold: int | None) -> KcopydCensus:
-    """A snapshot that does not count its copies, or not right, and whose client has 30,000 jobs."""
+def counted(limit: Limit, threshold: int | None, ram: int = 1 << 30) -> Figures:
+    """A snapshot whose client has 30,000 jobs, and whose own count is missing or wrong."""
     w = world("4.18")
-    _, clients, jobs = count(w)
-    found = census(limit, threshold, callback_list=False)
-    found.clients, found.jobs = clients, replace(jobs, jobs=np.array([30000, 0]))
-    assert found.snapshots is not None
+    figures = figures_of(limit, threshold, callback_list=False, ram=ram)
+    read_clients(figures, w)
+    figures.census.jobs.jobs = np.array([30000, 0])
     in_flight = None if limit is Limit.NONE else UNLIMITED - 2048
-    (one,) = found.snapshots.all
-    found.snapshots.all = [replace(one, client=w.clients["busy"], in_flight=in_flight)]
-    return found
+    replace_snapshot(figures, client=w.clients["busy"], in_flight=in_flight)
+    return figures
 
 
 def test_jobs_of_a_snapshot_that_does_not_count_are_its_copies() -> None:
-    found = counted(Limit.NONE, None)
-    # The case that brought the OOM killer: before 5.0 the snapshot itself counts nothing.
-    assert said(found, 300 << 20)[0] == (Severity.CRITICAL, "dm-snapshot-cow-in-progress")
-    frame = snapshot_table(found).frame
-    assert frame["in_flight"].tolist() == [30000]
+    figures = counted(Limit.NONE, None, ram=300 * MIB)
+    # The case that brought the OOM killer: before 5.0 the snapshot has no count.
+    assert found(figures)[0] == (Severity.CRITICAL, "dm-snapshot-cow-in-progress")
+    assert tables(figures)["snapshots"].frame["in_flight"].tolist() == [30000]
 
 
-def test_a_semaphore_made_with_another_limit_tells_no_copies() -> None:
-    found = counted(Limit.SEMAPHORE, 0)
-    assert snapshot_table(found).frame["in_flight"].tolist() == [30000]
+def test_copies_of_a_semaphore_made_with_another_limit_are_the_jobs() -> None:
+    figures = counted(Limit.SEMAPHORE, 0)
+    assert tables(figures)["snapshots"].frame["in_flight"].tolist() == [30000]
 
 
-def test_a_limit_that_cannot_be_read_is_not_called_none() -> None:
-    found = census(Limit.IN_PROGRESS, None)
-    assert (found.unlimited, found.limited) == (False, None)
-    assert said(found) == []
-    assert (census(Limit.NONE, None).limited, census(Limit.IN_PROGRESS, 9).limited) == (False, True)
+def test_unknown_limit_is_not_unlimited() -> None:
+    figures = figures_of(Limit.IN_PROGRESS, None)
+    assert (figures.unlimited, figures.limited) == (False, None)
+    assert found(figures) == []
+    known = figures_of(Limit.NONE, None), figures_of(Limit.IN_PROGRESS, 9)
+    assert [figures.limited for figures in known] == [False, True]
 
 
 def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
-    found = census(Limit.SEMAPHORE, None)
-    assert found.snapshots is not None
-    (one,) = found.snapshots.all
-    found.snapshots.all = [replace(one, in_flight=None, waiters=(Waiter(7, "dd"),))]
-    titles = [finding.title for finding in findings(found, LogEvents(), FUNCTIONS, 1 << 30)]
-    assert "1 task waits until snapshot snap has copied" in titles
+    figures = figures_of(Limit.SEMAPHORE, None)
+    replace_snapshot(figures, in_flight=None, waiters=(Waiter(7, "dd"),))
+    titles = [finding.title for finding in findings(figures)]
+    assert "1 task waits for copies of snapshot snap" in titles
+    assert summary(figures)["in_flight_cow"].value is None
 
 
 @pytest.mark.parametrize(
@@ -499,36 +513,54 @@ def test_a_copy_counts_until_its_callback_has_returned(
     state: str, in_progress: int, status: CheckStatus
 ) -> None:
     w = world("6.10")
-    found = census(Limit.IN_PROGRESS, 2048)
-    _, found.clients, found.jobs = count(w)
-    assert found.snapshots is not None
-    (one,) = found.snapshots.all
-    found.snapshots.all = [replace(one, client=w.clients["busy"], in_flight=in_progress)]
-    work = [found.clients.work[0], np.uint64(0x5000)]
+    figures = figures_of(Limit.IN_PROGRESS, 2048)
+    read_clients(figures, w)
+    replace_snapshot(figures, client=w.clients["busy"], in_flight=in_progress)
+    work = [figures.census.clients.work[0], np.uint64(0x5000)]
     items = pd.DataFrame({"work": work, "state": state, "pid": 9, "pool": 0})
-    found.workqueues = Workqueues([], items, {}, 30, False)
-    check = next(c for c in kcopyd_checks(found, False) if c.name == "jobs of snapshots")
-    assert check.status is status
-    # Work of others is none of ours.
-    assert len(work_states(found)) == 1
+    figures.census.workqueues = Workqueues(items=items)
+    check = next(check for check in checks(figures) if check.name == "jobs of snapshots")
+    assert (check.status, check.source) == (status, "dm_snapshot.in_progress")
+    # The other work item is not of a client.
+    assert len(figures.work_states) == 1
 
 
-def test_a_share_of_what_is_not_known_is_not_known() -> None:
-    shares = [
-        related_slabs(census(Limit.NONE, None), whole).frame["share_of_unreclaimable"].tolist()
-        for whole in (200 << 20, None)
-    ]
-    assert shares[0] == [0.5]
-    assert np.isnan(shares[1]).all()
+def test_share_of_unknown_is_unknown() -> None:
+    figures = figures_of(Limit.NONE, None)
+    shares = "share_of_unreclaimable"
+    assert tables(figures)["related_slabs"].frame[shares].tolist() == [0.5]
+    figures.unreclaimable_bytes = None
+    assert np.isnan(tables(figures)["related_slabs"].frame[shares]).all()
+    assert summary(figures)[shares].value is None
 
 
-def test_much_memory_is_told_whatever_is_known_of_it() -> None:
-    found = KcopydCensus(job_slab=census(Limit.NONE, None).job_slab)
-    (finding,) = findings(found, LogEvents(), FUNCTIONS, 300 << 20)
+def slab_only(ram: int) -> list[Finding]:
+    """Findings without debug info of dm_mod and dm_snapshot."""
+    figures = figures_of(None, None, ram=ram)
+    figures.census.snapshots, figures.census.has_snapshots = Snapshots(), False
+    assert summary(figures)["clients"].value is None
+    assert summary(figures)["jobs"].value == 30000
+    return findings(figures)
+
+
+def test_large_slabs_of_unknown_clients_are_found() -> None:
+    (finding,) = slab_only(300 * MIB)
     assert finding.severity is Severity.CRITICAL
-    assert finding.title == "jobs of kcopyd take 100.0 MiB, 33.3% of RAM"
-    assert "debug info" in finding.remedy
-    assert findings(found, LogEvents(), FUNCTIONS, 2 << 30) == []
+    assert finding.title == "kcopyd jobs use 100.0 MiB (33.3% of RAM)"
+    assert slab_only(2 << 30) == []
+
+
+def test_screen_is_short_without_kcopyd() -> None:
+    figures = Figures(Kernel(FakeKernel("6.10").prog), Census(), LogEvents())
+    figures.unreclaimable_bytes = None
+    assert all(table.detail for table in tables(figures).values())
+    assert [finding.title for finding in findings(figures)] == ["kcopyd is not in use"]
+    pool = Pool(
+        1, 0, cpu=0, node=0, nice=0, flags=0, workers=1, idle=0, pending=1, age=40, is_stalled=True
+    )
+    figures.census.workqueues = Workqueues([pool])
+    shown = {name for name, table in tables(figures).items() if not table.detail}
+    assert shown >= {"pools", "pending_work"}
 
 
 def test_page_size_is_the_machines() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.kcopyd.log_events import Event, LogEvents, parse
+from kcensus.analyses.kcopyd.log_file import lines
 from kcensus.analyses.runner import Context
-from kcensus.kernel.log import lines
 from kcensus.results.tables import Show
 from tests.running import runner
 
@@ -95,14 +95,11 @@ def test_findings_of_a_log_alone(tmp_path: Path) -> None:
     log = tmp_path / "dmesg.txt"
     log.write_text(read("oom-kcopyd") + read("lockup-27s") + read("lockup-95s"))
     result = run(Context.without_target(), log=str(log))
-    assert [finding.title for finding in result.findings] == [
-        "the log reports 2 workqueue lockups, the longest of 1 min 35 s on CPU 0, where kcopyd "
-        "was running",
-        "the log reports that memory ran out 1 time; the largest unreclaimable slab was "
-        "kcopyd_job with 6.7 GiB",
-    ]
-    assert result.findings[0].evidence == "running there: do_work [dm_mod] of kcopyd"
-    assert "killed: ruby2.3:1298" in result.findings[1].evidence
+    lockup, oom = result.findings
+    assert "2 workqueue lockups, the longest of 1 min 35 s on CPU 0" in lockup.title
+    assert "do_work [dm_mod] of kcopyd" in lockup.evidence
+    assert "kcopyd_job with 6.7 GiB" in oom.title
+    assert "ruby2.3:1298" in oom.evidence
     assert result.target == str(log)
     assert result.summary["log_lines_unknown"].value == 0
     assert len(result.tables["log_events"].frame) == result.summary["log_events"].value == 50
@@ -264,8 +261,8 @@ def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert refused(tmp_path) == f"--log: cannot read {tmp_path}: Is a directory"
     for binary in (b"\x7fELF\2\1\1" + bytes(1000), "[ 1.0] plain\n".encode("utf-16")):
         log.write_bytes(binary)
-        assert refused(log) == f"--log: {log} is not a text, so it cannot be a kernel's log"
-    monkeypatch.setattr("kcensus.kernel.log._LARGEST", 1 << 20)
+        assert refused(log) == f"--log: {log} is not a text; pass the output of dmesg"
+    monkeypatch.setattr("kcensus.analyses.kcopyd.log_file._MAX_BYTES", 1 << 20)
     log.write_bytes(b"[ 1.0] plain\n" * 100_000)
     assert "is larger than 1 MiB" in refused(log)
 

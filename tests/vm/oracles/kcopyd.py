@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""kcopyd, snapshots and workqueues the slow, obvious way: one drgn object at a time.
+"""kcopyd, snapshots and workqueues, one drgn object at a time.
 
 Nothing here shares code with the package.
 """
@@ -19,7 +19,7 @@ STATES = ("callback", "complete", "io", "pages")
 
 @dataclass
 class ClientTruth:
-    """What one client has, job by job."""
+    """The jobs of a client."""
 
     nr_jobs: int
     jobs: set[int] = field(default_factory=set)
@@ -27,19 +27,19 @@ class ClientTruth:
     split: int = 0
     sub_jobs: int = 0
     running: int = 0
-    """Split masters with parts on their way."""
+    """Split masters with running sub-jobs."""
     listed: dict[str, int] = field(default_factory=dict)
     reserve: set[int] = field(default_factory=set)
     wq: int = 0
 
     @property
     def in_flight(self) -> int:
-        """As nr_jobs has it: what counts, is on no list, and is no master of parts on their way."""
+        """Jobs and sub-jobs on none of the lists, without masters of running sub-jobs."""
         return len(self.jobs) - self.running + self.sub_jobs - sum(self.listed.values())
 
 
 def clients_of_targets(prog: Program) -> dict[int, tuple[str, str, str]]:
-    """Device name, number and target of each client that the tables of the lab's guests have."""
+    """Return device name, number and target of each client in the tables of the lab's guests."""
     found = {}
     for _, entry in idr_for_each(prog["_minor_idr"].address_of_()):
         md = Object(prog, "struct mapped_device *", value=entry.value_())
@@ -62,7 +62,7 @@ def clients_of_targets(prog: Program) -> dict[int, tuple[str, str, str]]:
 
 
 def clients(prog: Program, addresses: set[int]) -> dict[int, ClientTruth]:
-    """The clients at some addresses, and all others that have a job."""
+    """Return the clients at some addresses, and all others that have a job."""
     found: dict[int, ClientTruth] = {}
     reserve: set[int] = set()
 
@@ -96,7 +96,7 @@ def clients(prog: Program, addresses: set[int]) -> dict[int, ClientTruth]:
 
 
 def exceptions(table: Object) -> int:
-    """Entries of a hash table of exceptions, bucket by bucket."""
+    """Return the number of exceptions in a hash table."""
     count = 0
     prog = table.prog_
     for i in range(int(table.hash_mask) + 1):
@@ -114,7 +114,7 @@ def exceptions(table: Object) -> int:
 
 
 def waiting(snapshot: Object) -> set[int]:
-    """PIDs of the tasks on the queue of a snapshot."""
+    """Return the PIDs of the tasks that wait for a snapshot."""
     entries = list_for_each_entry(
         "struct wait_queue_entry", snapshot.in_progress_wait.head.address_of_(), "entry"
     )
@@ -122,7 +122,7 @@ def waiting(snapshot: Object) -> set[int]:
 
 
 def work_items(prog: Program) -> Counter[tuple[int, str, int, int]]:
-    """All that runs or waits: pool id, state, address of the function, PID (0 unless it runs)."""
+    """Count work items by pool id, state, address of the function, and PID (0 unless it runs)."""
     found: Counter[tuple[int, str, int, int]] = Counter()
     for _, entry in idr_for_each(prog["worker_pool_idr"].address_of_()):
         pool = Object(prog, "struct worker_pool *", value=entry.value_())
@@ -149,7 +149,7 @@ def work_items(prog: Program) -> Counter[tuple[int, str, int, int]]:
 
 
 def busy_workers(prog: Program) -> list[Object]:
-    """All workers that have an item."""
+    """Return all workers that have an item."""
     return [
         worker
         for _, entry in idr_for_each(prog["worker_pool_idr"].address_of_())
@@ -163,10 +163,10 @@ def busy_workers(prog: Program) -> list[Object]:
 
 
 def idle_clients(prog: Program) -> set[int]:
-    """Clients by their workqueues alone: each has one named kcopyd, with a rescuer of its own.
+    """Return the addresses of clients, found by their workqueues, each named kcopyd.
 
-    Their addresses are looked for where the queue's work item must be: in none but the client
-    does a pointer to the queue stand. So every kmalloc() object of the client's size is read.
+    Every kmalloc() object of the client's size is read. A sheaf of kmalloc-512 may hold the address
+    of a workqueue, too, but not MIN_JOBS.
     """
     wqs = {
         int(wq)
@@ -180,7 +180,7 @@ def idle_clients(prog: Program) -> set[int]:
         name = cache.name.string_()
         if name.startswith(b"kmalloc-") and int(cache.object_size) == 256:
             for kc in slab_cache_for_each_allocated_object(cache, "struct dm_kcopyd_client"):
-                if int(kc.kcopyd_wq) in wqs:
+                if int(kc.kcopyd_wq) in wqs and int(kc.job_pool.min_nr) == 8:
                     found.add(int(kc))
     assert len(found) == len(wqs)
     return found

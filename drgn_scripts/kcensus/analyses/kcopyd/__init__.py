@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who queued those kcopyd jobs, and which worker pools are stuck behind them?
+"""Who queued those kcopyd jobs, and which worker pools are stalled behind them?
 
-Symptom: the slab cache ``kcopyd_job`` grows to gigabytes until the OOM killer comes, or the log
-says ``workqueue lockup`` with ``do_work [dm_mod]`` in flight. Cause: snapshots that copy more at
-once than their COW device can take, without a limit or with a limit that was lifted.
+Symptom: the slab cache ``kcopyd_job`` grows to gigabytes until the OOM killer runs, or the log
+shows ``workqueue lockup`` with ``do_work [dm_mod]`` in flight. Cause: snapshots start more copies
+than their COW device completes, on a kernel without a limit or with the limit raised.
 """
 
 from __future__ import annotations
@@ -12,29 +12,34 @@ from kcensus.analyses import Analysis, Param
 
 ANALYSIS = Analysis(
     name="kcopyd",
-    question="who queued those kcopyd jobs, and which worker pools are stuck behind them?",
+    question="who queued those kcopyd jobs, and which worker pools are stalled behind them?",
     runner="kcensus.analyses.kcopyd.run:run",
-    description=(
-        "A job is an object of the cache kcopyd_job: one copy, with room for the eight parts it "
-        "may be split into. It is waiting for a callback or has completed, waits to be issued or "
-        "for pages, or is in flight: on none of its client's lists. nr_jobs counts jobs and the "
-        "parts of split ones. A pool is stalled as the kernel's own watchdog sees it: work is "
-        "pending and none was begun for wq_watchdog_thresh seconds (30 where the kernel has no "
-        "watchdog). How long a worker has been running is exact since 7.0, before at least that "
-        "long. The projection says what would be left if no snapshot had more copies in flight "
-        "than the threshold, 2048 where there is none, allows."
-    ),
+    specs="kcensus.analyses.kcopyd.tables:TABLES",
+    headline=("jobs", "job_bytes", "stalled_pools"),
+    first_tables=("clients", "snapshots", "pools"),
+    description="""\
+A job is one copy: an object of the slab cache kcopyd_job with room for the eight sub-jobs that it
+may be split into. It is on one of its client's lists (callback_jobs, complete_jobs, io_jobs,
+pages_jobs) or, on none of them, in flight. nr_jobs counts jobs and running sub-jobs.
+
+A worker pool is stalled by the rule of the kernel's watchdog: work is pending, and none was started
+for wq_watchdog_thresh seconds (30 without CONFIG_WQ_WATCHDOG). How long a worker has been running
+is exact since 7.0, a lower bound before.
+
+The projection is what would remain if no snapshot had more copies in flight than the threshold
+allows: snapshot_cow_threshold, or 2048 where nothing limits copies.
+""",
     examples=(
-        ("kcensus kcopyd vmcore -s vmlinux", "jobs by client, snapshots and stalled pools"),
+        ("kcensus kcopyd vmcore -s vmlinux", "jobs by client, snapshots, stalled pools"),
         ("kcensus kcopyd vmcore --log dmesg.txt", "with the events of a saved log"),
-        ("kcensus kcopyd --log dmesg.txt", "what a log alone tells, where there is no dump"),
+        ("kcensus kcopyd --log dmesg.txt", "the events of a log, without a dump"),
     ),
     params=(
         Param(
             "log",
             str,
             None,
-            "Read the kernel's log from this file, not from memory. It needs no VMCORE.",
+            "Read the kernel log from this file instead of from memory; needs no VMCORE.",
         ),
     ),
     modules=(

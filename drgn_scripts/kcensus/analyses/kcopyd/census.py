@@ -1,42 +1,39 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""All that bears on kcopyd in one kernel: its jobs, whose they are, and who waits behind them."""
+"""Jobs, clients and snapshots of a kernel, the slab caches they use, and its workqueues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import drgn
 import numpy as np
-from drgn import Object
+from drgn import Object, Program
 
-from kcensus.engine.memory import Memory
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
-from kcensus.kernel.dm.devices import CLIENTS_OF_TARGETS, UNKNOWN, MappedDevices, mapped_devices
+from kcensus.kernel.dm.devices import CLIENTS_OF_TARGETS, MappedDevices, mapped_devices
 from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, job_caches
 from kcensus.kernel.dm.snapshots import (
     TARGETS,
-    UNLIMITED,
     Limit,
-    Snapshot,
     Snapshots,
     cow_threshold,
     limit_mechanism,
     snapshots,
 )
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.names import ABSENT
 from kcensus.kernel.workqueues import Workqueues, workqueues
-from kcensus.results import Gap
 
 DEFAULT_THRESHOLD = 2048
-"""Copies on write of one snapshot at once, where nobody set anything else."""
+"""The kernel's default of ``snapshot_cow_threshold``."""
 
 
 @dataclass(frozen=True)
 class SlabUse:
-    """What a slab cache holds, its children included."""
+    """Use of a slab cache, its child caches included."""
 
     name: str
     role: str
@@ -47,6 +44,12 @@ class SlabUse:
     bytes: int
     """Of its slabs."""
     merged: bool
+    objects_per_slab: int = 1
+    slab_bytes: int = 0
+    """Of a slab as normally allocated."""
+
+
+NO_JOB_SLAB = SlabUse("kcopyd_job", "jobs", 0, 0, 0, 0, merged=False)
 
 
 @dataclass(frozen=True)
@@ -58,344 +61,209 @@ class Owner:
     target: str
 
 
-@dataclass
-class KcopydCensus:
-    """What was found; what is None could not be, for lack of debug info or of the thing itself."""
+@dataclass(kw_only=True)
+class Census:
+    """What was read.
 
-    job_slab: SlabUse | None = None
-    """None where kcopyd is not in use."""
-    related: list[SlabUse] = field(default_factory=list)
-    devices: MappedDevices | None = None
-    clients: Clients | None = None
-    jobs: Jobs | None = None
+    Without debug info of ``dm_mod`` it is of slabs and workqueues only: there are no devices,
+    clients and snapshots, and all jobs are of unknown clients.
+    """
+
+    job_slab: SlabUse = NO_JOB_SLAB
+    related: Sequence[SlabUse] = ()
+    """Other slab caches that grow with the jobs."""
+    has_clients: bool = False
+    """Whether clients and jobs could be read."""
+    devices: MappedDevices = field(default_factory=MappedDevices)
+    clients: Clients = field(default_factory=Clients)
+    jobs: Jobs = field(default_factory=Jobs)
     owners: dict[int, Owner] = field(default_factory=dict)
     """By address of the client."""
     callback_list: bool | None = None
-    snapshots: Snapshots | None = None
+    has_snapshots: bool = False
+    """Whether snapshots could be read, or there are none."""
+    snapshots: Snapshots = field(default_factory=Snapshots)
     limit: Limit | None = None
     threshold: int | None = None
-    workqueues: Workqueues | None = None
-    objects_per_slab: int = 1
-    slab_bytes: int = 0
-    """Of a slab of jobs as normally allocated."""
-    gaps: list[Gap] = field(default_factory=list)
+    workqueues: Workqueues = field(default_factory=Workqueues)
+    report: ScanReport = field(default_factory=ScanReport)
+    """Of the scan of jobs."""
+    search: ScanReport = field(default_factory=ScanReport)
+    """Of the search for clients in kmalloc() caches."""
+    targets_unreadable: int = 0
+    targets_undescribed: dict[str, int] = field(default_factory=dict)
+    """Targets without debug info, by type."""
+    errors: dict[str, str] = field(default_factory=dict)
+    """Why a part could not be read, by its name: ``workqueues``, ``snapshots``,
+    ``snapshot_cow_threshold``, ``kernel log``."""
 
     @property
-    def unlimited(self) -> bool:
-        """Whether snapshots may copy as much at once as they like."""
-        if self.limit is None or self.limit is Limit.NONE:
-            return self.limit is Limit.NONE
-        if self.threshold is None:
-            return False
-        if self.limit is Limit.SEMAPHORE and self.threshold <= 0:
-            return True
-        return self.threshold >= UNLIMITED
+    def in_use(self) -> bool:
+        """Whether the kernel has a slab cache of jobs."""
+        return self.job_slab is not NO_JOB_SLAB
 
     @property
-    def limited(self) -> bool | None:
-        """Whether they may not; None where that cannot be known."""
-        if self.limit is None or (self.limit is not Limit.NONE and self.threshold is None):
-            return None
-        return not self.unlimited
-
-    @property
-    def bound(self) -> int:
-        """Copies of one snapshot at once under the limit: the one of this kernel, else 2048.
-
-        A semaphore lets just as many through. Without it a task waits when more than the threshold
-        are in progress, so there can be one more for each task that writes; one is assumed.
-        """
-        limit = self.threshold if self.limited and self.threshold else 0
-        if not self.limited:
-            limit = DEFAULT_THRESHOLD
-        return limit + (self.limit is not Limit.SEMAPHORE)
-
-    def copies(self, one: Snapshot) -> int | None:
-        """Copies that a snapshot has in flight: its own count, else the jobs of its client.
-
-        A semaphore tells only how many more may start, and of what limit it was made with the
-        parameter may not say any more.
-        """
-        if self.limit is not Limit.IN_PROGRESS and self.clients is not None and self.jobs:
-            row = int(self.clients.rows(np.array([one.client], np.uint64))[0])
-            if row >= 0:
-                return int(self.jobs.jobs[row])
-        return one.in_flight
-
-    def snapshot_clients(self) -> set[int]:
-        """Addresses of the clients of snapshots."""
-        return {one.client for one in self.snapshots.all} if self.snapshots else set()
-
-    def projected_jobs(self) -> int | None:
-        """Jobs in use if no snapshot had more than :attr:`bound` at once."""
-        if self.clients is None or self.jobs is None:
-            return None
-        limited = np.isin(self.clients.address, sorted(self.snapshot_clients()))
-        jobs = self.jobs.jobs
-        return int(np.where(limited, np.minimum(jobs, self.bound), jobs).sum())
-
-    def projected_bytes(self) -> int | None:
-        """Slabs of jobs then, packed full, with what the pools keep in reserve."""
-        projected = self.projected_jobs()
-        if projected is None or self.jobs is None:
-            return None
-        together = projected + self.jobs.reserve + self.jobs.unknown
-        return -(-together // self.objects_per_slab) * self.slab_bytes
+    def has_jobs(self) -> bool:
+        """Whether jobs are known one by one."""
+        return self.in_use and self.has_clients
 
 
-def take(kernel: Kernel) -> KcopydCensus:
-    """Look at everything.
+def take(kernel: Kernel) -> Census:
+    """Read jobs, clients, snapshots and workqueues.
 
     :raises UnsupportedAllocator: the kernel does not use SLUB
     :raises LookupError: its slabs cannot be found
     """
-    census = KcopydCensus()
-    memory, slab_map = kernel.memory, kernel.slab_map
+    census, slab_map = Census(), kernel.slab_map
     caches = job_caches(slab_map)
-    kcopyd: Kcopyd | None = None
     try:
         census.devices = mapped_devices(kernel)
         kcopyd = Kcopyd(slab_map, caches)
     except LookupError:
-        # The runner has said that dm_mod's debug info is missing, if the module is loaded.
-        pass
-    if kcopyd is not None and census.devices is not None:
-        census.callback_list = kcopyd.has_callback_list
-        _clients(census, kcopyd, census.devices)
-    if census.devices is not None:
-        _snapshots(census, memory, census.devices)
-    roles = _roles(memory, census, kcopyd)
-    report = ScanReport()
-    uses = slab_use(slab_map, caches, roles, report)
-    census.job_slab, census.related = uses[0] if caches else None, uses[bool(caches) :]
+        pass  # The runner reports modules that are loaded without debug info.
+    else:
+        _read_clients(census, kcopyd)
+        _read_snapshots(census, kernel)
+    roles = _roles(census, kernel.prog)
     if caches:
-        census.objects_per_slab = caches[0].objects_per_slab
-        census.slab_bytes = memory.page_size << caches[0].order
-    _report_gaps(census, slab_map, report)
+        roles[caches[0].address] = "jobs"
+    slabs_report = ScanReport()
+    slabs = slab_uses(slab_map, roles, slabs_report)
+    if caches:
+        census.job_slab = slabs.pop(caches[0].address)
+    census.related = list(slabs.values())
+    if not census.has_clients:
+        census.jobs = Jobs(active=census.job_slab.active)
+    census.report = replace(
+        census.jobs.report, memmap=slabs_report.memmap, slabs_invalid=slabs_report.slabs_invalid
+    )
     try:
         census.workqueues = workqueues(kernel)
     except (LookupError, drgn.FaultError) as error:
-        census.gaps.append(
-            Gap("workqueues", str(error), 1, "pools, and who waits in them, are not known")
-        )
+        census.errors["workqueues"] = str(error)
     return census
 
 
-def _clients(census: KcopydCensus, kcopyd: Kcopyd, devices: MappedDevices) -> None:
-    unreadable = 0
-    lacking: dict[str, int] = {}
-    for device in devices.devices:
+def _read_clients(census: Census, kcopyd: Kcopyd) -> None:
+    census.owners = _owners(census, kcopyd.prog)
+    addresses = np.array(sorted(census.owners), np.uint64)
+    addresses = np.concatenate([addresses, kcopyd.candidates(census.search)])
+    clients, report = kcopyd.clients(addresses), ScanReport()
+    objects, columns = kcopyd.scan(report)
+    # A preallocated job may name a client that was freed, a job in use cannot.
+    used = columns["kc"][~np.isin(objects, clients.reserve)]
+    if len(more := np.setdiff1d(used, clients.address)):
+        clients = kcopyd.clients(np.concatenate([addresses, more]))
+    census.clients, census.jobs = clients, kcopyd.count(clients, objects, columns)
+    census.jobs.report = report
+    census.callback_list = kcopyd.has_callback_list
+    census.has_clients = True
+
+
+def _owners(census: Census, prog: Program) -> dict[int, Owner]:
+    """Return the owners of clients, by the tables of the mapped devices."""
+    owners, undescribed = {}, census.targets_undescribed
+    for device in census.devices.devices:
         for target in device.targets:
-            find = CLIENTS_OF_TARGETS.get(target.type_name)
-            if find is None:
+            name = target.type_name
+            if name not in CLIENTS_OF_TARGETS:
                 continue
-            owner = Owner(device.name, device.number, target.type_name)
             try:
-                for client in find(kcopyd.prog, target.private):
-                    census.owners[client] = owner
+                for client in CLIENTS_OF_TARGETS[name](prog, target.private):
+                    owners[client] = Owner(device.name, device.number, name)
             except drgn.FaultError:
-                unreadable += 1
+                census.targets_unreadable += 1
             except (LookupError, AttributeError, TypeError):
-                lacking[target.type_name] = lacking.get(target.type_name, 0) + 1
-    certain = np.array(sorted(census.owners), np.uint64)
-    search = ScanReport()
-    certain = np.concatenate([certain, kcopyd.candidates(search)])
-    census.clients = kcopyd.clients(certain)
-    if kcopyd.caches:
-        report = ScanReport()
-        address, columns = kcopyd.scan(report)
-        # What a pool keeps in reserve may still name a client that is long gone; any other job
-        # names one that is there, even if it was not found so far.
-        used = columns["kc"][~np.isin(address, census.clients.reserve)]
-        if len(more := np.setdiff1d(used, census.clients.address)):
-            census.clients = kcopyd.clients(np.concatenate([certain, more]))
-        census.jobs = kcopyd.count(census.clients, address, columns)
-        census.jobs.report = report
-    for name, count in sorted(lacking.items()):
-        census.gaps.append(
-            Gap(f"{name} targets", "their types are not known", count, "clients without an owner")
-        )
-    if unreadable:
-        census.gaps.append(Gap("targets", "unreadable", unreadable, "their clients have no owner"))
-    if search.slabs:
-        census.gaps.append(
-            Gap(
-                "pages of kmalloc()'s slabs",
-                ", ".join(sorted(search.slabs)),
-                search.slabs.total(),
-                "clients that have no job and no known target may be missing",
-            )
-        )
-    if census.clients.reserves_lost:
-        census.gaps.append(
-            Gap(
-                "pools of clients",
-                "unreadable",
-                census.clients.reserves_lost,
-                "jobs that they keep in reserve may count as in use",
-            )
-        )
+                undescribed[name] = undescribed.get(name, 0) + 1
+    return owners
 
 
-def _snapshots(census: KcopydCensus, memory: Memory, devices: MappedDevices) -> None:
+def _read_snapshots(census: Census, kernel: Kernel) -> None:
+    devices = census.devices
     try:
-        census.limit = limit_mechanism(memory.prog)
+        census.limit = limit_mechanism(kernel.prog)
     except LookupError:
-        # The runner has said that dm_snapshot's debug info is missing, if the module is loaded.
         names = {target.type_name for device in devices.devices for target in device.targets}
-        if names.isdisjoint(TARGETS) and not devices.damaged:
-            census.snapshots = Snapshots()
+        census.has_snapshots = names.isdisjoint(TARGETS) and not devices.damaged
         return
     try:
-        census.threshold = cow_threshold(memory.prog)
+        census.threshold = cow_threshold(kernel.prog)
     except drgn.FaultError as error:
-        census.gaps.append(Gap("snapshot_cow_threshold", str(error), 1, "the limit is not known"))
+        census.errors["snapshot_cow_threshold"] = str(error)
     try:
-        census.snapshots = snapshots(memory, devices.devices, census.threshold)
+        census.snapshots = snapshots(kernel.memory, devices.devices, census.threshold)
+        census.has_snapshots = True
     except (LookupError, drgn.FaultError) as error:
-        census.gaps.append(Gap("snapshots", str(error), 1, "they are in no figure"))
-        return
-    if census.snapshots.damaged:
-        census.gaps.append(
-            Gap(
-                "lists of snapshots",
-                "torn or unreadable",
-                census.snapshots.damaged,
-                "exceptions and waiting tasks are too few",
-            )
-        )
+        census.errors["snapshots"] = str(error)
 
 
-# Slab caches, by the pointers of those who use them
+def _roles(census: Census, prog: Program) -> dict[int, str]:
+    """Return what the related slab caches hold, by the address of the cache."""
+    roles: dict[int, list[str]] = {}
+    for address, role in _cache_pointers(census, prog):
+        if address and role not in roles.setdefault(address, []):
+            roles[address].append(role)
+    return {address: ", ".join(names) for address, names in roles.items()}
 
 
-def _roles(memory: Memory, census: KcopydCensus, kcopyd: Kcopyd | None) -> dict[int, str]:
-    """What the caches beside that of the jobs are for, by their addresses."""
-    prog = memory.prog
-    found: dict[int, str] = {}
-
-    def note(pointer: int, role: str) -> None:
-        if pointer and role not in found.get(pointer, "").split(", "):
-            found[pointer] = f"{found[pointer]}, {role}" if pointer in found else role
-
+def _cache_pointers(census: Census, prog: Program) -> Iterator[tuple[int, str]]:
     for name, role in (("pending_cache", "pending exceptions"), ("exception_cache", "exceptions")):
-        try:
-            note(int(prog[name].value_()), role)
-        except UNKNOWN:
-            continue
-    if kcopyd is not None and census.clients is not None:
-        type_ = prog.type("struct dm_kcopyd_client *")
-        for address in census.clients.address.tolist():
-            client = Object(prog, type_, value=address)
-            _bio_set(note, partial(_bios_of_client, client), "bios of kcopyd")
-    for device in census.devices.devices if census.devices else ():
+        with contextlib.suppress(*ABSENT):
+            yield int(prog[name].value_()), role
+    for address in census.clients.address.tolist():
+        client = Object(prog, "struct dm_kcopyd_client *", value=address)
+        yield from _bio_set(client, ("io_client", "bios"), "bios of kcopyd")
+    for device in census.devices.devices:
         md = Object(prog, "struct mapped_device *", value=device.address)
+        # Since Linux kernel commit 29dec90a0f1d ("dm: fix bio_set allocation") (in v5.19).
+        pools = ("mempools",) if hasattr(md, "mempools") else ()
         for name in ("bs", "io_bs"):
-            # 5.10 has them in the device itself, 6.1 and later in mempools beside it.
-            home = md.mempools if hasattr(md, "mempools") else md
-            _bio_set(note, partial(home.member_, name), "bios of devices")
-    _bio_set(note, lambda: prog["fs_bio_set"], "bios of file systems")
-    return found
+            yield from _bio_set(md, (*pools, name), "bios of devices")
+    with contextlib.suppress(*ABSENT):
+        yield from _bio_set(prog["fs_bio_set"], (), "bios of file systems")
 
 
-def _bios_of_client(client: Object) -> Object:
-    return client.io_client.bios
+def _bio_set(holder: Object, path: tuple[str, ...], role: str) -> Iterator[tuple[int, str]]:
+    """Yield the slab caches of the bios and bio vectors of a ``struct bio_set``."""
+    with contextlib.suppress(*ABSENT, AttributeError):
+        for name in path:
+            holder = holder.member_(name)
+        yield int(holder.bio_slab), role
+        yield int(holder.bvec_pool.pool_data), "bio vectors"
 
 
-def _bio_set(note: Callable[[int, str], None], get: Callable[[], Object], role: str) -> None:
-    """Note the caches of bios and of their vectors that a ``struct bio_set`` uses."""
-    try:
-        bios = get()
-        note(int(bios.bio_slab), role)
-        note(int(bios.bvec_pool.pool_data), "bio vectors")
-    except (*UNKNOWN, AttributeError):
-        return
+def slab_uses(
+    slab_map: SlabMap, roles: Mapping[int, str], report: ScanReport
+) -> dict[int, SlabUse]:
+    """Return the use of the slab caches in ``roles``, by their addresses.
 
-
-def slab_use(
-    slab_map: SlabMap,
-    job: Sequence[SlabCache],
-    roles: dict[int, str],
-    report: ScanReport,
-) -> list[SlabUse]:
-    """Use of the cache of jobs first, then of others by descending size.
-
-    :param roles: what the others are for, by their addresses
+    :param report: notes what is unreadable
     """
     roots, _ = slab_map.lineage
-    others = [cache for cache in slab_map.caches if cache.address in roles]
-    heads = [*job[:1], *others]
-    if not heads:
-        return []
-    of_heads = np.isin(roots, [head.id for head in heads])
-    wanted = [cache for cache in slab_map.caches if of_heads[cache.id]]
+    heads = [cache for cache in slab_map.caches if cache.address in roles]
+    is_wanted = np.isin(roots, [head.id for head in heads])
+    wanted: list[SlabCache] = [cache for cache in slab_map.caches if is_wanted[cache.id]]
+    if not wanted:
+        return {}
     slabs = slab_map.index(wanted, report)
     number = len(slab_map.caches)
     root = roots[slabs.cache]
     pages = np.bincount(root, slab_map.slab_pages(slabs), number).astype(np.int64)
     objects = np.bincount(root, slabs.objects, number).astype(np.int64)
     inuse = np.bincount(root, slabs.inuse, number).astype(np.int64)
-    kept = parked(slab_map, wanted)
-    rows, _ = kept.slots(slab_map, slabs)
-    inuse -= np.bincount(root[rows], minlength=number)
-    found = [
-        SlabUse(
+    rows, _ = parked(slab_map, wanted).slots(slab_map, slabs)
+    active = inuse - np.bincount(root[rows], minlength=number)
+    return {
+        cache.address: SlabUse(
             name=cache.name,
-            role="jobs" if cache in job else roles[cache.address],
+            role=roles[cache.address],
             slot_size=cache.slot_size,
             objects=int(objects[cache.id]),
-            active=int(inuse[cache.id]),
+            active=int(active[cache.id]),
             bytes=int(pages[cache.id]) << slab_map.memory.page_shift,
             merged=cache.merged,
+            objects_per_slab=cache.objects_per_slab,
+            slab_bytes=slab_map.memory.page_size << cache.order,
         )
         for cache in heads
-    ]
-    first = found[: len(job[:1])]
-    return first + sorted(found[len(first) :], key=lambda use: (-use.bytes, use.name))
-
-
-def _report_gaps(census: KcopydCensus, slab_map: SlabMap, scan: ScanReport) -> None:
-    jobs = census.jobs
-    report = jobs.report if jobs else ScanReport()
-    found = [
-        ("pages of the struct page array", reason, count, "slabs they describe are missing")
-        for reason, count in sorted(scan.memmap.items())
-    ]
-    found += [
-        ("pages of jobs", reason, count, "jobs on them are in no client's figures")
-        for reason, count in sorted(report.slabs.items())
-    ]
-    found += [
-        (
-            "lists of slab caches",
-            "torn or unreadable",
-            slab_map.caches_torn + slab_map.caches_damaged,
-            "the cache of jobs may not have been found",
-        ),
-        (
-            "slabs of jobs",
-            "their free lists are torn",
-            report.slabs_torn + report.lists_lost,
-            "free jobs may count as in use",
-        ),
-        ("slabs", "their counters are impossible", scan.slabs_invalid, "they are in no figure"),
-        (
-            "jobs",
-            "their client cannot be read",
-            jobs.unknown if jobs else 0,
-            "they are in no client's figures",
-        ),
-        (
-            "lists of clients",
-            "torn",
-            jobs.torn if jobs else 0,
-            "jobs on them count as in flight",
-        ),
-        (
-            "devices or tables",
-            "unreadable",
-            census.devices.damaged if census.devices else 0,
-            "their clients have no owner",
-        ),
-    ]
-    census.gaps += [Gap(*gap) for gap in found if gap[2]]
+    }

@@ -1,255 +1,244 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the census of kcopyd means, in sentences to act on."""
+"""What the census of kcopyd and the events of the log mean, in sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD, KcopydCensus
+from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD
+from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.log_events import LogEvents
-from kcensus.analyses.kcopyd.tables import described
 from kcensus.human import human_bytes, human_ratio, human_seconds
-from kcensus.kernel.dm.snapshots import Limit, Snapshot
-from kcensus.kernel.workqueues import Functions, Pool, Workqueues
-from kcensus.results import Finding, Severity
+from kcensus.kernel.dm.snapshots import Limit
+from kcensus.kernel.workqueues import Pool
+from kcensus.results import Finding, Severity, ratio
 
 _PARAMETER = "/sys/module/dm_snapshot/parameters/snapshot_cow_threshold"
 _LARGE_SHARE, _HUGE_SHARE = 0.1, 0.25
-"""Of RAM: worth a warning, and close to what brought the OOM killer."""
+"""Of RAM: worth a warning, and close to the OOM killer."""
 _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list"
+_FEWER = "lower vm.dirty_bytes, use larger chunks or fewer snapshots per origin"
+_MAX_NAMES = 6
 
 
-def findings(census: KcopydCensus, log: LogEvents, functions: Functions, ram: int) -> list[Finding]:
-    """All of them, the most severe first.
-
-    :param ram: bytes of it
-    """
-    found = [
-        *_stalls(census, functions),
-        *_memory(census, ram),
-        *_mechanisms(census),
-        *_waiters(census),
-        *_invalid(census),
-        *_pages(census),
-        *_strangers(census),
-        *log_findings(log),
+def findings(figures: Figures) -> list[Finding]:
+    """Return what is worth acting on, the most severe first."""
+    unsorted = [
+        *_idle(figures),
+        *(_stall(figures, pool) for pool in figures.stalled),
+        *_memory(figures),
+        *_semaphore(figures),
+        *_callbacks(figures),
+        *_waiters(figures),
+        *_invalid(figures),
+        *_pages(figures),
+        *_unowned(figures),
+        *log_findings(figures.log),
     ]
-    return sorted(found, key=lambda finding: -finding.severity)
+    return sorted(unsorted, key=lambda finding: -finding.severity)
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _counted(number: int, noun: str, verb: str = "") -> str:
+    """Return ``3 jobs wait`` or ``1 job waits``."""
+    if verb:
+        verb = f" {verb}s" if number == 1 else f" {verb}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}{verb}"
 
 
-def _some(names: list[str], most: int = 6) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+def _names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _all(census: KcopydCensus) -> list[Snapshot]:
-    return census.snapshots.all if census.snapshots else []
+def _idle(figures: Figures) -> Iterator[Finding]:
+    if not figures.census.in_use:
+        yield Finding(
+            Severity.INFO,
+            "kcopyd is not in use",
+            "there is no slab cache kcopyd_job: dm_mod is not loaded",
+        )
 
 
-# Pools that are stuck
-
-
-def _stalls(census: KcopydCensus, functions: Functions) -> Iterator[Finding]:
-    queues = census.workqueues
-    for pool in queues.pools if queues else []:
-        if queues is not None and pool.stalled:
-            yield _stall(census, queues, pool, functions)
-
-
-def _stall(census: KcopydCensus, queues: Workqueues, pool: Pool, functions: Functions) -> Finding:
+def _stall(figures: Figures, pool: Pool) -> Finding:
+    queues, describe = figures.census.workqueues, figures.functions.described
     items = queues.items[queues.items["pool"] == pool.id]
-    busy = items[items["state"] == "in-flight"]
-    culprits = sorted(
-        f"{described(functions, int(func))} of {queues.names.get(int(wq), '?')} (PID {pid})"
+    is_busy = items["state"] == "in-flight"
+    busy = items[is_busy]
+    running = sorted(
+        f"{describe(int(func))} of {queues.names.get(int(wq), '?')} (PID {pid})"
         for func, wq, pid in zip(busy["func"], busy["wq"], busy["pid"], strict=True)
     )
-    waiting = items[items["state"] != "in-flight"]
-    victims = sorted({described(functions, func) for func in waiting["func"].unique().tolist()})
-    clients = set(census.clients.wq.tolist()) if census.clients is not None else set()
-    kcopyd = any(int(wq) in clients or queues.names.get(int(wq)) == "kcopyd" for wq in busy["wq"])
-    where = f"of CPU {pool.cpu}" if pool.cpu >= 0 else f"{pool.id} (unbound)"
-    holds = ", and kcopyd holds it" if len(busy) == 1 else ", and kcopyd is among what it runs"
+    waiting = sorted(describe(func) for func in items["func"][~is_busy].unique().tolist())
+    runs_kcopyd = any(figures.is_kcopyd(wq) for wq in busy["wq"].tolist())
+    title = f"worker pool of CPU {pool.cpu}" if pool.cpu >= 0 else f"unbound worker pool {pool.id}"
+    title += f" has made no progress for {human_seconds(pool.age or 0)}"
+    if runs_kcopyd:
+        title += " while it runs kcopyd" + (" and other work" if len(busy) > 1 else "")
+    has_list = figures.census.callback_list
+    patch = ""
+    if not runs_kcopyd:
+        remedy = "Look at the stacks of the running workers, by their PIDs."
+    elif has_list is False:
+        remedy = f"Keep fewer copies in flight until the kernel has the patch: {_FEWER}."
+        patch = _CALLBACK_PATCH
+    elif has_list:
+        remedy = (
+            "Find the client whose work item is running in the table clients, and keep fewer of its"
+            f" copies in flight: {_FEWER}. This kernel has callback_jobs, so each run of kcopyd "
+            "ends; its callbacks take that long."
+        )
+    else:
+        remedy = f"Keep fewer copies in flight: {_FEWER}."
     return Finding(
         Severity.CRITICAL,
-        f"the worker pool {where} has made no progress for {human_seconds(pool.age or 0)}"
-        + (holds if kcopyd else ""),
-        f"pending: {_counted(pool.pending, 'item')}, {_some(victims)}; "
-        f"running: {_some(culprits) or 'nothing, all its workers sleep or starve'}; "
-        f"the limit is {queues.threshold} s"
-        + ("" if queues.threshold_known else ", the kernel's default: this one does not watch"),
-        _stall_remedy(census) if kcopyd else "look at what the running worker does",
-        _CALLBACK_PATCH if kcopyd and census.callback_list is False else "",
+        title,
+        f"pending: {_counted(pool.pending, 'item')}, {_names(waiting)}; "
+        f"running: {_names(running) or 'nothing, all workers sleep or starve'}; "
+        f"stall threshold: {queues.threshold} s "
+        + ("(wq_watchdog_thresh)" if queues.has_watchdog else "(default; the watchdog is off)"),
+        remedy,
+        patch,
     )
 
 
-def _stall_remedy(census: KcopydCensus) -> str:
-    fewer = (
-        "keep fewer copies in flight: write less at once, use larger chunks or fewer snapshots of "
-        "one origin"
-    )
-    if census.callback_list is False:
-        return f"until the kernel has the callback list, {fewer}"
-    if census.callback_list is None:
-        return fewer
-    return (
-        "this kernel has the callback list, so one run of kcopyd ends: look at which client's "
-        "callbacks take that long, and lower what it has in flight"
-    )
-
-
-# Memory
-
-
-def _memory(census: KcopydCensus, ram: int) -> Iterator[Finding]:
-    if census.job_slab is None:
+def _memory(figures: Figures) -> Iterator[Finding]:
+    use = figures.census.job_slab
+    share = ratio(use.bytes, figures.kernel.ram_bytes)
+    if not figures.census.in_use:
         return
-    use = census.job_slab
-    share = use.bytes / ram if ram else 0.0
-    if census.unlimited and _all(census):
-        yield _unlimited(census, share)
+    if figures.unlimited and figures.snapshots:
+        yield _unlimited(figures, share)
     elif share >= _LARGE_SHARE:
         yield Finding(
             Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING,
-            f"jobs of kcopyd take {human_bytes(use.bytes)}, {human_ratio(share)} of RAM",
+            f"kcopyd jobs use {human_bytes(use.bytes)} ({human_ratio(share)} of RAM)",
             f"{use.active:,} of {use.objects:,} slots of {use.name} are in use",
-            "install the debug info of dm_mod and dm_snapshot to see whose they are"
-            if census.jobs is None
-            else "the table of clients says whose they are: have those copy less at once",
+            "Keep fewer copies of the first clients in the table clients in flight."
+            if figures.census.has_jobs
+            else "Install the debug info of dm_mod and dm_snapshot to see whose jobs they are.",
         )
 
 
-def _unlimited(census: KcopydCensus, share: float) -> Finding:
-    use, projected = census.job_slab, census.projected_bytes()
-    assert use is not None
-    over = [one for one in _all(census) if (census.copies(one) or 0) > census.bound]
+def _unlimited(figures: Figures, share: float) -> Finding:
+    census, use, projected = figures.census, figures.census.job_slab, figures.projected_bytes
+    above = [row for row in figures.snapshots if (figures.copies(row) or 0) > figures.bound]
     severity = Severity.INFO
-    if over and share >= _HUGE_SHARE:
+    if above and share >= _HUGE_SHARE:
         severity = Severity.CRITICAL
-    elif over or share >= _LARGE_SHARE:
+    elif above or share >= _LARGE_SHARE:
         severity = Severity.WARNING
-    jobs = census.jobs.active - census.jobs.reserve if census.jobs else use.active
-    evidence = f"{_counted(len(over), 'snapshot')} with more than {DEFAULT_THRESHOLD:,} copies"
-    lifted = census.limit is not Limit.NONE
-    if not lifted:
+    evidence = f"{_counted(len(above), 'snapshot')} with more than {DEFAULT_THRESHOLD:,} copies"
+    if census.limit is Limit.NONE:
         evidence += "; struct dm_snapshot has neither cow_count nor in_progress"
-        remedy = (
-            "until the kernel has the limit, write less at once (vm.dirty_bytes), use larger "
-            "chunks or fewer snapshots of one origin"
-        )
+        remedy = f"Write less at once until the kernel has the patch: {_FEWER}."
     else:
         evidence += f"; snapshot_cow_threshold is {census.threshold}"
-        remedy = f"echo {DEFAULT_THRESHOLD} > {_PARAMETER}"
+        remedy = (
+            f"Run `echo {DEFAULT_THRESHOLD} > {_PARAMETER}`: writers to an origin then wait for "
+            "copies, so they get slower. A reboot resets it."
+        )
         if census.limit is Limit.SEMAPHORE:
-            remedy += "; snapshots made before keep their old limit, make them anew"
+            remedy += " Existing snapshots keep their limit."
     return Finding(
         severity,
-        f"nothing limits the copies of snapshots: {_counted(jobs, 'job')} of kcopyd take "
-        f"{human_bytes(use.bytes)}, {human_ratio(share)} of RAM",
+        f"dm-snapshot copy-on-write is unthrottled: {_counted(figures.jobs, 'kcopyd job', 'use')} "
+        f"{human_bytes(use.bytes)} ({human_ratio(share)} of RAM)",
         evidence,
         remedy,
-        "" if lifted else _LIMIT_PATCH,
-        max(use.bytes - projected, 0) if projected is not None else None,
+        _LIMIT_PATCH if census.limit is Limit.NONE else "",
+        None if projected is None else max(use.bytes - projected, 0),
     )
 
 
-# What this kernel lacks
-
-
-def _mechanisms(census: KcopydCensus) -> Iterator[Finding]:
-    if census.job_slab is None:
-        return
-    if census.limit is Limit.SEMAPHORE and not census.unlimited:
+def _semaphore(figures: Figures) -> Iterator[Finding]:
+    census = figures.census
+    if census.in_use and census.limit is Limit.SEMAPHORE and not figures.unlimited:
         yield Finding(
             Severity.NOTICE,
-            "a semaphore limits the copies of snapshots, which can deadlock",
-            "struct dm_snapshot has cow_count: tasks wait for it with the lock of all origins held",
-            f"until the kernel has the rework, raise {_PARAMETER} so that nobody waits; it counts "
-            "for snapshots that are made after that",
+            "dm-snapshot limits copies with a semaphore, which can deadlock",
+            "struct dm_snapshot has cow_count: tasks wait for it with _origins_lock held",
+            f"Raise {_PARAMETER} before you create snapshots, so that no task waits: existing ones "
+            "keep their limit. More copies use more memory, and a reboot resets it.",
             _LIMIT_PATCH,
         )
-    if census.callback_list is False:
+
+
+def _callbacks(figures: Figures) -> Iterator[Finding]:
+    if figures.census.in_use and figures.census.callback_list is False:
         yield Finding(
             Severity.NOTICE,
-            "kcopyd can run callbacks without end on this kernel",
-            "struct dm_kcopyd_client has no callback_jobs: callbacks that are queued while it runs "
-            "are added to what it is running",
-            "until the kernel has the callback list, keep fewer copies in flight",
+            "kcopyd can run completion callbacks without end on this kernel",
+            "struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend it",
+            f"Keep fewer copies in flight until the kernel has the patch: {_FEWER}.",
             _CALLBACK_PATCH,
         )
 
 
-def _waiters(census: KcopydCensus) -> Iterator[Finding]:
-    for one in _all(census):
-        if not one.waiters:
+def _waiters(figures: Figures) -> Iterator[Finding]:
+    threshold = figures.census.threshold
+    for snapshot in figures.snapshots:
+        if not snapshot.waiters:
             continue
-        copies = census.copies(one)
-        number = "an unknown number of" if copies is None else f"{copies:,}"
-        limit = "unknown" if census.threshold is None else f"{census.threshold:,}"
-        verb = "waits" if len(one.waiters) == 1 else "wait"
+        copies = figures.copies(snapshot)
+        tasks = [f"{task.comm}:{task.pid}" for task in snapshot.waiters]
+        remedy = f"Use a faster COW device, or raise {_PARAMETER}: "
+        if figures.census.limit is Limit.SEMAPHORE:
+            remedy += "it applies to snapshots created afterwards, and uses more memory."
+        else:
+            remedy += "more copies start at once and use more memory. A reboot resets it."
         yield Finding(
             Severity.NOTICE,
-            f"{_counted(len(one.waiters), 'task')} {verb} until snapshot {one.device.name} has "
-            "copied",
-            f"{number} copies are in flight, the threshold is {limit}; "
-            f"{_some([f'{waiter.comm}:{waiter.pid}' for waiter in one.waiters])}",
-            "its COW device is slower than what is written to the origin; a higher "
-            f"{_PARAMETER} trades memory for patience",
+            f"{_counted(len(tasks), 'task', 'wait')} for copies of snapshot {snapshot.device.name}",
+            f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, "
+            f"snapshot_cow_threshold {'unknown' if threshold is None else f'{threshold:,}'}; "
+            f"{_names(tasks)}",
+            remedy,
         )
 
 
-def _invalid(census: KcopydCensus) -> Iterator[Finding]:
-    bad = sorted(one.device.name for one in _all(census) if not one.valid or one.overflowed)
-    if bad:
+def _invalid(figures: Figures) -> Iterator[Finding]:
+    names = sorted(row.device.name for row in figures.snapshots if not row.valid or row.overflowed)
+    if names:
         yield Finding(
             Severity.NOTICE,
-            f"{_counted(len(bad), 'snapshot')} invalid or full: {_some(bad)}",
-            "dm_snapshot.valid is 0, or snapshot_overflowed is not",
-            "remove the invalid ones, which protect nothing and keep their memory; a full one "
-            "takes no more writes",
+            f"{_counted(len(names), 'snapshot')} {'is' if len(names) == 1 else 'are'} invalid or "
+            f"full: {_names(names)}",
+            "dm_snapshot.valid is 0, or snapshot_overflowed is 1",
+            "Remove the invalid ones (lvremove, dmsetup remove): their content is lost, and they "
+            "keep their memory. Full ones reject writes.",
         )
 
 
-def _pages(census: KcopydCensus) -> Iterator[Finding]:
-    if census.jobs is None or census.clients is None:
-        return
-    waiting = census.jobs.listed[:, -1]
-    hungry = (waiting > 0) & (census.clients.free_pages == 0)
-    if hungry.any():
-        jobs = int(waiting[hungry].sum())
+def _pages(figures: Figures) -> Iterator[Finding]:
+    waiting = figures.census.jobs.listed[:, -1]
+    starved = (waiting > 0) & (figures.census.clients.free_pages == 0)
+    if starved.any():
         yield Finding(
             Severity.NOTICE,
-            f"{_counted(jobs, 'job')} of {_counted(int(hungry.sum()), 'client')} "
-            f"{'waits' if jobs == 1 else 'wait'} for pages",
-            "their clients have used up the pages in reserve, and the kernel gives them no more",
-            "memory is short: the table of clients says which jobs hold it",
+            f"{_counted(int(waiting[starved].sum()), 'job')} of "
+            f"{_counted(int(starved.sum()), 'client', 'wait')} for pages",
+            "they are on pages_jobs: the reserved pages are in use, and the kernel gives no more",
+            "Free memory; the table clients shows which jobs hold pages.",
         )
 
 
-def _strangers(census: KcopydCensus) -> Iterator[Finding]:
-    if census.jobs is None or census.clients is None:
-        return
-    unknown = [address not in census.owners for address in census.clients.address.tolist()]
-    if any(unknown):
+def _unowned(figures: Figures) -> Iterator[Finding]:
+    census = figures.census
+    unowned = [address not in census.owners for address in census.clients.address.tolist()]
+    if any(unowned) and census.has_jobs:
+        jobs = int(census.jobs.jobs[unowned].sum())
         yield Finding(
             Severity.INFO,
-            f"{_counted(sum(unknown), 'client')} with "
-            f"{_counted(int(census.jobs.jobs[unknown].sum()), 'job')} of no known target",
-            "found by their jobs, or in kmalloc()'s caches by the cache they allocate jobs from",
-            "the target is vdo or not the kernel's own, its table is not active, or its module's "
-            "debug info is missing",
+            f"{_counted(sum(unowned), 'kcopyd client')} with {_counted(jobs, 'job')} "
+            f"{'belongs' if sum(unowned) == 1 else 'belong'} to no known target",
+            "found by their jobs, or in kmalloc() caches by the cache of their mempool",
+            "Look for vdo or out-of-tree targets, inactive tables, and modules without debug info.",
         )
-
-
-# What the log tells of the past
 
 
 def log_findings(log: LogEvents) -> list[Finding]:
-    """What the log tells of the past."""
-    return [*_lockups(log), *_hung(log), *_out_of_memory(log)]
+    """Return what the log says of the past."""
+    return [*_lockups(log), *_hung_tasks(log), *_out_of_memory(log)]
 
 
 def _lockups(log: LogEvents) -> Iterator[Finding]:
@@ -257,38 +246,32 @@ def _lockups(log: LogEvents) -> Iterator[Finding]:
     if not lockups:
         return
     worst = max(lockups, key=lambda event: event.seconds or 0)
-    there = [event for event in log.of("in-flight") if event.cpus == worst.cpus]
-    running = sorted(
-        {
-            f"{event.function} [{event.module}] of {event.workqueue}"
-            if event.module
-            else f"{event.function} of {event.workqueue}"
-            for event in there
-        }
-    )
-    kcopyd = any(event.workqueue == "kcopyd" for event in there)
+    busy = [event for event in log.of("in-flight") if event.cpus == worst.cpus]
+    modules = {event: f" [{event.module}]" if event.module else "" for event in busy}
+    running = {f"{event.function}{modules[event]} of {event.workqueue}" for event in busy}
+    runs_kcopyd = any(event.workqueue == "kcopyd" for event in busy)
     yield Finding(
         Severity.WARNING,
         f"the log reports {_counted(len(lockups), 'workqueue lockup')}, the longest of "
         f"{human_seconds(worst.seconds or 0)} on CPU {worst.cpus}"
-        + (", where kcopyd was running" if kcopyd else ""),
-        f"running there: {_some(running) or 'nothing shown'}",
-        "kernels before 5.0 let kcopyd run callbacks without end, and snapshots copy without a "
-        "limit"
-        if kcopyd
+        + (" while it ran kcopyd" if runs_kcopyd else ""),
+        f"running there: {_names(sorted(running)) or 'nothing shown'}",
+        "Run `kcensus patches` on a dump of this kernel: it shows whether kcopyd limits the "
+        "callbacks of a run, and dm-snapshot the copies in flight."
+        if runs_kcopyd
         else "",
     )
 
 
-def _hung(log: LogEvents) -> Iterator[Finding]:
+def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
     hung = log.of("hung task")
     if hung:
-        worst = max(hung, key=lambda event: event.seconds or 0)
+        longest = max(event.seconds or 0 for event in hung)
         yield Finding(
             Severity.WARNING,
             f"the log reports {_counted(len(hung), 'hung task')}, the longest blocked for more "
-            f"than {human_seconds(worst.seconds or 0)}",
-            _some(sorted({f"{event.comm}:{event.pid}" for event in hung})),
+            f"than {human_seconds(longest)}",
+            _names(sorted({f"{event.comm}:{event.pid}" for event in hung})),
         )
 
 
@@ -298,18 +281,18 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         return
     largest = max(log.of("slab"), key=lambda event: event.total_bytes or 0, default=None)
     killed = sorted({f"{event.comm}:{event.pid}" for event in log.of("oom kill")})
+    title = f"the log reports {_counted(len(ooms), 'run')} of the OOM killer"
+    if largest:
+        title += (
+            f"; the largest unreclaimable slab cache was {largest.detail} with "
+            f"{human_bytes(largest.total_bytes or 0)}"
+        )
     yield Finding(
         Severity.WARNING,
-        f"the log reports that memory ran out {_counted(len(ooms), 'time')}"
-        + (
-            f"; the largest unreclaimable slab was {largest.detail} with "
-            f"{human_bytes(largest.total_bytes or 0)}"
-            if largest
-            else ""
-        ),
-        f"killed: {_some(killed) or 'nobody'}",
-        "snapshots copied more than their COW devices can take: limit them by "
-        f"{_PARAMETER}, or where the kernel has none (before 5.0) write less at once"
+        title,
+        f"killed: {_names(killed) or 'none'}",
+        f"Limit the copies of snapshots with {_PARAMETER}; where the kernel has none, write less "
+        f"at once: {_FEWER}."
         if largest and largest.detail == "kcopyd_job"
         else "",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel's log says of stuck workqueues, hung tasks and memory that ran out.
+"""Events in a kernel log: stalled workqueues, hung tasks, out of memory.
 
-The messages are those of 3.10 to 7.3. A line that begins like one of them and does not go on
-like one (cut, or of a kernel nobody has seen) is counted, and no more.
+The messages are those of Linux 3.10 to 7.3. A line that starts like one of them but does not match
+(cut, or of another kernel) is only counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcensus.kernel.log import Line
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that the log tells; what it does not tell is None."""
+    """An event; None for what its message does not show."""
 
     time: float | None
     """Seconds since boot."""
@@ -31,30 +31,30 @@ class Event:
     pid: int | None = None
     comm: str | None = None
     seconds: float | None = None
-    """How long it hung, was stuck or has been running."""
+    """How long it has been hung, stuck or running."""
     used_bytes: int | None = None
     total_bytes: int | None = None
-    """Of a slab cache."""
+    """Of a slab cache, like ``used_bytes``."""
     count: int | None = None
-    """Items of one kind; active items of a queue; workers of a pool; pages of slabs."""
+    """Equal items, active items of a workqueue, workers of a pool, or pages of slabs."""
     detail: str | None = None
 
 
 @dataclass
 class LogEvents:
-    """All that a log tells."""
+    """The events of a log."""
 
     events: list[Event] = field(default_factory=list)
     lines: int = 0
     unknown: int = 0
-    """Lines that begin like a message and do not go on like one."""
+    """Lines that start like a message but do not match."""
 
     def of(self, *kinds: str) -> list[Event]:
-        """The events of some kinds."""
+        """Return the events of some kinds."""
         return [event for event in self.events if event.event in kinds]
 
     def frame(self) -> pd.DataFrame:
-        """One row per event, in the log's order."""
+        """Return a row per event, in the order of the log."""
         names = list(Event.__dataclass_fields__)
         columns = {name: [getattr(event, name) for event in self.events] for name in names}
         frame = pd.DataFrame(columns, dtype=object)
@@ -100,8 +100,18 @@ _VICTIM = re.compile(
     r"(?:Out of memory: |Memory cgroup out of memory: )?Kill(?:ed)? process (?P<pid>\d+),? "
     r"\((?P<comm>.{0,63}?)\)(?P<detail>.*)$"
 )
+_SINGLE = {
+    "lockup": _LOCKUP,
+    "hung task": _HUNG,
+    "soft lockup": _SOFT,
+    "cpu hog": _HOG,
+    "oom": _OOM,
+    "oom kill": _VICTIM,
+    "slab pages": _SLAB_PAGES,
+}
+"""Messages of one line, by kind of event."""
 
-_BEGINNINGS = (
+_STARTS = (
     "BUG: workqueue lockup",
     "BUG: soft lockup",
     "watchdog: BUG: soft lockup",
@@ -110,32 +120,34 @@ _BEGINNINGS = (
     "Memory cgroup out of memory: ",
     "Killed process ",
 )
-"""What cannot be the beginning of anything else."""
+"""Starts of these messages only."""
 _IN_BLOCK = ("workqueue ", "pwq ", "pool ", "in-flight", "pending", "delayed", "inactive")
-"""The same, while busy workqueues are being shown."""
+"""Starts of the lines of a block of busy workqueues."""
 _BLOCK = "Showing busy workqueues and worker pools:"
 _SLABS = "Unreclaimable slab info:"
+_MAX_DIGITS = 18
+"""Digits that fit 64 bits."""
 
 
 def parse(lines: Iterable[Line]) -> LogEvents:
-    """Find the events of a log."""
+    """Return the events of a log."""
     parser = _Parser()
     for time, text in lines:
-        parser.found.lines += 1
+        parser.log.lines += 1
         parser.line(time, text.strip())
-    return parser.found
+    return parser.log
 
 
 class _Parser:
     def __init__(self) -> None:
-        self.found = LogEvents()
+        self.log = LogEvents()
         self.block = ""
-        """What is being shown: ``busy``, ``slabs``, or nothing."""
+        """The block of lines that the next one may belong to: ``busy``, ``slabs`` or none."""
         self.workqueue: str | None = None
         self.pwq: Event | None = None
 
     def line(self, time: float | None, text: str) -> None:
-        """Take the next line, without blanks around it."""
+        """Parse the next line, stripped of blanks."""
         if text.startswith(_BLOCK):
             self.block, self.workqueue, self.pwq = "busy", None, None
             return
@@ -146,42 +158,31 @@ class _Parser:
             self.block == "slabs" and self._slab(time, text)
         ):
             return
-        if not self._single(time, text) and text.startswith(_BEGINNINGS):
-            self.found.unknown += 1
-
-    def _add(self, event: Event) -> None:
-        self.found.events.append(event)
+        if not self._single(time, text) and text.startswith(_STARTS):
+            self.log.unknown += 1
 
     def _single(self, time: float | None, text: str) -> bool:
-        for kind, pattern in (
-            ("lockup", _LOCKUP),
-            ("hung task", _HUNG),
-            ("soft lockup", _SOFT),
-            ("cpu hog", _HOG),
-            ("oom", _OOM),
-            ("oom kill", _VICTIM),
-            ("slab pages", _SLAB_PAGES),
-        ):
+        for kind, pattern in _SINGLE.items():
             if match := pattern.match(text):
-                self._add(_event(time, kind, match))
+                self.log.events.append(_event(time, kind, match))
                 return True
         return False
 
     def _busy(self, time: float | None, text: str) -> bool:
-        """A line of the busy workqueues; whether it is one."""
+        """Parse a line of busy workqueues; return whether it is one."""
         if match := _WORKQUEUE.match(text):
             self.workqueue, self.pwq = match["workqueue"], None
         elif match := _PWQ.match(text):
             self.pwq = replace(_event(time, "queue", match), workqueue=self.workqueue)
-            self._add(self.pwq)
+            self.log.events.append(self.pwq)
         elif match := _POOL_LINE.match(text):
-            self._add(_event(time, "pool", match))
+            self.log.events.append(_event(time, "pool", match))
         elif (match := _ITEMS.match(text)) and match["items"]:
             self._items(time, match["state"], match["items"])
         elif text.startswith(_IN_BLOCK):
-            self.found.unknown += 1
+            self.log.unknown += 1
         else:
-            # The list of pools comes last, but other messages may come in between.
+            # The block has no last line, and other messages may come in between.
             return False
         return True
 
@@ -189,11 +190,9 @@ class _Parser:
         pool = self.pwq.pool if self.pwq else None
         cpus = self.pwq.cpus if self.pwq else None
         for item in items.split(","):
-            # After an item that runs come those that are scheduled behind it, without a comma
-            # in some releases: one with a PID begins each.
             if match := _ITEM.match(item.strip()):
                 event = _event(time, state, match)
-                self._add(
+                self.log.events.append(
                     replace(
                         event,
                         pool=pool,
@@ -204,14 +203,14 @@ class _Parser:
                     )
                 )
             else:
-                self.found.unknown += 1
+                self.log.unknown += 1
 
     def _slab(self, time: float | None, text: str) -> bool:
-        """A line of the table of unreclaimable slabs; whether it is one."""
+        """Parse a line of unreclaimable slabs; return whether it is one."""
         words = text.rsplit(None, 2)
         used, total = map(_SIZE.fullmatch, words[1:]) if len(words) == 3 else (None, None)
         if used and total:
-            self._add(
+            self.log.events.append(
                 Event(
                     time,
                     "slab",
@@ -224,26 +223,22 @@ class _Parser:
         if re.match(r"Name\s+Used\s+Total", text):
             return True
         if re.search(r"\d(K|KB)?$", text) and len(text.split()) in (2, 3) and "KB" in text:
-            self.found.unknown += 1
+            self.log.unknown += 1
             return True
         if set(text) == {"."}:
-            # Somebody left lines out.
+            # An excerpt with an ellipsis.
             return True
         self.block = ""
         return False
 
 
-_MOST_DIGITS = 18
-"""Longer numbers are nobody's, and do not fit a column."""
-
-
 def _event(time: float | None, kind: str, match: re.Match[str]) -> Event:
-    """An event from the named groups of a pattern."""
+    """Return the event that the named groups of a pattern describe."""
     groups = match.groupdict()
 
     def number(name: str) -> int | None:
         value = groups.get(name)
-        return int(value) if value is not None and len(value) <= _MOST_DIGITS else None
+        return int(value) if value is not None and len(value) <= _MAX_DIGITS else None
 
     seconds = number("seconds")
     detail = (groups.get("detail") or "").strip(" ,/")

@@ -3,419 +3,372 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.kcopyd.census import KcopydCensus, Owner, SlabUse
+from kcensus.analyses.kcopyd.census import NO_JOB_SLAB
+from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.kcopyd import LISTS
-from kcensus.kernel.workqueues import Functions, Pool, Workqueues
+from kcensus.kernel.dm.snapshots import Snapshot
+from kcensus.kernel.workqueues import Pool
 from kcensus.results import Unit
-from kcensus.results.tables import Column, Show, Table
+from kcensus.results.tables import Column, Show, Table, TableSpec
 
-_COUNT, _BYTES, _TEXT, _SECONDS = Unit.COUNT, Unit.BYTES, Unit.TEXT, Unit.SECONDS
-UNKNOWN = Owner("(unknown)", "", "")
+_NONE, _COUNT, _BYTES, _TEXT = Unit.NONE, Unit.COUNT, Unit.BYTES, Unit.TEXT
+_ADDRESS, _SECONDS, _PAGES = Unit.ADDRESS, Unit.SECONDS, Unit.PAGES
+_ALWAYS, _WIDE, _DATA = Show.ALWAYS, Show.WIDE, Show.DATA
+
+_NUMBER = Column(_TEXT, "number", _WIDE, "Its major:minor.")
+_POOL = Column(_NONE, "pool", _ALWAYS, "Id of the worker pool.")
+_CPU = Column(_NONE, "CPU", _ALWAYS, "CPU of the pool; none for unbound pools.")
+_STALLED = Column(_NONE, "stalled", _ALWAYS, "Work is pending, and none starts.")
+_RUNNING = Column(_SECONDS, "for at least", _WIDE, "How long the longest has been running.")
+_WORKQUEUE = Column(_TEXT, "workqueue", _ALWAYS, "Name of the workqueue.")
+_FUNCTION = Column(_TEXT, "function", _ALWAYS, "Function of the work.")
+_MODULE = Column(_TEXT, "module", _WIDE, "Module of the function.")
+
+CLIENTS = TableSpec(
+    "clients",
+    "kcopyd clients",
+    {
+        "device": Column(_TEXT, "device", _ALWAYS, "Name of the mapped device."),
+        "number": _NUMBER,
+        "target": Column(_TEXT, "target", _ALWAYS, "Type of the target that owns the client."),
+        "jobs": Column(_COUNT, "jobs", _ALWAYS, "Jobs in use."),
+        "bytes": Column(_BYTES, "bytes", _ALWAYS, "Slots of these jobs."),
+        "nr_jobs": Column(_COUNT, "nr_jobs", _WIDE, "The client's own count."),
+        "split": Column(_COUNT, "split", _DATA, "Jobs split into sub-jobs."),
+        "sub_jobs": Column(_COUNT, "sub-jobs", _DATA, "Running sub-jobs."),
+        "callback_jobs": Column(_COUNT, "callback_jobs", _WIDE, "Jobs that wait for a callback."),
+        "complete_jobs": Column(_COUNT, "complete_jobs", _WIDE, "Copied jobs, to be completed."),
+        "io_jobs": Column(_COUNT, "io_jobs", _WIDE, "Jobs and sub-jobs that wait for I/O."),
+        "pages_jobs": Column(_COUNT, "pages_jobs", _WIDE, "Jobs and sub-jobs that wait for pages."),
+        "in_flight": Column(
+            _COUNT, "in flight", _ALWAYS, "Jobs and sub-jobs on none of the lists."
+        ),
+        "page_bytes": Column(_BYTES, "data pages", _WIDE, "Pages that hold the data of the jobs."),
+        "reserved_jobs": Column(_COUNT, "preallocated", _DATA, "Elements of the client's mempool."),
+        "reserved_pages": Column(_PAGES, "reserved", _DATA, "nr_reserved_pages."),
+        "free_pages": Column(_PAGES, "free", _DATA, "nr_free_pages."),
+        "throttle": Column(_NONE, "throttle %", _DATA, "Percentage of time for copying."),
+        "work": Column(_TEXT, "work item", _WIDE, "State of kcopyd_work and PID of its worker."),
+        "pool": Column(_NONE, "pool", _DATA, "Id of the worker pool of the work item."),
+        "address": Column(_ADDRESS, "client", _DATA, "Address of dm_kcopyd_client."),
+    },
+    "A dm_kcopyd_client; (unknown) where no target of an active table owns it.",
+    ("jobs", "address"),
+)
+
+SNAPSHOTS = TableSpec(
+    "snapshots",
+    "Snapshots",
+    {
+        "device": Column(_TEXT, "device", _ALWAYS, "Name of the snapshot."),
+        "number": _NUMBER,
+        "target": Column(_TEXT, "target", _DATA, "snapshot or snapshot-merge."),
+        "origin": Column(_TEXT, "origin", _WIDE, "Device of which it is a snapshot."),
+        "cow": Column(_TEXT, "COW device", _WIDE, "Device of the exception store."),
+        "store": Column(_TEXT, "store", _DATA, "P (persistent) or N (transient)."),
+        "chunk_bytes": Column(_BYTES, "chunk", _WIDE, "Size of a chunk, the unit of copies."),
+        "state": Column(_TEXT, "state", _WIDE, "valid, invalid or overflowed."),
+        "in_flight": Column(
+            _COUNT, "copies in flight", _ALWAYS, "Its own count, else the jobs of its client."
+        ),
+        "limit": Column(_COUNT, "limit", _ALWAYS, "snapshot_cow_threshold, where it limits."),
+        "waiting": Column(_COUNT, "tasks waiting", _ALWAYS, "Tasks that wait for copies."),
+        "waiting_tasks": Column(_TEXT, "waiting tasks", _DATA, "Their names and PIDs."),
+        "pending_exceptions": Column(
+            _COUNT, "pending exceptions", _WIDE, "Chunks being copied: pending_exceptions_count."
+        ),
+        "exceptions": Column(
+            _COUNT, "exceptions", _WIDE, "Completed exceptions, each a run of chunks."
+        ),
+        "exception_bytes": Column(_BYTES, "exception bytes", _DATA, "Slots of these exceptions."),
+        "used_bytes": Column(_BYTES, "COW used", _WIDE, "Used space, as dmsetup status shows."),
+        "job_bytes": Column(_BYTES, "jobs", _WIDE, "Slots of the jobs of its client."),
+        "address": Column(_ADDRESS, "dm_snapshot", _DATA, "Address of dm_snapshot."),
+    },
+    "A dm_snapshot.",
+    ("in_flight", "number"),
+)
+
+POOLS = TableSpec(
+    "pools",
+    "Worker pools",
+    {
+        "pool": _POOL,
+        "cpu": _CPU,
+        "node": Column(_NONE, "node", _DATA, "NUMA node of the workers."),
+        "kind": Column(_TEXT, "kind", _WIDE, "bound, unbound, or BH (softirq)."),
+        "nice": Column(_NONE, "nice", _WIDE, "Nice level of the workers."),
+        "stalled": _STALLED,
+        "age": Column(_SECONDS, "since progress", _ALWAYS, "Time since it last started work."),
+        "pending": Column(_COUNT, "pending", _ALWAYS, "Items on its worklist."),
+        "inactive": Column(_COUNT, "inactive", _DATA, "Items held back by max_active."),
+        "workers": Column(_COUNT, "workers", _WIDE, "All workers."),
+        "idle": Column(_COUNT, "idle", _WIDE, "Idle workers."),
+        "running": Column(_TEXT, "running", _WIDE, "Functions and PIDs of busy workers."),
+        "running_seconds": _RUNNING,
+    },
+    "A worker pool, stalled ones first.",
+)
+
+PENDING_WORK = TableSpec(
+    "pending_work",
+    "Running and pending work",
+    {
+        "pool": _POOL,
+        "cpu": replace(_CPU, show=_WIDE),
+        "workqueue": _WORKQUEUE,
+        "client": Column(_TEXT, "kcopyd client", _WIDE, "Device of the workqueue's client."),
+        "state": Column(_TEXT, "state", _ALWAYS, "in-flight, scheduled, pending or inactive."),
+        "function": _FUNCTION,
+        "module": _MODULE,
+        "count": Column(_COUNT, "items", _ALWAYS, "Work items."),
+        "pids": Column(_TEXT, "workers", _WIDE, "PIDs of the workers that run them."),
+        "seconds": _RUNNING,
+        "stalled": replace(_STALLED, show=_DATA),
+        "behind_kcopyd": Column(_NONE, "behind kcopyd", _WIDE, "They wait while kcopyd runs."),
+        "wq": Column(_ADDRESS, "address", _DATA, "Address of workqueue_struct."),
+    },
+    "Work items of equal pool, workqueue, function and state.",
+    ("stalled", "pool", "state", "workqueue", "wq", "function"),
+)
+
+RELATED_SLABS = TableSpec(
+    "related_slabs",
+    "Slab caches that grow with kcopyd jobs",
+    {
+        "cache": Column(_TEXT, "cache", _ALWAYS, "Name of the slab cache."),
+        "role": Column(_TEXT, "holds", _ALWAYS, "What kcopyd uses it for."),
+        "merged": Column(_NONE, "merged", _ALWAYS, "Other caches are merged into it."),
+        "objects_active": Column(_COUNT, "active", _ALWAYS, "Allocated objects."),
+        "objects_total": Column(_COUNT, "slots", _WIDE, "Slots of all slabs."),
+        "slot_size": Column(_BYTES, "slot", _DATA, "Distance of two objects."),
+        "bytes": Column(_BYTES, "bytes", _ALWAYS, "Slab pages."),
+        "share_of_unreclaimable": Column(
+            Unit.RATIO, "of SUnreclaim", _WIDE, "Share of all unreclaimable slab pages."
+        ),
+    },
+    "A slab cache that jobs, bios or exceptions are allocated from.",
+    ("bytes", "cache"),
+)
+
+LOG_EVENTS = TableSpec(
+    "log_events",
+    "Kernel log events",
+    {
+        "time": Column(_NONE, "time [s]", _ALWAYS, "Seconds since boot, as in the log."),
+        "event": Column(_TEXT, "event", _ALWAYS, "Kind of message."),
+        "pool": replace(_POOL, show=_WIDE),
+        "cpus": Column(_TEXT, "CPUs", _WIDE, "CPUs of the pool, or the CPU that is stuck."),
+        "workqueue": _WORKQUEUE,
+        "function": _FUNCTION,
+        "module": _MODULE,
+        "pid": Column(_NONE, "PID", _WIDE, "PID of the worker or task."),
+        "comm": Column(_TEXT, "task", _WIDE, "Name of the task."),
+        "seconds": Column(_SECONDS, "for", _WIDE, "How long it was stuck, hung or running."),
+        "used_bytes": Column(_BYTES, "used", _WIDE, "Allocated objects of the slab cache."),
+        "total_bytes": Column(_BYTES, "total", _WIDE, "All slots of the slab cache."),
+        "count": Column(_COUNT, "count", _DATA, "Items, workers or pages, by kind of message."),
+        "detail": Column(_TEXT, "detail", _ALWAYS, "Slab cache, idle workers, or GFP flags."),
+        "now_seconds": Column(_SECONDS, "pool's age now", _DATA, "Since the pool's last progress."),
+        "now_bytes": Column(_BYTES, "slab bytes now", _DATA, "Slab pages of the cache in memory."),
+    },
+    "A message of the log, in its order, beside what memory holds now.",
+)
+
+TABLES = (CLIENTS, SNAPSHOTS, POOLS, PENDING_WORK, RELATED_SLABS, LOG_EVENTS)
 
 
-def work_states(census: KcopydCensus) -> dict[int, tuple[str, int]]:
-    """What the clients' work items are doing, and in which pool, by their address; idle ones are
-    left out."""
-    found: dict[int, tuple[str, int]] = {}
-    if census.workqueues is None or census.clients is None:
-        return found
-    items = census.workqueues.items
-    ours = items[items["work"].isin(census.clients.work)].sort_values("state", kind="stable")
-    for work, state, pid, pool in zip(
-        ours["work"].tolist(), ours["state"], ours["pid"], ours["pool"].tolist(), strict=True
-    ):
-        named = f"running ({pid})" if state == "in-flight" else str(state)
-        before, first = found.get(work, ("", pool))
-        found[work] = (f"{before}, {named}" if before else named), first
-    return found
-
-
-def clients(census: KcopydCensus, page_size: int) -> Table:
-    """One row per client, the largest first."""
-    found, jobs = census.clients, census.jobs
-    number = len(found) if found is not None else 0
-    nothing = np.zeros(number, np.int64)
-    addresses = found.address.tolist() if found is not None else []
-    owners = [census.owners.get(address, UNKNOWN) for address in addresses]
-    states = work_states(census)
-    work = [states.get(int(at), ("idle", -1)) for at in (found.work if found is not None else ())]
-    slot = census.job_slab.slot_size if census.job_slab else 0
-    counted = jobs.jobs if jobs else nothing
-    listed = jobs.listed if jobs else np.zeros((number, len(LISTS)), np.int64)
-    split, parts = (jobs.split, jobs.sub_jobs) if jobs else (nothing, nothing)
-    in_flight, pages = (jobs.in_flight, jobs.pages) if jobs else (nothing, nothing)
-
-    def own(name: str) -> npt.NDArray[np.int64]:
-        column: npt.NDArray[np.int64] = getattr(found, name) if found is not None else nothing
-        return column
-
-    per_list = {
-        f"{name}_jobs": (listed[:, at], Column(_COUNT, _LIST_LABELS[name]))
-        for at, name in enumerate(LISTS)
+def tables(figures: Figures) -> dict[str, Table]:
+    """Return all tables by name; where kcopyd is not in use, only those of trouble for a screen."""
+    made = {
+        "clients": CLIENTS.of(_clients(figures)),
+        "snapshots": SNAPSHOTS.of(_snapshots(figures)),
+        "pools": POOLS.of(_pools(figures)),
+        "pending_work": PENDING_WORK.of(_pending_work(figures)),
+        "related_slabs": RELATED_SLABS.of(_related_slabs(figures)),
+        "log_events": log_events(figures.log, figures),
     }
-    pools = pd.array([pool if pool >= 0 else None for _, pool in work], "Int64")
-    throttle = [None if value < 0 else int(value) for value in own("throttle").tolist()]
-    return Table.of(
-        "Clients of kcopyd",
-        {
-            "device": ([owner.device for owner in owners], Column(_TEXT, "device", Show.ALWAYS)),
-            "number": ([owner.number for owner in owners], Column(_TEXT, "number")),
-            "target": ([owner.target for owner in owners], Column(_TEXT, "target", Show.ALWAYS)),
-            "jobs": (counted, Column(_COUNT, "jobs", Show.ALWAYS)),
-            "bytes": (counted * slot, Column(_BYTES, "bytes", Show.ALWAYS)),
-            "nr_jobs": (own("nr_jobs"), Column(_COUNT, "nr_jobs")),
-            "split": (split, Column(_COUNT, "split", Show.DATA)),
-            "sub_jobs": (parts, Column(_COUNT, "sub-jobs", Show.DATA)),
-        }
-        | per_list
-        | {
-            "in_flight": (in_flight, Column(_COUNT, "in flight", Show.ALWAYS)),
-            "page_bytes": (pages * page_size, Column(_BYTES, "data pages")),
-            "reserved_jobs": (own("reserves"), Column(_COUNT, "jobs in reserve", Show.DATA)),
-            "reserved_pages": (own("reserved_pages"), Column(Unit.PAGES, "reserved", Show.DATA)),
-            "free_pages": (own("free_pages"), Column(Unit.PAGES, "of these free", Show.DATA)),
-            "throttle": (pd.array(throttle, "Int64"), Column(Unit.NONE, "throttle %", Show.DATA)),
-            "work": ([state for state, _ in work], Column(_TEXT, "work item")),
-            "pool": (pools, Column(Unit.NONE, "pool", Show.DATA)),
-            "address": (np.array(addresses, np.uint64), Column(Unit.ADDRESS, "client", Show.DATA)),
-        },
-    ).largest_first("jobs", "address")
+    if not figures.census.in_use:
+        for name, table in made.items():
+            is_trouble = figures.log.events if name == "log_events" else figures.stalled
+            table.detail = not is_trouble
+    return made
 
 
-_LIST_LABELS = {
-    "callback": "callbacks",
-    "complete": "complete",
-    "io": "to issue",
-    "pages": "want pages",
-}
+def _optional(values: Iterable[int | None]) -> Any:
+    """Return integers of which negative ones and None are missing."""
+    known = (None if value is None or value < 0 else value for value in values)
+    return pd.array(list(known), "Int64")
 
 
-def snapshots(census: KcopydCensus) -> Table:
-    """One row per snapshot, the one with the most copies in flight first."""
-    found = census.snapshots.all if census.snapshots else []
-    names = census.devices.by_number() if census.devices else {}
-    slot = next((use.slot_size for use in census.related if "exceptions" in _roles(use)), 0)
-    job_slot = census.job_slab.slot_size if census.job_slab else 0
-    rows = (
-        census.clients.rows(np.array([one.client for one in found], np.uint64))
-        if (census.clients is not None)
-        else np.full(len(found), -1)
-    )
-    jobs = [
-        int(census.jobs.jobs[row]) if census.jobs is not None and row >= 0 else 0 for row in rows
-    ]
-    counts = pd.array([census.copies(one) for one in found], "Int64")
-    exceptions = np.array([one.exceptions for one in found], np.int64)
-    used = [None if one.used_sectors is None else one.used_sectors * 512 for one in found]
-    return Table.of(
-        "Snapshots",
-        {
-            "device": ([one.device.name for one in found], Column(_TEXT, "device", Show.ALWAYS)),
-            "number": ([one.device.number for one in found], Column(_TEXT, "number")),
-            "target": ([one.target for one in found], Column(_TEXT, "target", Show.DATA)),
-            "origin": (
-                [_named(one.origin, {one.origin: one.origin_disk} | names) for one in found],
-                Column(_TEXT, "origin"),
-            ),
-            "cow": ([_named(one.cow, names) for one in found], Column(_TEXT, "COW device")),
-            "store": ([one.store for one in found], Column(_TEXT, "store", Show.DATA)),
-            "chunk_bytes": (
-                np.array([one.chunk_sectors * 512 for one in found], np.int64),
-                Column(_BYTES, "chunk"),
-            ),
-            "state": ([_state(one.valid, one.overflowed) for one in found], Column(_TEXT, "state")),
-            "in_flight": (counts, Column(_COUNT, "copies in flight", Show.ALWAYS)),
-            "limit": (
-                pd.array([_limit(census)] * len(found), "Int64"),
-                Column(_COUNT, "limit", Show.ALWAYS),
-            ),
-            "waiting": (
-                np.array([len(one.waiters) for one in found], np.int64),
-                Column(_COUNT, "tasks waiting", Show.ALWAYS),
-            ),
-            "waiting_tasks": (
-                [", ".join(f"{w.comm}:{w.pid}" for w in one.waiters) for one in found],
-                Column(_TEXT, "who waits", Show.DATA),
-            ),
-            "pending_exceptions": (
-                np.array([one.pending for one in found], np.int64),
-                Column(_COUNT, "pending exceptions"),
-            ),
-            "exceptions": (exceptions, Column(_COUNT, "exceptions")),
-            "exception_bytes": (exceptions * slot, Column(_BYTES, "exception bytes", Show.DATA)),
-            "used_bytes": (pd.array(used, "Int64"), Column(_BYTES, "COW used")),
-            "job_bytes": (np.array(jobs, np.int64) * job_slot, Column(_BYTES, "jobs")),
-            "address": (
-                np.array([one.address for one in found], np.uint64),
-                Column(Unit.ADDRESS, "dm_snapshot", Show.DATA),
-            ),
-        },
-    ).largest_first("in_flight", "number")
+def _integers(values: Iterable[int]) -> npt.NDArray[np.int64]:
+    return np.array(list(values), np.int64)
 
 
-def _limit(census: KcopydCensus) -> int | None:
-    return None if census.unlimited else census.threshold
+def _clients(figures: Figures) -> dict[str, Any]:
+    clients, jobs, owners = figures.census.clients, figures.census.jobs, figures.owners
+    states = [figures.work_states.get(work, ("idle", -1)) for work in clients.work.tolist()]
+    return {
+        **vars(jobs),
+        **vars(clients),
+        **{f"{name}_jobs": jobs.listed[:, column] for column, name in enumerate(LISTS)},
+        "device": [owner.device for owner in owners],
+        "number": [owner.number for owner in owners],
+        "target": [owner.target for owner in owners],
+        "bytes": jobs.jobs * figures.census.job_slab.slot_size,
+        "page_bytes": jobs.pages * figures.kernel.memory.page_size,
+        "reserved_jobs": clients.reserves,
+        "throttle": _optional(clients.throttle.tolist()),
+        "work": [state for state, _ in states],
+        "pool": _optional(pool for _, pool in states),
+    }
 
 
-def _roles(use: SlabUse) -> list[str]:
-    return use.role.split(", ")
+def _snapshots(figures: Figures) -> dict[str, Any]:
+    census, snapshots = figures.census, figures.snapshots
+    names = census.devices.by_number()
+    roles = {role: use for use in census.related for role in use.role.split(", ")}
+    jobs = (int(census.jobs.jobs[row]) if row >= 0 else 0 for row in figures.snapshot_rows)
+    exceptions = _integers(row.exceptions for row in snapshots)
+    limit = None if figures.unlimited else census.threshold
+    return {
+        "device": [row.device.name for row in snapshots],
+        "number": [row.device.number for row in snapshots],
+        "target": [row.target for row in snapshots],
+        "origin": [_named(row.origin, {row.origin: row.origin_disk} | names) for row in snapshots],
+        "cow": [_named(row.cow, names) for row in snapshots],
+        "store": [row.store for row in snapshots],
+        "chunk_bytes": _integers(row.chunk_sectors * 512 for row in snapshots),
+        "state": [_state(row) for row in snapshots],
+        "in_flight": _optional(figures.copies(row) for row in snapshots),
+        "limit": _optional([limit] * len(snapshots)),
+        "waiting": _integers(len(row.waiters) for row in snapshots),
+        "waiting_tasks": [
+            ", ".join(f"{task.comm}:{task.pid}" for task in row.waiters) for row in snapshots
+        ],
+        "pending_exceptions": _integers(row.pending for row in snapshots),
+        "exceptions": exceptions,
+        "exception_bytes": exceptions * roles.get("exceptions", NO_JOB_SLAB).slot_size,
+        "used_bytes": _optional(
+            None if row.used_sectors is None else row.used_sectors * 512 for row in snapshots
+        ),
+        "job_bytes": _integers(jobs) * census.job_slab.slot_size,
+        "address": np.array([row.address for row in snapshots], np.uint64),
+    }
 
 
-def _state(valid: bool, overflowed: bool) -> str:
-    if not valid:
+def _state(snapshot: Snapshot) -> str:
+    if not snapshot.valid:
         return "invalid"
-    return "overflowed" if overflowed else "valid"
+    return "overflowed" if snapshot.overflowed else "valid"
 
 
-def _named(number: str, names: dict[str, str]) -> str:
+def _named(number: str, names: Mapping[str, str]) -> str:
     return f"{names[number]} ({number})" if names.get(number) else number
 
 
-def pool_kind(pool: Pool, bottom_half: bool) -> str:
-    """How a pool is bound."""
+def _pools(figures: Figures) -> dict[str, Any]:
+    pools = sorted(
+        figures.census.workqueues.pools,
+        key=lambda pool: (not pool.is_stalled, -pool.pending, pool.id),
+    )
+    busy, inactive = figures.items("in-flight"), figures.items("inactive")["pool"].value_counts()
+    longest = busy.groupby("pool")["seconds"].max()
+    running: dict[int, list[str]] = {}
+    for pool, func, pid in zip(busy["pool"], busy["func"].tolist(), busy["pid"], strict=True):
+        running.setdefault(pool, []).append(f"{figures.functions.described(func)} ({pid})")
+    return {
+        "pool": _integers(pool.id for pool in pools),
+        "cpu": _optional(pool.cpu for pool in pools),
+        "node": _optional(pool.node for pool in pools),
+        "kind": [_kind(pool, figures.has_bh_pools) for pool in pools],
+        "nice": pd.array([pool.nice for pool in pools], "Int64"),
+        "stalled": [pool.is_stalled for pool in pools],
+        "age": np.array([pool.age for pool in pools], float),
+        "pending": _integers(pool.pending for pool in pools),
+        "inactive": _integers(inactive.get(pool.id, 0) for pool in pools),
+        "workers": _integers(pool.workers for pool in pools),
+        "idle": _integers(pool.idle for pool in pools),
+        "running": [", ".join(sorted(running.get(pool.id, []))) for pool in pools],
+        "running_seconds": np.array([longest.get(pool.id) for pool in pools], float),
+    }
+
+
+def _kind(pool: Pool, has_bh_pools: bool) -> str:
     if pool.cpu < 0:
         return "unbound"
-    return "BH" if bottom_half and pool.flags & 1 else "bound"
+    return "BH" if has_bh_pools and pool.flags & 1 else "bound"
 
 
-def pools(queues: Workqueues | None, functions: Functions, bottom_half: bool) -> Table:
-    """One row per worker pool: stalled ones first, then those with the most waiting.
-
-    :param bottom_half: whether the kernel has pools that run in soft interrupts (since 6.9)
-    """
-    found = queues.pools if queues else []
-    running: dict[int, list[str]] = {}
-    longest: dict[int, float] = {}
-    if queues:
-        busy = queues.items[queues.items["state"] == "in-flight"]
-        for pool, func, pid, seconds in zip(
-            busy["pool"], busy["func"], busy["pid"], busy["seconds"], strict=True
-        ):
-            running.setdefault(int(pool), []).append(f"{described(functions, int(func))} ({pid})")
-            longest[int(pool)] = max(longest.get(int(pool), 0.0), float(seconds))
-    inactive = (
-        queues.items[queues.items["state"] == "inactive"]["pool"].value_counts().to_dict()
-        if queues
-        else {}
+def _pending_work(figures: Figures) -> pd.DataFrame:
+    queues = figures.census.workqueues
+    groups = queues.items.groupby(["pool", "wq", "func", "state"])
+    work = groups.agg(
+        count=("work", "size"),
+        pids=("pid", lambda pids: ", ".join(str(pid) for pid in sorted(set(pids)) if pid)),
+        seconds=("seconds", "max"),
+    ).reset_index()
+    pools = [queues.by_id.get(pool) for pool in work["pool"].tolist()]
+    wqs = work["wq"].tolist()
+    functions = [figures.functions(func) for func in work["func"].tolist()]
+    is_running = work["state"] == "in-flight"
+    runs_kcopyd = is_running & np.array([figures.is_kcopyd(wq) for wq in wqs], np.bool_)
+    return work.assign(
+        cpu=_optional(pool.cpu if pool else None for pool in pools),
+        workqueue=[queues.names.get(wq, "?") for wq in wqs],
+        client=[figures.devices_of_wqs.get(wq, "") for wq in wqs],
+        function=[name for name, _ in functions],
+        module=[module for _, module in functions],
+        stalled=[pool is not None and pool.is_stalled for pool in pools],
+        behind_kcopyd=work["pool"].isin(work["pool"][runs_kcopyd]) & ~is_running,
     )
-    table = Table.of(
-        "Worker pools",
-        {
-            "pool": ([pool.id for pool in found], Column(Unit.NONE, "pool", Show.ALWAYS)),
-            "cpu": (
-                pd.array([pool.cpu if pool.cpu >= 0 else None for pool in found], "Int64"),
-                Column(Unit.NONE, "CPU", Show.ALWAYS),
-            ),
-            "node": (
-                pd.array([pool.node if pool.node >= 0 else None for pool in found], "Int64"),
-                Column(Unit.NONE, "node", Show.DATA),
-            ),
-            "kind": ([pool_kind(pool, bottom_half) for pool in found], Column(_TEXT, "kind")),
-            "nice": (pd.array([pool.nice for pool in found], "Int64"), Column(Unit.NONE, "nice")),
-            "stalled": (
-                [pool.stalled for pool in found],
-                Column(Unit.NONE, "stalled", Show.ALWAYS),
-            ),
-            "age": (
-                np.array([np.nan if p.age is None else p.age for p in found], float),
-                Column(_SECONDS, "since progress", Show.ALWAYS),
-            ),
-            "pending": (
-                np.array([pool.pending for pool in found], np.int64),
-                Column(_COUNT, "pending", Show.ALWAYS),
-            ),
-            "inactive": (
-                np.array([inactive.get(pool.id, 0) for pool in found], np.int64),
-                Column(_COUNT, "inactive", Show.DATA),
-            ),
-            "workers": (
-                np.array([pool.workers for pool in found], np.int64),
-                Column(_COUNT, "workers"),
-            ),
-            "idle": (np.array([pool.idle for pool in found], np.int64), Column(_COUNT, "idle")),
-            "running": (
-                [", ".join(sorted(running.get(pool.id, []))) for pool in found],
-                Column(_TEXT, "running"),
-            ),
-            "running_seconds": (
-                np.array([longest.get(pool.id, np.nan) for pool in found], float),
-                Column(_SECONDS, "for at least"),
-            ),
-        },
-    )
-    table.frame = table.frame.sort_values(
-        ["stalled", "pending", "pool"], ascending=[False, False, True], ignore_index=True
-    )
-    return table
 
 
-def described(functions: Functions, address: int) -> str:
-    """A function as the kernel prints it."""
-    name, module = functions(address)
-    return f"{name} [{module}]" if module else name
-
-
-def pending_work(census: KcopydCensus, functions: Functions) -> Table:
-    """Items that run or wait, by pool, queue and function; as "Showing busy workqueues"."""
-    queues = census.workqueues
-    columns = ["pool", "wq", "func", "state"]
-    if queues is None or not len(queues.items):
-        grouped = pd.DataFrame({name: [] for name in [*columns, "count", "pids", "seconds"]})
-    else:
-        by = queues.items.groupby(columns, sort=True)
-        grouped = by.agg(
-            count=("work", "size"),
-            pids=("pid", lambda pids: ", ".join(str(pid) for pid in sorted(set(pids)) if pid)),
-            seconds=("seconds", "max"),
-        ).reset_index()
-    names = queues.names if queues else {}
-    known = queues.by_id if queues else {}
-    wqs = census.clients.wq.tolist() if census.clients is not None else []
-    ours = {
-        wq: census.owners.get(address, UNKNOWN).device
-        for wq, address in zip(
-            wqs, census.clients.address.tolist() if census.clients is not None else [], strict=True
-        )
+def _related_slabs(figures: Figures) -> dict[str, Any]:
+    slabs, whole = figures.slabs, figures.unreclaimable_bytes
+    size = _integers(use.bytes for use in slabs)
+    return {
+        "cache": [use.name for use in slabs],
+        "role": [use.role for use in slabs],
+        "merged": [use.merged for use in slabs],
+        "objects_active": _integers(use.active for use in slabs),
+        "objects_total": _integers(use.objects for use in slabs),
+        "slot_size": _integers(use.slot_size for use in slabs),
+        "bytes": size,
+        "share_of_unreclaimable": size / (whole or np.nan),
     }
-    kcopyd_pools = {
-        int(pool)
-        for pool, wq, state in zip(grouped["pool"], grouped["wq"], grouped["state"], strict=True)
-        if state == "in-flight" and (int(wq) in ours or names.get(int(wq)) == "kcopyd")
-    }
-    functions_of = [functions(int(func)) for func in grouped["func"]]
-    pools_of = [known.get(int(pool)) for pool in grouped["pool"]]
-    table = Table.of(
-        "Work that runs or waits",
-        {
-            "pool": (grouped["pool"].astype(np.int64), Column(Unit.NONE, "pool", Show.ALWAYS)),
-            "cpu": (
-                pd.array(
-                    [None if pool is None or pool.cpu < 0 else pool.cpu for pool in pools_of],
-                    "Int64",
-                ),
-                Column(Unit.NONE, "CPU"),
-            ),
-            "workqueue": (
-                [names.get(int(wq), "?") for wq in grouped["wq"]],
-                Column(_TEXT, "workqueue", Show.ALWAYS),
-            ),
-            "client": (
-                [ours.get(int(wq), "") for wq in grouped["wq"]],
-                Column(_TEXT, "kcopyd client"),
-            ),
-            "state": (grouped["state"].astype(str), Column(_TEXT, "state", Show.ALWAYS)),
-            "function": (
-                [name for name, _ in functions_of],
-                Column(_TEXT, "function", Show.ALWAYS),
-            ),
-            "module": ([module for _, module in functions_of], Column(_TEXT, "module")),
-            "count": (grouped["count"].astype(np.int64), Column(_COUNT, "items", Show.ALWAYS)),
-            "pids": (grouped["pids"].astype(str), Column(_TEXT, "workers")),
-            "seconds": (grouped["seconds"].astype(float), Column(_SECONDS, "for at least")),
-            "stalled": (
-                [pool is not None and pool.stalled for pool in pools_of],
-                Column(Unit.NONE, "stalled", Show.DATA),
-            ),
-            "behind_kcopyd": (
-                [
-                    int(pool) in kcopyd_pools and state != "in-flight"
-                    for pool, state in zip(grouped["pool"], grouped["state"], strict=True)
-                ],
-                Column(Unit.NONE, "behind kcopyd"),
-            ),
-            "wq": (grouped["wq"].astype(np.uint64), Column(Unit.ADDRESS, "queue", Show.DATA)),
-        },
-    )
-    table.frame = table.frame.sort_values(
-        ["stalled", "pool", "state", "workqueue", "wq", "function"],
-        ascending=[False, True, True, True, True, True],
-        ignore_index=True,
-    )
-    return table
 
 
-def related_slabs(census: KcopydCensus, unreclaimable: int | None) -> Table:
-    """The cache of jobs and those that grow with it."""
-    uses = [census.job_slab] if census.job_slab else []
-    uses += census.related
-    return Table.of(
-        "Slab caches that grow with kcopyd's jobs",
-        {
-            "cache": ([use.name for use in uses], Column(_TEXT, "cache", Show.ALWAYS)),
-            "role": ([use.role for use in uses], Column(_TEXT, "holds", Show.ALWAYS)),
-            "merged": ([use.merged for use in uses], Column(Unit.NONE, "and others", Show.ALWAYS)),
-            "objects_active": (
-                np.array([use.active for use in uses], np.int64),
-                Column(_COUNT, "active", Show.ALWAYS),
-            ),
-            "objects_total": (
-                np.array([use.objects for use in uses], np.int64),
-                Column(_COUNT, "slots"),
-            ),
-            "slot_size": (
-                np.array([use.slot_size for use in uses], np.int64),
-                Column(_BYTES, "slot", Show.DATA),
-            ),
-            "bytes": (
-                np.array([use.bytes for use in uses], np.int64),
-                Column(_BYTES, "bytes", Show.ALWAYS),
-            ),
-            "share_of_unreclaimable": (
-                np.array([use.bytes / unreclaimable if unreclaimable else np.nan for use in uses]),
-                Column(Unit.RATIO, "of unreclaimable"),
-            ),
-        },
-    ).largest_first("bytes", "cache")
-
-
-def log_events(log: LogEvents, census: KcopydCensus | None) -> Table:
-    """What the log tells, in its order, beside what memory says now."""
-    frame = log.frame()
-    known = census.workqueues.by_id if census and census.workqueues else {}
-    by_cpu = {
-        str(pool.cpu): pool for pool in known.values() if pool.cpu >= 0 and pool.nice in (0, None)
-    }
-    uses = {}
-    if census:
-        uses = {use.name: use for use in [census.job_slab, *census.related] if use}
-    ages, bytes_now = [], []
+def log_events(log: LogEvents, figures: Figures | None = None) -> Table:
+    """Return the events of a log, beside what memory holds now."""
+    pools = figures.census.workqueues.by_id if figures else {}
+    of_cpus = {str(pool.cpu): pool for pool in pools.values() if pool.nice in (0, None)}
+    slabs = {use.name: use.bytes for use in figures.slabs} if figures else {}
+    ages, sizes = [], []
     for event in log.events:
-        pool = known.get(event.pool) if event.pool is not None else None
+        pool = None
+        if event.event in ("lockup", "pool"):
+            pool = pools.get(-1 if event.pool is None else event.pool)
         if pool is None and event.event == "lockup":
-            pool = by_cpu.get(event.cpus or "")
-        wanted = event.event in ("lockup", "pool")
-        ages.append(pool.age if wanted and pool and pool.age is not None else np.nan)
-        use = uses.get(event.detail or "") if event.event == "slab" else None
-        bytes_now.append(use.bytes if use else None)
+            pool = of_cpus.get(event.cpus or "")
+        ages.append(pool.age if pool else None)
+        sizes.append(slabs.get(event.detail or "") if event.event == "slab" else None)
+    frame = log.frame()
     frame["now_seconds"] = np.array(ages, float)
-    frame["now_bytes"] = pd.array(bytes_now, "Int64")
-    described = {
-        # As the log has it, to be found there again.
-        "time": Column(Unit.NONE, "time [s]", Show.ALWAYS),
-        "event": Column(_TEXT, "event", Show.ALWAYS),
-        "pool": Column(Unit.NONE, "pool"),
-        "cpus": Column(_TEXT, "CPUs"),
-        "workqueue": Column(_TEXT, "workqueue", Show.ALWAYS),
-        "function": Column(_TEXT, "function", Show.ALWAYS),
-        "module": Column(_TEXT, "module"),
-        "pid": Column(Unit.NONE, "PID"),
-        "comm": Column(_TEXT, "task"),
-        "seconds": Column(_SECONDS, "for"),
-        "used_bytes": Column(_BYTES, "used"),
-        "total_bytes": Column(_BYTES, "total"),
-        "count": Column(_COUNT, "count", Show.DATA),
-        "detail": Column(_TEXT, "detail", Show.ALWAYS),
-        "now_seconds": Column(_SECONDS, "pool's age now", Show.DATA),
-        "now_bytes": Column(_BYTES, "slab's bytes now", Show.DATA),
+    frame["now_bytes"] = pd.array(sizes, "Int64")
+    table = LOG_EVENTS.of(frame)
+    # Most logs have few kinds of events, and leave the columns of others empty.
+    table.columns = {
+        name: replace(column, show=_DATA) if frame[name].isna().all() else column
+        for name, column in table.columns.items()
     }
-    for name in frame.columns[frame.isna().all()]:
-        # Most logs tell of one kind of trouble, and leave the columns of the others empty.
-        described[name] = replace(described[name], show=Show.DATA)
-    return Table(frame, described, "What the kernel's log says")
+    return table

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Device-mapper devices with their names and the targets of their tables."""
+"""Mapped devices: their names and the targets of their tables."""
 
 from __future__ import annotations
 
@@ -11,23 +11,19 @@ from drgn import Object, Program, cast
 
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import decode, name_at
 
 _MAX_TARGETS = 1 << 20
-"""No table has that many: a larger number is damage."""
-_MAX_ZONED = 256
-"""Devices of one zoned target."""
-_LONGEST_NAME = 256
-"""Names and UUIDs of devices have 128 bytes at most."""
-UNKNOWN = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
-"""What reading a variable of a module can raise: no debug info, no such page, and debug info of a
-module that is not loaded."""
+"""Targets of a table."""
+_MAX_ZONED_DEVICES = 256
+"""Devices of a zoned target."""
 _RESERVED = (1 << 64) - 1
-"""A minor number that is taken, and whose device does not exist yet."""
+"""MINOR_ALLOCED: a minor number whose device does not exist yet."""
 
 
 @dataclass(frozen=True)
 class DmTarget:
-    """One line of a table."""
+    """A ``struct dm_target``, one line of a table."""
 
     type_name: str
     begin: int
@@ -35,88 +31,73 @@ class DmTarget:
     length: int
     """Sectors."""
     private: int
-    """Address of what the target's own module keeps."""
+    """Address of the data of the target's module."""
 
 
 @dataclass(frozen=True)
 class MappedDevice:
-    """One ``struct mapped_device``. Names are as the kernel has them, not safe to print."""
+    """A ``struct mapped_device``; names are not safe to print."""
 
     address: int
     number: str
     """``major:minor``"""
     name: str
-    uuid: str
     targets: tuple[DmTarget, ...]
 
 
 @dataclass
 class MappedDevices:
-    """All of them, by minor number."""
+    """All mapped devices, by minor number."""
 
     devices: list[MappedDevice] = field(default_factory=list)
     damaged: int = 0
-    """Devices or tables that could not be read."""
+    """Unreadable devices and tables."""
 
     def by_number(self) -> dict[str, str]:
-        """Names by ``major:minor``."""
+        """Return the names by ``major:minor``."""
         return {device.number: device.name for device in self.devices}
-
-
-def name_at(pointer: Object) -> str:
-    """The string at a ``char *``, empty for a null pointer; cut where it is too long for a name.
-
-    :raises drgn.FaultError: it cannot be read
-    """
-    address = int(pointer)
-    return text(pointer.prog_.read_c_string(address, max_size=_LONGEST_NAME)) if address else ""
-
-
-def text(raw: bytes) -> str:
-    """Bytes of a name as text that keeps them all."""
-    return raw.decode(errors="backslashreplace")
 
 
 @once
 def mapped_devices(kernel: Kernel) -> MappedDevices:
-    """All devices of the device mapper; none where it is not loaded.
+    """Return all mapped devices; none where ``dm_mod`` is not loaded.
 
-    :raises LookupError: ``dm_mod`` has no debug info here
+    :raises LookupError: ``dm_mod`` has no debug info
     """
-    found, memory = MappedDevices(), kernel.memory
+    devices, memory = MappedDevices(), kernel.memory
     type_ = memory.prog.type("struct mapped_device *")
     try:
-        entries, found.damaged = idr_entries(memory, memory.prog["_minor_idr"])
+        entries, devices.damaged = idr_entries(memory, memory.prog["_minor_idr"])
     except drgn.ObjectAbsentError:
-        return found
+        return devices
     except drgn.FaultError:
-        found.damaged += 1
-        return found
+        devices.damaged += 1
+        return devices
     for entry in entries:
         if entry in (0, _RESERVED):
             continue
         try:
-            found.devices.append(_device(Object(memory.prog, type_, value=entry), found))
+            devices.devices.append(_device(Object(memory.prog, type_, value=entry), devices))
         except drgn.FaultError:
-            found.damaged += 1
-    return found
+            devices.damaged += 1
+    return devices
 
 
-def _device(md: Object, found: MappedDevices) -> MappedDevice:
-    number = text(md.name.string_())
+def _device(md: Object, devices: MappedDevices) -> MappedDevice:
+    number = decode(md.name.string_())
     try:
-        # The name stands in the cell of a hash table up to 5.12, since b82096afc8af (5.13) of a
-        # red-black tree; the device points at it either way.
+        # Since Linux kernel commit b82096afc8af ("dm ioctl: replace device hash with red-black
+        # tree") (in v5.13), hash_cell is a node of a tree; interface_ptr points to it either way.
         cell = cast("struct hash_cell *", md.interface_ptr)
-        name, uuid = (name_at(cell.name), name_at(cell.uuid)) if cell else ("", "")
+        name = name_at(cell.name) if cell else ""
     except (drgn.FaultError, LookupError):
-        name, uuid = "", ""
-        found.damaged += 1
-    return MappedDevice(int(md.value_()), number, name, uuid, tuple(_targets(md, found)))
+        name = ""
+        devices.damaged += 1
+    return MappedDevice(int(md.value_()), number, name, tuple(_targets(md, devices)))
 
 
-def _targets(md: Object, found: MappedDevices) -> Iterator[DmTarget]:
-    """Those that can be read; a table is left at the first that cannot."""
+def _targets(md: Object, devices: MappedDevices) -> Iterator[DmTarget]:
+    """Yield the targets of a table up to the first unreadable one."""
     try:
         table = cast("struct dm_table *", md.map)
         number = min(int(table.num_targets), _MAX_TARGETS) if table else 0
@@ -125,29 +106,26 @@ def _targets(md: Object, found: MappedDevices) -> Iterator[DmTarget]:
                 name_at(target.type.name), int(target.begin), int(target.len), int(target.private)
             )
     except drgn.FaultError:
-        found.damaged += 1
-
-
-# The client of a target: from its private data, by the name of its type. dm-era and the RAID
-# targets of md have none.
+        devices.damaged += 1
 
 
 def _member(type_name: str, path: str) -> Callable[[Program, int], list[int]]:
     def get(prog: Program, private: int) -> list[int]:
-        found = Object(prog, f"struct {type_name} *", value=private)
+        client = Object(prog, f"struct {type_name} *", value=private)
         for name in path.split("."):
-            found = found.member_(name)
-        return [int(found.value_())]
+            client = client.member_(name)
+        return [int(client.value_())]
 
     return get
 
 
 def _zoned(prog: Program, private: int) -> list[int]:
     target = Object(prog, "struct dmz_target *", value=private)
-    # One thread of reclaim for all devices, or in newer kernels one for each.
+    # Since Linux kernel commit f97809aec589 ("dm zoned: per-device reclaim") (in v5.8), each
+    # device has a reclaim of its own.
     if not prog.type("struct dmz_dev").has_member("reclaim"):
         return [int(target.reclaim.kc)]
-    devices = min(int(target.nr_ddevs), _MAX_ZONED)
+    devices = min(int(target.nr_ddevs), _MAX_ZONED_DEVICES)
     return [int(target.dev[i].reclaim.kc) for i in range(devices)]
 
 
@@ -161,5 +139,6 @@ CLIENTS_OF_TARGETS: dict[str, Callable[[Program, int], list[int]]] = {
     "writecache": _member("dm_writecache", "dm_kcopyd"),
     "zoned": _zoned,
 }
-"""Addresses of the ``struct dm_kcopyd_client`` of a target, given the address of its private
-data. Raises LookupError where the target's module has no debug info."""
+"""By target type: a function of the address of a target's private data that returns the addresses
+of its ``struct dm_kcopyd_client``; it raises LookupError where the target's module has no debug
+info. dm-era and the RAID targets have no client."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""kcopyd: the device mapper's copying threads, their clients, and the jobs that wait.
+"""kcopyd clients and their jobs.
 
-An object of the cache ``kcopyd_job`` is one *master* job with room for eight *sub-jobs*, into
-which a copy is split that is larger than the client's ``sub_job_size``. ``nr_jobs`` of a client
-counts masters and the sub-jobs that are on their way.
+An object of the slab cache ``kcopyd_job`` is a *master* job and eight *sub-jobs*: a copy larger
+than the client's ``sub_job_size`` is split into these. ``nr_jobs`` of a client counts masters and
+running sub-jobs.
 """
 
 from __future__ import annotations
@@ -20,115 +20,115 @@ from kcensus.engine.layout import Field, Layout, layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
-from kcensus.kernel.dm.devices import UNKNOWN
+from kcensus.kernel.names import ABSENT
 
 LISTS = ("callback", "complete", "io", "pages")
-"""The lists of a client: callbacks to run (since 5.0), copies done, copies that have their pages,
-and copies that wait for pages. What is on none of them is in flight."""
+"""The lists of a client, without their suffix ``_jobs``; a job on none of them is in flight.
+
+Since Linux kernel commit "dm kcopyd: Fix bug causing workqueue stalls" (in v5.0, and stable; commit
+not verified), callbacks have a list of their own, ``callback_jobs``."""
 
 _SPLIT_COUNT = 8
 _MAX_RESERVE = 1 << 16
-"""No pool reserves that many jobs: a larger number is damage."""
+"""Elements of a mempool of jobs."""
 _OLD_SUB_JOB_SECTORS = 128
-"""Where the client has no ``sub_job_size``: SUB_JOB_SIZE, until 5.2."""
+"""SUB_JOB_SIZE, until Linux kernel commit c663e04097f4 ("dm kcopyd: Increase default sub-job size
+to 512KB") (in v5.3), which added ``dm_kcopyd_client.sub_job_size``."""
 
 Counts = npt.NDArray[np.int64]
+Columns = dict[str, npt.NDArray[np.uint64]]
+
+
+def _no_counts() -> Counts:
+    return np.empty(0, np.int64)
+
+
+def _no_words() -> Words:
+    return np.empty(0, np.uint64)
 
 
 def job_caches(slab_map: SlabMap) -> list[SlabCache]:
-    """The cache of jobs, and after it its children up to 5.8; empty where kcopyd is not in use.
+    """Return the slab cache of jobs, then its child caches; empty where kcopyd is not in use.
 
-    It is the one that the module's own variable points at; without debug info, the one of that
-    name, which may have been merged with another of the same size.
+    It is the cache that ``_job_cache`` points to or, without debug info, the one called
+    ``kcopyd_job``, which may be merged with others. There are child caches until Linux kernel
+    commit 9855609bde03 ("mm: memcg/slab: use a single set of kmem_caches for all accounted
+    allocations") (in v5.9).
     """
     ids: set[int] = set()
-    try:
+    with contextlib.suppress(*ABSENT):
         pointer = int(slab_map.prog["_job_cache"].value_())
         ids = {cache.id for cache in slab_map.caches if cache.address == pointer}
-    except UNKNOWN:
-        pass
     if not ids:
-        name = "kcopyd_job"
-        ids = {cache.id for cache in slab_map.caches if cache.name == name}
-        if not ids and name in slab_map.aliases:
-            name = slab_map.aliases[name]
-            ids = {cache.id for cache in slab_map.caches if cache.name == name}
+        names = {cache.name: cache.id for cache in slab_map.caches}
+        id_ = names.get("kcopyd_job", names.get(slab_map.aliases.get("kcopyd_job", "")))
+        ids = set() if id_ is None else {id_}
     roots, _ = slab_map.lineage
-    found = [cache for cache in slab_map.caches if int(roots[cache.id]) in ids]
-    return sorted(found, key=lambda cache: int(roots[cache.id]) != cache.id)
+    caches = [cache for cache in slab_map.caches if int(roots[cache.id]) in ids]
+    return sorted(caches, key=lambda cache: int(roots[cache.id]) != cache.id)
 
 
 @dataclass(frozen=True)
 class Clients:
-    """Clients as columns, in ascending order of address."""
+    """``struct dm_kcopyd_client`` as columns, in ascending order of address."""
 
-    address: Words
-    nr_jobs: Counts
-    """As the client counts."""
-    sub_job_sectors: Counts
-    reserved_pages: Counts
-    free_pages: Counts
+    address: Words = field(default_factory=_no_words)
+    nr_jobs: Counts = field(default_factory=_no_counts)
+    """The client's own count."""
+    sub_job_sectors: Counts = field(default_factory=_no_counts)
+    reserved_pages: Counts = field(default_factory=_no_counts)
+    free_pages: Counts = field(default_factory=_no_counts)
     """Of the reserved ones."""
-    throttle: Counts
-    """Percent of time it may copy; 100 is no limit, -1 unknown."""
-    wq: Words
-    """Its ``struct workqueue_struct``."""
-    work: Words
+    throttle: Counts = field(default_factory=_no_counts)
+    """Percentage of time for copying; 100 is unthrottled, -1 unknown."""
+    wq: Words = field(default_factory=_no_words)
+    """Address of its ``struct workqueue_struct``."""
+    work: Words = field(default_factory=_no_words)
     """Address of its work item."""
-    work_data: Words
-    heads: Words
+    heads: Words = field(default_factory=lambda: np.empty((0, len(LISTS)), np.uint64))
     """Addresses of its list heads, shape (clients, len(LISTS)); 0 for a list it does not have."""
-    first: Words
-    """What they point at."""
-    reserve: Words
-    """Jobs that its memory pool keeps for hard times, of all clients, ascending."""
-    reserves: Counts
-    """How many of them are each client's."""
-    lost: int
-    """Clients that could not be read."""
-    reserves_lost: int
-    """Clients whose memory pool could not be read."""
+    first: Words = field(default_factory=lambda: np.empty((0, len(LISTS)), np.uint64))
+    """``next`` of these heads."""
+    reserve: Words = field(default_factory=_no_words)
+    """Preallocated jobs in the mempools of all clients, ascending addresses."""
+    reserves: Counts = field(default_factory=_no_counts)
+    """How many of them each client has."""
+    reserves_lost: int = 0
+    """Clients whose mempool is unreadable."""
 
     def __len__(self) -> int:
         return len(self.address)
 
-    def rows(self, pointers: Words) -> npt.NDArray[np.int64]:
-        """Rows of ``struct dm_kcopyd_client`` pointers, -1 for unknown ones."""
-        if not len(self):
-            return np.full(len(pointers), -1)
-        at = np.minimum(np.searchsorted(self.address, pointers), len(self) - 1)
-        rows: npt.NDArray[np.int64] = np.where(self.address[at] == pointers, at, -1)
-        return rows
+    def rows(self, addresses: Words) -> Counts:
+        """Return the row of each client, or -1."""
+        return _rows_of(self.address, addresses)
 
 
 @dataclass
 class Jobs:
-    """Jobs by client; arrays are over the clients' rows."""
+    """Jobs by client; arrays are indexed by the row of the client."""
 
-    jobs: Counts
-    """Objects in use: masters."""
-    split: Counts
+    jobs: Counts = field(default_factory=_no_counts)
+    """Masters in use."""
+    split: Counts = field(default_factory=_no_counts)
     """Masters that have been split."""
-    sub_jobs: Counts
-    """Their parts that are on their way."""
-    listed: Counts
-    """On each list; shape (clients, len(LISTS))."""
-    in_flight: Counts
-    """On no list: being read or written, or prepared and not yet handed over."""
-    sectors: Counts
-    """To be copied by the jobs, as they were asked for."""
-    pages: Counts
-    """Pages that jobs hold for their data, at most."""
+    sub_jobs: Counts = field(default_factory=_no_counts)
+    """Running sub-jobs."""
+    listed: Counts = field(default_factory=lambda: np.empty((0, len(LISTS)), np.int64))
+    """Jobs and sub-jobs on each list, shape (clients, len(LISTS))."""
+    in_flight: Counts = field(default_factory=_no_counts)
+    """Jobs and sub-jobs on no list: in I/O, or prepared and not yet dispatched."""
+    pages: Counts = field(default_factory=_no_counts)
+    """Upper bound of the pages that hold the data of jobs."""
     unknown: int = 0
-    """Jobs whose client could not be read."""
+    """Jobs whose client is unreadable."""
     reserve: int = 0
-    """Objects that pools keep for hard times."""
+    """Preallocated objects of mempools."""
     active: int = 0
-    """Allocated objects, all of the above."""
+    """Allocated objects: all of the above."""
     torn: int = 0
-    """Lists that do not start with a job of the client."""
+    """Non-empty lists without a job of the client."""
     report: ScanReport = field(default_factory=ScanReport)
-    faults: Faults = field(default_factory=Faults)
 
 
 _JOB_MEMBERS = {
@@ -138,14 +138,13 @@ _JOB_MEMBERS = {
     "count": "source.count",
     "pages": "pages",
     "sub_jobs": "sub_jobs.counter",
-    "master": "master_job",
 }
 
 
 class Kcopyd:
-    """Reads clients and jobs of one kernel.
+    """Reads the clients and jobs of a kernel.
 
-    :raises LookupError: ``dm_mod`` has no debug info here
+    :raises LookupError: ``dm_mod`` has no debug info
     """
 
     def __init__(self, slab_map: SlabMap, caches: list[SlabCache]) -> None:
@@ -156,12 +155,11 @@ class Kcopyd:
         self.client_type = self.prog.type("struct dm_kcopyd_client")
         self.job_type = self.prog.type("struct kcopyd_job")
         self.has_callback_list = self.client_type.has_member("callback_jobs")
-        """The fix of workqueue stalls: 5.0, RHEL 8.3, and backports to 4.4 and later."""
         self.faults = Faults()
-        lists = {f"{n}.next": f"{n}_jobs.next" for n in LISTS}
-        pool = "job_pool"
-        # mempool_init() took the pool into the client in 4.18; before it was a pointer.
-        self._pool_embedded = self.client_type.member(pool).type.kind != drgn.TypeKind.POINTER
+        # Since Linux kernel commit 6f1c819c219f ("dm: convert to bioset_init()/mempool_init()")
+        # (in v4.18), the mempool is embedded.
+        pool = self.client_type.member("job_pool").type
+        self._pool_embedded = pool.kind != drgn.TypeKind.POINTER
         self._client = layout(
             self.prog,
             self.client_type,
@@ -171,27 +169,23 @@ class Kcopyd:
                 "free_pages": "nr_free_pages",
                 "throttle": "throttle",
                 "wq": "kcopyd_wq",
-                "work_data": "kcopyd_work.data.counter",
             },
-            {"sub_job_sectors": "sub_job_size", **lists},
+            {"sub_job_sectors": "sub_job_size", **{name: f"{name}_jobs.next" for name in LISTS}},
         )
         self._mempool = layout(
             self.prog,
             "mempool_t",
             {"count": "curr_nr", "elements": "elements", "cache": "pool_data"},
         )
+        self._cache_addresses = np.array([cache.address for cache in caches], np.uint64)
 
-    # Clients
+    def candidates(self, report: ScanReport) -> Words:
+        """Return the addresses of kmalloc objects whose mempool allocates from the cache of jobs.
 
-    def candidates(self, report: ScanReport | None = None) -> Words:
-        """Addresses of all that look like a client in kmalloc()'s caches.
+        So idle clients of unknown targets are found.
 
-        So those are found, too, that have no job and belong to a target nobody knows: a client's
-        pool names the cache that it allocates jobs from.
-
-        :param report: takes note of what could not be read
+        :param report: notes what is unreadable
         """
-        report = ScanReport() if report is None else report
         size = drgn.sizeof(self.client_type)
         kmalloc = [
             cache
@@ -206,28 +200,21 @@ class Kcopyd:
         if self._pool_embedded:
             offset += self._mempool.fields["cache"].offset
         word = self.slab_map.word.fields["word"].dtype
-        where = Layout("struct dm_kcopyd_client", size, {"pool": Field("", offset, word)})
-        ours = self._cache_addresses()
+        columns = Layout("struct dm_kcopyd_client", size, {"pool": Field("", offset, word)})
 
         def look(view: View, _report: ScanReport) -> Words:
             pools, address = view.column("pool")[view.allocated], view.address()[view.allocated]
             if not self._pool_embedded:
                 pools = gather(self.memory, pools, self._mempool, Faults())["cache"]
-            return address[np.isin(pools, ours)]
+            return address[np.isin(pools, self._cache_addresses)]
 
         slabs = self.slab_map.index(homes, report)
         slabs = slabs[slabs.inuse > 0]
-        found = visit(self.slab_map, slabs, where, look, report)
-        return np.concatenate([np.empty(0, np.uint64), *found])
-
-    def _cache_addresses(self) -> Words:
-        return np.array([cache.address for cache in self.caches], np.uint64)
+        clients = visit(self.slab_map, slabs, columns, look, report)
+        return np.concatenate([np.empty(0, np.uint64), *clients])
 
     def clients(self, addresses: Words) -> Clients:
-        """Read clients.
-
-        :param addresses: in any order; what turns out to be no client is left out, and counted
-        """
+        """Read the clients at ``addresses``, in any order; drop what is not a client."""
         unique = np.unique(addresses[addresses != 0])
         read = gather(self.memory, unique, self._client, self.faults)
         pools = unique + np.uint64(drgn.offsetof(self.client_type, "job_pool"))
@@ -236,35 +223,31 @@ class Kcopyd:
         pool = gather(self.memory, pools, self._mempool, self.faults)
         known = read.readable
         if self.caches:
-            known = known & (~pool.readable | np.isin(pool["cache"], self._cache_addresses()))
-        rows = np.flatnonzero(known)
-        address = unique[rows]
-        heads = np.zeros((len(rows), len(LISTS)), np.uint64)
+            known = known & (~pool.readable | np.isin(pool["cache"], self._cache_addresses))
+        address = unique[known]
+        heads = np.zeros((len(address), len(LISTS)), np.uint64)
         first = np.zeros_like(heads)
         for column, name in enumerate(LISTS):
-            if f"{name}.next" in self._client:
-                offset = self._client.fields[f"{name}.next"].offset
-                heads[:, column] = address + np.uint64(offset)
-                first[:, column] = read[f"{name}.next"][rows]
+            if name in self._client:
+                heads[:, column] = address + np.uint64(self._client.fields[name].offset)
+                first[:, column] = read[name][known]
         reserve, reserves, lost = self._reserves(
-            pool["elements"][rows], pool["count"][rows], pool.readable[rows]
+            pool["elements"][known], pool["count"][known], pool.readable[known]
         )
-        old = np.full(len(unique), _OLD_SUB_JOB_SECTORS)
+        sub_jobs = read.columns.get("sub_job_sectors", np.full(len(unique), _OLD_SUB_JOB_SECTORS))
         return Clients(
             address=address,
-            nr_jobs=read["nr_jobs"][rows].astype(np.int64),
-            sub_job_sectors=read.columns.get("sub_job_sectors", old)[rows].astype(np.int64),
-            reserved_pages=read["reserved_pages"][rows].astype(np.int64),
-            free_pages=read["free_pages"][rows].astype(np.int64),
-            throttle=self._throttle(read["throttle"][rows]),
-            wq=read["wq"][rows],
+            nr_jobs=read["nr_jobs"][known].astype(np.int64),
+            sub_job_sectors=sub_jobs[known].astype(np.int64),
+            reserved_pages=read["reserved_pages"][known].astype(np.int64),
+            free_pages=read["free_pages"][known].astype(np.int64),
+            throttle=self._throttle(read["throttle"][known]),
+            wq=read["wq"][known],
             work=address + np.uint64(drgn.offsetof(self.client_type, "kcopyd_work")),
-            work_data=read["work_data"][rows].astype(np.uint64),
             heads=heads,
             first=first,
             reserve=reserve,
             reserves=reserves,
-            lost=len(unique) - len(rows),
             reserves_lost=lost,
         )
 
@@ -275,162 +258,145 @@ class Kcopyd:
         return np.where(read.readable, read["throttle"].astype(np.int64), unknown)
 
     def _reserves(self, elements: Words, count: Counts, known: Mask) -> tuple[Words, Counts, int]:
-        """The free objects that the clients' pools keep, which the slabs count as allocated."""
-        sizes = np.where(known & (count <= _MAX_RESERVE), np.maximum(count, 0), 0)
-        sizes = sizes.astype(np.int64)
+        """Return the elements of mempools, which are allocated objects but not in use.
+
+        :return: ascending addresses; elements by mempool; unreadable mempools
+        """
+        known = known & (count <= _MAX_RESERVE)
+        sizes = np.where(known, np.maximum(count, 0), 0).astype(np.int64)
         first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-        steps = (np.arange(int(sizes.sum())) - first).astype(np.uint64)
-        places = np.repeat(elements, sizes) + np.uint64(8) * steps
-        read = gather(self.memory, places, self.slab_map.word, self.faults)
-        lost = ~known | (count > _MAX_RESERVE)
-        return np.unique(read["word"][read.readable]), sizes, int(lost.sum())
+        index = (np.arange(int(sizes.sum())) - first).astype(np.uint64)
+        pointers = np.repeat(elements, sizes) + np.uint64(8) * index
+        read = gather(self.memory, pointers, self.slab_map.word, self.faults)
+        return np.unique(read["word"][read.readable]), sizes, int((~known).sum())
 
-    # Jobs
+    def scan(self, report: ScanReport) -> tuple[Words, Columns]:
+        """Return the addresses of all allocated objects of the cache, and members of the masters.
 
-    def scan(self, report: ScanReport) -> tuple[Words, dict[str, npt.NDArray[np.uint64]]]:
-        """All allocated objects of the cache of jobs: their addresses, and the masters' members."""
+        :param report: notes what is unreadable
+        """
         members = layout(self.prog, self.job_type, _JOB_MEMBERS)
         return allocated(self.slab_map, self.caches, members, report)
 
-    def count(
-        self, clients: Clients, address: Words, columns: dict[str, npt.NDArray[np.uint64]]
-    ) -> Jobs:
-        """Jobs by client and state.
+    def count(self, clients: Clients, address: Words, columns: Columns) -> Jobs:
+        """Count jobs by client and state.
 
         :param address: of all objects, as :meth:`scan` returns them
+        :param columns: likewise
         """
         used = ~np.isin(address, clients.reserve)
         row = clients.rows(columns["kc"])
-        owned = used & (row >= 0)
-        masters = np.flatnonzero(owned)
+        masters = np.flatnonzero(used & (row >= 0))
+        unknown = int((used & (row < 0)).sum())
         row = row[masters]
-        at = {name: column[masters] for name, column in columns.items()}
+        job = {name: column[masters] for name, column in columns.items()}
         number = len(clients)
 
-        def per_client(rows: Counts, weights: npt.NDArray[np.int64] | None = None) -> Counts:
+        def per_client(rows: Counts, weights: Counts | None = None) -> Counts:
             return np.bincount(rows, weights, number).astype(np.int64)
 
-        sectors = at["count"].astype(np.int64)
-        split = sectors > clients.sub_job_sectors[row] if number else np.zeros(0, np.bool_)
-        running = np.where(split, np.clip(at["sub_jobs"].astype(np.int64), 0, _SPLIT_COUNT), 0)
-        parts = self._parts(address[masters][split], row[split])
+        sectors = job["count"].astype(np.int64)
+        split = sectors > clients.sub_job_sectors[row]
+        running = np.where(split, np.clip(job["sub_jobs"].astype(np.int64), 0, _SPLIT_COUNT), 0)
+        parts = self._sub_jobs(address[masters][split])
+        link = np.uint64(drgn.offsetof(self.job_type, "list"))
         nodes = _Nodes(
-            np.concatenate([address[masters], parts.address]) + self._link,
-            np.concatenate([at["next"], parts.next]),
-            np.concatenate([at["prev"], parts.prev]),
+            np.concatenate([address[masters], parts.address]) + link,
+            np.concatenate([job["next"], parts.next]),
+            np.concatenate([job["prev"], parts.prev]),
         )
-        listed, torn = self._listed(clients, nodes)
+        listed, torn = _listed(clients, nodes)
         jobs = per_client(row)
         sub_jobs = per_client(row, running)
-        # A split master whose parts are on their way is itself on no list, nor in flight.
+        # A split master with running sub-jobs is neither on a list nor in flight.
         waiting = per_client(row[running > 0])
-        in_flight = jobs + sub_jobs - waiting - listed.sum(axis=1)
         return Jobs(
             jobs=jobs,
             split=per_client(row[split]),
             sub_jobs=sub_jobs,
             listed=listed,
-            in_flight=in_flight,
-            sectors=per_client(row, sectors),
-            pages=self._pages(clients, row, at, split, running),
-            unknown=int((used & (clients.rows(columns["kc"]) < 0)).sum()),
+            in_flight=jobs + sub_jobs - waiting - listed.sum(axis=1),
+            pages=per_client(row, self._pages(clients, row, job, split, running)),
+            unknown=unknown,
             reserve=int((~used).sum()),
             active=len(address),
             torn=torn,
         )
 
-    @property
-    def _link(self) -> np.uint64:
-        return np.uint64(drgn.offsetof(self.job_type, "list"))
-
-    def _parts(self, masters: Words, row: npt.NDArray[np.int64]) -> _Nodes:
-        """The sub-jobs of split masters."""
-        size = drgn.sizeof(self.job_type)
-        steps = (np.arange(1, _SPLIT_COUNT + 1) * size).astype(np.uint64)
-        address = (masters[:, None] + steps[None, :]).ravel()
+    def _sub_jobs(self, masters: Words) -> _Nodes:
+        """Return the links of the sub-jobs of split masters."""
+        steps = np.arange(1, _SPLIT_COUNT + 1) * drgn.sizeof(self.job_type)
+        address = (masters[:, None] + steps.astype(np.uint64)[None, :]).ravel()
         link = layout(self.prog, self.job_type, {"next": "list.next", "prev": "list.prev"})
         read = gather(self.memory, address, link, self.faults)
         return _Nodes(address, read["next"], read["prev"])
 
-    def _listed(self, clients: Clients, nodes: _Nodes) -> tuple[Counts, int]:
-        """How many nodes are on each list, and how many lists begin with none of them."""
-        counts = np.zeros(clients.heads.shape, np.int64)
-        heads = clients.heads.ravel()
-        first = clients.first.ravel()
-        begun = np.flatnonzero((heads != 0) & (first != heads))
-        if not len(begun):
-            return counts, 0
-        ends = nodes.ends(heads[begun])
-        found = np.bincount(ends[ends >= 0], minlength=len(begun))
-        counts.ravel()[begun] = found
-        return counts, int((found == 0).sum())
-
     def _pages(
-        self,
-        clients: Clients,
-        row: npt.NDArray[np.int64],
-        at: dict[str, npt.NDArray[np.uint64]],
-        split: Mask,
-        running: Counts,
+        self, clients: Clients, row: Counts, job: Columns, split: Mask, running: Counts
     ) -> Counts:
-        """Pages that the data of jobs takes. Zeroing takes none: one page serves all."""
-        shared = np.uint64(0)
-        with contextlib.suppress(*UNKNOWN):
-            shared = np.uint64(self.prog["zero_page_list"].address_of_().value_())
+        """Return the pages with the data of each master; zeroing shares ``zero_page_list``."""
+        zero = np.uint64(0)
+        with contextlib.suppress(*ABSENT):
+            zero = np.uint64(self.prog["zero_page_list"].address_of_().value_())
         per_page = self.memory.page_size // 512
-        whole = ~split & (at["pages"] != 0) & (at["pages"] != shared)
-        pages = np.where(whole, -(-at["count"].astype(np.int64) // per_page), 0)
-        zeroing = at["pages"] == shared if shared else np.zeros(len(row), np.bool_)
-        if len(clients):
-            each = -(-clients.sub_job_sectors[row] // per_page)
-            pages = np.where(split & ~zeroing, running * each, pages)
-        return np.bincount(row, pages, len(clients)).astype(np.int64)
+        whole = np.where(job["pages"] != 0, -(-job["count"].astype(np.int64) // per_page), 0)
+        each = -(-clients.sub_job_sectors[row] // per_page)
+        zeroing = (job["pages"] == zero) & (zero != 0)
+        return np.where(zeroing, 0, np.where(split, running * each, whole))
+
+
+def _listed(clients: Clients, nodes: _Nodes) -> tuple[Counts, int]:
+    """Return how many nodes are on each list, and how many non-empty lists have none."""
+    counts = np.zeros(clients.heads.shape, np.int64)
+    heads = clients.heads.ravel()
+    filled = np.flatnonzero((heads != 0) & (clients.first.ravel() != heads))
+    if not len(filled):
+        return counts, 0
+    ends = nodes.ends(heads[filled])
+    members = np.bincount(ends[ends >= 0], minlength=len(filled))
+    counts.ravel()[filled] = members
+    return counts, int((members == 0).sum())
 
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes of doubly linked lists whose members are all at hand."""
+    """Nodes of doubly linked lists, all of whose members are known."""
 
     address: Words
     next: Words
     prev: Words
 
-    def ends(self, heads: Words) -> npt.NDArray[np.int64]:
-        """Which list each node is on: the index of its head, or -1.
+    def ends(self, heads: Words) -> Counts:
+        """Return the index of the head of the list that each node is on, or -1.
 
-        Lists of millions of jobs in a step a node would take a minute; so all nodes look twice as
-        far in every round, which takes as many rounds as the longest list has binary digits. A
+        A step per node would take a minute for lists of a million jobs; instead all nodes look
+        twice as far in every round, so rounds grow with the logarithm of the longest list. A
         link counts only if the next node points back.
         """
-        heads_order = np.argsort(heads, kind="stable")
-        order = np.argsort(self.address, kind="stable")
-        total, none = len(self.address), len(self.address) + len(heads)
-        # Positions: nodes, then heads, then one for "nowhere"; heads and nowhere lead to
-        # themselves.
-        position = np.arange(none + 1)
-        node = _find(self.address[order], self.next)
-        head = _find(heads[heads_order], self.next)
-        onto_node, onto_head = node >= 0, head >= 0
-        following = np.full(total, none)
+        order, heads_order = np.argsort(self.address), np.argsort(heads)
+        total, nowhere = len(self.address), len(self.address) + len(heads)
+        # Positions: nodes, then heads, then one for "nowhere". The last two lead to themselves.
+        position = np.arange(nowhere + 1)
+        node = _rows_of(self.address[order], self.next)
+        head = _rows_of(heads[heads_order], self.next)
+        onto_node, onto_head = np.flatnonzero(node >= 0), np.flatnonzero(head >= 0)
         target = order[node[onto_node]]
-        back = self.prev[target] == self.address[onto_node]
-        following[np.flatnonzero(onto_node)[back]] = target[back]
-        following[onto_head] = total + heads_order[head[onto_head]]
-        position[:total] = following
+        points_back = self.prev[target] == self.address[onto_node]
+        position[:total] = nowhere
+        position[onto_node[points_back]] = target[points_back]
+        position[onto_head] = total + heads_order[head[onto_head]]
         for _ in range(max(total, 1).bit_length()):
             further = position[position[:total]]
             if np.array_equal(further, position[:total]):
                 break
             position[:total] = further
-        result = position[:total] - total
-        found: npt.NDArray[np.int64] = np.where((result >= 0) & (result < len(heads)), result, -1)
-        return found
+        index = position[:total] - total
+        return np.where((index >= 0) & (index < len(heads)), index, -1)
 
 
-def _find(ascending: Words, wanted: Words) -> npt.NDArray[np.int64]:
-    """Where each wanted value stands in ``ascending``, -1 where it does not."""
+def _rows_of(ascending: Words, addresses: Words) -> Counts:
+    """Return the row of each address, or -1."""
     if not len(ascending):
-        return np.full(len(wanted), -1)
-    at = np.minimum(np.searchsorted(ascending, wanted), len(ascending) - 1)
-    found: npt.NDArray[np.int64] = np.where(ascending[at] == wanted, at, -1)
-    return found
+        return np.full(len(addresses), -1)
+    row = np.minimum(np.searchsorted(ascending, addresses), len(ascending) - 1)
+    return np.where(ascending[row] == addresses, row, -1)

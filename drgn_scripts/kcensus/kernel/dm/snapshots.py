@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Snapshots: what they copy, what they have copied, and who waits until they may copy more."""
+"""dm-snapshot: copies in flight, exceptions, and the tasks that wait for the limit of copies."""
 
 from __future__ import annotations
 
@@ -15,43 +15,50 @@ from kcensus.engine.chase import Damage, chase, circular, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.kernel.dm.devices import MappedDevice, name_at, text
+from kcensus.kernel.dm.devices import MappedDevice
+from kcensus.kernel.names import decode, decode_array, name_at
 
 TARGETS = ("snapshot", "snapshot-merge")
 _MAX_WAITERS = 1 << 20
 _MAX_EXCEPTIONS = 1 << 24
-"""In one bucket of a table: more is damage."""
+"""Exceptions in a hash bucket."""
 _MAX_BUCKETS = 1 << 22
-"""Of a table, which takes 2 MiB at most: more is damage."""
+"""Buckets of an exception table, which takes at most 2 MiB."""
 
 
 class Limit(enum.Enum):
-    """What keeps a snapshot from copying too much at once."""
+    """How a kernel limits the copies of a snapshot."""
 
     NONE = "none"
-    """Nothing, up to 4.20."""
+    """Not limited."""
     SEMAPHORE = "semaphore"
-    """``cow_count``, 5.0 to 5.3: it can deadlock, since one waits for it with locks held."""
+    """``cow_count``; it can deadlock, since tasks wait for it with locks held."""
     IN_PROGRESS = "in_progress"
-    """A count, and a queue to wait in without locks, since 5.4."""
+    """A counter, and a wait queue where no lock is held."""
+
+
+MEMBERS = {Limit.SEMAPHORE: "cow_count", Limit.IN_PROGRESS: "in_progress"}
+"""The member of ``struct dm_snapshot`` that counts copies."""
 
 
 def limit_mechanism(prog: Program) -> Limit:
-    """Which of them this kernel has, by the members of its snapshots.
+    """Return how this kernel limits copies.
 
-    :raises LookupError: ``dm_snapshot`` has no debug info here
+    :raises LookupError: ``dm_snapshot`` has no debug info
     """
     type_ = prog.type("struct dm_snapshot")
-    # b21555786f18 (5.4) replaced the semaphore of 721b1d98fb51 (5.0); both were backported.
+    # Since Linux kernel commit b21555786f18 ("dm snapshot: rework COW throttling to fix deadlock")
+    # (in v5.4, and stable), in_progress replaces the semaphore of Linux kernel commit 721b1d98fb51
+    # ("dm snapshot: Fix excessive memory usage and workqueue stalls") (in v5.0, and stable).
     if type_.has_member("in_progress"):
         return Limit.IN_PROGRESS
     return Limit.SEMAPHORE if type_.has_member("cow_count") else Limit.NONE
 
 
 def cow_threshold(prog: Program) -> int | None:
-    """``snapshot_cow_threshold``; None where this kernel has no such parameter.
+    """Return ``snapshot_cow_threshold``, or None where the kernel has no such parameter.
 
-    :raises drgn.FaultError: it cannot be read
+    :raises drgn.FaultError: it is unreadable
     """
     try:
         return int(prog["cow_threshold"])
@@ -60,12 +67,12 @@ def cow_threshold(prog: Program) -> int | None:
 
 
 UNLIMITED = (1 << 31) - 1
-"""A threshold from here on lets everything through: nothing makes that many copies at once."""
+"""The smallest threshold that no number of copies reaches."""
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """A task that waits for copies to finish."""
+    """A task that waits for the limit."""
 
     pid: int
     comm: str
@@ -73,33 +80,32 @@ class Waiter:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One ``struct dm_snapshot``."""
+    """A ``struct dm_snapshot``."""
 
     address: int
     device: MappedDevice
     target: str
-    """Name of its target's type."""
+    """Type of its target."""
     origin: str
     """``major:minor``"""
     origin_disk: str
-    """Name of the disk it is on; empty if that cannot be read."""
+    """Name of its disk; empty where unreadable."""
     cow: str
     """``major:minor``"""
     store: str
-    """``P`` if it survives a reboot, ``N`` if not."""
+    """``P`` (persistent) or ``N`` (transient)."""
     chunk_sectors: int
     valid: bool
     overflowed: bool
-    active: bool
     in_flight: int | None
-    """Copies in progress as the snapshot counts them; None where it does not."""
+    """Copies in flight by the snapshot's own count; None where it has none."""
     pending: int
     """``pending_exceptions_count``"""
     exceptions: int
-    """In its table of completed ones."""
+    """Completed exceptions, counted in their table."""
     pending_in_table: int
     used_sectors: int | None
-    """Of the COW device, as ``dmsetup status`` has it; None for a store nobody knows."""
+    """Of the COW device, as ``dmsetup status`` shows; None where the type of store is unknown."""
     client: int
     """Address of its ``struct dm_kcopyd_client``."""
     waiters: tuple[Waiter, ...]
@@ -111,85 +117,148 @@ class Snapshots:
 
     all: list[Snapshot] = field(default_factory=list)
     damaged: int = 0
-    """Snapshots that could not be read, and lists of theirs that were cut short."""
-    faults: Faults = field(default_factory=Faults)
+    """Unreadable snapshots, and torn lists of theirs."""
 
 
 def snapshots(memory: Memory, devices: Iterable[MappedDevice], threshold: int | None) -> Snapshots:
-    """The snapshots among mapped devices.
+    """Return the snapshots among ``devices``.
 
-    :raises LookupError: ``dm_snapshot`` has no debug info here
+    :param threshold: ``snapshot_cow_threshold``
+    :raises LookupError: ``dm_snapshot`` has no debug info
     """
-    found = Snapshots()
-    type_ = memory.prog.type("struct dm_snapshot *")
-    limit = limit_mechanism(memory.prog)
+    reader = _Reader(memory, threshold)
     for device in devices:
         for target in device.targets:
-            if target.type_name not in TARGETS:
-                continue
-            snapshot = Object(memory.prog, type_, value=target.private)
-            try:
-                found.all.append(
-                    _snapshot(memory, snapshot, device, target.type_name, limit, threshold, found)
-                )
-            except drgn.FaultError:
-                found.damaged += 1
-    return found
+            if target.type_name in TARGETS:
+                try:
+                    reader.read(device, target.type_name, target.private)
+                except drgn.FaultError:
+                    reader.snapshots.damaged += 1
+    return reader.snapshots
 
 
-def _snapshot(
-    memory: Memory,
-    snapshot: Object,
-    device: MappedDevice,
-    target: str,
-    limit: Limit,
-    threshold: int | None,
-    found: Snapshots,
-) -> Snapshot:
-    in_flight: int | None = None
-    waiters: tuple[Waiter, ...] = ()
-    if limit is Limit.IN_PROGRESS:
-        in_flight = int(snapshot.in_progress)
-        waiters = _queue(memory, snapshot.in_progress_wait, found)
-    elif limit is Limit.SEMAPHORE:
-        # It counts down from what the threshold was when the snapshot was made.
-        if threshold is not None:
-            start = threshold if 0 < threshold < UNLIMITED else UNLIMITED
+class _Reader:
+    def __init__(self, memory: Memory, threshold: int | None) -> None:
+        self.memory = memory
+        self.prog = memory.prog
+        self.threshold = threshold
+        self.type = self.prog.type("struct dm_snapshot *")
+        self.limit = limit_mechanism(self.prog)
+        self.snapshots = Snapshots()
+        self.faults = Faults()
+
+    def read(self, device: MappedDevice, target: str, address: int) -> None:
+        """Add the snapshot at ``address``.
+
+        :raises drgn.FaultError: it is unreadable
+        """
+        snapshot = Object(self.prog, self.type, value=address)
+        in_flight, waiters = self._copies(snapshot)
+        store = snapshot.store
+        self.snapshots.all.append(
+            Snapshot(
+                address=address,
+                device=device,
+                target=target,
+                origin=decode(snapshot.origin.name.string_()),
+                origin_disk=_disk(snapshot.origin),
+                cow=decode(snapshot.cow.name.string_()),
+                store=name_at(store.type.name),
+                chunk_sectors=int(store.chunk_size),
+                valid=bool(snapshot.valid),
+                # Since Linux kernel commit "dm snapshot: don't invalidate on-disk image on snapshot
+                # write overflow" (commit not verified).
+                overflowed=bool(getattr(snapshot, "snapshot_overflowed", 0)),
+                in_flight=in_flight,
+                pending=int(snapshot.pending_exceptions_count.counter),
+                exceptions=self._entries(snapshot.complete),
+                pending_in_table=self._entries(snapshot.pending),
+                used_sectors=_used(store),
+                client=int(snapshot.kcopyd_client),
+                waiters=waiters,
+            )
+        )
+
+    def _copies(self, snapshot: Object) -> tuple[int | None, tuple[Waiter, ...]]:
+        """Return the copies in flight by the snapshot's count, and the tasks that wait."""
+        if self.limit is Limit.IN_PROGRESS:
+            return int(snapshot.in_progress), self._wait_queue(snapshot.in_progress_wait)
+        if self.limit is Limit.NONE:
+            return None, ()
+        in_flight = None
+        if self.threshold is not None:
+            # The semaphore counts down from the threshold at the snapshot's creation.
+            start = self.threshold if 0 < self.threshold < UNLIMITED else UNLIMITED
             in_flight = max(start - int(snapshot.cow_count.count), 0)
-        waiters = _semaphore(memory, snapshot.cow_count, found)
-    store = snapshot.store
-    return Snapshot(
-        address=int(snapshot.value_()),
-        device=device,
-        target=target,
-        origin=text(snapshot.origin.name.string_()),
-        origin_disk=_disk(snapshot.origin),
-        cow=text(snapshot.cow.name.string_()),
-        store=name_at(store.type.name),
-        chunk_sectors=int(store.chunk_size),
-        valid=bool(snapshot.valid),
-        # Not yet in the oldest kernels.
-        overflowed=bool(getattr(snapshot, "snapshot_overflowed", 0)),
-        active=bool(snapshot.active),
-        in_flight=in_flight,
-        pending=int(snapshot.pending_exceptions_count.counter),
-        exceptions=_entries(memory, snapshot.complete, found),
-        pending_in_table=_entries(memory, snapshot.pending, found),
-        used_sectors=_used(store),
-        client=int(snapshot.kcopyd_client),
-        waiters=waiters,
-    )
+        wait_list = snapshot.cow_count.wait_list
+        return in_flight, self._tasks(wait_list, "struct semaphore_waiter", "list", "task")
+
+    def _entries(self, table: Object) -> int:
+        """Return the number of exceptions in a hash table."""
+        buckets = int(table.hash_mask) + 1
+        if not table.table or buckets > _MAX_BUCKETS:
+            self.snapshots.damaged += buckets > _MAX_BUCKETS
+            return 0
+        head = table.table.type_.type
+        steps = np.arange(buckets, dtype=np.uint64) * np.uint64(drgn.sizeof(head))
+        addresses = np.uint64(table.table.value_()) + steps
+        # Since Linux kernel commit f79ae415b64c ("dm snapshot: Make exception tables scalable") (in
+        # v5.2), a bucket is a hlist_bl_head, whose pointer holds a lock bit, not a list_head. Since
+        # Linux kernel commit 8581b19eb2c5 ("dm-snapshot: fix 'scheduling while atomic' on real-time
+        # kernels") (in v6.19), it is a dm_hlist_head.
+        ends: Words | None = None
+        if head.type_name() == "struct list_head":
+            first, ends = layout(self.prog, head, {"first": "next"}), addresses
+        else:
+            first = layout(self.prog, head, {"first": ("first", "head.first")})
+        starts = gather(self.memory, addresses, first, self.faults)
+        heads = starts["first"].astype(np.uint64) & ~np.uint64(1)
+        link = layout(
+            self.prog, self.prog.type("struct dm_exception").member("hash_list").type, ["next"]
+        )
+        step, damage = pointer_step(self.memory, link, "next", self.faults), Damage()
+        chains = chase(heads, step, limit=_MAX_EXCEPTIONS, damage=damage, ends=ends)
+        count = sum(len(nodes) for _, nodes in chains)
+        self.snapshots.damaged += damage.lists + int((~starts.readable).sum())
+        return count
+
+    def _wait_queue(self, queue: Object) -> tuple[Waiter, ...]:
+        """Return the tasks on a wait queue."""
+        # Since Linux kernel commits ac6424b981bc ("sched/wait: Rename wait_queue_t =>
+        # wait_queue_entry_t") and 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list and
+        # wq_head->task_list naming") (in v4.13).
+        if hasattr(queue, "head"):
+            return self._tasks(queue.head, "struct wait_queue_entry", "entry", "private")
+        return self._tasks(queue.task_list, "struct __wait_queue", "task_list", "private")
+
+    def _tasks(self, head: Object, type_name: str, link: str, task: str) -> tuple[Waiter, ...]:
+        """Return the tasks on a list: their nodes are ``link``, their pointers ``task``."""
+        type_ = self.prog.type(type_name)
+        nodes, torn = circular(
+            self.memory, int(head.address_of_().value_()), self.faults, limit=_MAX_WAITERS
+        )
+        self.snapshots.damaged += torn
+        waiters = nodes - np.uint64(drgn.offsetof(type_, link))
+        pointers = gather(
+            self.memory, waiters, layout(self.prog, type_, {"task": task}), self.faults
+        )
+        members = layout(self.prog, "struct task_struct", ["pid", "comm"])
+        tasks = gather(self.memory, pointers["task"], members, self.faults)
+        rows = np.flatnonzero(tasks.readable).tolist()
+        return tuple(
+            Waiter(int(tasks["pid"][row]), decode_array(tasks["comm"][row])) for row in rows
+        )
 
 
 def _disk(device: Object) -> str:
     try:
-        return text(device.bdev.bd_disk.disk_name.string_())
+        return decode(device.bdev.bd_disk.disk_name.string_())
     except (LookupError, AttributeError, drgn.FaultError):
         return ""
 
 
 def _used(store: Object) -> int | None:
-    """What the store says it has allocated; None for an invalid or unknown one."""
+    """Return the allocated sectors of an exception store; None where its type is unknown."""
     try:
         name = name_at(store.type.name)
         if name.startswith("N"):
@@ -199,74 +268,3 @@ def _used(store: Object) -> int | None:
     except (LookupError, drgn.FaultError):
         pass
     return None
-
-
-def _entries(memory: Memory, table: Object, found: Snapshots) -> int:
-    """Exceptions in a hash table: all its buckets are followed together."""
-    buckets = int(table.hash_mask) + 1
-    if not table.table or buckets > _MAX_BUCKETS:
-        found.damaged += buckets > _MAX_BUCKETS
-        return 0
-    head = table.table.type_.type
-    size = drgn.sizeof(head)
-    name = head.type_name()
-    addresses = np.uint64(table.table.value_()) + np.arange(buckets, dtype=np.uint64) * np.uint64(
-        size
-    )
-    # A bucket was a list_head in older kernels, had a lock in its pointer (hlist_bl_head) in 5.10
-    # to 6.12, and has it beside the pointer (dm_hlist_head) in 7.3.
-    ends: Words | None = None
-    if name == "struct list_head":
-        first, ends = layout(memory.prog, head, {"first": "next"}), addresses
-    else:
-        first = layout(memory.prog, head, {"first": ("first", "head.first")})
-    starts = gather(memory, addresses, first, found.faults)
-    heads = starts["first"].astype(np.uint64) & ~np.uint64(1)
-    member = memory.prog.type("struct dm_exception").member("hash_list").type
-    link = layout(memory.prog, member, ["next"])
-    damage = Damage()
-    step = pointer_step(memory, link, "next", found.faults)
-    counted = sum(
-        len(nodes)
-        for _, nodes in chase(heads, step, limit=_MAX_EXCEPTIONS, damage=damage, ends=ends)
-    )
-    found.damaged += damage.lists + int((~starts.readable).sum())
-    return counted
-
-
-def _queue(memory: Memory, queue: Object, found: Snapshots) -> tuple[Waiter, ...]:
-    """Tasks on a wait queue."""
-    # 4.13 renamed the struct and its members.
-    try:
-        head, type_, member = queue.head, "struct wait_queue_entry", "entry"
-        memory.prog.type(type_)
-    except (AttributeError, LookupError):
-        head, type_, member = queue.task_list, "struct __wait_queue", "task_list"
-    return _tasks(memory, head, type_, member, "private", found)
-
-
-def _semaphore(memory: Memory, semaphore: Object, found: Snapshots) -> tuple[Waiter, ...]:
-    """Tasks on a semaphore."""
-    head, type_ = semaphore.wait_list, "struct semaphore_waiter"
-    return _tasks(memory, head, type_, "list", "task", found)
-
-
-def _tasks(
-    memory: Memory, head: Object, type_name: str, link: str, task: str, found: Snapshots
-) -> tuple[Waiter, ...]:
-    prog = memory.prog
-    type_ = prog.type(type_name)
-    back = np.uint64(drgn.offsetof(type_, link))
-    place = int(head.address_of_().value_())
-    nodes, torn = circular(memory, place, found.faults, limit=_MAX_WAITERS)
-    found.damaged += torn
-    read = gather(memory, nodes - back, layout(prog, type_, {"task": task}), found.faults)
-    members = layout(prog, "struct task_struct", ["pid", "comm"])
-    tasks = gather(memory, read["task"], members, found.faults)
-    return tuple(
-        Waiter(int(pid), text(bytes(comm).split(b"\0")[0]))
-        for pid, comm, readable in zip(
-            tasks["pid"].tolist(), tasks["comm"].tolist(), tasks.readable.tolist(), strict=True
-        )
-        if readable
-    )

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What follows from a census of kcopyd and the events of the kernel log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD, Census, Owner, SlabUse
+from kcensus.analyses.kcopyd.log_events import LogEvents
+from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.mm.vmstat import node_page_state
+from kcensus.kernel.workqueues import Functions, Pool
+
+_UNKNOWN = Owner("(unknown)", "", "")
+
+
+@dataclass
+class Figures:
+    """Figures of the census, and what the limit of copies would change."""
+
+    kernel: Kernel
+    census: Census
+    log: LogEvents
+
+    @cached_property
+    def functions(self) -> Functions:
+        """Names of functions."""
+        return Functions(self.kernel.prog)
+
+    @cached_property
+    def unreclaimable_bytes(self) -> int | None:
+        """``SUnreclaim``; None where the kernel has no such counter."""
+        prog, memory = self.kernel.prog, self.kernel.memory
+        pages = node_page_state(prog, "NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE")
+        return None if pages is None else pages << memory.page_shift
+
+    @cached_property
+    def has_bh_pools(self) -> bool:
+        """Whether flag 1 of a worker pool means that it runs in softirq context."""
+        # Since Linux kernel commit 4cb1ef64609f ("workqueue: Implement BH workqueues to eventually
+        # replace tasklets") (in v6.9).
+        try:
+            self.kernel.prog.constant("POOL_BH")
+        except LookupError:
+            return False
+        return True
+
+    @property
+    def slabs(self) -> list[SlabUse]:
+        """The slab caches of jobs and of what grows with them."""
+        census = self.census
+        return [*([census.job_slab] if census.in_use else ()), *census.related]
+
+    @property
+    def owners(self) -> list[Owner]:
+        """The owner of each client, by its row."""
+        known = self.census.owners
+        return [known.get(address, _UNKNOWN) for address in self.census.clients.address.tolist()]
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """All snapshots."""
+        return self.census.snapshots.all
+
+    @property
+    def snapshot_rows(self) -> list[int]:
+        """The row of each snapshot's client, or -1."""
+        clients = np.array([snapshot.client for snapshot in self.snapshots], np.uint64)
+        return list(map(int, self.census.clients.rows(clients)))
+
+    @property
+    def jobs(self) -> int:
+        """Jobs in use."""
+        return self.census.jobs.active - self.census.jobs.reserve
+
+    # The limit of copies
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether nothing limits the copies of snapshots."""
+        limit, threshold = self.census.limit, self.census.threshold
+        if limit is None or limit is Limit.NONE:
+            return limit is Limit.NONE
+        if threshold is None:
+            return False
+        return threshold >= UNLIMITED or (limit is Limit.SEMAPHORE and threshold <= 0)
+
+    @property
+    def limited(self) -> bool | None:
+        """Whether the kernel limits the copies of snapshots; None where that is unknown."""
+        limit = self.census.limit
+        if limit is None or (limit is not Limit.NONE and self.census.threshold is None):
+            return None
+        return not self.unlimited
+
+    @property
+    def bound(self) -> int:
+        """Most copies of a snapshot under the limit of this kernel, or of 2048 without one.
+
+        A semaphore admits the threshold. Otherwise a task waits when more than the threshold are in
+        progress, so each writing task can exceed it by one; one task is assumed.
+        """
+        limit = (self.census.threshold or 0) if self.limited else DEFAULT_THRESHOLD
+        return limit + (self.census.limit is not Limit.SEMAPHORE)
+
+    def copies(self, snapshot: Snapshot) -> int | None:
+        """Return the copies in flight of a snapshot: its own count, else the jobs of its client.
+
+        A semaphore counts down from the threshold at the snapshot's creation, which is unknown.
+        """
+        if self.census.limit is not Limit.IN_PROGRESS:
+            row = int(self.census.clients.rows(np.array([snapshot.client], np.uint64))[0])
+            if row >= 0:
+                return int(self.census.jobs.jobs[row])
+        return snapshot.in_flight
+
+    @property
+    def in_flight(self) -> int | None:
+        """Copies in flight of all snapshots; None if that of one is unknown."""
+        if not self.census.in_use:
+            return 0
+        counts = [self.copies(snapshot) for snapshot in self.snapshots]
+        if not self.census.has_snapshots or None in counts:
+            return None
+        return sum(count or 0 for count in counts)
+
+    @property
+    def projected_jobs(self) -> int | None:
+        """Jobs in use if no snapshot had more than :attr:`bound`; None if jobs are unknown."""
+        if not self.census.has_jobs:
+            return None if self.census.in_use else 0
+        jobs = self.census.jobs.jobs
+        clients = [snapshot.client for snapshot in self.snapshots]
+        is_limited = np.isin(self.census.clients.address, np.array(clients, np.uint64))
+        return int(np.where(is_limited, np.minimum(jobs, self.bound), jobs).sum())
+
+    @property
+    def projected_bytes(self) -> int | None:
+        """Slabs of these jobs and the preallocated ones, packed full."""
+        projected, use = self.projected_jobs, self.census.job_slab
+        if projected is None:
+            return None
+        together = projected + self.census.jobs.reserve + self.census.jobs.unknown
+        return -(-together // use.objects_per_slab) * use.slab_bytes
+
+    # Workqueues
+
+    @property
+    def stalled(self) -> list[Pool]:
+        """Stalled worker pools."""
+        return [pool for pool in self.census.workqueues.pools if pool.is_stalled]
+
+    @cached_property
+    def devices_of_wqs(self) -> dict[int, str]:
+        """Device of the client that each kcopyd workqueue belongs to."""
+        wqs = self.census.clients.wq.tolist()
+        return {wq: owner.device for wq, owner in zip(wqs, self.owners, strict=True)}
+
+    def is_kcopyd(self, wq: int) -> bool:
+        """Return whether a workqueue is that of a kcopyd client."""
+        return wq in self.devices_of_wqs or self.census.workqueues.names.get(wq) == "kcopyd"
+
+    def items(self, state: str) -> pd.DataFrame:
+        """Return the work items in a state."""
+        items = self.census.workqueues.items
+        return items[items["state"] == state]
+
+    @cached_property
+    def work_states(self) -> dict[int, tuple[str, int]]:
+        """State and pool of the clients' work items by address; idle ones are left out."""
+        states: dict[int, tuple[str, int]] = {}
+        items = self.census.workqueues.items
+        items = items[items["work"].isin(self.census.clients.work)]
+        items = items.sort_values("state", kind="stable")
+        columns = (items[name].tolist() for name in ("work", "state", "pid", "pool"))
+        for work, state, pid, pool in zip(*columns, strict=True):
+            name = f"running ({pid})" if state == "in-flight" else state
+            before, first = states.get(work, ("", pool))
+            states[work] = (f"{before}, {name}" if before else name), first
+        return states

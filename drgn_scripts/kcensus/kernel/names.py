@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Names in a kernel's memory, as text that keeps all their bytes; not safe to print."""
+
+from __future__ import annotations
+
+import drgn
+from drgn import Object
+
+ABSENT = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
+"""Raised for a variable without debug info, on a missing page, or of a module not loaded."""
+_MAX_NAME = 256
+"""Device-mapper names have at most 128 bytes."""
+
+
+def decode(raw: bytes) -> str:
+    """Return bytes as text; bytes that are not UTF-8 become ``\\xNN``."""
+    return raw.decode(errors="backslashreplace")
+
+
+def decode_array(raw: bytes) -> str:
+    """Return the text in a ``char`` array, which a NUL may end."""
+    return decode(bytes(raw).split(b"\0")[0])
+
+
+def name_at(pointer: Object) -> str:
+    """Return the string at a ``char *``, cut to 256 bytes; empty for a null pointer.
+
+    :raises drgn.FaultError: it is unreadable
+    """
+    address = int(pointer)
+    return decode(pointer.prog_.read_c_string(address, max_size=_MAX_NAME)) if address else ""
