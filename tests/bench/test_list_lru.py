@@ -16,7 +16,7 @@ from tests.running import on, runner
 run = runner("list-lru")
 
 SAMPLE = 6
-"""List_lrus that the loop walks: one slot takes it so long that all would take a minute."""
+"""list_lrus that the loop walks: all of them would take a minute."""
 LIMIT = 200 << 20
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from drgn import Object
 
-from kcensus.analyses import AnalysisError
-from kcensus.analyses.list_lru import findings as list_lru_findings
-from kcensus.analyses.list_lru.census import ListLruCensus, take
-from kcensus.analyses.list_lru.checks import list_lru_checks, list_lru_gaps, parse_before
+from kcensus.analyses import AnalysisError, ParamError
+from kcensus.analyses.list_lru import findings as findings_module
+from kcensus.analyses.list_lru.checks import checks, gaps, parse_before
+from kcensus.analyses.list_lru.figures import Figures
+from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.analyses.list_lru.tables import NO_MEMCG
-from kcensus.engine.gather import PageIndex
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.kernel import Kernel
@@ -37,9 +37,9 @@ ARRAYS = [name for name, era in LRU_ERAS.items() if not era.xarray]
 XARRAYS = [name for name, era in LRU_ERAS.items() if era.xarray]
 
 
-def census(fake: FakeListLrus, chunk_bytes: int = 1 << 20) -> ListLruCensus:
+def census(fake: FakeListLrus, chunk_bytes: int = 1 << 20) -> Figures:
     fake.settle()
-    return take(Kernel(fake.kernel.prog, chunk_bytes=chunk_bytes))
+    return Figures(Kernel(fake.kernel.prog, chunk_bytes=chunk_bytes))
 
 
 def busy(era: str, ids: int = 10) -> tuple[FakeListLrus, dict[str, FakeLru]]:
@@ -99,9 +99,9 @@ def test_items_by_list_and_by_cgroup(era: str) -> None:
         NO_MEMCG: (0, 0, 9),
     }
     assert [table.loc["/outer/gone", name] for name in ("state", "id")] == ["offline", -1]
-    # Without the kernel's next number nobody knows how many there have been since.
+    # Without css_serial_nr_next, how many were created since is unknown.
     assert table["newer"].tolist() == [0] * 6
-    assert result.summary["memcgs_newer_than_dying"].value == 0
+    assert result.summary["memcgs_newer_than_offline"].value == 0
     assert result.gaps == []
 
 
@@ -113,16 +113,16 @@ def test_slots_of_arrays(era: str, chunk_bytes: int) -> None:
     slots = found.slots
     # Five list_lrus, two nodes, ten ids, three of them in use.
     assert slots.slots.sum() == 5 * 2 * 10
-    assert slots.dead.sum() == 5 * 2 * 7
-    assert slots.empty.sum() == 5 * 2 * 3 - 5
+    assert slots.slots[:, UNUSED].sum() == 5 * 2 * 7
+    assert slots.slots[:, EMPTY].sum() == 5 * 2 * 3 - 5
     assert slots.bytes.sum() == 100 * 32
-    assert slots.dead_bytes.sum() == 70 * 32
+    assert slots.bytes[:, UNUSED].sum() == 70 * 32
     # Ten pointers, and before them the rcu_head or (4.15) nothing.
     assert found.pointer_bytes.sum() == 10 * 96
     assert found.node_bytes.sum() == 6 * 128
     assert found.ids.cache_ids == 10
     assert found.ids.highest == 5
-    assert found.projection.formula == 2 * 10 * 32 * 5
+    assert found.formula == 2 * 10 * 32 * 5
     assert found.structural_bytes == sum(size * count for size, count in fake.used.items())
 
 
@@ -147,11 +147,11 @@ def test_how_long_cgroups_have_been_dying() -> None:
     newer = result.tables["memcgs"].frame.set_index("memcg")["newer"]
     assert newer["/outer/gone"] == 20 - 1 - 5
     assert newer["/later"] == 20 - 1 - 7
-    assert result.summary["memcgs_newer_than_dying"].value == 2
+    assert result.summary["memcgs_newer_than_offline"].value == 2
 
 
 def test_the_waste_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_lru_findings, "_NOTABLE_BYTES", 0)
+    monkeypatch.setattr(findings_module, "_NOTABLE_BYTES", 0)
     fake, made = busy("5.10")
     found = census(fake)
     for ram, severity in (
@@ -160,17 +160,16 @@ def test_the_waste_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
         (1 << 18, Severity.WARNING),
         (1 << 16, Severity.CRITICAL),
     ):
-        finding = list_lru_findings.list_lru_findings(found, ram)[0]
+        found.kernel.ram_bytes = ram
+        finding = findings_module.findings(found)[0]
         assert finding.severity is severity
-    assert "5 of 100 lists for memory cgroups hold" in finding.title
-    assert "are for ids that no online one has" in finding.title
+    assert "5 of 100 per-memcg lists are non-empty" in finding.title
     assert "at least 5 memory cgroups have had an id at the same time, 3 have" in finding.evidence
-    # What cannot be read is not called used.
+    # A list that cannot be read does not count as non-empty.
     fake.kernel.drop(made["shadow"].entries[5])
-    found = take(Kernel(fake.kernel.prog))
+    found = Figures(Kernel(fake.kernel.prog))
     assert found.slots.unreadable == 100
-    finding = list_lru_findings.list_lru_findings(found, 1 << 16)[0]
-    assert "0 of 100 lists for memory cgroups hold" in finding.title
+    assert "0 of 100 per-memcg lists" in findings_module.findings(found)[0].title
 
 
 @pytest.mark.parametrize(("dying", "found"), [(9, False), (10, True)])
@@ -184,10 +183,10 @@ def test_many_dying_cgroups(dying: int, found: bool) -> None:
     about = [each for each in result.findings if "dying" in each.title]
     assert len(about) == found
     for finding in about:
-        assert finding.title.startswith("10 of 15 memory cgroups are dying")
+        assert finding.title.startswith("10 of 15 memory cgroups are offline (dying)")
         # This kernel has no shrinker maps.
         assert "shrinker" not in finding.evidence
-        assert "1 of those online were created after the oldest dying one" in finding.evidence
+        assert "1 online ones are newer" in finding.evidence
 
 
 @pytest.mark.parametrize("era", XARRAYS)
@@ -196,17 +195,17 @@ def test_slots_of_xarrays(era: str) -> None:
     found = census(fake)
     slots = found.slots
     assert slots.slots.sum() == 5
-    assert slots.dead.sum() == 0
-    assert slots.empty.sum() == 1
+    assert slots.slots[:, UNUSED].sum() == 0
+    assert slots.slots[:, EMPTY].sum() == 1
     size = 96 if fake.era.locks else 64
     assert slots.bytes.sum() == 5 * size
-    assert slots.empty_bytes.sum() == size
+    assert slots.bytes[:, EMPTY].sum() == size
     assert slots.xa_nodes.sum() == 3
     assert slots.xa_node_bytes.sum() == 3 * 584
     assert found.ids.cache_ids is None
-    assert found.projection.population.xa_nodes == 3
+    assert found.population.xa_nodes == 3
     # Highest id 5, and the root has 1: these would have been 0 to 3.
-    assert found.ids_now == 4
+    assert found.nr_cache_ids == 4
 
 
 def test_rhel_8_and_4_19_tell_awareness_by_arrays() -> None:
@@ -249,8 +248,7 @@ def test_a_cgroup_that_is_offline_and_registered() -> None:
     fake.registered[9] = gone.object.address_
     found = census(fake)
     assert (found.ids.ours, found.ids.registered, found.ids.offline) == (4, 5, 1)
-    checks = list_lru_checks(fake.kernel.prog, found, {}, False)
-    by_name = {check.name: check for check in checks}
+    by_name = {check.name: check for check in checks(found, {})}
     assert by_name["ids of memory cgroups"].status is CheckStatus.EXPLAINED
 
 
@@ -273,9 +271,8 @@ def test_tombstones_of_6_13() -> None:
     found = census(fake)
     row = found.lrus.address.tolist().index(lru.object.address_)
     assert found.items[row] == 0
-    assert found.slots.tombstones == 3
-    assert found.slots.empty[row] == 2
-    assert list_lru_gaps(found) == []
+    assert found.slots.slots[row, EMPTY] == 2
+    assert gaps(found) == []
 
 
 @pytest.mark.parametrize("era", LRU_ERAS)
@@ -289,22 +286,22 @@ def test_a_count_below_zero_is_none(era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ["4.19", "6.13"])
-def test_items_of_nobody_are_a_gap(era: str) -> None:
+def test_items_of_unused_ids_are_a_gap(era: str) -> None:
     fake, made = busy(era)
     fake.put(made["tmp dentry"], {(7, 0): 4})
     found = census(fake)
     row = found.lrus.address.tolist().index(made["tmp dentry"].object.address_)
     assert found.items[row] == 4
-    assert found.slots.strays == 4
-    assert found.slots.dead[row] == (14 if era == "4.19" else 1)
-    gaps = {gap.what: gap.count for gap in list_lru_gaps(found)}
-    assert gaps == {"items": 4}
+    assert found.slots.stray_items == 4
+    assert found.slots.slots[row, UNUSED] == (14 if era == "4.19" else 1)
+    counts = {gap.what: gap.count for gap in gaps(found)}
+    assert counts == {"items": 4}
 
 
 def test_what_is_needed_above_those_that_hold_something() -> None:
     """Lists on demand come for the whole line of a cgroup."""
     fake, _ = busy("5.10")
-    population = census(fake).projection.population
+    population = census(fake).population
     # inner is below outer: three list_lrus have something of one of them, shadow only of inner.
     assert population.pairs == 2 + 1 + 2
     assert population.xa_nodes == 3
@@ -316,9 +313,9 @@ def test_unknown_owners_are_named_as_such(era: str) -> None:
     fake.lru(fake.kernel.alloc("struct list_lru"))
     found = census(fake)
     assert found.lrus.owner.count("(unknown)") == 1
-    assert [gap.what for gap in list_lru_gaps(found)] == ["list_lrus"]
-    checks = {check.name: check for check in list_lru_checks(fake.kernel.prog, found, {}, False)}
-    assert checks["list_lrus with an owner"].difference == 1
+    assert [gap.what for gap in gaps(found)] == ["list_lrus"]
+    by_name = {check.name: check for check in checks(found, {})}
+    assert by_name["list_lrus with an owner"].difference == 1
 
 
 def test_ids_in_the_kernels_ida() -> None:
@@ -344,14 +341,13 @@ def test_lists_on_a_page_that_is_missing(era: str) -> None:
     fake, made = busy(era)
     before = census(fake)
     fake.kernel.drop(made["shadow"].entries[5])
-    after = take(Kernel(fake.kernel.prog))
+    after = Figures(Kernel(fake.kernel.prog))
     assert after.slots.unreadable > 0
     assert after.slots.slots.sum() == before.slots.slots.sum()
     assert after.slots.bytes.sum() == before.slots.bytes.sum()
-    assert after.slots.empty.sum() <= before.slots.empty.sum()
-    gaps = {gap.what: gap for gap in list_lru_gaps(after)}
-    assert gaps["lists of memory cgroups"].count == after.slots.unreadable
-    assert gaps["lists of memory cgroups"].reason == "filtered out of the dump"
+    assert after.slots.slots[:, EMPTY].sum() <= before.slots.slots[:, EMPTY].sum()
+    gap = {gap.what: gap for gap in gaps(after)}["lists of memory cgroups"]
+    assert (gap.count, gap.reason) == (after.slots.unreadable, "filtered out of the dump")
 
 
 def test_an_array_on_a_page_that_is_missing() -> None:
@@ -359,10 +355,10 @@ def test_an_array_on_a_page_that_is_missing() -> None:
     fake.settle()
     array = int(fake.node(made["tmp inode"], 1).memcg_lrus)
     fake.kernel.drop(array)
-    found = take(Kernel(fake.kernel.prog))
+    found = Figures(Kernel(fake.kernel.prog))
     assert found.slots.arrays_unreadable > 0
-    gaps = {gap.what: gap.count for gap in list_lru_gaps(found)}
-    assert gaps["arrays of pointers"] == found.slots.arrays_unreadable
+    counts = {gap.what: gap.count for gap in gaps(found)}
+    assert counts["arrays of pointers"] == found.slots.arrays_unreadable
 
 
 @pytest.mark.parametrize(
@@ -378,8 +374,8 @@ def test_a_number_of_ids_that_cannot_be(said: int | None, count: int) -> None:
         fake.kernel.write_words(place, said)
     result = run(on(fake.kernel.prog))
     assert result.summary["nr_cache_ids"].value == count
-    gaps = {gap.what: gap.count for gap in result.gaps}
-    assert gaps["registry of ids"] == 1
+    counts = {gap.what: gap.count for gap in result.gaps}
+    assert counts["registry of ids"] == 1
 
 
 def test_a_number_of_shrinkers_that_cannot_be() -> None:
@@ -397,10 +393,10 @@ def test_a_torn_node_of_an_xarray() -> None:
     fake.settle()
     head = int(made["shadow"].object.xa.xa_head) - 2
     fake.kernel.set(Object(fake.kernel.prog, "struct xa_node", address=head).parent, head)
-    found = take(Kernel(fake.kernel.prog))
+    found = Figures(Kernel(fake.kernel.prog))
     assert found.slots.torn == 1
     assert found.slots.slots.sum() == 4
-    assert [gap.what for gap in list_lru_gaps(found)] == ["nodes of XArrays"]
+    assert [gap.what for gap in gaps(found)] == ["nodes of XArrays"]
 
 
 def test_the_kernels_list_runs_into_nowhere() -> None:
@@ -410,8 +406,8 @@ def test_the_kernels_list_runs_into_nowhere() -> None:
     assert found.lrus.damaged == 1
     # All have an owner that was found otherwise.
     assert len(found.lrus) == 6
-    gaps = [gap.what for gap in list_lru_gaps(found)]
-    assert gaps == ["lists of super blocks, mounts, list_lrus or memory cgroups"]
+    what = [gap.what for gap in gaps(found)]
+    assert what == ["lists of super blocks, mounts, list_lrus or memory cgroups"]
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -448,15 +444,15 @@ def test_plain_lists_of_rhel_7() -> None:
     )
     add_types(fake.kernel.prog, types, "plain")
     fake.files.super_block("xfs", b"sda1")
-    with pytest.raises(NoListLru, match="plain lists"):
+    with pytest.raises(NoListLru, match="s_dentry_lru"):
         list_lrus(Kernel(fake.kernel.prog))
-    with pytest.raises(AnalysisError, match="plain lists"):
+    with pytest.raises(AnalysisError, match="s_dentry_lru"):
         run(on(fake.kernel.prog))
 
 
-def test_no_list_lrus_at_all() -> None:
+def test_no_list_lrus() -> None:
     files = FakeFiles(FakeKernel("RHEL 7.4"))
-    with pytest.raises(AnalysisError, match="has no list_lrus"):
+    with pytest.raises(AnalysisError, match="no struct list_lru"):
         run(on(files.machine.prog))
 
 
@@ -485,7 +481,7 @@ def test_a_kernel_without_memory_cgroups() -> None:
 def test_ids_and_serial_numbers_of_memory_cgroups() -> None:
     fake, _ = busy("5.10")
     groups = memcgs(Kernel(fake.kernel.prog))
-    by_path = dict(zip(groups.path, zip(groups.online, groups.serial, strict=True), strict=True))
+    by_path = dict(zip(groups.path, zip(groups.has_id, groups.serial, strict=True), strict=True))
     assert by_path == {
         "/": (True, 1),
         "/outer": (True, 2),
@@ -501,10 +497,10 @@ def test_memory_cgroups_of_a_kernel_that_lacks_them_have_no_ids() -> None:
     groups = memcgs(Kernel(prog))
     assert groups.kmemcg_id.tolist() == [-1]
     assert groups.serial.tolist() == [0]
-    assert groups.online.tolist() == [True]
+    assert groups.has_id.tolist() == [True]
 
 
-# What allocations take
+# Sizes of allocations
 
 
 def test_places_and_sizes_of_allocations() -> None:
@@ -513,34 +509,33 @@ def test_places_and_sizes_of_allocations() -> None:
     slot, large = fake.slot(100), DIRECT_MAP + k.pages(2) * PAGE
     footprint = Footprint(SlabMap(Memory(k.prog)), Faults())
     tally = Tally()
-    address = np.array([slot, large, 0xFFFF_C900_0000_1000, large], np.uint64)
-    asked = np.array([100, 3 * PAGE + 1, 2 * PAGE + 1, 40])
-    sizes = footprint.sizes(address, asked, tally)
-    # A slot; a power of two of pages; whole pages; and what cannot be, as large as was asked for.
-    assert sizes.tolist() == [128, 4 * PAGE, 3 * PAGE, 40]
-    id_ = fake.caches[128].slabs[0].cache
-    names = {footprint.place(place) for place in tally.objects}
+    for address, asked, size in (
+        (slot, 100, 128),
+        # kmalloc() takes a power of two of pages, vmalloc() whole pages.
+        (large, 3 * PAGE + 1, 4 * PAGE),
+        (0xFFFF_C900_0000_1000, 2 * PAGE + 1, 3 * PAGE),
+        # What can only come from a slab counts as large as was asked for.
+        (large, 40, 40),
+    ):
+        sizes = footprint.sizes(np.array([address], np.uint64), asked, "kind", tally)
+        assert sizes.tolist() == [size]
+    places = {place for _, place in tally.objects}
+    names = {footprint.place(place) for place in places}
     assert names == {"kmalloc-128", "pages", "vmalloc", "unknown"}
-    assert id_.name == "kmalloc-128"
-    assert tally.bytes[PAGES] == 4 * PAGE
-    assert (tally.objects[VMALLOC], tally.bytes[UNKNOWN]) == (1, 40)
+    assert tally.bytes["kind", PAGES] == 4 * PAGE
+    assert (tally.objects["kind", VMALLOC], tally.bytes["kind", UNKNOWN]) == (1, 40)
     assert footprint.allocator().slots == (32, 64, 96, 128, 192, 256, 512, 1024)
 
 
 def test_many_small_allocations_of_two_sizes() -> None:
     fake = FakeListLrus("5.10")
     addresses = [fake.slot(size) for size in (24, 50, 24, 24, 50)]
-    memory = Memory(fake.kernel.prog)
-    footprint = Footprint(SlabMap(memory), Faults())
+    footprint = Footprint(SlabMap(Memory(fake.kernel.prog)), Faults())
     tally = Tally()
-    index = PageIndex.of(memory, np.array(addresses, np.uint64))
-    both = footprint.small(index, 24, tally)
-    assert isinstance(both, np.ndarray)
-    assert both.tolist() == [32, 64, 32, 32, 64]
-    assert sum(tally.objects.values()) == 5
-    assert tally.total_bytes == 3 * 32 + 2 * 64
-    same = PageIndex.of(memory, np.array(addresses[2:4], np.uint64))
-    assert footprint.small(same, 24, tally) == 32
+    sizes = footprint.sizes(np.array(addresses, np.uint64), 24, "kind", tally)
+    assert sizes.tolist() == [32, 64, 32, 32, 64]
+    assert tally.objects.total() == 5
+    assert tally.bytes.total() == 3 * 32 + 2 * 64
 
 
 # Checks
@@ -559,8 +554,7 @@ def test_growth_of_a_cache() -> None:
         (111, CheckStatus.DIFFER),
     ):
         before = {"kmalloc-32": slots - grown, "no such cache": 1}
-        checks = list_lru_checks(fake.kernel.prog, found, before, False)
-        growth = [check for check in checks if check.name.startswith("growth")]
+        growth = [check for check in checks(found, before) if check.name.startswith("growth")]
         assert [(check.ours, check.counter, check.status) for check in growth] == [
             (100, grown, status)
         ]
@@ -570,15 +564,15 @@ def test_descriptions_of_earlier_slots() -> None:
     assert parse_before(None) == {}
     assert parse_before("kmalloc-32=2816, kmalloc-64 = 7") == {"kmalloc-32": 2816, "kmalloc-64": 7}
     for wrong in ("kmalloc-32", "=7", "kmalloc-32=x", "a=1,,b=2"):
-        with pytest.raises(ValueError, match="CACHE=SLOTS"):
+        with pytest.raises(ParamError, match="CACHE=SLOTS"):
             parse_before(wrong)
 
 
 def test_wrong_options_are_sentences() -> None:
     context = on(FakeKernel().prog)
-    with pytest.raises(AnalysisError, match="--before"):
+    with pytest.raises(ParamError, match="--before"):
         run(context, before="x")
-    with pytest.raises(AnalysisError, match="--what-if"):
+    with pytest.raises(ParamError, match="--what-if"):
         run(context, what_if="nodes=2")
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kcensus.analyses import ParamError
 from kcensus.analyses.list_lru.model import (
     ADDS,
     LEFT_OUT,
@@ -149,21 +150,21 @@ def test_pairs() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "none of"),
-        ("nodes=2", "mounts=NUMBER is missing"),
-        ("memcgs=3,mounts=4", "nodes=NUMBER is missing"),
-        ("nodes=2,mounts=4", "memcgs=NUMBER is missing"),
-        ("nodes=2,memcgs=3,mounts=4,cpus=5", "'cpus=5' is none of"),
-        ("nodes=2,memcgs=3,mounts=x", "a number from 1"),
-        ("nodes=2,memcgs=-3,mounts=4", "a number from 1"),
-        ("nodes=0,memcgs=3,mounts=4", "a number from 1"),
-        ("nodes=2,memcgs=70000,mounts=4", "65,535 ids"),
-        ("nodes=2,ids=70000,mounts=4", "65,535 ids"),
-        ("nodes=2,memcgs=3,mounts=4,pairs=13", "no more than memcgs times mounts"),
+        ("", "unknown part"),
+        ("nodes=2", "mounts=N is missing"),
+        ("memcgs=3,mounts=4", "nodes=N is missing"),
+        ("nodes=2,mounts=4", "memcgs=N is missing"),
+        ("nodes=2,memcgs=3,mounts=4,cpus=5", "unknown part 'cpus=5'"),
+        ("nodes=2,memcgs=3,mounts=x", "an integer from 1"),
+        ("nodes=2,memcgs=-3,mounts=4", "an integer from 1"),
+        ("nodes=0,memcgs=3,mounts=4", "an integer from 1"),
+        ("nodes=2,memcgs=70000,mounts=4", "from 1 to 65,535"),
+        ("nodes=2,ids=70000,mounts=4", "from 1 to 65,535"),
+        ("nodes=2,memcgs=3,mounts=4,pairs=13", "more than memcgs times mounts"),
     ],
 )
 def test_descriptions_that_are_none(text: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(ParamError, match=why):
         what_if(text)
 
 

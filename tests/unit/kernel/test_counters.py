@@ -91,7 +91,7 @@ def test_counters_that_the_dump_lacks_are_absent() -> None:
     assert node_page_state(k.prog, "NR_SLAB_RECLAIMABLE_B") is None
 
 
-def test_a_cache_whose_counters_cannot_be_read_is_told_from_an_empty_one() -> None:
+def test_a_cache_with_unreadable_counters_is_not_an_empty_one() -> None:
     k = populated("6.10")
     node = k.alloc("struct kmem_cache_node", alone=True)
     k.set(k.caches[0].object.node[1], node)

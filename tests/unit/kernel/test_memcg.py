@@ -40,7 +40,7 @@ def test_the_tree_with_parents_before_children() -> None:
     by_path = {group.path: group.object.address_ for group in made.values()}
     assert found.address.tolist() == [by_path[path] for path in found.path]
     assert found.parent.tolist() == [-1, 0, 0, 0, 1, 1, 2, 5]
-    assert found.alive.all()
+    assert found.online.all()
     assert found.damaged == 0
     assert not found.faults
     assert len(found) == 8
@@ -67,14 +67,16 @@ def test_random_trees() -> None:
         assert found.path[row].rpartition("/")[0] == above
 
 
-def test_alive_means_online_and_not_dying() -> None:
+def test_online_means_not_dying() -> None:
     k = FakeKernel()
     for name, flags in (("on", ONLINE), ("off", 0), ("rmdir", ONLINE | DYING), ("gone", DYING)):
         k.memcg(name, k.root, flags=flags | 8)
     found = walk(k)
-    assert dict(zip(found.path, found.alive.tolist(), strict=True)) == {
+    assert dict(zip(found.path, found.online.tolist(), strict=True)) == {
         "/": True, "/on": True, "/off": False, "/rmdir": False, "/gone": False
     }  # fmt: skip
+    # An rmdir that is still running has not taken the id yet.
+    assert found.has_id.tolist() == [True, True, False, True, False]
 
 
 def test_before_4_12_nothing_says_dying() -> None:
@@ -82,7 +84,7 @@ def test_before_4_12_nothing_says_dying() -> None:
     k.memcg("on", k.root, flags=ONLINE | DYING)
     k.memcg("off", k.root, flags=0)
     del k.symbols["CSS_DYING"]
-    assert walk(k).alive.tolist() == [True, True, False]
+    assert walk(k).online.tolist() == [True, True, False]
 
 
 @pytest.mark.parametrize("how", ["no symbol", "no group"])
@@ -135,7 +137,7 @@ def test_a_torn_list_of_children_is_counted_and_costs_no_other_list() -> None:
     found = walk(k)
     assert {"/", "/a", "/b", "/c", "/b/y", "/a/z"} <= {*found.path}
     assert found.damaged == 1
-    # What the wild pointer points at is no memory cgroup.
+    # The wild pointer does not point at a memory cgroup.
     assert len(found) == 6
 
 
@@ -144,13 +146,13 @@ def test_a_group_on_an_unreadable_page_is_counted() -> None:
     made = tree(k)
     k.drop(made["b"].object.address_)
     found = walk(k)
-    # Its siblings stand behind it in the list, and its children below it.
+    # Its siblings come after it in the list, and its children are below it.
     assert found.path[0] == "/"
     assert "/b/x" not in found.path
     assert found.damaged + found.faults.total() > 0
 
 
-@pytest.mark.parametrize(("bound", "value"), [("_DEEPEST", 3), ("_MAX", 6)])
+@pytest.mark.parametrize(("bound", "value"), [("_MAX_DEPTH", 3), ("_MAX_MEMCGS", 6)])
 def test_what_is_beyond_all_bounds_is_counted(
     bound: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

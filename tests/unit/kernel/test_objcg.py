@@ -64,7 +64,7 @@ def test_owners_are_those_charged(era: Era) -> None:
 
 
 @vector_era
-def test_a_vector_of_nobody(era: Era) -> None:
+def test_a_vector_without_owners(era: Era) -> None:
     k = FakeKernel(era)
     k.charge(k.slab(k.cache("small", 192)), {})
     vectors, slabs = reader(k)
@@ -253,7 +253,7 @@ def test_until_4_10_a_flag_tells_roots_whose_words_mean_something_else(
     a = k.memcg("a", k.root)
     root, other = k.cache("root", 64), k.cache("other", 64)
     k.cache("root(2:a)", 64, root=root, memcg=a)
-    # A root's array of children stands where a child names its root.
+    # A root's array of children is where a child has the pointer to its root.
     for each, word in ((root, other), (other, root)):
         k.set(each.object.memcg_params.is_root_cache, 1)
         k.set(each.object.memcg_params.root_cache, word.object)
@@ -261,7 +261,7 @@ def test_until_4_10_a_flag_tells_roots_whose_words_mean_something_else(
     assert lineage(k) == ([0, 1, 0], [0, 0, a.object.address_])
 
 
-def test_until_4_3_the_parameters_stand_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_4_0_the_parameters_are_behind_a_pointer(monkeypatch: pytest.MonkeyPatch) -> None:
     def table(era: Era) -> dict[str, tuple[int, str]]:
         types = eras.table(era)
         size, members = types["struct kmem_cache"]
@@ -279,7 +279,7 @@ def test_until_4_3_the_parameters_stand_apart(monkeypatch: pytest.MonkeyPatch) -
         k.set(cache.object.memcg_params.root_cache, k.caches[0].object)
         k.set(cache.object.memcg_params.memcg, a.object)
     k.drop(int(lost.object.memcg_params))
-    # A root without children has no parameters at all.
+    # A root without children has no parameters.
     assert lineage(k) == ([0, 0, 2], [0, a.object.address_, 0])
 
 

@@ -13,7 +13,7 @@ import pytest
 from drgn.helpers.linux.mm import compound_nr, virt_to_page
 from drgn.helpers.linux.slab import find_containing_slab_cache
 
-from kcensus.analyses.list_lru.census import take
+from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.model import Stage, xa_nodes
 from kcensus.analyses.list_lru.tables import NO_MEMCG
 from kcensus.analyses.runner import Context
@@ -122,18 +122,18 @@ def test_summary_equals_the_slow_walk(case: Case) -> None:
     ):
         assert case.figure(name) == expected, name
     assert maps > 0
-    blocks = {truth.superblock for truth in case.oracle.lrus.values()} - {0}
-    assert case.figure("superblocks") == len(blocks)
+    blocks = {truth.super_block for truth in case.oracle.lrus.values()} - {0}
+    assert case.figure("super_blocks") == len(blocks)
 
 
 def test_super_blocks_and_owners_add_up(case: Case) -> None:
     blocks: dict[int, list[LruTruth]] = {}
     owners: dict[tuple[str, str], list[LruTruth]] = {}
     for truth in case.oracle.lrus.values():
-        if truth.superblock:
-            blocks.setdefault(truth.superblock, []).append(truth)
+        if truth.super_block:
+            blocks.setdefault(truth.super_block, []).append(truth)
         owners.setdefault((truth.owner, truth.kind), []).append(truth)
-    frame = case.table("superblocks")
+    frame = case.table("super_blocks")
     assert set(frame["address"]) == set(blocks)
     for row in frame.itertuples():
         truths = blocks[row.address]
@@ -160,7 +160,7 @@ def test_super_blocks_and_owners_add_up(case: Case) -> None:
 
 def test_mount_points(case: Case) -> None:
     listed = {line.split()[1] for line in case.dump.truth["mounts"].splitlines()}
-    frame = case.table("superblocks")
+    frame = case.table("super_blocks")
     tmpfs = set(frame.loc[frame["type"] == "tmpfs", "mount"])
     assert {f"/run/user/{number}" for number in range(100)} <= tmpfs <= listed | {""}
     xfs = frame[frame["type"] == "xfs"]
@@ -176,7 +176,7 @@ def test_memory_cgroups_equal_the_slow_walk(case: Case) -> None:
         (
             truth.path,
             truth.state,
-            -1 if truth.state == "offline" else truth.id,
+            truth.id if truth.has_id else -1,
             next_serial - 1 - truth.serial,
             truth.items["dentry"],
             truth.items["inode"],
@@ -192,8 +192,8 @@ def test_memory_cgroups_equal_the_slow_walk(case: Case) -> None:
     assert Counter(rows) == expected
     rest = frame[frame["memcg"] == NO_MEMCG].iloc[0]
     assert (rest["slots"], rest["list_bytes"]) == (case.total("dead"), case.total("dead_bytes"))
-    nobody = sum(truth.items for truth in case.oracle.lrus.values() if not truth.aware)
-    assert rest[["dentries", "inodes", "other_items"]].tolist() == [0, 0, nobody]
+    no_memcg = sum(truth.items for truth in case.oracle.lrus.values() if not truth.aware)
+    assert rest[["dentries", "inodes", "other_items"]].tolist() == [0, 0, no_memcg]
     assert len({truth.path for truth in case.oracle.memcgs.values() if truth.items}) > 60
 
 
@@ -201,12 +201,12 @@ def test_guest_counted_the_same(case: Case) -> None:
     """The guest's /proc/sys/fs/dentry-state and inode-nr, read last thing before the dump."""
     dentries = int(case.dump.truth["dentry-state"].split()[1])
     inodes = int(case.dump.truth["inode-nr"].split()[1])
-    frame = case.table("superblocks")
+    frame = case.table("super_blocks")
     assert frame["dentries"].sum() == dentries > 3000
     assert frame["inodes"].sum() == inodes == 500
     stat = dict(line.split() for line in case.dump.truth["cgroup.stat"].splitlines())
     assert case.figure("memcgs_online") == int(stat["nr_descendants"]) + 1
-    assert case.figure("memcgs_dying") == int(stat["nr_dying_descendants"])
+    assert case.figure("memcgs_offline") == int(stat["nr_dying_descendants"])
 
 
 def test_kernels_own_counters(case: Case) -> None:
@@ -230,7 +230,7 @@ def test_kernels_own_counters(case: Case) -> None:
 
 
 def test_arrays_shrink_no_more(case: Case) -> None:
-    """On 5.10 all slots are there; since 5.18 only those that somebody has used."""
+    """On 5.10 all slots are there; since 5.18 only those that were used."""
     if case.dump.kernel != "5.10":
         assert case.figure("nr_cache_ids") is None
         assert 0 < case.figure("slots") < 500
@@ -243,7 +243,7 @@ def test_arrays_shrink_no_more(case: Case) -> None:
     assert case.figure("formula_bytes") == case.figure("slots") * 32
     finding = case.result.findings[0]
     assert finding.patch == "list-lru-xarray"
-    # Ids that nobody has are not all of cgroups that are gone: half of them never had one.
+    # Unused ids are not all of cgroups that are gone: half of them were never allocated.
     assert "at least 383 memory cgroups have had an id at the same time, 116 have one now" in (
         finding.evidence
     )
@@ -253,22 +253,23 @@ def test_arrays_shrink_no_more(case: Case) -> None:
 
 def test_model_gives_what_was_measured(case: Case) -> None:
     """The stage that this kernel is at, by arithmetic alone."""
-    census = take(Kernel(case.prog))
-    model, now = census.projection.model, census.projection.now
+    figures = Figures(Kernel(case.prog))
+    measured = figures.measured
+    model = figures.models[measured.stage]
     assert model.lists == case.total("list_bytes")
     assert model.pointers == case.total("pointer_bytes") + case.total("xa_node_bytes")
     assert model.node_arrays == case.total("node_bytes")
     assert model.pointers > 0
+    assert measured == model
     arrays = case.dump.kernel == "5.10"
-    assert now == model
-    assert now.stage is (Stage.ARRAYS if arrays else Stage.XARRAY)
-    figures = {
+    assert measured.stage is (Stage.ARRAYS if arrays else Stage.XARRAY)
+    projected = {
         stage: case.figure(f"projected_{name}_bytes")
         for stage, name in zip(Stage, ("arrays", "patch7", "ondemand", "xarray"), strict=True)
     }
-    assert figures[now.stage] == case.figure("structural_bytes")
-    assert figures[Stage.ARRAYS] >= figures[Stage.PER_MEMCG] > figures[Stage.ON_DEMAND]
-    assert figures[Stage.ON_DEMAND] > figures[Stage.XARRAY]
+    assert projected[measured.stage] == case.figure("structural_bytes")
+    assert projected[Stage.ARRAYS] >= projected[Stage.PER_MEMCG] > projected[Stage.ON_DEMAND]
+    assert projected[Stage.ON_DEMAND] > projected[Stage.XARRAY]
 
 
 def test_lists_on_demand(case: Case) -> None:
@@ -359,5 +360,5 @@ def test_a_bit_of_everything(mixed_target: Target, mixed_dump: Dump) -> None:
     result = run(Context.of(mixed_target, jobs=1))
     assert {check.status for check in result.checks} == {CheckStatus.AGREE}
     assert result.gaps == []
-    frame = result.tables["superblocks"].frame
+    frame = result.tables["super_blocks"].frame
     assert frame["dentries"].sum() == int(mixed_dump.truth["dentry-state"].split()[1])

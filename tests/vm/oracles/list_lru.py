@@ -24,7 +24,7 @@ class LruTruth:
 
     owner: str
     kind: str
-    superblock: int = 0
+    super_block: int = 0
     aware: bool = False
     root_items: int = 0
     counted: int = 0
@@ -61,6 +61,7 @@ class MemcgTruth:
     state: str
     id: int
     serial: int
+    has_id: bool
     shrinker_map_bytes: int = 0
     slots: int = 0
     list_bytes: int = 0
@@ -76,15 +77,13 @@ class Oracle:
         self._slot: dict[int, int] = {}
         self.memcgs = {memcg.value_(): self._memcg(memcg) for memcg in self._all_memcgs()}
         self.by_id = {
-            truth.id: truth
-            for truth in self.memcgs.values()
-            if truth.state != "offline" and truth.id >= 0
+            truth.id: truth for truth in self.memcgs.values() if truth.has_id and truth.id >= 0
         }
         self.root = self.memcgs[self.prog["root_mem_cgroup"].value_()]
         self.lrus: dict[int, LruTruth] = {}
-        for address, lru, owner, kind, superblock in self._all_lrus():
+        for address, lru, owner, kind, super_block in self._all_lrus():
             if address not in self.lrus and lru.node:
-                self.lrus[address] = self._lru(lru, LruTruth(owner, kind, superblock))
+                self.lrus[address] = self._lru(lru, LruTruth(owner, kind, super_block))
 
     def size(self, address: int) -> int:
         """Bytes of the slot that an address is in; all slots of a page are of one size."""
@@ -105,13 +104,10 @@ class Oracle:
 
     def _memcg(self, memcg: Object) -> MemcgTruth:
         flags = int(memcg.css.flags)
-        state = "online"
-        if not flags & CSS_ONLINE:
-            state = "offline"
-        elif flags & CSS_DYING:
-            state = "being removed"
+        has_id = bool(flags & CSS_ONLINE)
+        state = "online" if has_id and not flags & CSS_DYING else "offline"
         path = cgroup_path(memcg.css.cgroup).decode(errors="backslashreplace")
-        truth = MemcgTruth(path, state, int(memcg.kmemcg_id), int(memcg.css.serial_nr))
+        truth = MemcgTruth(path, state, int(memcg.kmemcg_id), int(memcg.css.serial_nr), has_id)
         for node in range(self.nodes):
             info = memcg.nodeinfo[node]
             map_ = info.shrinker_info if hasattr(info, "shrinker_info") else info.shrinker_map

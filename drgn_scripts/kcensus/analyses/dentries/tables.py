@@ -271,7 +271,7 @@ def memcg_table(census: Census, memcg: Words, groups: Memcgs, slot_size: int) ->
     row[row < 0] = size
     sums = _by_row(census.owners, row, size + 2)
     names = [*groups.path, UNKNOWN_MEMCG, NO_MEMCG]
-    states = [*("alive" if alive else "dying" for alive in groups.alive), "unknown", "none"]
+    states = [*("alive" if alive else "dying" for alive in groups.online), "unknown", "none"]
     shown = np.flatnonzero(sums.dentries)
     return Table.of(
         "Dentries by memory cgroup",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What do per-memcg list_lrus cost, and who needs them?
 
-Symptom: kmalloc-32 (or -64, -96) grows by gigabytes on a machine with many mounts on which many
-memory cgroups come and go, and nothing gives it back. Up to 5.17 every super block keeps lists for
-as many memory cgroups as have ever existed at the same time, whether they use it or not.
+Symptom: kmalloc-32 (or -64, -96) grows by gigabytes on a machine with many mounts where memory
+cgroups come and go, and does not shrink. Up to 5.17, every super block has lists for as many memory
+cgroups as have ever existed at the same time, whether these use the file system or not.
 """
 
 from __future__ import annotations
@@ -14,29 +14,32 @@ ANALYSIS = Analysis(
     name="list-lru",
     question="what do per-memcg list_lrus cost, and who needs them?",
     runner="kcensus.analyses.list_lru.run:run",
+    specs="kcensus.analyses.list_lru.tables:TABLES",
+    headline=("structural_bytes", "share_of_ram", "dead_slot_bytes"),
+    first_tables=("owners", "super_blocks", "projection"),
     description="""\
-Unused dentries and inodes stand on list_lrus, two per super block. Each has a list for each memory
-cgroup and node. Up to 5.17 all of these are there from the start, for as many memory cgroups as
-have ever existed at the same time (memcg_nr_cache_ids), on all mounts; since 5.18 a list comes with
-the first object that a cgroup has on a file system.
+Unused dentries and inodes are on list_lrus, two per super block. Each has a list for each memory
+cgroup and node. Up to 5.17 all these lists are allocated at mount, for as many memory cgroups as
+have ever existed at the same time (memcg_nr_cache_ids); since 5.18 a list is allocated with the
+first object of a memory cgroup on a file system.
 
-Bytes are what the allocator uses: slots of slab caches, pages, vmalloc areas. Lists of no memory
-cgroup are waste, and so are those of one that are empty.
+Bytes are what the allocator uses: slots of slab caches, pages, vmalloc areas. Waste is: lists of
+ids that no online memory cgroup uses, and empty lists.
 
-The projection is what the same mounts and memory cgroups cost at each stage of the series that
-went into 5.18. Up to 5.17 it takes the cgroups that have something on a list now as those that
-would have one: a lower bound. Since 5.18 it takes the ids in use now for all there have ever been,
-which makes what the arrays would have cost a lower bound.
+The projection is the cost of the same mounts and memory cgroups at each stage of the series that
+was merged in 5.18. Up to 5.17 it assumes that only memory cgroups with items need lists: a lower
+bound. Since 5.18 it estimates memcg_nr_cache_ids from the ids in use now: the cost of the arrays is
+a lower bound.
 """,
     examples=(
         ("kcensus list-lru vmcore -s vmlinux", "the list_lrus of a dump"),
         (
             "kcensus list-lru --what-if nodes=2,memcgs=10000,mounts=10000",
-            "the model of a machine that one does not have",
+            "the model of a hypothetical machine",
         ),
         (
             "kcensus list-lru vmcore --before kmalloc-32=2816",
-            "how much of that cache's growth since then the lists explain",
+            "how much of the growth of that cache the lists explain",
         ),
     ),
     params=(
@@ -44,13 +47,13 @@ which makes what the arrays would have cost a lower bound.
             "what_if",
             str,
             None,
-            "Print the model for nodes=N,memcgs=N,mounts=N[,ids=N][,pairs=N] instead.",
+            "Evaluate only the model, for nodes=N,memcgs=N,mounts=N[,ids=N][,pairs=N].",
         ),
         Param(
             "before",
             str,
             None,
-            "Slots (num_objs) that slab caches had earlier, as CACHE=N,…, for a check.",
+            "Earlier slots (num_objs) of slab caches as CACHE=N,…: check what explains the growth.",
         ),
     ),
     modules=("xfs", "nfsv4", "gfs2", "nfsd"),

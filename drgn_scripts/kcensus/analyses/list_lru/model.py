@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What per-memcg lists cost at each stage of the series that went into 5.18: arithmetic alone.
+"""A model of what per-memcg lists cost at each stage of the series that was merged in v5.18.
 
-The published case (four nodes, 24,574 ids, 952 super blocks) and the published test of the series
-(10,000 memory cgroups and as many mounts on two nodes) come out of it; tests hold it to both.
+It is tested against the published case (four nodes, 24,574 ids, 952 super blocks) and the published
+test of the series (10,000 memory cgroups and as many mounts on two nodes).
 """
 
 from __future__ import annotations
@@ -13,87 +13,95 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kcensus.analyses import ParamError
 from kcensus.engine.chase import Lanes
 from kcensus.engine.memory import Words
 from kcensus.kernel.memcg.ids import MAX_IDS
 from kcensus.kernel.mm.allocator import Allocator
 
-_FEWEST_IDS = 4
+_MIN_IDS = 4
+"""MEMCG_CACHES_MIN_SIZE."""
+_MAX_NUMBER = 10**9
 LIST_LRU_ONE = 24
-"""Bytes of a ``list_lru_one`` up to 6.12: a list_head and a counter. 6.13 added a lock."""
+"""Bytes of a ``list_lru_one``: a list_head and a counter. (Linux kernel commit fb56fdf8b9a2
+("mm/list_lru: split the lock to per-cgroup scope") (in v6.13) added a lock.)"""
 LIST_LRU_NODE = 64
 """Bytes of a ``list_lru_node``: a cache line of x86."""
 HEADER = 16
-"""Bytes of the ``rcu_head`` before the arrays (since 4.16 or 4.17) and in a ``list_lru_memcg``."""
+"""Bytes of the ``rcu_head`` in a ``list_lru_memcg``, since Linux kernel commit 0c7c1bed7e13 ("mm:
+make counting of list_lru_one::nr_items lockless") (in v4.17)."""
 XA_NODE = 584
-"""Bytes of a slot of ``radix_tree_node``."""
+"""Bytes of a slot of the cache ``radix_tree_node``."""
 LRUS_PER_MOUNT = 2
 """A super block has one list_lru for dentries and one for inodes."""
 
 
 def nr_cache_ids(memcgs: int) -> int:
-    """``memcg_nr_cache_ids`` after that many memory cgroups have existed at the same time.
+    """Return ``memcg_nr_cache_ids`` after ``memcgs`` memory cgroups have existed at the same time.
 
-    An id that does not fit makes it twice the id plus two (up to 5.17); it never shrinks.
+    An id that does not fit raises it to 2 x (id + 1); it never shrinks. (mm/memcontrol.c,
+    memcg_alloc_cache_id(), up to v5.17)
     """
     ids = 0
     while ids < min(memcgs, MAX_IDS):
-        ids = min(max(2 * (ids + 1), _FEWEST_IDS), MAX_IDS)
+        ids = min(max(2 * (ids + 1), _MIN_IDS), MAX_IDS)
     return ids
 
 
 def memcgs_at_once(ids: int) -> int:
-    """How many memory cgroups must have existed at the same time for ``memcg_nr_cache_ids`` to be
-    ``ids``, at least: the inverse of :func:`nr_cache_ids`.
+    """Return how many memory cgroups, at least, have existed at the same time.
 
-    The lowest free id is taken, so the id that made it grow was the highest of as many.
+    This is the inverse of :func:`nr_cache_ids`: ids are allocated lowest first, so the id that
+    raised ``memcg_nr_cache_ids`` to ``ids`` was the highest of as many.
     """
-    if ids == _FEWEST_IDS:
+    if ids == _MIN_IDS:
         return 1
-    # At the limit it does not double: what is next below the limit did not suffice.
+    # At the limit it does not double: the next smaller value did not suffice.
     return nr_cache_ids(MAX_IDS // 2 + 1) + 1 if ids == MAX_IDS else ids // 2
 
 
 def formula(nodes: int, ids: int, lrus: int, slot: int = 32) -> int:
-    """Bytes by the published formula: a kmalloc-32 object for each node, id and list_lru."""
+    """Return the published estimate: a kmalloc-32 object for each node, id and list_lru."""
     return nodes * ids * slot * lrus
 
 
 def xa_nodes(lane: Lanes, index: Words, bits: int = 6) -> int:
-    """How many ``xa_node`` some XArrays have.
+    """Return how many ``xa_node`` some XArrays have.
 
-    :param lane: which XArray each index belongs to
-    :param index: the indexes in use; of one array, 0 alone needs no node
-    :param bits: of an index per level
+    :param lane: which XArray each index belongs to, shape (indexes,)
+    :param index: the indexes in use, shape (indexes,); index 0 alone needs no node
+    :param bits: bits of an index per level
     """
     if not len(lane):
         return 0
-    lanes, at = np.unique(lane, return_inverse=True)
-    top = np.zeros(len(lanes), np.uint64)
-    np.maximum.at(top, at, index)
+    lanes, array = np.unique(lane, return_inverse=True)
+    highest = np.zeros(len(lanes), np.uint64)
+    np.maximum.at(highest, array, index)
     count, level = 0, 0
-    while True:
-        # A level exists if the highest index does not fit into those below it.
-        tall = top >> np.uint64(level * bits) > 0
-        if not tall.any():
-            return count
-        rows = tall[at]
+    # An array has a level if its highest index does not fit into those below.
+    while (rows := (highest >> np.uint64(level * bits) > 0)[array]).any():
         slot = index[rows] >> np.uint64((level + 1) * bits)
-        count += len(np.unique((at[rows].astype(np.uint64) << np.uint64(32)) | slot))
+        count += len(np.unique((array[rows].astype(np.uint64) << np.uint64(32)) | slot))
         level += 1
+    return count
 
 
 class Stage(enum.Enum):
-    """How the lists of memory cgroups are kept."""
+    """How per-memcg lists are allocated; patches are those of the series, by number."""
 
     ARRAYS = "arrays per node"
-    """4.0 to 5.17: for each node an array of pointers, and a list behind each."""
+    """An array of ``list_lru_one`` pointers per node, with a list for every id. Since Linux kernel
+    commit 60d3fd32a7a9 ("list_lru: introduce per-memcg lists") (in v4.0)."""
     PER_MEMCG = "arrays per memcg"
-    """Patch 7 of the series: one array for all nodes; behind each pointer the lists of all."""
+    """One array; each pointer leads to the lists of all nodes. Since Linux kernel commit
+    6a6b7b77cc0f ("mm: list_lru: transpose the array of per-node per-memcg lru lists") (in v5.18),
+    patch 7."""
     ON_DEMAND = "on demand"
-    """Patch 70: the lists come with the first object that a cgroup puts on them."""
+    """The lists are allocated with the first object of a memory cgroup. Since Linux kernel commit
+    5abc1e37afa0 ("mm: list_lru: allocate list_lru_one only when needed") (in v5.18), patch 70."""
     XARRAY = "xarray"
-    """Patch 72, and so 5.18: an XArray in place of the array."""
+    """An XArray instead of the array. Since Linux kernel commit bbca91cca9a9 ("mm: list_lru:
+    replace linear array with xarray") (in v5.18), patch 72."""
 
 
 PATCH = {
@@ -103,45 +111,47 @@ PATCH = {
 }
 """Identifiers in the patch catalogue."""
 ADDS = {
-    Stage.ARRAYS: "as it was up to 5.17",
+    Stage.ARRAYS: "up to 5.17",
     Stage.PER_MEMCG: "patch 7",
     Stage.ON_DEMAND: "patch 70",
     Stage.XARRAY: "patch 72; 5.18",
 }
+"""Where each stage is found."""
 
 
 @dataclass(frozen=True)
 class Population:
-    """All that the cost depends on."""
+    """What the cost depends on."""
 
     nodes: int
-    """NUMA nodes that can be."""
+    """Possible NUMA nodes."""
     ids: int
     """``memcg_nr_cache_ids``"""
     lrus: int
-    """list_lrus that know memory cgroups."""
+    """list_lrus with per-memcg lists."""
     pairs: int = 0
-    """A list_lru and a memory cgroup that has ever put something on it."""
+    """Pairs of a list_lru and a memory cgroup that has ever had an object on it."""
     xa_nodes: int = 0
-    """For those pairs."""
+    """Nodes of the XArrays that hold these pairs."""
     others: int = 0
-    """list_lrus that know no memory cgroups."""
+    """list_lrus without per-memcg lists."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes of one stage."""
+    """Cost of one stage, bytes."""
 
     stage: Stage
     node_arrays: int
-    """``list_lru.node``, which is the same at all stages."""
+    """``list_lru.node``: the same at all stages."""
     pointers: int
     """Arrays of pointers, or the nodes of XArrays."""
     lists: int
+    """``list_lru_one``, or ``list_lru_memcg`` with the lists of all nodes."""
 
     @property
     def total(self) -> int:
-        """Bytes altogether."""
+        """Sum of all parts."""
         return self.node_arrays + self.pointers + self.lists
 
 
@@ -153,10 +163,11 @@ def cost(
     node_bytes: int = LIST_LRU_NODE,
     xa_node_bytes: int = XA_NODE,
 ) -> Cost:
-    """What a stage costs.
+    """Return the cost of a stage.
 
+    :param allocator: how the kernel rounds sizes up
     :param node_bytes: size of a ``list_lru_node``
-    :param xa_node_bytes: what an ``xa_node`` takes
+    :param xa_node_bytes: slot size of an ``xa_node``
     """
     array = allocator.size(HEADER + 8 * of.ids)
     every_node = LIST_LRU_ONE * of.nodes
@@ -177,18 +188,18 @@ def cost(
 
 
 LEFT_OUT = (
-    "the super blocks, memory cgroups and whatever else a mount or a cgroup takes",
+    "super blocks, memory cgroups, and other memory of a mount or a cgroup",
     "list_lrus other than those of super blocks, and shrinker maps",
-    "free slots and tails of slabs, and what CPUs keep for themselves",
-    "that kvmalloc() may resort to vmalloc(), which takes whole pages and no power of two of them",
-    "lists of cgroups that used a mount, once they come on demand (pairs=N adds N of them)",
+    "free slots and tails of slabs, and free objects on per-CPU lists",
+    "kvmalloc() that falls back to vmalloc(): whole pages, not 2^order pages",
+    "lists on demand of cgroups that use a mount, without pairs=N",
 )
-"""What :func:`what_if` leaves out of its figures."""
+"""What :func:`what_if` leaves out."""
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The model of a machine that one does not have."""
+    """The model of a hypothetical machine."""
 
     population: Population
     memcgs: int
@@ -196,28 +207,28 @@ class WhatIf:
     costs: tuple[Cost, ...]
     """In the order of :class:`Stage`."""
     formula: int
-    """Bytes by the published formula."""
+    """The published estimate, bytes."""
 
 
 def what_if(text: str, allocator: Allocator | None = None) -> WhatIf:
-    """Cost of a machine described as ``nodes=2,memcgs=10000,mounts=10000``.
+    """Return the cost on a machine described as ``nodes=2,memcgs=10000,mounts=10000``.
 
-    Further keys: ``ids`` (memcg_nr_cache_ids, by default what ``memcgs`` make it) and ``pairs``
-    (mounts that a memory cgroup uses, summed over all cgroups; by default 0).
+    Further keys: ``ids`` (memcg_nr_cache_ids, by default what follows from ``memcgs``) and
+    ``pairs`` (mounts that a memory cgroup uses, summed over all memory cgroups; by default 0).
 
-    :raises ValueError: the description is none; the message says why
+    :raises ParamError: the description is invalid
     """
     given = _numbers(text, ("nodes", "memcgs", "mounts", "ids", "pairs"))
     missing = [key for key in ("nodes", "mounts") if key not in given]
     if "memcgs" not in given and "ids" not in given:
         missing.append("memcgs")
     if missing:
-        raise ValueError(f"{missing[0]}=NUMBER is missing in {text!r}")
+        raise ParamError(f"--what-if: {missing[0]}=N is missing in {text!r}")
     memcgs = given["memcgs"] if "memcgs" in given else memcgs_at_once(given["ids"])
     ids = given["ids"] if "ids" in given else nr_cache_ids(memcgs)
     lrus, pairs = given["mounts"] * LRUS_PER_MOUNT, given.get("pairs", 0) * LRUS_PER_MOUNT
     if pairs > lrus * memcgs:
-        raise ValueError(f"pairs={given['pairs']}: no more than memcgs times mounts can be in use")
+        raise ParamError(f"--what-if: pairs={given['pairs']} is more than memcgs times mounts")
     population = Population(given["nodes"], ids, lrus, pairs, _spread(pairs, lrus, memcgs))
     allocator = allocator or Allocator()
     costs = tuple(cost(stage, population, allocator) for stage in Stage)
@@ -227,7 +238,7 @@ def what_if(text: str, allocator: Allocator | None = None) -> WhatIf:
 
 
 def _spread(pairs: int, lrus: int, memcgs: int) -> int:
-    """Nodes of XArrays if ``pairs`` spread evenly over them, and each's over all ids."""
+    """Return the nodes of XArrays if pairs are spread evenly over them and over all ids."""
     if not pairs:
         return 0
     used = min(pairs, lrus)
@@ -236,19 +247,16 @@ def _spread(pairs: int, lrus: int, memcgs: int) -> int:
 
 
 def _numbers(text: str, keys: Sequence[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for part in text.split(","):
         key, equals, number = (piece.strip() for piece in part.partition("="))
         if key not in keys or not equals:
-            raise ValueError(
-                f"{part.strip()!r} is none of {', '.join(f'{each}=N' for each in keys)}"
+            choices = ", ".join(f"{each}=N" for each in keys)
+            raise ParamError(f"--what-if: unknown part {part.strip()!r} (choose from {choices})")
+        bound = MAX_IDS if key in ("ids", "memcgs") else _MAX_NUMBER
+        if not number.isdecimal() or not 1 <= int(number) <= bound:
+            raise ParamError(
+                f"--what-if: {part.strip()!r}: {number!r} is not an integer from 1 to {bound:,}"
             )
-        if not number.isdecimal() or not int(number) or int(number) > _MOST:
-            raise ValueError(f"{part.strip()!r}: N is a number from 1 to {_MOST:,}")
-        found[key] = int(number)
-    if found.get("ids", 0) > MAX_IDS or found.get("memcgs", 0) > MAX_IDS:
-        raise ValueError(f"there are no more than {MAX_IDS:,} ids of memory cgroups")
-    return found
-
-
-_MOST = 10**9
+        numbers[key] = int(number)
+    return numbers

@@ -1,266 +1,341 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tables of a census of list_lrus."""
+"""Tables of the census of list_lrus."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.list_lru.census import ListLruCensus
-from kcensus.analyses.list_lru.model import ADDS, PATCH, Cost, Stage
+from kcensus.analyses.list_lru.figures import Figures
+from kcensus.analyses.list_lru.model import ADDS, PATCH, Cost
+from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.kernel.mm.footprint import Counts
 from kcensus.kernel.mm.list_lru import DENTRY, INODE, KINDS
 from kcensus.results import Unit
-from kcensus.results.tables import Column, Show, Table
+from kcensus.results.tables import Column, Show, Table, TableSpec
 
 NO_MEMCG = "(no online memory cgroup)"
-"""Slots of ids that nobody has, and items on lists that know no memory cgroups."""
-_TEXT, _BYTES, _COUNT = Unit.TEXT, Unit.BYTES, Unit.COUNT
+"""Row of slots whose id is not in use, and of items on list_lrus without per-memcg lists."""
+
+_OWNER = Column(
+    Unit.TEXT, "owner", Show.ALWAYS, "File system type, or variable or member that is the list_lru."
+)
+_KIND = Column(Unit.TEXT, "of", Show.ALWAYS, "What is on the lists: dentry, inode or other.")
+_MOUNT = Column(Unit.TEXT, "mounted on", Show.ALWAYS, "A mount point of the super block.")
+_ITEMS = Column(Unit.COUNT, "items", Show.ALWAYS, "Items on all lists, per memcg or not.")
+_DENTRIES = Column(Unit.COUNT, "unused dentries", help="Dentries on the LRU.")
+_INODES = Column(Unit.COUNT, "unused inodes", help="Inodes on the LRU.")
+_SLOTS = Column(
+    Unit.COUNT,
+    "slots",
+    help="Per-memcg lists; up to 5.17 one per id and node, 5.18+ one per memcg.",
+)
+_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "All structures, as the allocator rounds them.")
+_NODE_ARRAYS = Column(Unit.BYTES, "node arrays", Show.DATA, "Array of list_lru_node of a list_lru.")
+_LISTS = Column(Unit.BYTES, "lists", Show.DATA, "list_lru_one (up to 5.17) or list_lru_memcg.")
+_MAPS = Column(Unit.BYTES, "shrinker maps", Show.DATA, "Bitmaps of shrinkers (shrinker_info).")
+_WASTE = {
+    "bytes": _BYTES,
+    "dead_bytes": Column(
+        Unit.BYTES, "unused ids", Show.ALWAYS, "Lists of ids that no online memory cgroup uses."
+    ),
+    "empty_bytes": Column(Unit.BYTES, "empty", help="Empty lists of online memory cgroups."),
+}
+_STATES = {
+    "slots": _SLOTS,
+    "dead_slots": Column(
+        Unit.COUNT, "unused ids", Show.DATA, "Slots of ids that no online memory cgroup uses."
+    ),
+    "empty_slots": Column(
+        Unit.COUNT, "empty slots", Show.DATA, "Empty slots of online memory cgroups."
+    ),
+}
+
+OWNERS = TableSpec(
+    "owners",
+    "Owners of list_lrus",
+    {
+        "owner": _OWNER,
+        "kind": _KIND,
+        "lrus": Column(Unit.COUNT, "list_lrus", help="list_lrus of this owner and kind."),
+        "items": _ITEMS,
+        **_STATES,
+        **_WASTE,
+    },
+    "All list_lrus of one owner and kind.",
+    ("bytes", "owner", "kind"),
+)
+
+SUPER_BLOCKS = TableSpec(
+    "super_blocks",
+    "Super blocks",
+    {
+        "type": Column(Unit.TEXT, "type", Show.ALWAYS, "File system type."),
+        "id": Column(Unit.TEXT, "id", help="super_block.s_id: the device, as a rule."),
+        "mount": _MOUNT,
+        "state": Column(Unit.TEXT, "state", Show.DATA, "Whether and how it is mounted."),
+        "dentries": _DENTRIES,
+        "inodes": _INODES,
+        **_STATES,
+        **_WASTE,
+        "address": Column(Unit.ADDRESS, "super_block", Show.DATA, "struct super_block pointer."),
+    },
+    "A super block; its list_lrus of dentries and inodes, and those of XFS, together.",
+    ("bytes", "type", "id", "mount", "address"),
+)
+
+LRUS = TableSpec(
+    "lrus",
+    "list_lrus",
+    {
+        "owner": _OWNER,
+        "kind": _KIND,
+        "id": Column(Unit.TEXT, "super block", help="super_block.s_id; empty for others."),
+        "mount": _MOUNT,
+        "memcg_aware": Column(
+            Unit.NONE, "memcg-aware", Show.DATA, "Whether it has per-memcg lists."
+        ),
+        "nodes": Column(Unit.COUNT, "nodes", Show.DATA, "Elements of the array of list_lru_node."),
+        "items": _ITEMS,
+        "root_items": Column(
+            Unit.COUNT, "root items", Show.DATA, "Items on the list_lru_node's own lists."
+        ),
+        "memcg_items": Column(Unit.COUNT, "memcg items", Show.DATA, "Items on per-memcg lists."),
+        **_STATES,
+        "node_array_bytes": _NODE_ARRAYS,
+        "pointer_bytes": Column(
+            Unit.BYTES, "pointer arrays", Show.DATA, "Arrays of pointers to lists (up to 5.17)."
+        ),
+        "xa_nodes": Column(Unit.COUNT, "xa_nodes", Show.DATA, "Nodes of the XArray (5.18+)."),
+        "xa_node_bytes": Column(Unit.BYTES, "xa_node bytes", Show.DATA, "Slots of these nodes."),
+        "list_bytes": _LISTS,
+        **_WASTE,
+        "address": Column(Unit.ADDRESS, "list_lru", Show.DATA, "struct list_lru pointer."),
+    },
+    "A list_lru.",
+    ("bytes", "owner", "id", "kind", "mount", "address"),
+)
+
+MEMCGS = TableSpec(
+    "memcgs",
+    "Memory cgroups",
+    {
+        "memcg": Column(Unit.TEXT, "memory cgroup", Show.ALWAYS, "Path of the memory cgroup."),
+        "state": Column(
+            Unit.TEXT, "state", Show.ALWAYS, "online; offline (dying): removed but still pinned."
+        ),
+        "id": Column(Unit.NONE, "id", Show.DATA, "kmemcg_id; -1 without one."),
+        "newer": Column(
+            Unit.COUNT,
+            "created since",
+            Show.DATA,
+            "Controller states (css) created after this one, of any controller and cgroup.",
+        ),
+        "dentries": _DENTRIES,
+        "inodes": _INODES,
+        "other_items": Column(Unit.COUNT, "other items", help="Items of other list_lrus."),
+        "slots": _SLOTS,
+        "list_bytes": _LISTS,
+        "shrinker_map_bytes": _MAPS,
+        "bytes": Column(Unit.BYTES, "bytes", Show.ALWAYS, "Lists and shrinker maps."),
+    },
+    f"A memory cgroup; {NO_MEMCG} has unused ids, and items that are not on per-memcg lists.",
+    ("bytes", "memcg", "state", "newer", "id"),
+)
+
+STRUCTURES = TableSpec(
+    "structures",
+    "Structures",
+    {
+        "kind": Column(Unit.TEXT, "structure", Show.ALWAYS, "Kind of structure."),
+        "place": Column(
+            Unit.TEXT, "allocated from", Show.ALWAYS, "Slab cache, or pages, vmalloc or unknown."
+        ),
+        "objects": Column(Unit.COUNT, "allocations", Show.ALWAYS, "Allocations of this kind."),
+        "bytes": _BYTES,
+        "active": Column(Unit.COUNT, "objects of cache", help="Allocated objects of the cache."),
+        "share": Column(Unit.RATIO, "share of cache", help="Share of these objects."),
+    },
+    "Structures of one kind that were allocated from one slab cache or from pages.",
+    ("bytes", "kind", "place"),
+)
+
+PROJECTION = TableSpec(
+    "projection",
+    "Projection",
+    {
+        "stage": Column(Unit.TEXT, "stage", Show.ALWAYS, "How per-memcg lists are allocated."),
+        "source": Column(
+            Unit.TEXT, "source", Show.ALWAYS, "measured, or the patch that leads to this stage."
+        ),
+        "patch": Column(Unit.TEXT, "patch", Show.DATA, "Identifier in the patch catalogue."),
+        "node_array_bytes": _NODE_ARRAYS,
+        "pointer_bytes": Column(
+            Unit.BYTES, "pointers", help="Arrays of pointers, or nodes of XArrays."
+        ),
+        "list_bytes": Column(Unit.BYTES, "lists", help=_LISTS.help),
+        "shrinker_map_bytes": Column(Unit.BYTES, "shrinker maps", help=_MAPS.help),
+        "bytes": _BYTES,
+        "saved_bytes": Column(
+            Unit.BYTES, "saved", Show.ALWAYS, "Less than at the stage in the row above."
+        ),
+    },
+    "A stage of the patch series that was merged in 5.18, with the same mounts and memory cgroups.",
+)
+
+LEFT_OUT_TABLE = TableSpec(
+    "left_out",
+    "Not in the model",
+    {"what": Column(Unit.TEXT, "what", Show.ALWAYS, "What a real machine has as well.")},
+    "Memory that the model of --what-if does not include.",
+)
+
+TABLES = (OWNERS, SUPER_BLOCKS, LRUS, MEMCGS, STRUCTURES, PROJECTION, LEFT_OUT_TABLE)
 
 
-def lru_table(census: ListLruCensus) -> Table:
-    """Every list_lru with its owner, largest first."""
-    lrus, slots, blocks = census.lrus, census.slots, census.blocks
-    block = lrus.superblock.tolist()
-
-    def of_block(texts: Sequence[str]) -> list[str]:
-        return [texts[row] if row >= 0 else "" for row in block]
-
-    root = lrus.root_items.sum(axis=1)
-    table = Table.of(
-        "List_lrus",
-        {
-            "owner": (lrus.owner, Column(_TEXT, "owner", Show.ALWAYS)),
-            "kind": ([KINDS[kind] for kind in lrus.kind], Column(_TEXT, "of", Show.ALWAYS)),
-            "id": (of_block(blocks.id), Column(_TEXT, "super block")),
-            "mount": (of_block(blocks.mount), Column(_TEXT, "mounted on", Show.ALWAYS)),
-            "memcg_aware": (lrus.aware, Column(Unit.NONE, "per memcg", Show.DATA)),
-            "nodes": (np.full(len(lrus), lrus.items.shape[1]), Column(_COUNT, "nodes", Show.DATA)),
-            "items": (census.items, Column(_COUNT, "items", Show.ALWAYS)),
-            "root_items": (root, Column(_COUNT, "of the root", Show.DATA)),
-            "memcg_items": (slots.memcg_items, Column(_COUNT, "of memory cgroups", Show.DATA)),
-            **_slots(slots.slots, slots.dead, slots.empty),
-            "node_array_bytes": (census.node_bytes, Column(_BYTES, "node array", Show.DATA)),
-            "pointer_bytes": (census.pointer_bytes, Column(_BYTES, "pointer arrays", Show.DATA)),
-            "xa_nodes": (slots.xa_nodes, Column(_COUNT, "xa_nodes", Show.DATA)),
-            "xa_node_bytes": (slots.xa_node_bytes, Column(_BYTES, "in xa_nodes", Show.DATA)),
-            "list_bytes": (slots.bytes, Column(_BYTES, "lists", Show.DATA)),
-            **_waste(census.bytes, slots.dead_bytes, slots.empty_bytes),
-            "address": (lrus.address, Column(Unit.ADDRESS, "list_lru", Show.DATA)),
-        },
-    )
-    return table.largest_first("bytes", "owner", "id", "kind", "mount", "address")
-
-
-def _slots(slots: Any, dead: Any, empty: Any) -> dict[str, tuple[Any, Column]]:
+def tables(figures: Figures) -> dict[str, Table]:
+    """Return all tables of a census by name."""
+    lrus = _lrus(figures)
     return {
-        "slots": (slots, Column(_COUNT, "slots")),
-        "dead_slots": (dead, Column(_COUNT, "of no memcg", Show.DATA)),
-        "empty_slots": (empty, Column(_COUNT, "empty", Show.DATA)),
+        "owners": OWNERS.of(lrus.groupby(["owner", "kind"], as_index=False).sum(numeric_only=True)),
+        "super_blocks": SUPER_BLOCKS.of(_super_blocks(figures, lrus)),
+        "lrus": LRUS.of(lrus),
+        "memcgs": MEMCGS.of(_memcgs(figures)),
+        "structures": STRUCTURES.of(_structures(figures)),
+        "projection": projection(
+            figures.costs.values(), measured=figures.measured, shrinker_bytes=figures.map_bytes
+        ),
     }
 
 
-def _waste(total: Any, dead: Any, empty: Any) -> dict[str, tuple[Any, Column]]:
-    return {
-        "bytes": (total, Column(_BYTES, "bytes", Show.ALWAYS)),
-        "dead_bytes": (dead, Column(_BYTES, "for no memcg", Show.ALWAYS)),
-        "empty_bytes": (empty, Column(_BYTES, "empty")),
-    }
+def projection(
+    costs: Iterable[Cost], *, measured: Cost | None = None, shrinker_bytes: int = 0
+) -> Table:
+    """Return the stages of the series, in order, with the cost of each.
 
-
-def superblock_table(census: ListLruCensus) -> Table:
-    """What the list_lrus of each super block take together."""
-    lrus, slots, blocks = census.lrus, census.slots, census.blocks
-    rows, count = lrus.superblock, len(blocks)
-    known = rows >= 0
-
-    def total(values: Counts, mask: Any = None) -> Counts:
-        chosen = known if mask is None else known & mask
-        return np.bincount(rows[chosen], values[chosen], count).astype(np.int64)
-
-    items = census.items
-    table = Table.of(
-        "Super blocks",
+    :param measured: cost at the stage of this kernel, for the first row
+    :param shrinker_bytes: bytes of shrinker maps, which are the same at all stages
+    """
+    rows = [(cost.stage.value, ADDS[cost.stage], PATCH.get(cost.stage, ""), cost) for cost in costs]
+    first = 0
+    if measured is not None:
+        rows.insert(0, (f"now: {measured.stage.value}", "measured", "", measured))
+        first = 1
+    stage, source, patch, columns = zip(*rows, strict=True)
+    total = np.array([cost.total + shrinker_bytes for cost in columns], np.int64)
+    saved = np.zeros_like(total)
+    saved[first + 1 :] = total[first:-1] - total[first + 1 :]
+    return PROJECTION.of(
         {
-            "type": (blocks.type, Column(_TEXT, "type", Show.ALWAYS)),
-            "id": (blocks.id, Column(_TEXT, "id")),
-            "mount": (blocks.mount, Column(_TEXT, "mounted on", Show.ALWAYS)),
-            "state": ([state.value for state in blocks.state], Column(_TEXT, "state", Show.DATA)),
-            "dentries": (
-                total(items, lrus.kind == KINDS.index(DENTRY)),
-                Column(_COUNT, "unused dentries"),
-            ),
-            "inodes": (
-                total(items, lrus.kind == KINDS.index(INODE)),
-                Column(_COUNT, "unused inodes"),
-            ),
-            **_slots(total(slots.slots), total(slots.dead), total(slots.empty)),
-            **_waste(total(census.bytes), total(slots.dead_bytes), total(slots.empty_bytes)),
-            "address": (blocks.address, Column(Unit.ADDRESS, "super_block", Show.DATA)),
-        },
+            "stage": stage,
+            "source": source,
+            "patch": patch,
+            "node_array_bytes": [cost.node_arrays for cost in columns],
+            "pointer_bytes": [cost.pointers for cost in columns],
+            "list_bytes": [cost.lists for cost in columns],
+            "shrinker_map_bytes": [shrinker_bytes] * len(rows),
+            "bytes": total,
+            "saved_bytes": saved,
+        }
     )
-    return table.largest_first("bytes", "type", "id", "mount", "address")
 
 
-def owner_table(census: ListLruCensus) -> Table:
-    """The same by file system type or other owner."""
-    lrus, slots = census.lrus, census.slots
-    frame = pd.DataFrame(
+def _lrus(figures: Figures) -> pd.DataFrame:
+    lrus, slots, blocks = figures.lrus, figures.slots, figures.blocks
+
+    def of_block(texts: list[str]) -> list[str]:
+        return [texts[row] if row >= 0 else "" for row in lrus.super_block.tolist()]
+
+    return pd.DataFrame(
         {
             "owner": pd.Series(lrus.owner, dtype=object),
             "kind": pd.Series([KINDS[kind] for kind in lrus.kind], dtype=object),
+            "id": pd.Series(of_block(blocks.id), dtype=object),
+            "mount": pd.Series(of_block(blocks.mount), dtype=object),
+            "super_block": lrus.super_block,
             "lrus": np.ones(len(lrus), np.int64),
-            "items": census.items,
-            "slots": slots.slots,
-            "dead_slots": slots.dead,
-            "empty_slots": slots.empty,
-            "bytes": census.bytes,
-            "dead_bytes": slots.dead_bytes,
-            "empty_bytes": slots.empty_bytes,
+            "memcg_aware": lrus.aware,
+            "nodes": np.full(len(lrus), lrus.items.shape[1]),
+            "items": figures.items,
+            "root_items": lrus.root_items.sum(axis=1),
+            "memcg_items": slots.items,
+            "slots": slots.slots.sum(axis=1),
+            "dead_slots": slots.slots[:, UNUSED],
+            "empty_slots": slots.slots[:, EMPTY],
+            "node_array_bytes": figures.node_bytes,
+            "pointer_bytes": figures.pointer_bytes,
+            "xa_nodes": slots.xa_nodes,
+            "xa_node_bytes": slots.xa_node_bytes,
+            "list_bytes": slots.bytes.sum(axis=1),
+            "bytes": figures.bytes,
+            "dead_bytes": slots.bytes[:, UNUSED],
+            "empty_bytes": slots.bytes[:, EMPTY],
+            "address": lrus.address,
         }
     )
-    sums = frame.groupby(["owner", "kind"], as_index=False, sort=True).sum()
-    table = Table.of(
-        "Owners of list_lrus",
-        {
-            "owner": (sums["owner"], Column(_TEXT, "owner", Show.ALWAYS)),
-            "kind": (sums["kind"], Column(_TEXT, "of", Show.ALWAYS)),
-            "lrus": (sums["lrus"], Column(_COUNT, "list_lrus")),
-            "items": (sums["items"], Column(_COUNT, "items", Show.ALWAYS)),
-            **_slots(sums["slots"], sums["dead_slots"], sums["empty_slots"]),
-            **_waste(sums["bytes"], sums["dead_bytes"], sums["empty_bytes"]),
-        },
+
+
+def _super_blocks(figures: Figures, lrus: pd.DataFrame) -> pd.DataFrame:
+    blocks = figures.blocks
+    lrus = lrus.assign(
+        dentries=lrus["items"] * (lrus["kind"] == DENTRY),
+        inodes=lrus["items"] * (lrus["kind"] == INODE),
     )
-    return table.largest_first("bytes", "owner", "kind")
+    sums = lrus.groupby("super_block")[["dentries", "inodes", *_STATES, *_WASTE]].sum()
+    return sums.reindex(range(len(blocks)), fill_value=0).assign(
+        type=blocks.type,
+        id=blocks.id,
+        mount=blocks.mount,
+        state=[state.value for state in blocks.state],
+        address=blocks.address,
+    )
 
 
-def memcg_table(census: ListLruCensus, serials: int | None) -> Table:
-    """What each memory cgroup has on the lists, and what they keep for it.
-
-    :param serials: the number that the next cgroup's state will get; None if unknown
-    """
-    groups, ids, slots, lrus = census.groups, census.ids, census.slots, census.lrus
+def _memcgs(figures: Figures) -> dict[str, Any]:
+    groups, slots, lrus = figures.groups, figures.slots, figures.lrus
     count = len(groups)
-    at = np.where(ids.row >= 0, ids.row, count)
+    row_of_id = np.where(figures.ids.row >= 0, figures.ids.row, count)
 
     def by_group(values: Counts) -> Counts:
-        return np.bincount(at, values, count + 1).astype(np.int64)
+        return np.bincount(row_of_id, values, count + 1).astype(np.int64)
 
     items = np.stack([by_group(values) for values in slots.items_by_id])
-    root = lrus.root_items.sum(axis=1)
-    # What knows memory cgroups has the root's items there, if there is a root.
-    for row, mask in ((0, lrus.aware), (count, ~lrus.aware)):
-        for kind in range(len(KINDS)):
-            items[kind, row] += root[mask & (lrus.kind == kind)].sum()
-    since = np.zeros(count, np.int64)
-    if serials is not None and groups.serial.any():
-        since = serials - 1 - groups.serial.astype(np.int64)
-    states = [
-        "online" if alive else "being removed" if online else "offline"
-        for alive, online in zip(groups.alive.tolist(), groups.online.tolist(), strict=True)
-    ]
-    table = Table.of(
-        "Memory cgroups",
-        {
-            "memcg": ([*groups.path, NO_MEMCG], Column(_TEXT, "memory cgroup", Show.ALWAYS)),
-            "state": ([*states, "none"], Column(_TEXT, "state", Show.ALWAYS)),
-            "id": (
-                [*np.where(groups.online, groups.kmemcg_id, -1).tolist(), -1],
-                Column(Unit.NONE, "id", Show.DATA),
-            ),
-            "newer": (
-                [*since.tolist(), 0],
-                Column(_COUNT, "controller states of cgroups created since", Show.DATA),
-            ),
-            "dentries": (items[0], Column(_COUNT, "unused dentries")),
-            "inodes": (items[1], Column(_COUNT, "unused inodes")),
-            "other_items": (items[2], Column(_COUNT, "other items")),
-            "slots": (by_group(slots.slots_by_id.sum(axis=0)), Column(_COUNT, "slots")),
-            "list_bytes": (by_group(slots.bytes_by_id), Column(_BYTES, "lists", Show.DATA)),
-            "shrinker_map_bytes": (
-                [*census.shrinker_maps.bytes.tolist(), 0],
-                Column(_BYTES, "shrinker maps", Show.DATA),
-            ),
-        },
-    )
-    frame = table.frame
-    frame["bytes"] = frame["list_bytes"] + frame["shrinker_map_bytes"]
-    table.columns = {**table.columns, "bytes": Column(_BYTES, "bytes", Show.ALWAYS)}
-    return table.largest_first("bytes", "memcg", "state", "newer", "id")
+    # A list_lru with per-memcg lists has the root's items on its own lists.
+    row = np.where(lrus.aware, 0, count)
+    np.add.at(items, (lrus.kind, row), lrus.root_items.sum(axis=1))
+    newer = np.zeros(count + 1, np.int64)
+    if figures.next_serial is not None and groups.serial.any():
+        newer[:-1] = figures.next_serial - 1 - groups.serial.astype(np.int64)
+    lists = by_group(slots.bytes_by_id)
+    maps = np.append(figures.shrinker_maps.bytes, 0)
+    return {
+        "memcg": [*groups.path, NO_MEMCG],
+        "state": [*np.where(groups.online, "online", "offline").tolist(), "none"],
+        "id": np.append(np.where(groups.has_id, groups.kmemcg_id, -1), -1),
+        "newer": newer,
+        "dentries": items[0],
+        "inodes": items[1],
+        "other_items": items[2],
+        "slots": by_group(slots.slots_by_id),
+        "list_bytes": lists,
+        "shrinker_map_bytes": maps,
+        "bytes": lists + maps,
+    }
 
 
-def structure_table(census: ListLruCensus) -> Table:
-    """What the allocator has for each kind of structure, and how much of its caches that is."""
-    rows = []
-    for kind, tally in census.tallies.items():
-        for place in sorted(tally.objects):
-            active = int(census.use.active[place]) if place >= 0 else 0
-            rows.append(
-                (
-                    kind,
-                    census.footprint.place(place),
-                    tally.objects[place],
-                    tally.bytes[place],
-                    active,
-                    tally.objects[place] / active if active else float("nan"),
-                )
-            )
-    columns = [[row[at] for row in rows] for at in range(6)]
-    table = Table.of(
-        "Structures",
-        {
-            "kind": (columns[0], Column(_TEXT, "structures", Show.ALWAYS)),
-            "place": (columns[1], Column(_TEXT, "allocated from", Show.ALWAYS)),
-            "objects": (np.array(columns[2], np.int64), Column(_COUNT, "allocations", Show.ALWAYS)),
-            "bytes": (np.array(columns[3], np.int64), Column(_BYTES, "bytes", Show.ALWAYS)),
-            "active": (np.array(columns[4], np.int64), Column(_COUNT, "objects of the cache")),
-            "share": (columns[5], Column(Unit.RATIO, "of these objects")),
-        },
-    )
-    return table.largest_first("bytes", "kind", "place")
-
-
-def projection_table(
-    costs: Mapping[Stage, Cost],
-    *,
-    now: tuple[Stage, Cost] | None = None,
-    shrinker_bytes: int = 0,
-) -> Table:
-    """The stages of the series, in order, with what the lists cost at each.
-
-    :param now: the stage that a kernel is at and its measured cost, which comes first
-    :param shrinker_bytes: shrinker maps, which are the same at all stages
-    """
-    rows = [(f"now: {now[0].value}", "measured", "", now[1])] if now else []
-    rows += [
-        (stage.value, ADDS[stage], PATCH.get(stage, ""), found) for stage, found in costs.items()
-    ]
-    total = [row[3].total + shrinker_bytes for row in rows]
-    # From the stage before; the first row of the model has none.
-    start = len(rows) - len(costs)
-    saved = [0] * len(rows)
-    for at in range(start + 1, len(rows)):
-        saved[at] = total[at - 1] - total[at]
-    return Table.of(
-        "Projection",
-        {
-            "stage": ([row[0] for row in rows], Column(_TEXT, "stage", Show.ALWAYS)),
-            "source": ([row[1] for row in rows], Column(_TEXT, "source", Show.ALWAYS)),
-            "patch": ([row[2] for row in rows], Column(_TEXT, "patch", Show.DATA)),
-            "node_array_bytes": (
-                [row[3].node_arrays for row in rows],
-                Column(_BYTES, "node arrays", Show.DATA),
-            ),
-            "pointer_bytes": ([row[3].pointers for row in rows], Column(_BYTES, "pointers")),
-            "list_bytes": ([row[3].lists for row in rows], Column(_BYTES, "lists")),
-            "shrinker_map_bytes": (
-                [shrinker_bytes] * len(rows),
-                Column(_BYTES, "shrinker maps"),
-            ),
-            "bytes": (total, Column(_BYTES, "bytes", Show.ALWAYS)),
-            "saved_bytes": (saved, Column(_BYTES, "less than above", Show.ALWAYS)),
-        },
+def _structures(figures: Figures) -> pd.DataFrame:
+    tally = figures.tally
+    rows = pd.DataFrame([*tally.objects], columns=["kind", "number"])
+    objects = np.array([*tally.objects.values()], np.int64)
+    in_cache = rows["number"] >= 0
+    active = np.where(in_cache, figures.use.active[np.where(in_cache, rows["number"], 0)], 0)
+    return rows.assign(
+        place=[figures.footprint.place(number) for number in rows["number"]],
+        objects=objects,
+        bytes=[tally.bytes[key] for key in tally.objects],
+        active=active,
+        share=objects / np.where(active, active, np.nan),
     )

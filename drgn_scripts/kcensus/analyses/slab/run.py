@@ -33,7 +33,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
     active = int(figures.active_bytes.sum())
     old, packed = figures.old_controller_bytes, figures.packed_bytes
     is_reclaimable = figures.reclaimable
-    online = int(figures.groups.alive.sum())
+    online = int(figures.groups.online.sum())
     vectors = int(figures.census.vector_bytes.sum() + figures.census.vector_bytes_inside.sum())
     size, count, share = Unit.BYTES, Unit.COUNT, Unit.RATIO
     return {

@@ -263,7 +263,7 @@ def _memcgs(figures: Figures) -> pd.DataFrame:
     charged = pd.DataFrame(
         {
             "memcg": [UNKNOWN_MEMCG, *figures.groups.path],
-            "state": ["unknown", *np.where(figures.groups.alive, "online", "offline")],
+            "state": ["unknown", *np.where(figures.groups.online, "online", "offline")],
             "objects": np.bincount(row, objects, count).astype(np.int64),
             "bytes": np.bincount(row, size, count).astype(np.int64),
         }

@@ -18,9 +18,14 @@ from kcensus.kernel.memcg.memcgs import Memcgs
 MAX_IDS = 65535
 """MEM_CGROUP_ID_MAX: memcg_nr_cache_ids grows no further."""
 REGISTRIES = (
-    "mem_cgroup_private_ids",  # 7.0
-    "mem_cgroup_ids",  # 6.12
-    "mem_cgroup_idr",  # 5.18, for these ids; other ids since 4.7
+    # Since Linux kernel commit e77786b4682e ("memcg: introduce private id API for in-kernel users")
+    # (in v7.0).
+    "mem_cgroup_private_ids",
+    # Since Linux kernel commit 07222371912c ("memcg: replace memcg ID idr with xarray") (in v6.12).
+    "mem_cgroup_ids",
+    # Since Linux kernel commit 73f576c04b94 ("mm: memcontrol: fix cgroup creation failure after
+    # many small jobs") (in v4.7).
+    "mem_cgroup_idr",
 )
 _BITMAP_WORDS = 16
 """An ``ida_bitmap`` has 1024 bits."""
@@ -28,64 +33,66 @@ _BITMAP_WORDS = 16
 
 @dataclass(frozen=True)
 class MemcgIds:
-    """Ids of memory cgroups."""
+    """Ids by which list_lrus know memory cgroups."""
 
     row: npt.NDArray[np.int64]
-    """By id: the row of the memory cgroup that is online and has it, -1 for none."""
+    """Row of the memory cgroup that has each id, or -1; shape (ids,)."""
     cache_ids: int | None
-    """``memcg_nr_cache_ids``; None since 5.18."""
+    """``memcg_nr_cache_ids``; None where the kernel has none (5.18 and later)."""
     ours: int
-    """How many memory cgroups should be registered, from the walk of the cgroup tree."""
+    """Memory cgroups that should be registered, from the walk of the cgroup tree."""
     registered: int | None
-    """How many the kernel has registered; None where its registry cannot be read."""
+    """Memory cgroups in the kernel's registry; None where it cannot be read."""
     registry: str
     """Name of the kernel's variable."""
     offline: int = 0
-    """How many of those are offline: their swapped pages keep the id."""
+    """Registered memory cgroups that are offline: their swapped pages keep the id."""
     damaged: int = 0
     faults: Faults = field(default_factory=Faults)
 
     @property
-    def live(self) -> Mask:
-        """By id: whether an online memory cgroup has it."""
-        live: Mask = self.row >= 0
-        return live
+    def in_use(self) -> Mask:
+        """Whether a memory cgroup has each id; shape (ids,)."""
+        mask: Mask = self.row >= 0
+        return mask
 
     @property
     def highest(self) -> int:
-        """The highest id that an online memory cgroup has; -1 if none has one."""
-        return int(np.flatnonzero(self.live).max(initial=-1))
+        """The highest id in use; -1 if none is."""
+        return int(np.flatnonzero(self.in_use).max(initial=-1))
 
 
 def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
-    """The ids by which list_lrus know memory cgroups.
+    """Return the ids by which list_lrus know memory cgroups.
 
-    :param has_xarray: the list_lrus have XArrays, whose index is the id that swap uses as well
-        (f9c69d6346bc, 5.18); before, ids have a registry of their own
+    Since Linux kernel commit f9c69d6346bc ("mm: memcontrol: reuse memory cgroup ID for kmem ID")
+    (in v5.18), these are the ids that swap uses as well; before, they have a registry of their own.
+
+    :param has_xarray: whether the list_lrus have XArrays (5.18 and later)
     """
-    own = groups.online & (groups.kmemcg_id >= 0)
+    own = groups.has_id & (groups.kmemcg_id >= 0) & (groups.kmemcg_id <= MAX_IDS)
     rows = np.flatnonzero(own)
     if has_xarray:
         return _registered(memory, groups, rows)
     faults = Faults()
+    count = 0
     try:
-        said = int(memory.prog["memcg_nr_cache_ids"])
+        count = int(memory.prog["memcg_nr_cache_ids"])
     except LookupError:
-        said = 0
+        pass
     except drgn.FaultError as error:
         faults.note(error)
-        said = 0
-    count = min(max(said, 0), MAX_IDS)
-    row = np.full(count, -1)
-    rows = rows[groups.kmemcg_id[rows] < len(row)]
+    size = min(max(count, 0), MAX_IDS)
+    row = np.full(size, -1)
+    rows = rows[groups.kmemcg_id[rows] < size]
     row[groups.kmemcg_id[rows]] = rows
     registered = _ida_count(memory, "memcg_cache_ida", faults)
-    ours = int((row >= 0).sum())
-    damaged = int(count != said)
-    return MemcgIds(row, count, ours, registered, "memcg_cache_ida", damaged=damaged, faults=faults)
+    ours, damaged = int((row >= 0).sum()), int(count != size)
+    return MemcgIds(row, size, ours, registered, "memcg_cache_ida", damaged=damaged, faults=faults)
 
 
 def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> MemcgIds:
+    """Return ids from the kernel's registry, or from ``rows`` of memory cgroups without one."""
     row = np.full(MAX_IDS + 1, -1)
     faults = Faults()
     for name in REGISTRIES:
@@ -97,19 +104,25 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
         except (LookupError, AttributeError, drgn.FaultError):
             continue
         index, pointer = _entries(walk, head)
-        known = groups.rows(pointer)
-        found = known >= 0
-        online = np.zeros(len(known), np.bool_)
-        online[found] = groups.online[known[found]]
-        # The number of one that is offline may be another's by now, so the registry has the word.
-        fits = online & (index <= MAX_IDS)
-        row[index[fits].astype(np.int64)] = known[fits]
-        # The root has a number, too, but its list is not in the XArray.
+        group = groups.rows(pointer)
+        has_id = group >= 0
+        has_id[has_id] = groups.has_id[group[has_id]]
+        # kmemcg_id of an offline memory cgroup may belong to another one by now; the registry
+        # decides.
+        valid = has_id & (index <= MAX_IDS)
+        row[index[valid].astype(np.int64)] = group[valid]
+        # The root has an id, but its lists are not in the XArray.
         row[row == 0] = -1
-        damaged = walk.damage.unreadable + walk.damage.torn
-        offline = int((found & ~online).sum())
-        ours = int(groups.online.sum())
-        return MemcgIds(row, None, ours, len(index), name, offline, damaged, faults)
+        return MemcgIds(
+            row,
+            None,
+            ours=int(groups.has_id.sum()),
+            registered=len(index),
+            registry=name,
+            offline=int(((group >= 0) & ~has_id).sum()),
+            damaged=walk.damage.unreadable + walk.damage.torn,
+            faults=faults,
+        )
     row[groups.kmemcg_id[rows]] = rows
     return MemcgIds(row, None, len(rows), None, "", faults=faults)
 
@@ -122,7 +135,11 @@ def _entries(walk: XArrayWalk, head: Words) -> tuple[Words, Words]:
 
 
 def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
-    """How many ids an IDA has given out; None where it is not made of an XArray (before 4.20)."""
+    """Return how many ids an IDA has allocated; None where it cannot be read.
+
+    Since Linux kernel commit f32f004cddf8 ("ida: Convert to XArray") (in v4.20), an IDA is an
+    XArray of bitmaps; the radix tree before is not read.
+    """
     try:
         array = memory.prog[name].xa
         walk = XArrayWalk(memory, faults)
@@ -130,11 +147,11 @@ def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
     except (LookupError, AttributeError, drgn.FaultError):
         return None
     _, entry = _entries(walk, head)
-    # A value has the bits of the lowest ids in itself.
-    value = (entry & np.uint64(1)).astype(np.bool_)
+    # The bits of the lowest ids are stored in the entry itself, as a value.
+    is_value = (entry & np.uint64(1)).astype(np.bool_)
     word = word_dtype(memory.prog)
-    words, readable = gather_arrays(memory, entry[~value], _BITMAP_WORDS, word, faults)
+    words, readable = gather_arrays(memory, entry[~is_value], _BITMAP_WORDS, word, faults)
     if not readable.all() or walk.damage.unreadable or walk.damage.torn:
         return None
-    bits = np.concatenate([entry[value] >> np.uint64(1), words.ravel().astype(np.uint64)])
+    bits = np.concatenate([entry[is_value] >> np.uint64(1), words.ravel().astype(np.uint64)])
     return int(np.unpackbits(bits.view(np.uint8)).sum())

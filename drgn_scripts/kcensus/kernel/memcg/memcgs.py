@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Memory cgroups: all that exist, dying ones included, with their paths."""
+"""Memory cgroups: all that exist, offline (dying) ones included, with their paths."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
@@ -16,72 +16,76 @@ from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
 
-_MAX = 1 << 22
-"""No machine has that many memory cgroups: a longer list is damage."""
-_DEEPEST = 1024
-"""Nor are they nested that deeply."""
+_MAX_MEMCGS = 1 << 22
+"""More than any machine has: a longer list is damaged."""
+_MAX_DEPTH = 1024
 
 
 @dataclass(frozen=True)
 class Memcgs:
-    """Memory cgroups as columns, parents before children; the root is the first."""
+    """Memory cgroups as columns, shape (memcgs,); parents before children, the root first."""
 
     address: Words
-    """Of the ``struct mem_cgroup``."""
+    """``struct mem_cgroup`` pointers."""
     parent: npt.NDArray[np.int64]
     """Row of the parent, -1 for the root."""
     path: list[str]
-    """Within the cgroup hierarchy, valid Unicode but not safe to print: bytes that are no UTF-8
-    stand as ``\\xff``."""
-    alive: Mask
-    """Online and not being removed; the others are dying, or dead and pinned."""
+    """Within the cgroup hierarchy: valid Unicode (other bytes are written ``\\xff``), not safe to
+    print."""
+    online: Mask
+    """CSS_ONLINE and not CSS_DYING; the others are offline (dying)."""
+    has_id: Mask
+    """CSS_ONLINE: :attr:`kmemcg_id` is its own. An rmdir that is still running sets CSS_DYING
+    first, so a memory cgroup can be offline here and still have its id."""
+    kmemcg_id: npt.NDArray[np.int64]
+    """Index in the per-memcg lists of every list_lru; -1 for the root, and without
+    CONFIG_MEMCG_KMEM. Meaningless unless :attr:`has_id`: before Linux kernel commit 642688681133
+    ("mm: memcontrol: remove kmemcg_id reparenting") (in v5.16), a memory cgroup that goes offline
+    takes over its parent's id; since then another one may have the id."""
+    serial: Words
+    """``cgroup_subsys_state.serial_nr``, ascending in order of creation over the states of all
+    controllers; zeros if unknown."""
     damaged: int = 0
     """Lists of children that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
-    online: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
-    """Not offline yet: being removed, or in use. Offline ones have lost their id."""
-    kmemcg_id: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    """Index in the per-memcg lists of every list_lru; -1 for the root, and where there is none.
-    Up to 5.15 a cgroup takes over its parent's when it goes offline (642688681133, 5.16, ended
-    that), so only those of cgroups that are online mean anything."""
-    serial: Words = field(default_factory=lambda: np.empty(0, np.uint64))
-    """Ascending in order of creation, over the states of all controllers; zeros if unknown."""
 
     def __len__(self) -> int:
         return len(self.address)
 
     def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
-        """Rows of ``struct mem_cgroup`` pointers, -1 for unknown ones."""
+        """Return the row of each ``struct mem_cgroup`` pointer, or -1."""
         if not len(self):
             return np.full(len(addresses), -1)
         order = np.argsort(self.address)
-        at = np.searchsorted(self.address[order], addresses)
-        at[at == len(order)] = 0
-        found = order[at]
-        rows: npt.NDArray[np.int64] = np.where(self.address[found] == addresses, found, -1)
-        return rows
+        place = np.searchsorted(self.address[order], addresses)
+        place[place == len(order)] = 0
+        row = order[place]
+        return np.where(self.address[row] == addresses, row, -1)
 
 
 @once
 def memcgs(kernel: Kernel) -> Memcgs:
-    """All memory cgroups of the kernel; none without CONFIG_MEMCG or with it disabled at boot.
+    """Return all memory cgroups; none without CONFIG_MEMCG or with it disabled at boot.
 
     A ``cgroup_subsys_state`` stays on its parent's list of children until it is *released*, so
-    this walk finds those that were removed long ago and are kept by what is charged to them. The
-    registries of ids forget them when they go offline. (4.4 and later; the kernels of RHEL 7 take
-    it off the list at rmdir.)
+    this walk finds those that were removed long ago and are pinned by what is charged to them. The
+    registries of ids drop them when they go offline. (Kernels before 4.4, and those of RHEL 7,
+    take it off the list at rmdir.)
     """
-    prog, memory = kernel.prog, kernel.memory
     try:
-        root = prog["root_mem_cgroup"]
+        root = kernel.prog["root_mem_cgroup"]
     except KeyError:
-        root = None
-    none = Memcgs(np.empty(0, np.uint64), np.empty(0, np.int64), [], np.empty(0, np.bool_))
+        return _none(damaged=0)
     try:
-        return _Walk(memory, root).all() if root is not None and root else none
+        return _Walk(kernel.memory, root).all() if root else _none(damaged=0)
     except (LookupError, drgn.FaultError):
-        # Whose objects they are is then not known, but how many there are still is.
-        return replace(none, damaged=1)
+        # Objects can then not be attributed to memory cgroups, but still be counted.
+        return _none(damaged=1)
+
+
+def _none(damaged: int) -> Memcgs:
+    words, rows, mask = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_)
+    return Memcgs(words, rows, [], mask, mask, rows, words, damaged)
 
 
 class _Walk:
@@ -99,7 +103,8 @@ class _Walk:
             {"flags": "flags", "cgroup": "cgroup", "next": "children.next"},
             {"serial": "serial_nr"},
         )
-        # CONFIG_MEMCG_KMEM until 6.10, CONFIG_MEMCG since.
+        # Since Linux kernel commit 3a3b7fec3974 ("mm: remove CONFIG_MEMCG_KMEM") (in v6.11), every
+        # kernel with CONFIG_MEMCG has kmemcg_id.
         self.id = layout(prog, memcg, {}, {"id": "kmemcg_id"})
         self.link = layout(prog, "struct list_head", ["next"])
         self.kn = layout(prog, "struct cgroup", ["kn"])
@@ -107,7 +112,9 @@ class _Walk:
         self.online = np.uint32(prog.constant("CSS_ONLINE").value_())
         try:
             self.dying = np.uint32(prog.constant("CSS_DYING").value_())
-        except LookupError:  # since 4.12
+        except LookupError:
+            # CSS_DYING was added in Linux kernel commit 33c35aa48178 ("cgroup: Prevent kill_css()
+            # from being called more than once") (in v4.12).
             self.dying = np.uint32(0)
         self.faults = Faults()
 
@@ -119,8 +126,8 @@ class _Walk:
         flags, serials = [], []
         seen = np.empty(0, np.uint64)
         first = damaged = 0
-        for _ in range(_DEEPEST):
-            if not len(level) or len(seen) > _MAX:
+        for _ in range(_MAX_DEPTH):
+            if not len(level) or len(seen) > _MAX_MEMCGS:
                 break
             states = gather(self.memory, level, self.state, self.faults)
             # The last node of a torn list is whatever its last pointer points at.
@@ -135,7 +142,7 @@ class _Walk:
             serials.append(state.get("serial", np.zeros(len(level), np.uint64)))
             seen = np.union1d(seen, level)
             lanes, below, torn = self._children(level, state["next"])
-            # A torn list may lead back into the tree; nobody is to be counted twice.
+            # A torn list may lead back into the tree: count each memory cgroup once.
             fresh = np.zeros(len(below), np.bool_)
             fresh[np.unique(below, return_index=True)[1]] = True
             fresh &= ~np.isin(below, seen)
@@ -145,17 +152,17 @@ class _Walk:
             level = below[fresh][order]
         damaged += len(level)
         address, state_flags = np.concatenate(levels) - self.css, np.concatenate(flags)
-        online = (state_flags & self.online) != 0
+        has_id = (state_flags & self.online) != 0
         return Memcgs(
-            address,
-            np.concatenate(parents),
-            paths,
-            online & ((state_flags & self.dying) == 0),
-            damaged,
-            self.faults,
-            online,
-            self._ids(address),
-            np.concatenate(serials),
+            address=address,
+            parent=np.concatenate(parents),
+            path=paths,
+            online=has_id & ((state_flags & self.dying) == 0),
+            has_id=has_id,
+            kmemcg_id=self._ids(address),
+            serial=np.concatenate(serials),
+            damaged=damaged,
+            faults=self.faults,
         )
 
     def _ids(self, address: Words) -> npt.NDArray[np.int64]:
@@ -165,13 +172,13 @@ class _Walk:
         return np.where(read.readable, read["id"].astype(np.int64), -1)
 
     def _children(self, level: Words, first: Words) -> tuple[Lanes, Words, Lanes]:
-        """The children of one level: rows of their parents, their css, and torn lists' rows."""
+        """Return the children of one level: parents' rows, css, and the rows of torn lists."""
         damage = Damage()
         walk = list(
             chase(
                 first,
                 pointer_step(self.memory, self.link, "next", self.faults),
-                limit=_MAX,
+                limit=_MAX_MEMCGS,
                 damage=damage,
                 ends=level + self.children,
             )

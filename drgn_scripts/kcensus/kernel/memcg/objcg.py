@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which memory cgroup a slab object is charged to.
+"""Which memory cgroup each slab object is charged to.
 
-Since 5.9 each slab has a vector with one ``obj_cgroup`` pointer per object; before, each memory
-cgroup had its own child caches. The vector moved and changed its shape five times.
+Since Linux kernel commit 286e04b8ed7a ("mm: memcg/slab: allocate obj_cgroups for non-root slab
+pages") (in v5.9), each slab has a vector with one ``obj_cgroup`` pointer per object; before, each
+memory cgroup had its own child caches.
 """
 
 from __future__ import annotations
@@ -19,13 +20,20 @@ from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.slabs import SlabMap, Slabs
 
 VECTOR_MEMBERS = {
-    # 286e04b8ed7a (5.9): page.obj_cgroups; 87944e2992bd (5.11): page.memcg_data;
-    # 21c690a349ba (6.10): slab.obj_exts.
+    # page.obj_cgroups since v5.9, as above.
+    # Since Linux kernel commit 87944e2992bd ("mm: Introduce page memcg flags") (in v5.11), it is
+    # page.memcg_data, later slab.memcg_data.
+    # Since Linux kernel commit 21c690a349ba ("mm: introduce slabobj_ext to support slab object
+    # extensions") (in v6.10), it is slab.obj_exts.
     "vector": ("obj_exts", "memcg_data", "obj_cgroups"),
-    # 7a8e71bc619d (7.0): elements lie this far apart.
+    # The distance of two elements, since Linux kernel commit 7a8e71bc619d ("mm/slab: use stride to
+    # access slabobj_ext") (in v7.0).
     "stride": ("stride",),
-    # 7.3: two flags tell what the vector is for and where it lies.
+    # Since Linux kernel commit b5bc35ace2c5 ("mm/slab: replace slab.stride with
+    # obj_exts_in_object") (in v7.3), a flag says where the elements are.
     "in_object": ("obj_exts_in_object",),
+    # Since Linux kernel commit 7def2e8549e5 ("mm/slab: add cache_ and slab_needs_objcg() helpers")
+    # (in v7.3), a flag says whether they hold obj_cgroups.
     "needs_objcg": ("obj_exts_needs_objcg",),
 }
 """Members of a slab that :class:`OwnerVectors` needs; pass them to :class:`SlabMap`."""
@@ -38,14 +46,14 @@ class Owners:
     slab: npt.NDArray[np.int64]
     """Row of the slab."""
     slot: npt.NDArray[np.int64]
-    """Number of the object in its slab."""
+    """Index of the object in its slab."""
     objcg: Words
     """``struct obj_cgroup`` pointers, never 0."""
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Where the vectors of some slabs lie, one row per slab that has one."""
+    """Vectors of some slabs, one row per slab that has one."""
 
     slab: npt.NDArray[np.int64]
     address: Words
@@ -54,9 +62,9 @@ class Vectors:
 
 
 class OwnerVectors:
-    """Reads the vectors of a kernel, whatever their shape.
+    """Reader of the vectors of a kernel, in any of their layouts.
 
-    :raises LookupError: the kernel has no such vectors (before 5.9, or without CONFIG_MEMCG)
+    :raises LookupError: the kernel has no such vectors (before v5.9, or without CONFIG_MEMCG)
     """
 
     def __init__(self, slab_map: SlabMap) -> None:
@@ -64,57 +72,60 @@ class OwnerVectors:
         self.slab_map = slab_map
         prog = slab_map.prog
         if "vector" not in slab_map.layout:
-            raise LookupError("this kernel keeps no vector of obj_cgroups per slab")
+            raise LookupError("struct slab has no vector of obj_cgroups")
         member = slab_map.layout.fields["vector"].path
         self.mask = np.uint64(_flags_mask(prog, member))
         self.tagged = member != "obj_exts"
         self.owner = layout(prog, "struct obj_cgroup", ["memcg"])
         self.element, self.offset = 8, 0
-        """Bytes of an element, and where in it the objcg stands."""
+        """Bytes of an element, and offset of the objcg in it."""
         if member == "obj_exts":
             ext = prog.type("struct slabobj_ext")
-            # 7.3 made the struct a union of the two things it can be.
+            # Since Linux kernel commit f901ed647994 ("mm/slab: change struct slabobj_ext to a
+            # union") (in v7.3), the member is _objcg.
             try:
                 members = layout(prog, ext, {"objcg": ("objcg", "_objcg")})
             except LayoutError:
-                raise LookupError("this kernel's slabobj_ext has no objcg") from None
+                raise LookupError("struct slabobj_ext has no objcg") from None
             self.element, self.offset = drgn.sizeof(ext), members.fields["objcg"].offset
         self.needs_objcg = "needs_objcg" in slab_map.layout
         if self.needs_objcg:
-            # Since 7.3 an object has one such element, or two: its tag stands beside.
+            # Since v7.3, as above: with allocation profiling an object has a second element, for
+            # its codetag.
             self.element *= 1 + _codetag_enabled(prog)
 
     def find(self, slabs: Slabs) -> Vectors:
-        """Where the vectors of slabs lie."""
+        """Return the vectors of slabs."""
         word = slabs.extra["vector"]
         pointer = word & ~self.mask
-        found: Mask = np.asarray(pointer != 0)
+        has_vector: Mask = np.asarray(pointer != 0)
         if self.tagged:
-            # The word can also be a mem_cgroup's address; bit 0 tells the two apart.
-            found = found & ((word & np.uint64(1)) != 0)
+            # The word can also be a mem_cgroup pointer, which has bit 0 clear.
+            has_vector = has_vector & ((word & np.uint64(1)) != 0)
         stride = np.full(len(slabs), self.element)
         if self.needs_objcg:
-            needs = slabs.extra["needs_objcg"] != 0
-            found = found & needs
+            has_vector = has_vector & (slabs.extra["needs_objcg"] != 0)
             slot = self.slab_map.column("slot_size").astype(np.int64)[slabs.cache]
             stride = np.where(slabs.extra["in_object"] != 0, slot, self.element)
         elif "stride" in slabs.extra:
             stride = slabs.extra["stride"].astype(np.int64)
-        rows = np.flatnonzero(found)
+        rows = np.flatnonzero(has_vector)
         return Vectors(rows, pointer[rows], stride[rows])
 
     def read(self, slabs: Slabs, vectors: Vectors, faults: Faults) -> tuple[Owners, int]:
-        """The owners of all charged objects.
+        """Return the owners of all charged objects.
 
-        An element is cleared when its object is freed, so free objects have none.
+        The kernel clears the element of an object that is freed.
 
+        :param vectors: of these slabs, as returned by :meth:`find`
+        :param faults: counts unreadable pages
         :return: the owners, and how many vectors could not be read
         """
         rows: list[npt.NDArray[np.int64]] = []
         slots: list[npt.NDArray[np.int64]] = []
         owners: list[Words] = []
         unreadable = 0
-        # Slabs with equally shaped vectors are read together: there are few shapes.
+        # Vectors of the same length and stride are read together: there are few such shapes.
         shapes = slabs.objects[vectors.slab].astype(np.int64) << 32 | vectors.stride
         word = self.slab_map.word.fields["word"].dtype
         for shape in np.unique(shapes).tolist():
@@ -138,20 +149,20 @@ class OwnerVectors:
         if not rows:
             none = np.empty(0, np.int64)
             return Owners(none, none, np.empty(0, np.uint64)), unreadable
-        found = Owners(np.concatenate(rows), np.concatenate(slots), np.concatenate(owners))
-        return found, unreadable
+        columns = np.concatenate(rows), np.concatenate(slots), np.concatenate(owners)
+        return Owners(*columns), unreadable
 
     def memcg(self, objcgs: Words, faults: Faults) -> Words:
-        """The ``struct mem_cgroup`` that each ``obj_cgroup`` belongs to now.
+        """Return the ``struct mem_cgroup`` pointer of each ``obj_cgroup``, 0 if unreadable.
 
-        When a cgroup goes offline its objcg is handed to its parent, so this is never a dead one
-        for long. 0 where it cannot be read.
+        A memory cgroup that goes offline hands its objcgs to its parent, so this is rarely an
+        offline one.
         """
         return gather(self.memory, objcgs, self.owner, faults)["memcg"]
 
 
 def _flags_mask(prog: drgn.Program, member: str) -> int:
-    """Low bits of the vector's word that are no address."""
+    """Return the low bits of the vector's word that are not part of the address."""
     if member == "obj_cgroups":
         return 1
     if member == "memcg_data":
@@ -160,7 +171,11 @@ def _flags_mask(prog: drgn.Program, member: str) -> int:
 
 
 def _codetag_enabled(prog: drgn.Program) -> bool:
-    """Whether memory allocation profiling puts a tag beside each objcg."""
+    """Return whether memory allocation profiling gives each object a codetag as well.
+
+    The key is that of Linux kernel commit 580258a19284 ("mm/slab: introduce
+    slab_obj_ext_has_codetag()") (in v7.3).
+    """
     try:
         return int(prog["slab_obj_ext_has_codetag_key"].key.enabled.counter) > 0
     except (KeyError, AttributeError):

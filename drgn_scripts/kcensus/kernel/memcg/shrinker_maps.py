@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Bitmaps by which memory cgroups know which shrinkers have something to do for them.
+"""Bitmaps that say which shrinkers have objects of which memory cgroup.
 
-They grow with memory cgroups times shrinkers, of which each mount has one.
+Their size grows with memory cgroups times shrinkers, and each super block has a shrinker.
 """
 
 from __future__ import annotations
@@ -18,46 +18,43 @@ from kcensus.engine.memory import Memory, Words
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 
-_BITS = 64
-_DEFERRED = 8
-_MOST_UNITS = 1 << 12
-"""Of 64 shrinkers each: more than any machine has mounts."""
+SHRINKER_MAPS = "shrinker maps"
+"""Their kind in a :class:`Tally`."""
+_UNIT_SHRINKERS = 64
+_DEFERRED_BYTES = 8
+_MAX_UNITS = 1 << 12
 
 
 @dataclass(frozen=True)
 class ShrinkerMaps:
-    """What the maps take."""
+    """What the maps occupy."""
 
     bytes: Counts
-    """By row of the memory cgroup."""
+    """Shape (memcgs,)."""
     shrinkers: int | None
-    """``shrinker_nr_max``: how many shrinkers a map has room for."""
+    """``shrinker_nr_max``: how many shrinkers a map has room for; None if unknown."""
     unreadable: int = 0
 
 
 def shrinker_maps(
     memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally
 ) -> ShrinkerMaps:
-    """The maps of all memory cgroups, dying ones included; nothing before 4.19.
+    """Return what the maps of all memory cgroups occupy, offline ones included.
 
-    :param tally: takes note of what the allocator has for them
+    The maps came with Linux kernel commit 0a4465d34028 ("mm, memcg: assign memcg-aware shrinkers
+    bitmap to memcg") (in v4.19); without them, all is zero.
+
+    :param tally: the allocations are added to it
     """
     prog = memory.prog
     size = np.zeros(len(groups), np.int64)
-    try:
-        shrinkers: int | None = int(prog["shrinker_nr_max"])
-    except LookupError:
-        shrinkers = None
-    except drgn.FaultError as error:
-        footprint.faults.note(error)
-        shrinkers = None
-    if shrinkers is not None and not 0 <= shrinkers <= _MOST_UNITS * _BITS:
-        shrinkers = None
+    shrinkers = _shrinkers(footprint, prog)
     try:
         pernode = layout(
             prog,
             "struct mem_cgroup_per_node",
-            # 5.13 made the map (4.19) part of a shrinker_info.
+            # Since Linux kernel commit e4262c4f51d6 ("mm: memcontrol: rename shrinker_map to
+            # shrinker_info") (in v5.13), the map is part of a struct shrinker_info.
             {"map": ("shrinker_info", "shrinker_map")},
         )
         nodeinfo = drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo")
@@ -67,26 +64,39 @@ def shrinker_maps(
     steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + np.uint64(nodeinfo)
     places = (groups.address[:, None] + steps[None, :]).ravel()
     owners = np.repeat(np.arange(len(groups)), nodes)
-    pointers, ok = gather_words(memory, places, word_dtype(prog), footprint.faults)
+    pointers, readable = gather_words(memory, places, word_dtype(prog), footprint.faults)
     maps = gather(memory, pointers, pernode, footprint.faults)
-    unreadable = int((~ok).sum() + (ok & (pointers != 0) & ~maps.readable).sum())
-    there = maps["map"] != 0
-    address, owners = maps["map"][there], owners[there]
-    bits = -(-(shrinkers or 0) // _BITS)
-    info = "struct shrinker_info"
+    unreadable = int((~readable).sum() + (readable & (pointers != 0) & ~maps.readable).sum())
+    has_map = maps["map"] != 0
+    address, owners = maps["map"][has_map], owners[has_map]
+    units = -(-(shrinkers or 0) // _UNIT_SHRINKERS)
     if pernode.fields["map"].path == "shrinker_map":
-        asked = drgn.sizeof(prog.type("struct memcg_shrinker_map")) + 8 * bits
-    elif prog.type(info).has_member("unit"):
-        # 6.7 parts them, so that they need not be copied to grow.
-        asked = drgn.offsetof(prog.type(info), "unit") + 8 * bits
-        unreadable += _units(memory, address, owners, size, footprint, tally)
+        asked = drgn.sizeof(prog.type("struct memcg_shrinker_map")) + 8 * units
     else:
-        asked = drgn.sizeof(prog.type(info)) + _BITS * _DEFERRED * bits + 8 * bits
-    np.add.at(size, owners, footprint.sizes(address, asked, tally))
+        info = prog.type("struct shrinker_info")
+        # Since Linux kernel commit 307bececcd12 ("mm: shrinker: add a secondary array for
+        # shrinker_info::{map, nr_deferred}") (in v6.7), it has an array of pointers to units.
+        if info.has_member("unit"):
+            asked = drgn.offsetof(info, "unit") + 8 * units
+            unreadable += _add_units(memory, address, owners, size, footprint, tally)
+        else:
+            asked = drgn.sizeof(info) + (_UNIT_SHRINKERS * _DEFERRED_BYTES + 8) * units
+    np.add.at(size, owners, footprint.sizes(address, asked, SHRINKER_MAPS, tally))
     return ShrinkerMaps(size, shrinkers, unreadable)
 
 
-def _units(
+def _shrinkers(footprint: Footprint, prog: drgn.Program) -> int | None:
+    try:
+        shrinkers = int(prog["shrinker_nr_max"])
+    except LookupError:
+        return None
+    except drgn.FaultError as error:
+        footprint.faults.note(error)
+        return None
+    return shrinkers if 0 <= shrinkers <= _MAX_UNITS * _UNIT_SHRINKERS else None
+
+
+def _add_units(
     memory: Memory,
     address: Words,
     owners: Counts,
@@ -94,21 +104,23 @@ def _units(
     footprint: Footprint,
     tally: Tally,
 ) -> int:
-    """Add to ``size`` what the parts of maps take; how many could not be read."""
-    type_ = memory.prog.type("struct shrinker_info")
-    read = gather(memory, address, layout(memory.prog, type_, ["map_nr_max"]), footprint.faults)
-    counts = -(-read["map_nr_max"].astype(np.int64) // _BITS)
-    sane = (counts >= 0) & (counts <= _MOST_UNITS)
-    lost = int((~read.readable | ~sane).sum())
+    """Add what the units occupy to ``size``; return how many maps could not be read."""
+    info = memory.prog.type("struct shrinker_info")
+    read = gather(memory, address, layout(memory.prog, info, ["map_nr_max"]), footprint.faults)
+    counts = -(-read["map_nr_max"].astype(np.int64) // _UNIT_SHRINKERS)
+    valid = (counts >= 0) & (counts <= _MAX_UNITS)
+    unreadable = int((~read.readable | ~valid).sum())
     word = word_dtype(memory.prog)
     asked = drgn.sizeof(memory.prog.type("struct shrinker_info_unit"))
-    first = np.uint64(drgn.offsetof(type_, "unit"))
-    # All maps are of the same size, but for those that are being replaced.
-    for count in np.unique(counts[sane]).tolist():
-        rows = np.flatnonzero(sane & (counts == count))
-        units, ok = gather_arrays(memory, address[rows] + first, count, word, footprint.faults)
-        lost += int((~ok).sum())
-        there = units != 0
-        owner = np.repeat(owners[rows], count)[there.ravel()]
-        np.add.at(size, owner, footprint.sizes(units[there], asked, tally))
-    return lost
+    first = np.uint64(drgn.offsetof(info, "unit"))
+    # All maps have the same size, except those that are being replaced.
+    for count in np.unique(counts[valid]).tolist():
+        rows = np.flatnonzero(valid & (counts == count))
+        units, readable = gather_arrays(
+            memory, address[rows] + first, count, word, footprint.faults
+        )
+        unreadable += int((~readable).sum())
+        row, column = np.nonzero(units)
+        sizes = footprint.sizes(units[row, column], asked, SHRINKER_MAPS, tally)
+        np.add.at(size, owners[rows][row], sizes)
+    return unreadable

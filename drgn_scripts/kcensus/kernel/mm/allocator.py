@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How kmalloc() and kvmalloc() round what is asked for."""
+"""How kmalloc() and kvmalloc() round sizes up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 KMALLOC = (8, 16, 32, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192)
-"""Slots of the kmalloc() caches of x86, bytes."""
+"""Slot sizes of the kmalloc() caches of x86, bytes."""
 
 
 @dataclass(frozen=True)
 class Allocator:
-    """How much memory an allocation really takes."""
+    """Sizes of the allocations of a kernel."""
 
     slots: tuple[int, ...] = KMALLOC
-    """Of the kmalloc() caches, bytes, ascending."""
+    """Slot sizes of the kmalloc() caches, bytes, ascending."""
     page_size: int = 4096
 
     def size(self, asked: int) -> int:
-        """Bytes that ``asked`` bytes take: a slot, or beyond the caches a power of two of pages.
+        """Return the bytes that an allocation of ``asked`` bytes occupies.
 
-        kvmalloc() tries that before it resorts to vmalloc(), whose areas take whole pages.
+        That is a slot, or 2^order pages if no cache is large enough. (kvmalloc() falls back to
+        vmalloc(), whose areas are whole pages.)
         """
         for slot in self.slots:
             if asked <= slot:

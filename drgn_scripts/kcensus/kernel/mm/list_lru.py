@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the ``list_lru`` of a kernel are, and whose they are.
+"""The ``list_lru`` structures of a kernel, and their owners.
 
-Every super block has two; the others are variables, or members of something that is found by name.
-What is on the kernel's own list besides is named after its symbol.
+Every super block has two; the others are variables, or members of structures that can be found.
+Any others on the kernel's own list are named after their symbol.
 """
 
 from __future__ import annotations
@@ -27,65 +27,68 @@ KINDS = (DENTRY, INODE, OTHER)
 """What is on a list: the dentries or the inodes of a super block, or something else."""
 
 VARIABLES = (
-    # mm/workingset.c; aware of memory cgroups since 4.15 at the latest, named otherwise in 4.4.
+    # mm/workingset.c, with per-memcg lists since Linux kernel commit 0a6b76dd23fa ("mm: workingset:
+    # make shadow node shrinker memcg aware") (in v4.6); called shadow_nodes since Linux kernel
+    # commit 14b468791fa9 ("mm: workingset: move shadow entry tracking to radix tree exceptional
+    # tracking") (in v4.10).
     "shadow_nodes",
     "workingset_shadow_nodes",
-    # fs/nfs/nfs42xattr.c (5.9).
+    # Since Linux kernel commit 95ad37f90c33 ("NFSv4.2: add client side xattr caching.") (in v5.9).
     "nfs4_xattr_cache_lru",
     "nfs4_xattr_entry_lru",
     "nfs4_xattr_large_entry_lru",
-    "zswap_list_lru",  # a member of the pool in 6.8
-    "deferred_split_lru",  # 7.1 or 7.2
+    # Since Linux kernel commit bf9b7df23cb3 ("mm/zswap: global lru and shrinker shared by all
+    # zswap_pools") (in v6.9).
+    "zswap_list_lru",
+    # Since Linux kernel commit fafaeceb89a5 ("mm: switch deferred split shrinker to list_lru")
+    # (in v7.2).
+    "deferred_split_lru",
     "gfs2_qd_lru",
     "nfsd_file_lru",
 )
 UNKNOWN = "(unknown)"
-"""Owner of what is in nothing that is known."""
-MODULES = ("xfs", "nfsv4", "gfs2", "nfsd")
-"""Those that have list_lrus of their own."""
-_MAX = 1 << 20
-"""No machine has that many: a longer list is damage."""
+"""Owner of a list_lru that is only on the kernel's own list and has no symbol."""
+_MAX_LIST_LRUS = 1 << 20
+"""More than any machine has: a longer list is damaged."""
 
 
 class NoListLru(LookupError):
-    """The kernel has no ``struct list_lru`` for what it caches."""
+    """Dentries and inodes are not on list_lrus of a layout that is known."""
 
 
 @dataclass(frozen=True)
 class ListLrus:
-    """All list_lrus as columns, those of super blocks first, each once."""
+    """All list_lrus as columns, shape (list_lrus,); each once, those of super blocks first."""
 
     address: Words
     owner: list[str]
     """File system type, or name of the variable or member; not safe to print."""
     kind: npt.NDArray[np.int8]
     """Index in :data:`KINDS`."""
-    superblock: npt.NDArray[np.int64]
-    """Row of the super block, -1 for others."""
+    super_block: npt.NDArray[np.int64]
+    """Row of the super block, or -1."""
     aware: Mask
-    """Keeps a list for each memory cgroup."""
-    listed: Mask
-    """On the kernel's own list: all up to 5.15, then those that are aware."""
+    """Whether it has lists for memory cgroups."""
     node: Words
     """Address of the array of ``list_lru_node``."""
     xa_head: Words
-    """Of the XArray of ``list_lru_memcg``; zeros up to 5.17."""
+    """Head of the XArray of ``list_lru_memcg``; zeros before v5.18."""
     memcg_lrus: Words
-    """Address of the ``list_lru_memcg``, shape (list_lrus, nodes); zeros since 5.18."""
+    """``list_lru_memcg`` pointers, shape (list_lrus, nodes); zeros since v5.18."""
     root_items: npt.NDArray[np.int64]
-    """On the list of no or of the root memory cgroup, shape (list_lrus, nodes)."""
+    """Items on the lists of the root, or of no memory cgroup; shape (list_lrus, nodes)."""
     items: npt.NDArray[np.int64]
-    """On all lists of a node, as the kernel counts; shape (list_lrus, nodes)."""
+    """``list_lru_node.nr_items``: items on all lists of a node; shape (list_lrus, nodes)."""
     counts_all: bool
-    """The kernel does count :attr:`items` (not in 4.4); otherwise they are zeros."""
+    """Whether the kernel has :attr:`items`; otherwise they are zeros."""
     has_xarray: bool
-    """The lists of memory cgroups are in an XArray (5.18), not in arrays."""
+    """Whether the per-memcg lists are in XArrays (v5.18 and later), not in arrays."""
     total_listed: int | None = None
-    """How many are on the kernel's own list; None if it has none."""
+    """Length of the kernel's own list of list_lrus; None without one (CONFIG_MEMCG)."""
     list_name: str = ""
     """The variable that heads it."""
     owned: int = 0
-    """How many of those have an owner that is known."""
+    """How many of the listed ones have a known owner."""
     damaged: int = 0
     """Lists that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
@@ -94,149 +97,109 @@ class ListLrus:
         return len(self.address)
 
 
-class ListLruTypes:
-    """The layouts of this kernel's structures.
-
-    :raises NoListLru: the kernel has no list_lrus
-    """
-
-    def __init__(self, prog: drgn.Program) -> None:
-        try:
-            type_ = prog.type("struct list_lru")
-            node = prog.type("struct list_lru_node")
-        except LookupError:
-            raise NoListLru("this kernel has no list_lrus") from None
-        if type_.has_member("mlrus"):
-            raise NoListLru(
-                "this kernel was built from the middle of the series that went into 5.18; "
-                "its list_lrus were in no release and are not supported"
-            )
-        self.type = type_
-        self.pointer_first = type_.has_member("ext")
-        """UEK7 (5.15) has the members of 5.18 behind a pointer, so that the struct stays as is."""
-        inner = type_.member("ext").type.type if self.pointer_first else type_
-        # bbca91cca9a9 (5.18) replaced the arrays by an XArray.
-        optional = {"aware": "memcg_aware", "xa_head": "xa.xa_head"}
-        self.ext = layout(prog, type_, {"ext": "ext"}) if self.pointer_first else None
-        self.outer = layout(prog, type_, {}, {"aware": "memcg_aware"})
-        self.inner = layout(prog, inner, {"node": "node"}, optional)
-        self.has_xarray = "xa_head" in self.inner
-        self.node_size = drgn.sizeof(node)
-        self.node = layout(
-            prog,
-            node,
-            # 4.0 moved the root's list and its count into a list_lru_one.
-            {"root": ("lru.nr_items", "nr_items")},
-            # fb56fdf8b9a2 (6.13) made the count of all an atomic_long_t; 4.4 has none.
-            {"all": ("nr_items.counter", "nr_items"), "memcg_lrus": "memcg_lrus"},
-        )
-
-
 @once
 def list_lrus(kernel: Kernel) -> ListLrus:
-    """All list_lrus of a kernel.
+    """Return all list_lrus that are initialized.
 
-    :raises NoListLru: none, or (RHEL 7) none for dentries and inodes
+    :raises NoListLru: dentries and inodes are not on list_lrus of a known layout
     """
     return _Finder(kernel.memory, super_blocks(kernel)).all()
 
 
 class _Finder:
-    def __init__(self, memory: Memory, superblocks: SuperBlocks) -> None:
+    def __init__(self, memory: Memory, blocks: SuperBlocks) -> None:
         self.memory = memory
         self.prog = memory.prog
-        self.superblocks = superblocks
-        self.types = ListLruTypes(self.prog)
+        self.blocks = blocks
         self.faults = Faults()
         self.damaged = 0
-        self.list_name, self.head = self._head()
-        self.seen: set[int] = set()
-        self.rows: list[tuple[int, str, int, int]] = []
-        """Address, owner, kind, row of the super block."""
+        self.owners: dict[int, tuple[str, int, int]] = {}
+        """By address: owner, kind, row of the super block."""
+        try:
+            self.type = self.prog.type("struct list_lru")
+        except LookupError:
+            raise NoListLru("no struct list_lru") from None
+        if self.type.has_member("mlrus"):
+            # Between Linux kernel commits 6a6b7b77cc0f ("mm: list_lru: transpose the array of
+            # per-node per-memcg lru lists") and bbca91cca9a9 (both in v5.18).
+            raise NoListLru("struct list_lru has the member mlrus, which was in no release")
 
     def all(self) -> ListLrus:
-        self._superblocks()
+        self._super_blocks()
         self._xfs()
         self._variables()
-        self._pools()
-        listed = self._listed()
-        for address in np.sort(listed).tolist():
+        self._zswap_pools()
+        name, listed = self._listed()
+        for address in [] if listed is None else np.sort(listed).tolist():
             self._add(address, self._symbol(address), OTHER)
-        read = self._read(np.array([row[0] for row in self.rows], np.uint64))
-        # What was not initialized, or destroyed already, has no array.
-        exists = np.flatnonzero(read["node"])
-        rows = [self.rows[at] for at in exists.tolist()]
-        address = np.array([row[0] for row in rows], np.uint64)
-        nodes = self._nodes(read["node"][exists])
-        memcg_lrus = nodes.get("memcg_lrus", np.zeros_like(nodes["root"], np.uint64))
-        # 3e8589963773 (5.2) added the flag.
-        aware = read["aware"][exists] != 0 if "aware" in read else (memcg_lrus != 0).any(axis=1)
-        root = nodes["root"].astype(np.int64)
+        address = np.array([*self.owners], np.uint64)
+        columns = self._members(address)
+        # A list_lru that is not initialized, or destroyed, has no array.
+        initialized = np.flatnonzero(columns["node"])
+        columns = {key: column[initialized] for key, column in columns.items()}
+        all_owners = [*self.owners.values()]
+        owners = [all_owners[row] for row in initialized.tolist()]
+        nodes = self._nodes(columns["node"])
+        zeros = np.zeros_like(nodes["root"])
+        memcg_lrus = nodes.get("memcg_lrus", zeros).astype(np.uint64)
+        # The member memcg_aware came with Linux kernel commit 3e8589963773 ("memcg: make it work on
+        # sparse non-0-node systems") (in v5.2).
+        aware = columns["aware"] if "aware" in columns else memcg_lrus.any(axis=1)
+        unknown = sum(owner == UNKNOWN for owner, _, _ in all_owners)
         return ListLrus(
-            address=address,
-            owner=[row[1] for row in rows],
-            kind=np.array([row[2] for row in rows], np.int8),
-            superblock=np.array([row[3] for row in rows], np.int64),
-            aware=aware,
-            listed=np.isin(address, listed),
-            node=read["node"][exists],
-            xa_head=read.get("xa_head", np.zeros(len(read["node"]), np.uint64))[exists],
+            address=address[initialized],
+            owner=[owner for owner, _, _ in owners],
+            kind=np.array([kind for _, kind, _ in owners], np.int8),
+            super_block=np.array([row for _, _, row in owners], np.int64),
+            aware=aware != 0,
+            node=columns["node"],
+            xa_head=columns.get("xa_head", np.zeros_like(columns["node"])),
             memcg_lrus=memcg_lrus,
-            root_items=root,
-            items=nodes.get("all", np.zeros_like(root)).astype(np.int64),
+            root_items=nodes["root"].astype(np.int64),
+            items=nodes.get("all", zeros).astype(np.int64),
             counts_all="all" in nodes,
-            has_xarray=self.types.has_xarray,
-            total_listed=len(listed) if self.head is not None else None,
-            list_name=self.list_name,
-            owned=len(listed) - sum(row[1] == UNKNOWN for row in self.rows),
+            has_xarray="xa_head" in columns,
+            total_listed=None if listed is None else len(listed),
+            list_name=name,
+            owned=0 if listed is None else len(listed) - unknown,
             damaged=self.damaged,
             faults=self.faults,
         )
 
-    def _add(self, address: int, owner: str, kind: str, superblock: int = -1) -> None:
-        if address not in self.seen:
-            self.seen.add(address)
-            self.rows.append((address, owner, KINDS.index(kind), superblock))
+    def _add(self, address: int, owner: str, kind: str, super_block: int = -1) -> None:
+        self.owners.setdefault(address, (owner, KINDS.index(kind), super_block))
 
-    def _superblocks(self) -> None:
+    def _super_blocks(self) -> None:
         type_ = self.prog.type("struct super_block")
+        # "dcache: convert to use new lru list infrastructure" (commit not verified) (in v3.12)
+        # made this a list_lru; RHEL 7 has a list_head and a counter.
         if type_.member("s_dentry_lru").type.type_name() != "struct list_lru":
-            # Up to 3.11, and in RHEL 7: a plain list, and a count beside it.
-            raise NoListLru("this kernel keeps unused dentries and inodes on plain lists")
-        blocks = self.superblocks
+            raise NoListLru("super_block.s_dentry_lru is a plain list, not a struct list_lru")
         for kind, member in ((DENTRY, "s_dentry_lru"), (INODE, "s_inode_lru")):
             offset = drgn.offsetof(type_, member)
-            for row, address in enumerate(blocks.address.tolist()):
-                self._add(address + offset, blocks.type[row], kind, row)
+            for row, address in enumerate(self.blocks.address.tolist()):
+                self._add(address + offset, self.blocks.type[row], kind, row)
 
     def _xfs(self) -> None:
-        """Buffers and quotas of XFS, which know no memory cgroups."""
-        rows = np.array([at for at, name in enumerate(self.superblocks.type) if name == "xfs"])
+        """Add the list_lrus of buffers and quotas of XFS, which have no per-memcg lists."""
+        rows = np.array([row for row, name in enumerate(self.blocks.type) if name == "xfs"])
         if not len(rows):
             return
         try:
             info = layout(self.prog, "struct super_block", ["s_fs_info"])
-            mount = layout(
-                self.prog,
-                "struct xfs_mount",
-                {},
-                {
-                    "data": "m_ddev_targp",
-                    "log": "m_logdev_targp",
-                    "realtime": "m_rtdev_targp",
-                    "quota": "m_quotainfo",
-                },
-            )
+            members = ("m_ddev_targp", "m_logdev_targp", "m_rtdev_targp", "m_quotainfo")
+            mount = layout(self.prog, "struct xfs_mount", {}, {name: name for name in members})
             buffers = drgn.offsetof(self.prog.type("struct xfs_buftarg"), "bt_lru")
             quotas = drgn.offsetof(self.prog.type("struct xfs_quotainfo"), "qi_lru")
         except LookupError:
             return
-        mounts = gather(self.memory, self.superblocks.address[rows], info, self.faults)
-        targets = gather(self.memory, mounts["s_fs_info"], mount, self.faults)
+        mounts = gather(self.memory, self.blocks.address[rows], info, self.faults)
+        pointers = gather(self.memory, mounts["s_fs_info"], mount, self.faults)
         for name in mount.fields:
-            owner = "xfs_quotainfo.qi_lru" if name == "quota" else "xfs_buftarg.bt_lru"
-            offset = quotas if name == "quota" else buffers
-            for row, pointer in zip(rows.tolist(), targets[name].tolist(), strict=True):
+            owner, offset = "xfs_buftarg.bt_lru", buffers
+            if name == "m_quotainfo":
+                owner, offset = "xfs_quotainfo.qi_lru", quotas
+            for row, pointer in zip(rows.tolist(), pointers[name].tolist(), strict=True):
                 if pointer:
                     self._add(pointer + offset, owner, OTHER, row)
 
@@ -249,8 +212,12 @@ class _Finder:
             if variable.type_.type_name() == "struct list_lru" and variable.address_:
                 self._add(variable.address_, name, OTHER)
 
-    def _pools(self) -> None:
-        """zswap had one for each pool in 6.8."""
+    def _zswap_pools(self) -> None:
+        """Add the list_lru of each zswap pool.
+
+        They have one since Linux kernel commit a65b0e7607cc ("zswap: make shrinking memcg-aware")
+        (in v6.8), until bf9b7df23cb3 (in v6.9), as above.
+        """
         try:
             pools = self.prog["zswap_pools"].address_of_()
             if not self.prog.type("struct zswap_pool").has_member("list_lru"):
@@ -262,28 +229,22 @@ class _Finder:
         except drgn.FaultError as error:
             self.faults.note(error)
 
-    def _head(self) -> tuple[str, drgn.Object | None]:
-        # 3eef11279ba5 (5.16) keeps only those that are aware, and says so in the name.
+    def _listed(self) -> tuple[str, Words | None]:
+        """Return name and entries of the kernel's own list of list_lrus (CONFIG_MEMCG)."""
+        # Since Linux kernel commit 3eef11279ba5 ("mm: list_lru: only add memcg-aware lrus to the
+        # global lru list") (in v5.16), it is called memcg_list_lrus.
         for name in ("memcg_list_lrus", "list_lrus"):
-            try:
-                return name, self.prog[name]
-            except LookupError:
+            if name not in self.prog:
                 continue
+            start = self.prog[name].address_of_().value_()
+            try:
+                nodes, damaged = circular(self.memory, start, self.faults, limit=_MAX_LIST_LRUS)
+            except drgn.FaultError as error:
+                self.faults.note(error)
+                return name, np.empty(0, np.uint64)
+            self.damaged += damaged
+            return name, np.unique(nodes) - np.uint64(drgn.offsetof(self.type, "list"))
         return "list_lrus", None
-
-    def _listed(self) -> Words:
-        """Addresses of those on the kernel's own list, which it has with CONFIG_MEMCG."""
-        if self.head is None:
-            return np.empty(0, np.uint64)
-        try:
-            start = self.head.address_of_().value_()
-            found, cut = circular(self.memory, start, self.faults, limit=_MAX)
-        except drgn.FaultError as error:
-            self.faults.note(error)
-            return np.empty(0, np.uint64)
-        self.damaged += cut
-        offset = np.uint64(drgn.offsetof(self.types.type, "list"))
-        return np.unique(found) - offset
 
     def _symbol(self, address: int) -> str:
         try:
@@ -291,20 +252,38 @@ class _Finder:
         except LookupError:
             return UNKNOWN
 
-    def _read(self, address: Words) -> dict[str, npt.NDArray[np.uint64]]:
-        """The members of the structs."""
-        types = self.types
-        outer = gather(self.memory, address, types.outer, self.faults)
-        place = address
-        if types.ext is not None:
-            place = gather(self.memory, address, types.ext, self.faults)["ext"]
-        inner = gather(self.memory, place, types.inner, self.faults)
-        return {**outer.columns, **inner.columns}
+    def _members(self, address: Words) -> dict[str, npt.NDArray[np.uint64]]:
+        """Read the members of the ``struct list_lru``."""
+        outer = layout(self.prog, self.type, {}, {"aware": "memcg_aware"})
+        columns = gather(self.memory, address, outer, self.faults).columns
+        type_ = self.type
+        if type_.has_member("ext"):
+            # UEK7 (v5.15) has the members of v5.18 in a struct list_lru_ext, for the kABI.
+            pointer = layout(self.prog, type_, ["ext"])
+            address = gather(self.memory, address, pointer, self.faults)["ext"]
+            type_ = type_.member("ext").type.type
+        # Since Linux kernel commit bbca91cca9a9 ("mm: list_lru: replace linear array with xarray")
+        # (in v5.18), it has an XArray.
+        inner = layout(self.prog, type_, {"node": "node"}, {"xa_head": "xa.xa_head"})
+        return {**columns, **gather(self.memory, address, inner, self.faults).columns}
 
     def _nodes(self, node: Words) -> dict[str, npt.NDArray[np.uint64]]:
-        """The members of the nodes' structs, each of shape (list_lrus, nodes)."""
+        """Read the members of the ``struct list_lru_node``, each of shape (list_lrus, nodes)."""
+        type_ = self.prog.type("struct list_lru_node")
+        members = layout(
+            self.prog,
+            type_,
+            # Since Linux kernel commit 60d3fd32a7a9 ("list_lru: introduce per-memcg lists")
+            # (in v4.0), the root's list and its count are in a list_lru_one.
+            {"root": ("lru.nr_items", "nr_items")},
+            # The count of all lists came with Linux kernel commit 2c80cd57c743 ("mm/list_lru.c: fix
+            # list_lru_count_node() to be race free") (in v4.13). Since Linux kernel commit
+            # fb56fdf8b9a2 ("mm/list_lru: split the lock to per-cgroup scope") (in v6.13), it is
+            # an atomic_long_t.
+            {"all": ("nr_items.counter", "nr_items"), "memcg_lrus": "memcg_lrus"},
+        )
         count = nr_node_ids(self.prog)
-        steps = np.arange(count, dtype=np.uint64) * np.uint64(self.types.node_size)
+        steps = np.arange(count, dtype=np.uint64) * np.uint64(drgn.sizeof(type_))
         places = (node[:, None] + steps[None, :]).ravel()
-        read = gather(self.memory, places, self.types.node, self.faults)
-        return {name: column.reshape(-1, count) for name, column in read.columns.items()}
+        read = gather(self.memory, places, members, self.faults)
+        return {name: column.reshape(len(node), count) for name, column in read.columns.items()}

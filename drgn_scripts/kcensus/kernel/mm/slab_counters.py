@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the slab allocator counts itself, to hold a census against."""
+"""The counters of the slab allocator itself."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from kcensus.engine.slub.slabs import SlabMap
 
 @dataclass(frozen=True)
 class NodeCounters:
-    """``kmem_cache_node`` counters summed over nodes, one row per cache id."""
+    """``kmem_cache_node`` counters summed over nodes, shape (caches,)."""
 
     nr_slabs: npt.NDArray[np.int64]
     total_objects: npt.NDArray[np.int64]
     readable: npt.NDArray[np.bool_]
-    """Whether the cache's counters could be read on all nodes."""
+    """Whether the counters of all nodes could be read."""
 
 
 def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
-    """The counters of all caches; None without CONFIG_SLUB_DEBUG, which keeps them."""
+    """Return the counters of all caches; None without CONFIG_SLUB_DEBUG, which has them.
+
+    :param faults: counts unreadable pages
+    """
     prog = slab_map.prog
     try:
         counters = layout(
@@ -40,16 +43,17 @@ def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
     sums = {}
     for name in counters.fields:
         sums[name] = np.bincount(ids, read[name], len(slab_map.caches)).astype(np.int64)
-    lost = np.bincount(ids, ~read.readable, len(slab_map.caches)) > 0
-    lost[unknown] = True
-    return NodeCounters(**sums, readable=~lost)
+    unreadable = np.bincount(ids, ~read.readable, len(slab_map.caches)) > 0
+    unreadable[unknown] = True
+    return NodeCounters(**sums, readable=~unreadable)
 
 
 def reclaimable(slab_map: SlabMap) -> npt.NDArray[np.bool_]:
-    """Which caches count as SReclaimable, by cache id (SLAB_RECLAIM_ACCOUNT)."""
+    """Return which caches count as SReclaimable (SLAB_RECLAIM_ACCOUNT), shape (caches,)."""
     try:
-        # 6.9 gave the flag bits an enum.
+        # Since Linux kernel commit cc61eb851c9a ("mm, slab: use an enum to define SLAB_ cache
+        # creation flags") (in v6.9), the flags have an enum.
         flag = 1 << min(int(slab_map.prog.constant("_SLAB_RECLAIM_ACCOUNT")), 64)
     except LookupError:
-        flag = 0x20000  # include/linux/slab.h, 2.6.22 to 6.8
+        flag = 0x20000  # include/linux/slab.h, up to v6.8
     return np.array([bool(cache.flags & flag) for cache in slab_map.caches], np.bool_)

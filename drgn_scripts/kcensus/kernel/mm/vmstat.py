@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Counters that the memory management keeps, exact to the page."""
+"""The counters behind /proc/vmstat, exact to the page."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from drgn.helpers.linux.percpu import per_cpu_ptr
 
 
 def node_page_state(prog: drgn.Program, *names: str) -> int | None:
-    """A counter of ``enum node_stat_item``, summed over all nodes.
+    """Return a counter of ``enum node_stat_item``, summed over all nodes.
 
     drgn's ``global_node_page_state()`` reads the global sum, which lacks what CPUs have counted
-    since they last folded: up to 125 pages per CPU and node. Here that is added.
+    since they last folded it: up to 125 pages per CPU and node. Here these are included.
 
-    :param names: enumerators by which the item is known; the first that exists is used
-    :return: pages (byte counters, too, are kept in pages); None where the kernel has no such item
-        or the dump lacks it
+    :param names: names of the enumerator in different releases; the first that exists is used
+    :return: pages (byte counters are kept in pages as well); None if the kernel has no such item
+        or it is unreadable
     """
     for name in names:
         try:
             item = prog.constant(name)
         except LookupError:
             continue
-        # 385386cff4c6 (4.13) moved the slab counters from zones to nodes.
+        # Linux kernel commit 385386cff4c6 ("mm: vmstat: move slab statistics from zone to node
+        # counters") (in v4.13) moved the slab counters from enum zone_stat_item.
         if item.type_.type_name() != "enum node_stat_item":
             return None
         index = int(item)
@@ -45,10 +46,10 @@ def _sum(prog: drgn.Program, index: int) -> int:
 
 
 def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | None:
-    """A per-CPU counter, summed over all CPUs that can be: the kernel shows it clamped to zero.
+    """Return a per-CPU counter, summed over all possible CPUs; 0 if the sum is negative.
 
-    :param file: part of the path of the source that defines it, where the name is not unique
-    :return: None where the kernel has no such variable or the dump lacks it
+    :param file: end of the path of the source file that defines it, where the name is not unique
+    :return: None if the kernel has no such variable or it is unreadable
     """
     try:
         counter = prog.variable(name, file) if file else prog[name]

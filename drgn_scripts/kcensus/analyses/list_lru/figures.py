@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The list_lrus of one kernel: what they hold, what they occupy, and what follows from that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import drgn
+import numpy as np
+from drgn.helpers.linux.nodemask import for_each_node, nr_node_ids
+
+from kcensus.analyses.list_lru.model import (
+    LIST_LRU_ONE,
+    XA_NODE,
+    Cost,
+    Population,
+    Stage,
+    cost,
+    formula,
+    nr_cache_ids,
+    xa_nodes,
+)
+from kcensus.analyses.list_lru.slots import EMPTY, NODE_ARRAYS, POINTERS, UNUSED, SlotReader
+from kcensus.engine.memory import Faults
+from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.ids import memcg_ids
+from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
+from kcensus.kernel.mm.footprint import Counts, Footprint, cache_use
+from kcensus.kernel.mm.list_lru import list_lrus
+from kcensus.kernel.vfs.super_blocks import super_blocks
+
+
+class Figures:
+    """Figures of list_lrus, shape (list_lrus,), and of the memory cgroups that they serve.
+
+    :raises NoListLru: the kernel has no list_lrus for dentries and inodes
+    :raises UnsupportedAllocator: the kernel does not use SLUB
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.blocks = super_blocks(kernel)
+        self.lrus = lrus = list_lrus(kernel)
+        self.groups = memcgs(kernel)
+        self.ids = memcg_ids(kernel.memory, self.groups, lrus.has_xarray)
+        self.nodes = len(list(for_each_node(kernel.prog)))
+        """Possible NUMA nodes."""
+        self.footprint = Footprint(kernel.slab_map, Faults())
+        reader = SlotReader(self.footprint, lrus, self.ids.in_use)
+        self.slots = reader.read()
+        self.tally = self.slots.tally
+        """All structures by kind, and what they were allocated from."""
+        self.node_size = drgn.sizeof(kernel.prog.type("struct list_lru_node"))
+        self.node_bytes = self.footprint.sizes(
+            lrus.node, self.node_size * nr_node_ids(kernel.prog), NODE_ARRAYS, self.tally
+        )
+        self.pointer_bytes = self._pointer_bytes(reader.header)
+        """Of arrays of pointers; zeros since v5.18."""
+        self.shrinker_maps = shrinker_maps(kernel.memory, self.groups, self.footprint, self.tally)
+        self.report = ScanReport()
+        caches = np.unique([place for _, place in self.tally.objects])
+        self.use = cache_use(kernel.slab_map, caches[caches >= 0].astype(np.int64), self.report)
+        """Of the slab caches that they were allocated from."""
+        self.bytes = self.node_bytes + self.pointer_bytes + self.slots.xa_node_bytes
+        self.bytes += self.slots.bytes.sum(axis=1)
+        self.items: Counts = lrus.root_items.sum(axis=1) + self.slots.items
+        self.map_bytes = int(self.shrinker_maps.bytes.sum())
+        self.empty_bytes = int(self.slots.bytes[:, EMPTY].sum())
+        self.unused_bytes = int(self.slots.bytes[:, UNUSED].sum())
+        self.nr_cache_ids = self.ids.cache_ids
+        if self.nr_cache_ids is None:
+            # The root has the lowest id; before v5.18 it had none, and the others started at 0.
+            self.nr_cache_ids = nr_cache_ids(max(self.ids.highest - 1, 0))
+
+    def _pointer_bytes(self, header: int) -> Counts:
+        array, _ = np.nonzero(self.lrus.memcg_lrus)
+        address = self.lrus.memcg_lrus[self.lrus.memcg_lrus != 0]
+        asked = header + 8 * len(self.ids.row)
+        sizes = self.footprint.sizes(address, asked, POINTERS, self.tally)
+        return np.bincount(array, sizes, len(self.lrus)).astype(np.int64)
+
+    @property
+    def structural_bytes(self) -> int:
+        """Everything, shrinker maps included."""
+        return int(self.bytes.sum()) + self.map_bytes
+
+    @cached_property
+    def newer(self) -> int | None:
+        """Online memory cgroups created after the oldest offline one; None if unknown."""
+        serial, online = self.groups.serial, self.groups.online
+        if not serial.any() or online.all():
+            return None
+        return int((serial[online] > serial[~online].min()).sum())
+
+    @cached_property
+    def next_serial(self) -> int | None:
+        """``css_serial_nr_next``; None if unknown."""
+        try:
+            return int(self.kernel.prog["css_serial_nr_next"])
+        except (LookupError, drgn.FaultError):
+            return None
+
+    # The model
+
+    @cached_property
+    def measured(self) -> Cost:
+        """Measured cost, at the stage of this kernel."""
+        return Cost(
+            Stage.XARRAY if self.lrus.has_xarray else Stage.ARRAYS,
+            node_arrays=int(self.node_bytes.sum()),
+            pointers=int(self.pointer_bytes.sum() + self.slots.xa_node_bytes.sum()),
+            lists=int(self.slots.bytes.sum()),
+        )
+
+    @cached_property
+    def population(self) -> Population:
+        """What the cost of the list_lrus of this kernel depends on."""
+        aware = int(self.lrus.aware.sum())
+        if self.lrus.has_xarray:
+            pairs = int(self.slots.slots.sum()), int(self.slots.xa_nodes.sum())
+        else:
+            pairs = self._pairs()
+        assert self.nr_cache_ids is not None
+        return Population(self.nodes, self.nr_cache_ids, aware, *pairs, len(self.lrus) - aware)
+
+    def _pairs(self) -> tuple[int, int]:
+        """Return how many slots there would be on demand, and nodes of their XArrays.
+
+        These are the slots with items, and those of the memory cgroups above, which an allocation
+        includes. Slots that were used and are empty now are not known.
+        """
+        pairs = np.unique(np.concatenate([np.empty(0, np.int64), *self.slots.pairs]))
+        groups, count = self.groups, max(len(self.groups), 1)
+        seen = key = (pairs >> 32) * count + self.ids.row[pairs & 0xFFFFFFFF]
+        while len(key):
+            above = groups.parent[key % count]
+            key = np.setdiff1d((key - key % count + above)[above > 0], seen)
+            seen = np.union1d(seen, key)
+        ids = groups.kmemcg_id[seen % count] if len(seen) else seen
+        return len(seen), xa_nodes(seen // count, ids.astype(np.uint64))
+
+    @cached_property
+    def models(self) -> dict[Stage, Cost]:
+        """Modelled cost of each stage."""
+        slots = {cache.name: cache.slot_size for cache in self.footprint.slab_map.caches}
+        return {
+            stage: cost(
+                stage,
+                self.population,
+                self.footprint.allocator(),
+                node_bytes=self.node_size,
+                xa_node_bytes=slots.get("radix_tree_node", XA_NODE),
+            )
+            for stage in Stage
+        }
+
+    @cached_property
+    def costs(self) -> dict[Stage, Cost]:
+        """Cost of each stage: measured at that of this kernel, otherwise modelled.
+
+        Arrays of nodes are as measured: they are the same at all stages.
+        """
+        measured = self.measured
+        return {
+            stage: measured
+            if stage is measured.stage
+            else replace(model, node_arrays=measured.node_arrays)
+            for stage, model in self.models.items()
+        }
+
+    @cached_property
+    def formula(self) -> int:
+        """The published estimate, bytes."""
+        of, slot = self.population, self.footprint.allocator().size(LIST_LRU_ONE)
+        return formula(of.nodes, of.ids, of.lrus, slot)
+
+    @cached_property
+    def needed_ids(self) -> int | None:
+        """What ``memcg_nr_cache_ids`` would have to be; None since v5.18."""
+        return None if self.ids.cache_ids is None else self.ids.highest + 1
+
+    @cached_property
+    def needed_bytes(self) -> int | None:
+        """Arrays and lists for :attr:`needed_ids`; None since v5.18."""
+        if self.needed_ids is None:
+            return None
+        population = replace(self.population, ids=self.needed_ids)
+        model = cost(Stage.ARRAYS, population, self.footprint.allocator())
+        return model.pointers + model.lists
