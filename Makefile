@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# For fingers that type make; everything is in ./run.
+# `make TARGET` is `./run TARGET`.
 
 TARGETS = demo test test-lab lint bench lab samples lock ci
 

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
+import sysconfig
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -138,3 +144,126 @@ def test_run_explains_itself() -> None:
     wrong = subprocess.run([script, "nonsense"], capture_output=True, text=True)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr == done.stdout
+
+
+def fake_python(path: Path, version: str) -> Path:
+    """Write a Python that knows its version; one from 3.10 on has a venv module that fails."""
+    status = 0 if version.startswith("3.14") else 1
+    path.write_text(
+        f"""#!/bin/sh
+case $1 in
+-V) echo Python {version} ;;
+-m) exit 7 ;;
+*) exit {status} ;;
+esac
+"""
+    )
+    path.chmod(0o755)
+    return path
+
+
+def run_lint(environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [ROOT / "run", "lint"], env={**os.environ, **environment}, capture_output=True, text=True
+    )
+
+
+def test_run_says_that_a_python_is_too_old(tmp_path: Path) -> None:
+    old = fake_python(tmp_path / "old", "3.9.2")
+    done = run_lint({"PYTHON": str(old)})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{old} is Python 3.9.2" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_run_passes_over_a_python_that_is_too_old(tmp_path: Path) -> None:
+    fake_python(tmp_path / "python3", "3.9.2")
+    fake_python(tmp_path / "python3.14", "3.14.0")
+    done = run_lint({"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHON": ""})
+    assert (done.returncode, done.stdout) == (7, "")
+    assert "Python 3.14.0" in done.stderr
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The wheel, and a virtual environment that it is installed in."""
+
+    wheel: Path
+    place: Path
+
+    def run(self, command: str, *arguments: str) -> str:
+        """Run a command of the environment where nothing of the checkout is in reach."""
+        done = subprocess.run(
+            [self.place / "bin" / command, *arguments],
+            cwd=self.place,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Build a wheel and install it; the packages it needs are those of this environment."""
+    made = tmp_path_factory.mktemp("wheel")
+    place = made / "venv"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(made)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = made.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python")]
+    options = ["--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
+    subprocess.run([*pip, "install", *options, str(wheel)], check=True, capture_output=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    # Only now, so that pip sees nothing else. Files *.pth of that directory, such as the one of an
+    # editable install, are not read.
+    (site / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Installed(wheel, place)
+
+
+def test_the_wheel_has_one_import_package_and_the_catalogue(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        names = [Path(name) for name in archive.namelist()]
+    folders = {name.parts[0] for name in names}
+    assert {folder for folder in folders if not folder.endswith(".dist-info")} == {"kcensus"}
+    assert len(folders) == 2
+    checkout = {path.name for path in (ROOT / "kernel_patches/catalogue").rglob("*.toml")}
+    assert len(checkout) > 40
+    assert {name.name for name in names if name.suffix == ".toml"} == checkout
+    assert {"py.typed", "sample.capsule", "result.html"} <= {name.name for name in names}
+
+
+PATCHES = """
+import json, kcensus
+from kcensus.catalogue import load
+print(json.dumps([kcensus.__file__, list(load(entry_points=False).patches)]))
+"""
+
+
+def test_wheel_and_checkout_find_the_same_patches(installed: Installed) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PATCHES], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    here, patches = json.loads(done.stdout)
+    assert Path(here).is_relative_to(ROOT)
+    there, same = json.loads(installed.run("python", "-c", PATCHES))
+    assert Path(there).is_relative_to(installed.place)
+    assert same == patches
+
+
+def test_the_wheel_reports_on_the_sample(installed: Installed) -> None:
+    report = json.loads(installed.run("kcensus", "report", "sample", "--json"))
+    assert report["failed"] == {}
+    assert report["findings"]
+    assert "Findings" in installed.run("kcensus", "report", "sample", "--top", "1")
+
+
+def test_the_wheel_is_usable_in_python(installed: Installed) -> None:
+    code = (
+        "import sys, kcensus; light = 'numpy' not in sys.modules; "
+        "result = kcensus.slab(kcensus.open_target('sample')); "
+        "print(light, len(result.tables['caches']) > 100)"
+    )
+    assert installed.run("python", "-c", code).split() == ["True", "True"]
