@@ -45,7 +45,7 @@ def test_list_lru_has_the_memory_cgroups_of_cgroup_stat(sample: Sample) -> None:
     stat = dict(line.split() for line in sample.truth["cgroup.stat"].splitlines())
     summary = sample.run("list-lru").summary
     assert summary["memcgs_online"].value == int(stat["nr_descendants"]) + 1  # the root
-    assert summary["memcgs_dying"].value == int(stat["nr_dying_descendants"])
+    assert summary["memcgs_offline"].value == int(stat["nr_dying_descendants"])
 
 
 def test_list_lru_before_and_after(before: Sample, after: Sample) -> None:

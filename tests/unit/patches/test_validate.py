@@ -31,7 +31,7 @@ MIB = 1 << 20
 
 def measured(bytes_: int, **figures: int) -> Result:
     values = {
-        "superblocks": 100,
+        "super_blocks": 100,
         "memcgs_online": 100,
         "projected_xarray_bytes": MIB,
         "shrinker_map_bytes": 0,
@@ -103,7 +103,7 @@ def test_contradicted() -> None:
         (BEFORE, replace(AFTER, cpus=4), "they are not alike: CPUs 2 and 4"),
         (BEFORE, replace(AFTER, ram_bytes=2000 * MIB), "RAM 1,000.0 MiB and 2.0 GiB"),
         (BEFORE, replace(AFTER, uptime_seconds=500.0), "uptime 1 min 40 s and 8 min 20 s"),
-        (BEFORE, side("B", State.PRESENT, 1, superblocks=80), "super blocks 100 and 80"),
+        (BEFORE, side("B", State.PRESENT, 1, super_blocks=80), "super blocks 100 and 80"),
         (
             side("A", State.ABSENT, 100 * MIB, memcgs_online=2),
             side("B", State.PRESENT, 1, memcgs_online=2),
@@ -118,7 +118,7 @@ def test_inconclusive(before: Side, after: Side, why: str) -> None:
 
 
 def test_what_is_near_enough_counts() -> None:
-    after = replace(side("B", State.PRESENT, 10 * MIB, superblocks=95), ram_bytes=980 * MIB)
+    after = replace(side("B", State.PRESENT, 10 * MIB, super_blocks=95), ram_bytes=980 * MIB)
     assert verdict(after=replace(after, uptime_seconds=399.0))[0] is Verdict.CONFIRMED
 
 
@@ -132,10 +132,10 @@ def test_unknown_conditions_do_not_count_against_a_pair() -> None:
 
 def test_an_unknown_workload_is_inconclusive() -> None:
     results = {"list-lru": measured(10 * MIB)}
-    del results["list-lru"].summary["superblocks"]
+    del results["list-lru"].summary["super_blocks"]
     found, reasons = verdict(after=replace(AFTER, results=results))
     assert found is Verdict.INCONCLUSIVE
-    assert "the workload is unknown: list-lru does not report superblocks" in reasons
+    assert "the workload is unknown: list-lru does not report super_blocks" in reasons
 
 
 @pytest.mark.parametrize(
