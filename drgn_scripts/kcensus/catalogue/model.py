@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The data of the catalogue: patches, published figures, rules, and states on one kernel."""
+"""The data of the catalogue: patches, published figures, rules, and states on one kernel.
+
+``kernel_patches/README.md`` says what each key of a file means; here is what it does not say.
+Enums are texts, so that :mod:`json` writes their values.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-class Status(enum.Enum):
+class Status(str, enum.Enum):
     """What became of a patch in the mainline."""
 
     MERGED = "merged"
     REWORKED = "reworked"
-    """Merged, and later replaced by another implementation."""
     REVERTED = "reverted"
     NEVER_MERGED = "never merged"
     DISTRIBUTION = "distribution only"
-    """In vendor kernels only."""
 
 
-class Kind(enum.Enum):
+class Kind(str, enum.Enum):
     """Whether the absence of a patch matters to the machine."""
 
     FIX = "fix"
@@ -31,23 +33,20 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class Posting:
-    """One posting of a patch to a mailing list."""
+    """One posting of a patch to mailing lists."""
 
     date: str
-    """``YYYY``, ``YYYY-MM`` or ``YYYY-MM-DD``."""
     where: str
-    """Mailing lists."""
     subject: str = ""
     message_id: str = ""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One mainline commit."""
+    """One mainline commit; without a hash where that is not verified."""
 
     subject: str = ""
     hash: str = ""
-    """Empty where it is not verified."""
     release: str = ""
     """First release with it, where that differs from :attr:`Patch.release`."""
     note: str = ""
@@ -61,7 +60,7 @@ class Backport:
     note: str = ""
 
 
-class ProbeKind(enum.Enum):
+class ProbeKind(str, enum.Enum):
     """What a probe looks up in the debug info."""
 
     TYPE = "type"
@@ -86,7 +85,7 @@ class Probe:
         return self.name if self.kind is ProbeKind.TYPE else f"{self.kind.value} {self.name}"
 
 
-class State(enum.Enum):
+class State(str, enum.Enum):
     """Whether a kernel has a patch."""
 
     PRESENT = "present"
@@ -110,7 +109,6 @@ class Rule:
     has: tuple[Probe, ...] = ()
     lacks: tuple[Probe, ...] = ()
     why: str = ""
-    """Why the state follows, where the names alone do not say it."""
     by: str = ""
     """Id of the replacement, for the state superseded."""
 
@@ -121,7 +119,6 @@ class Undetectable:
 
     reason: str
     evidence: str
-    """A release or a changelog."""
     carriers: tuple[str, ...] = ()
     """Release patterns (fnmatch) of kernels that may have it. If any are given, the patch is
     absent on every other release."""
@@ -146,7 +143,7 @@ class Stage:
     what: str
 
 
-class Bound(enum.Enum):
+class Bound(str, enum.Enum):
     """Precision of a published figure."""
 
     EXACT = "exactly"
@@ -156,7 +153,7 @@ class Bound(enum.Enum):
     MORE_THAN = "more than"
 
 
-class Moment(enum.Enum):
+class Moment(str, enum.Enum):
     """When a published figure was measured."""
 
     BEFORE = "before"
@@ -196,15 +193,11 @@ class PublishedFigure:
     what: str
     value: float
     unit: str
-    """A key of :data:`UNITS`."""
     to: float | None = None
-    """Upper end of a range."""
     bound: Bound = Bound.EXACT
     moment: Moment = Moment.OBSERVED
     run: str = ""
-    """Name of the measurement; connects a *before* with its *after*."""
     given: Mapping[str, float] = field(default_factory=dict)
-    """The circumstances that a model needs, by name."""
 
     @property
     def base(self) -> float:
@@ -228,7 +221,6 @@ class Metric:
     minus: str = ""
     """Key of the figure to subtract."""
     what: str = ""
-    """What the figure measures."""
 
     def __str__(self) -> str:
         formula = f"{self.analysis}.{self.key}"
@@ -290,9 +282,7 @@ class Patch:
     subsystem: str
     status: Status
     summary: str
-    """What it does."""
     symptom: str
-    """What a machine without it shows."""
     kind: Kind = Kind.FIX
     file: str = ""
     """The catalogue file."""
@@ -310,14 +300,11 @@ class Patch:
     """Of a series, which is detected by its stages."""
     detection: Detection = Detection()
     costs: Metric | None = None
-    """What the absence of the patch costs on a machine."""
     saves: Metric | None = None
-    """What its presence saves."""
     validation: Validation | None = None
     figures: tuple[PublishedFigure, ...] = ()
     rules: tuple[FindingRule, ...] = ()
     remedy: str = ""
-    """What to do on a kernel without it."""
 
     @property
     def is_upstream(self) -> bool:

@@ -15,10 +15,10 @@ import math
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from kcensus.catalogue.model import (
     UNITS,
@@ -52,33 +52,6 @@ class CatalogueError(Exception):
     """A catalogue file is unusable; the text is one printable sentence with file and key."""
 
 
-class _Form(NamedTuple):
-    """What a text must look like."""
-
-    pattern: str
-    description: str
-
-
-_IDENTIFIER = r"[A-Za-z_]\w*"
-_ID = _Form(r"[a-z0-9]+(-[a-z0-9]+)*", "an id such as 'cfq-removal'")
-_HASH = _Form(r"[0-9a-f]{8,40}", "a commit hash of 8 to 40 hexadecimal digits")
-_RELEASE = _Form(r"\d+\.\d+", "a release such as '5.18'")
-_DATE = _Form(r"\d{4}(-\d\d(-\d\d)?)?", "a date such as '2021', '2021-09' or '2021-09-14'")
-_NAME = _Form(_IDENTIFIER, "a C identifier")
-_KEY = _Form(r"[a-z][a-z0-9_]*", "a key such as 'slab_bytes'")
-_PROBES = {
-    ProbeKind.TYPE: _Form(rf"((struct|union|enum) )?{_IDENTIFIER}", "a type such as 'struct page'"),
-    ProbeKind.MEMBER: _Form(
-        rf"((struct|union) )?{_IDENTIFIER}(\.{_IDENTIFIER})+",
-        "a member such as 'struct slab.stride'",
-    ),
-    ProbeKind.SYMBOL: _NAME,
-    ProbeKind.ENUMERATOR: _NAME,
-    ProbeKind.PARAMETER: _Form(rf"{_IDENTIFIER}\.{_IDENTIFIER}", "a parameter, 'module.name'"),
-}
-_SEVERITIES = ("info", "notice", "warning", "critical")
-
-
 @dataclass(frozen=True)
 class _Place:
     """A file and the path of a key in it."""
@@ -97,10 +70,8 @@ class _Place:
 
 _Reader = Callable[[_Place, Any], Any]
 """Converts one TOML value, or raises a :class:`CatalogueError`."""
-_Problem = tuple[str, str]
-"""A key and what is wrong with its value."""
 
-_TYPES: Mapping[type, str] = {
+_TYPES = {
     str: "text",
     bool: "a boolean",
     int: "a number",
@@ -115,15 +86,13 @@ def _expect(place: _Place, value: Any, *kinds: type) -> None:
     if type(value) in kinds:
         return
     # Converting a huge int to decimal raises ValueError.
-    is_short = type(value) is not int or abs(value) < _MAX_NUMBER
-    shown = (
-        f"{str(value)[:_MAX_QUOTED]!r} " if is_short and type(value) in (str, int, float) else ""
-    )
+    is_short = type(value) in (str, float) or (type(value) is int and abs(value) < _MAX_NUMBER)
+    shown = f"{str(value)[:_MAX_QUOTED]!r} " if is_short else ""
     kind = _TYPES.get(type(value), "a date or time")
     raise place.error(f"{shown}is {kind}; it must be {_TYPES[kinds[0]]}")
 
 
-def _text(form: _Form | None = None) -> _Reader:
+def _text(pattern: str = "", description: str = "") -> _Reader:
     def read(place: _Place, value: Any) -> str:
         _expect(place, value, str)
         if not value.strip():
@@ -135,8 +104,8 @@ def _text(form: _Form | None = None) -> _Reader:
         if not all(map(str.isprintable, paragraphs)):
             raise place.error("contains unprintable characters")
         text = "\n\n".join(paragraphs)
-        if form and not re.fullmatch(form.pattern, text):
-            raise place.error(f"{text[:_MAX_QUOTED]!r} is not {form.description}")
+        if pattern and not re.fullmatch(pattern, text):
+            raise place.error(f"{text[:_MAX_QUOTED]!r} is not {description}")
         return text
 
     return read
@@ -146,8 +115,8 @@ def _choice(known: Mapping[str, Any]) -> _Reader:
     def read(place: _Place, value: Any) -> Any:
         text = _text()(place, value)
         if text not in known:
-            choices = ", ".join(known)
-            raise place.error(f"{text[:_MAX_QUOTED]!r} is unknown (choose from {choices})")
+            shown = text[:_MAX_QUOTED]
+            raise place.error(f"{shown!r} is unknown (choose from {', '.join(known)})")
         return known[text]
 
     return read
@@ -163,12 +132,8 @@ def _number(place: _Place, value: Any) -> float:
 
 def _numbers(place: _Place, value: Any) -> dict[str, float]:
     _expect(place, value, dict)
-    return {
-        _text(_KEY)(place.at(name[:_MAX_QUOTED]), name): _number(
-            place.at(name[:_MAX_QUOTED]), number
-        )
-        for name, number in value.items()
-    }
+    places = {name: place.at(name[:_MAX_QUOTED]) for name in value}
+    return {_KEY(places[name], name): _number(places[name], value[name]) for name in value}
 
 
 def _list(read_item: _Reader, *, unique: bool = False) -> _Reader:
@@ -188,19 +153,33 @@ def _first_repeated(names: Sequence[str]) -> str:
     return next((name for index, name in enumerate(names) if name in names[:index]), "")
 
 
-_KEYS = {"postings": "posted", "detection": "detect", "validation": "validate"}
-"""Keys that differ from the field they set in more than dashes."""
-_FORMS: Mapping[str, _Form] = {
+_C = r"[A-Za-z_]\w*"
+_NAME = _text(_C, "a C identifier")
+_ID = _text(r"[a-z0-9]+(-[a-z0-9]+)*", "an id such as 'cfq-removal'")
+_KEY = _text(r"[a-z][a-z0-9_]*", "a key such as 'slab_bytes'")
+_TEXTS: Mapping[str, _Reader] = {
     **dict.fromkeys(("id", "analysis", "by", "claim", "name", "patch", "run"), _ID),
     **dict.fromkeys(("supersedes", "superseded_by", "fixes", "related"), _ID),
     **dict.fromkeys(("modules", "switch"), _NAME),
     **dict.fromkeys(("key", "minus"), _KEY),
-    "date": _DATE,
-    "hash": _HASH,
-    "release": _RELEASE,
+    "date": _text(r"\d{4}(-\d\d(-\d\d)?)?", "a date such as '2021', '2021-09' or '2021-09-14'"),
+    "hash": _text(r"[0-9a-f]{8,40}", "a commit hash of 8 to 40 hexadecimal digits"),
+    "release": _text(r"\d+\.\d+", "a release such as '5.18'"),
+    "severity": _choice({name: name for name in ("info", "notice", "warning", "critical")}),
+    "unit": _choice({name: name for name in UNITS}),
 }
-"""By name of the field, for texts and lists of texts."""
-_CHOICES = {"severity": _SEVERITIES, "unit": tuple(UNITS)}
+"""Readers of texts and of lists of texts, by name of the field, where not every text will do."""
+_PROBES = {
+    ProbeKind.TYPE: _text(rf"((struct|union|enum) )?{_C}", "a type such as 'struct page'"),
+    ProbeKind.MEMBER: _text(
+        rf"((struct|union) )?{_C}(\.{_C})+", "a member such as 'struct slab.stride'"
+    ),
+    ProbeKind.SYMBOL: _NAME,
+    ProbeKind.ENUMERATOR: _NAME,
+    ProbeKind.PARAMETER: _text(rf"{_C}\.{_C}", "a parameter, 'module.name'"),
+}
+_KEYS = {"postings": "posted", "detection": "detect", "validation": "validate"}
+"""Keys that differ from the field they set in more than dashes."""
 _REQUIRED = ("what",)
 """Fields whose keys are required although they have a default."""
 
@@ -209,24 +188,17 @@ def _reader(field: str, hint: Any) -> _Reader:
     """Return the reader for a field of a dataclass with this type hint."""
     if isinstance(hint, types.UnionType):  # with None, the default of an absent key
         (hint,) = (other for other in hint.__args__ if other is not types.NoneType)
-    if field in _CHOICES:
-        return _choice({name: name for name in _CHOICES[field]})
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin is tuple:
-        item = arguments[0]
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
         read_item = _record(item, ("patch",)) if item is FindingRule else _reader(field, item)
-        return _list(read_item, unique=item is str or issubclass(item, enum.Enum))
-    if hint is Probe:
-        return _probe
+        return _list(read_item, unique=issubclass(item, str))
     if hint is str:
-        return _text(_FORMS.get(field))
-    if hint is float:
-        return _number
-    if origin is Mapping:
+        return _TEXTS.get(field, _text())
+    if get_origin(hint) is Mapping:
         return _numbers
     if issubclass(hint, enum.Enum):
         return _choice({member.value: member for member in hint})
-    return _record(hint)
+    return {Probe: _probe, float: _number}.get(hint) or _record(hint)
 
 
 def _record(cls: type[Any], without: tuple[str, ...] = ()) -> _Reader:
@@ -261,7 +233,7 @@ def _record(cls: type[Any], without: tuple[str, ...] = ()) -> _Reader:
             elif key in required:
                 raise place.at(key).error("is missing")
         record = cls(**values)
-        for key, problem in _CHECKS.get(cls, lambda _: ())(record):
+        for key, problem in _problems(record):
             raise (place.at(key) if key else place).error(problem)
         return record
 
@@ -270,115 +242,90 @@ def _record(cls: type[Any], without: tuple[str, ...] = ()) -> _Reader:
 
 def _probe(place: _Place, table: Any) -> Probe:
     _expect(place, table, dict)
-    kinds = {kind.value: kind for kind in ProbeKind}
+    kinds = [kind.value for kind in ProbeKind]
     if len(table) != 1 or not set(table) <= set(kinds):
         raise place.error(f"must have exactly one key (choose from {', '.join(kinds)})")
     ((key, name),) = table.items()
-    return Probe(kinds[key], _text(_PROBES[kinds[key]])(place.at(key), name))
+    return Probe(ProbeKind(key), _PROBES[ProbeKind(key)](place.at(key), name))
 
 
-def _check_commit(commit: Commit) -> Iterator[_Problem]:
-    if not commit.subject and not commit.hash:
-        yield "", "needs a subject or a hash"
+def _problems(record: Any) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a record as a whole: a key, or an empty text, and a problem."""
+    match record:
+        case Commit(subject="", hash=""):
+            yield "", "needs a subject or a hash"
+        case Rule():
+            if record.state is State.PARTIALLY_APPLIED:
+                yield "state", f"{record.state.value!r} is only for a series with stages"
+            if not record.has and not record.lacks:
+                yield "has", "is missing: a rule needs a probe in has or lacks"
+            if (record.state is State.SUPERSEDED) != bool(record.by):
+                yield "by", "is required for the state superseded, and only for it"
+            if record.state is State.UNDETERMINED and not record.why:
+                yield "why", "is missing: say why the state is undetermined"
+        case Detection(rules=(), undetectable=None):
+            yield "rules", "is missing: add rules or [detect.undetectable]"
+        case Validation(workload=()):
+            yield "workload", "is empty: a pair needs a figure of its workload"
+        case PublishedFigure(value=value, to=float(to)) if to <= value:
+            yield "to", f"'{to:g}' must be above value, {value:g}"
+        case FindingRule():
+            if record.at_least is None and record.at_most is None:
+                yield "at-least", "is missing: a rule needs at-least or at-most"
+            if re.search("[{}]", record.title.replace("{value}", "")):
+                yield "title", "must not contain braces other than {value}"
+        case Patch(stages=stages, detection=detection, validation=validation, figures=figures):
+            if stages and detection != Detection():
+                yield "detect", "must be left out: a series is detected by its stages"
+            if not stages and detection == Detection():
+                yield "detect", "is missing: without rules, add [detect.undetectable]"
+            claim = validation.claim if validation else ""
+            if claim and claim not in {figure.run for figure in figures}:
+                yield "validate.claim", f"{claim!r} is not the run of any published figure"
+            if twice := _first_repeated([figure.name for figure in figures]):
+                yield "figures", f"the name {twice!r} is used twice"
 
 
-def _check_rule(rule: Rule) -> Iterator[_Problem]:
-    if rule.state is State.PARTIALLY_APPLIED:
-        yield "state", f"{rule.state.value!r} is only for a series with stages"
-    if not rule.has and not rule.lacks:
-        yield "has", "is missing: a rule needs a probe in has or lacks"
-    if (rule.state is State.SUPERSEDED) != bool(rule.by):
-        yield "by", "is required for the state superseded, and only for it"
-    if rule.state is State.UNDETERMINED and not rule.why:
-        yield "why", "is missing: say why the state is undetermined"
-
-
-def _check_detection(detection: Detection) -> Iterator[_Problem]:
-    if not detection.rules and detection.undetectable is None:
-        yield "rules", "is missing: add rules or [detect.undetectable]"
-
-
-def _check_validation(validation: Validation) -> Iterator[_Problem]:
-    if not validation.workload:
-        yield "workload", "is empty: a pair needs a figure of its workload"
-
-
-def _check_figure(figure: PublishedFigure) -> Iterator[_Problem]:
-    if figure.to is not None and figure.to <= figure.value:
-        yield "to", f"'{figure.to:g}' must be above value, {figure.value:g}"
-
-
-def _check_finding(rule: FindingRule) -> Iterator[_Problem]:
-    if rule.at_least is None and rule.at_most is None:
-        yield "at-least", "is missing: a rule needs at-least or at-most"
-    if re.search("[{}]", rule.title.replace("{value}", "")):
-        yield "title", "must not contain braces other than {value}"
-
-
-def _check_patch(patch: Patch) -> Iterator[_Problem]:
-    if patch.stages and patch.detection != Detection():
-        yield "detect", "must be left out: a series is detected by its stages"
-    if not patch.stages and patch.detection == Detection():
-        yield "detect", "is missing: without rules, add [detect.undetectable]"
-    claim = patch.validation.claim if patch.validation else ""
-    if claim and claim not in {figure.run for figure in patch.figures}:
-        yield "validate.claim", f"{claim!r} is not the run of any published figure"
-    if twice := _first_repeated([figure.name for figure in patch.figures]):
-        yield "figures", f"the name {twice!r} is used twice"
-
-
-_CHECKS: Mapping[type, Callable[[Any], Iterable[_Problem]]] = {
-    Commit: _check_commit,
-    Rule: _check_rule,
-    Detection: _check_detection,
-    Validation: _check_validation,
-    PublishedFigure: _check_figure,
-    FindingRule: _check_finding,
-    Patch: _check_patch,
-}
 # The rules of a patch file are about that patch; elsewhere they name one.
 _PATCH = _record(Patch, without=("file",))
 _RULES = _list(_record(FindingRule))
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    :raises CatalogueError: the file cannot be read, is too large, or is not TOML
-    """
-    place = _Place(str(path))
-    try:
-        if not path.is_file():
-            raise place.error("is not a file")
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise place.error(f"cannot be read ({error.strerror or error})") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise place.error(f"is larger than {MAX_FILE_BYTES >> 10} KiB")
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise place.error("is not UTF-8 text") from None
-    except RecursionError:
-        raise place.error("is nested too deeply") from None
-    except ValueError as error:  # includes TOMLDecodeError
-        raise place.error(f"is not TOML: {printable(str(error))[:200]}") from None
-
-
 def read_file(path: Path) -> Patch | tuple[FindingRule, ...]:
     """Return the patch of a file, or the rules of a file that has only ``[[rules]]``.
 
-    :raises CatalogueError: see :func:`read_toml`; or the file violates the schema
+    :raises CatalogueError: the file cannot be read, is too large, is not TOML, or violates the
+        schema
     """
-    table, place = read_toml(path), _Place(str(path))
+    place = _Place(str(path))
+    table = _toml(place)
     if set(table) == {"rules"}:
         return cast(tuple[FindingRule, ...], _RULES(place.at("rules"), table["rules"]))
     patch: Patch = _PATCH(place, table)
     if patch.id != path.stem:
         raise place.at("id").error(f"{patch.id!r} must be the name of the file, {path.stem!r}")
     rules = tuple(dataclasses.replace(rule, patch=patch.id) for rule in patch.rules)
-    return dataclasses.replace(patch, file=str(path), rules=rules)
+    return dataclasses.replace(patch, file=place.file, rules=rules)
+
+
+def _toml(place: _Place) -> dict[str, Any]:
+    path = Path(place.file)
+    try:
+        if not path.is_file():  # opening a FIFO would block
+            raise place.error("is not a file")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise place.error(f"is larger than {MAX_FILE_BYTES >> 10} KiB")
+        return tomllib.loads(data.decode("utf-8"))
+    except OSError as error:
+        raise place.error(f"cannot be read ({error.strerror or error})") from None
+    except UnicodeDecodeError:
+        raise place.error("is not UTF-8 text") from None
+    except RecursionError:
+        raise place.error("is nested too deeply") from None
+    except ValueError as error:  # includes TOMLDecodeError
+        raise place.error(f"is not TOML: {printable(str(error))[:200]}") from None
 
 
 def check_references(
