@@ -10,7 +10,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping
 
-from kcensus.catalogue.model import HAS_IT, Detected, Patch, Rule, State, Status
+from kcensus.catalogue.model import HAS_IT, Detected, Patch, Rule, State, Status, Undetectable
 from kcensus.catalogue.probes import Answer, Prober
 
 
@@ -51,14 +51,14 @@ def _detect(patch: Patch, prober: Prober, release: str) -> Detected:
             return Detected(patch, State.UNDETERMINED, answer.reason)
         if answer.value:
             by = f"superseded by {rule.by}" if rule.by else ""
-            return Detected(
-                patch, rule.state, "; ".join(filter(None, (answer.reason, by, rule.why)))
-            )
+            reason = "; ".join(filter(None, (answer.reason, by, rule.why)))
+            return Detected(patch, rule.state, reason)
         if rule.state is not State.UNDETERMINED:
             reasons.append(answer.reason)
-    if patch.detection.undetectable is None:
+    undetectable = patch.detection.undetectable
+    if undetectable is None:
         return Detected(patch, State.ABSENT, _list(reasons))
-    return _by_release(patch, release)
+    return Detected(patch, *_by_release(patch.status, undetectable, release))
 
 
 def _evaluate(rule: Rule, patch: Patch, prober: Prober) -> Answer:
@@ -66,45 +66,39 @@ def _evaluate(rule: Rule, patch: Patch, prober: Prober) -> Answer:
 
     The first condition that is false decides; an unknown one only if none is false.
     """
-    reasons: list[str] = []
-    unknown: Answer | None = None
+    answers: list[Answer] = []
     for probe in (*rule.has, *rule.lacks):
         answer = prober.ask(probe, patch.detection.modules)
-        if answer.value is None:
-            unknown = unknown or answer
-        elif answer.value != (probe in rule.has):
+        if answer.value is (probe not in rule.has):
             return Answer(False, answer.reason)
-        reasons.append(answer.reason)
-    return unknown or Answer(True, _list(reasons))
+        answers.append(answer)
+    unknown = (answer for answer in answers if answer.value is None)
+    return next(unknown, Answer(True, _list([answer.reason for answer in answers])))
 
 
 def _list(reasons: list[str]) -> str:
     return ", ".join(dict.fromkeys(reasons))
 
 
-def _by_release(patch: Patch, release: str) -> Detected:
-    undetectable = patch.detection.undetectable
-    assert undetectable is not None
+def _by_release(status: Status, undetectable: Undetectable, release: str) -> tuple[State, str]:
     reason, evidence, carriers = undetectable.reason, undetectable.evidence, undetectable.carriers
     if any(fnmatch.fnmatchcase(release, pattern) for pattern in carriers):
-        reason = f"{reason}; kernels like {release} may have it; {evidence}"
-        return Detected(patch, State.UNDETERMINED, reason)
+        return State.UNDETERMINED, f"{reason}; kernels like {release} may have it; {evidence}"
     if carriers:
-        reason = f"only kernels like {', '.join(carriers)} are known to have it, not {release}"
-        return Detected(patch, State.ABSENT, reason)
-    if patch.status in (Status.NEVER_MERGED, Status.REVERTED):
-        return Detected(patch, State.ABSENT, f"{patch.status.value}; {evidence}")
-    return Detected(patch, State.UNDETERMINED, f"{reason}; best evidence: {evidence}")
+        known = ", ".join(carriers)
+        return State.ABSENT, f"only kernels like {known} are known to have it, not {release}"
+    if status in (Status.NEVER_MERGED, Status.REVERTED):
+        return State.ABSENT, f"{status.value}; {evidence}"
+    return State.UNDETERMINED, f"{reason}; best evidence: {evidence}"
 
 
 def _series(patch: Patch, single: Mapping[str, Detected]) -> Detected:
     stages = [single[stage.patch] for stage in patch.stages]
     present = [stage for stage in stages if stage.state in HAS_IT]
     absent = [stage for stage in stages if stage.state is State.ABSENT]
-    if len(present) == len(stages):
-        return Detected(patch, State.PRESENT, f"all {len(stages)} stages are present")
-    if len(absent) == len(stages):
-        return Detected(patch, State.ABSENT, f"all {len(stages)} stages are absent")
+    for state, some in ((State.PRESENT, present), (State.ABSENT, absent)):
+        if len(some) == len(stages):
+            return Detected(patch, state, f"all {len(stages)} stages are {state.value}")
     if present and absent:
         reason = "; ".join(f"{stage.patch.id} is {stage.state.value}" for stage in stages)
         return Detected(patch, State.PARTIALLY_APPLIED, reason, stage=present[-1].patch.id)

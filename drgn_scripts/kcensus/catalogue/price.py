@@ -38,6 +38,11 @@ class Price:
         """Whether the value is the cost of the absence, not the saving of the presence."""
         return self.detected.state in LACKS_IT
 
+    @property
+    def bytes(self) -> int | None:
+        """Return the value if it was measured and is in bytes."""
+        return None if self.value is None or self.unit is not Unit.BYTES else int(self.value)
+
 
 def metric_of(detected: Detected) -> Metric | None:
     """Return the figure that measures a patch in its state, if any."""
@@ -86,14 +91,11 @@ def prices(detected: Mapping[str, Detected], results: Mapping[str, Result]) -> l
     """Return the figure of every patch that has one for its state."""
     priced = []
     for patch in detected.values():
-        metric = metric_of(patch)
-        if metric is None:
-            continue
-        try:
-            price = Price(patch, metric, *measure(metric, results))
-        except Unmeasured as error:
-            price = Price(patch, metric, None, Unit.BYTES, str(error))
-        priced.append(price)
+        if metric := metric_of(patch):
+            try:
+                priced.append(Price(patch, metric, *measure(metric, results)))
+            except Unmeasured as error:
+                priced.append(Price(patch, metric, None, Unit.BYTES, str(error)))
     return priced
 
 
@@ -109,19 +111,15 @@ def findings(
             value, unit = measure(rule.metric, results)
         except Unmeasured:
             continue  # reported with the price of the patch
-        if _holds(rule, value):
+        least = -math.inf if rule.at_least is None else rule.at_least
+        most = math.inf if rule.at_most is None else rule.at_most
+        if least <= value <= most:
             made.append(_finding(rule, value, unit, detected))
     return sorted(made, key=lambda one: (-one.severity, -(one.cost_bytes or 0), one.title))
 
 
 def _applies(rule: FindingRule, detected: Mapping[str, Detected]) -> bool:
     return not rule.patch or detected[rule.patch].state in rule.states
-
-
-def _holds(rule: FindingRule, value: float) -> bool:
-    return (rule.at_least is None or value >= rule.at_least) and (
-        rule.at_most is None or value <= rule.at_most
-    )
 
 
 def _finding(

@@ -8,8 +8,7 @@ is unknown, because a failed lookup proves nothing then.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import drgn
@@ -60,30 +59,29 @@ class Prober:
 
     def _ask(self, probe: Probe, modules: Sequence[str]) -> Answer:
         kind, name = probe.kind, probe.name
-        if kind is ProbeKind.TYPE:
-            return self._type(name, modules)
-        if kind is ProbeKind.MEMBER:
+        if kind in (ProbeKind.TYPE, ProbeKind.MEMBER):
             return self._member(name, modules)
         if kind is ProbeKind.ENUMERATOR:
-            return self._answer(self._constant(name), f"enumerator {name}", modules)
-        if kind is ProbeKind.PARAMETER:
+            exists = _exists(self._prog.constant, name)
+        elif kind is ProbeKind.PARAMETER:
             # module_param() defines a struct kernel_param of this name.
-            module, _, parameter = name.partition(".")
-            exists = self._symbol(f"__param_{parameter}")
-            return self._answer(exists, f"parameter {parameter} of {module}", (module, *modules))
-        return self._answer(self._symbol(name), f"symbol {name}", modules)
-
-    def _type(self, name: str, modules: Sequence[str]) -> Answer:
-        type_ = self._lookup(name)
-        if type_ is not None and not _is_complete(type_):
-            return Answer(None, f"{name} is only declared in the debug info, without members")
-        return self._answer(type_ is not None, name, modules)
+            module, _, name = name.partition(".")
+            exists = self._symbol(f"__param_{name}")
+            name, modules = f"{name} of {module}", (module, *modules)
+        else:
+            exists = self._symbol(name)
+        return self._answer(exists, f"{kind.value} {name}", modules)
 
     def _member(self, path: str, modules: Sequence[str]) -> Answer:
+        """Return whether a type exists, or a member of one if ``path`` has dots."""
         name, *members = path.split(".")
-        type_ = self._lookup(name)
-        if type_ is None:
+        try:
+            type_ = self._prog.type(name)
+        except (LookupError, SyntaxError):  # the latter for a C keyword
             return self._answer(False, name, modules)
+        if not members and not _is_complete(type_):
+            return Answer(None, f"{name} is only declared in the debug info, without members")
+        reason = f"has {name}"
         for member in members:
             type_ = _target(type_)
             where = type_.type_name()
@@ -94,7 +92,8 @@ class Prober:
             if not type_.has_member(member):
                 return Answer(False, f"{where} has no {member}")
             type_ = type_.member(member).type
-        return Answer(True, f"{where} has {member}")
+            reason = f"{where} has {member}"
+        return Answer(True, reason)
 
     def _answer(self, exists: bool, name: str, modules: Sequence[str]) -> Answer:
         if exists:
@@ -108,27 +107,18 @@ class Prober:
         why = "loaded without debug info" if is_missing else "not loaded, or does not have it"
         return Answer(None, f"no {name}, but {which} is {why}")
 
-    def _lookup(self, name: str) -> drgn.Type | None:
-        try:
-            return self._prog.type(name)
-        except (LookupError, SyntaxError):  # the latter for a C keyword
-            return None
-
-    def _constant(self, name: str) -> bool:
-        with suppress(LookupError):
-            self._prog.constant(name)
-            return True
-        return False
-
     def _symbol(self, name: str) -> bool:
         # Inlined functions are only in the debug info; assembly functions only in the symbol table.
-        with suppress(LookupError):
-            self._prog.object(name, drgn.FindObjectFlags.ANY)
-            return True
-        with suppress(LookupError):
-            self._prog.symbol(name)
-            return True
+        any_object = drgn.FindObjectFlags.ANY
+        return _exists(self._prog.object, name, any_object) or _exists(self._prog.symbol, name)
+
+
+def _exists(look_up: Callable[..., object], *args: object) -> bool:
+    try:
+        look_up(*args)
+    except LookupError:
         return False
+    return True
 
 
 def _is_complete(type_: drgn.Type) -> bool:

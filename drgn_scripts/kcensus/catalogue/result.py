@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from types import SimpleNamespace
 
 import pandas as pd
 
 from kcensus.catalogue.files import Catalogue
-from kcensus.catalogue.model import HAS_IT, UNITS, Detected, Kind, Patch, State
+from kcensus.catalogue.model import HAS_IT, UNITS, Detected, Kind, State
 from kcensus.catalogue.price import Price, findings, prices, unmeasured
 from kcensus.results import Figure, Gap, Result, Unit
-from kcensus.results.tables import Column, Show, Table
+from kcensus.results.tables import Column, Show, TableSpec
 
 _ABSENT = {
     "absent_fixes": "fixes and features absent",
@@ -19,63 +22,135 @@ _ABSENT = {
     "absent_unmerged": "unmerged patches absent",
 }
 """Summary key of each class of absent patches, and its label."""
+_SECTIONS = ("absent_fixes", "undetermined", "absent_markers", "absent_unmerged", "has it")
+"""Classes of patches in the order of the table: what may be missing comes first."""
+
+
+def column(
+    path: str,
+    label: str,
+    help: str,
+    show: Show = Show.WIDE,
+    unit: Unit = Unit.TEXT,
+    dtype: str | None = None,
+) -> Column:
+    """Return a column with one attribute of each row; ``path`` may have dots."""
+    get = attrgetter(path)
+    return Column(
+        unit, label, show, help, lambda rows: pd.Series(list(map(get, rows)), dtype=dtype)
+    )
+
+
+_ALWAYS, _DATA = Show.ALWAYS, Show.DATA
+_BYTES = Unit.BYTES, "Int64"  # exact, some of them missing
+_PATCH = column("patch.id", "patch", "Id in the catalogue.", _ALWAYS)
+_SUBSYSTEM = column("patch.subsystem", "subsystem", "Kernel subsystem.")
+_RELEASE = column("release", "release", "First mainline release with the patch.")
+_STATUS = column("patch.status.value", "status", "What became of the patch in the mainline.")
+_KIND = column("patch.kind.value", "kind", "fix, or marker: only changes a layout.", _DATA)
+_TITLE = column("patch.title", "title", "Title of the patch.", _ALWAYS)
+
+CATALOGUE = TableSpec(
+    "patches",
+    "Patches",
+    {
+        "patch": _PATCH,
+        "subsystem": _SUBSYSTEM,
+        "release": _RELEASE,
+        "status": _STATUS,
+        "kind": _KIND,
+        "title": _TITLE,
+        "detectable": column(
+            "detectable", "detectable", "Whether the debug info shows it.", _DATA, Unit.NONE
+        ),
+    },
+    "One patch or series of the catalogue.",
+)
+"""In place of :data:`PATCHES` where no kernel is given."""
+PATCHES = TableSpec(
+    "patches",
+    "Patches",
+    {
+        "patch": _PATCH,
+        "state": column("state.value", "state", "Whether the kernel has the patch.", _ALWAYS),
+        "stage": column("stage", "stage", "Last stage of the series that is present.", _DATA),
+        "history": column("patch.history", "mainline", "What became of it in the mainline."),
+        "cost_bytes": column(
+            "cost", "absence costs", "What its absence costs here.", _ALWAYS, *_BYTES
+        ),
+        "saving_bytes": column(
+            "saving", "presence saves", "What its presence saves here.", Show.WIDE, *_BYTES
+        ),
+        "reason": column("reason", "because", "What in the debug info decides.", _ALWAYS),
+        "series": column("series", "part of", "Id of the series it is a stage of.", _DATA),
+        "kind": _KIND,
+        "subsystem": replace(_SUBSYSTEM, show=_DATA),
+        "release": replace(_RELEASE, show=_DATA),
+        "status": replace(_STATUS, show=_DATA),
+        "title": replace(_TITLE, show=_DATA),
+    },
+    "One patch or series, by state and cost.",
+)
+PRICES = TableSpec(
+    "prices",
+    "How costs and savings are computed",
+    {
+        "patch": _PATCH,
+        "kind": column("kind", "kind", "Whether absence costs or presence saves it."),
+        "bytes": column("bytes", "bytes", "Cost or saving.", _ALWAYS, *_BYTES),
+        "formula": column("formula", "figure", "Figure that measures it.", _ALWAYS),
+        "meaning": column("metric.what", "meaning", "What the figure measures.", _DATA),
+    },
+    "One patch whose cost or saving an analysis measures, by size.",
+)
+FIGURES = TableSpec(
+    "figures",
+    "Published figures",
+    {
+        "patch": _PATCH,
+        "figure": column("figure.name", "figure", "Name of the figure.", _ALWAYS),
+        "what": column("figure.what", "what", "What was measured."),
+        "run": column("figure.run", "run", "Measurement that it belongs to.", _DATA),
+        "moment": column("figure.moment.value", "moment", "before or after the patch."),
+        "bound": column("figure.bound.value", "bound", "Precision as published."),
+        "value": column("figure.value", "value", "Value as published.", _ALWAYS, Unit.NONE),
+        "to": column("figure.to", "to", "Upper end of a range.", unit=Unit.NONE),
+        "unit": column("figure.unit", "unit", "Unit of the value.", _ALWAYS),
+        "base_value": column(
+            "figure.base", "in base units", "The value in base units.", _DATA, Unit.NONE
+        ),
+        "base_unit": column("base_unit", "base unit", "bytes, seconds, pages, …", _DATA),
+    },
+    "One figure that was published about a patch.",
+    detail=True,
+)
+TABLES = (PATCHES, PRICES, FIGURES)
 
 
 def catalogue_result(catalogue: Catalogue) -> Result:
     """Return the catalogue alone, without a kernel."""
-    patches = list(catalogue.patches.values())
     result = Result("patches", "the catalogue", "(no target given)", measures=False)
+    patches, figures = list(catalogue.patches.values()), _figure_rows(catalogue)
     result.summary["patches"] = Figure(len(patches), Unit.COUNT, "patches and series")
-    result.summary["figures"] = Figure(
-        sum(len(patch.figures) for patch in patches), Unit.COUNT, "published figures"
-    )
-    text = Unit.TEXT
-    result.tables["patches"] = Table.of(
-        "Patches",
-        {
-            "patch": ([patch.id for patch in patches], Column(text, "patch", Show.ALWAYS)),
-            "subsystem": ([patch.subsystem for patch in patches], Column(text, "subsystem")),
-            "release": ([patch.release or None for patch in patches], Column(text, "release")),
-            "status": ([patch.status.value for patch in patches], Column(text, "status")),
-            "kind": ([patch.kind.value for patch in patches], Column(text, "kind", Show.DATA)),
-            "title": ([patch.title for patch in patches], Column(text, "title", Show.ALWAYS)),
-            "detectable": (
-                [patch.detection.undetectable is None for patch in patches],
-                Column(Unit.NONE, "detectable", Show.DATA),
-            ),
-        },
-    )
-    result.tables["figures"] = figures_table(patches)
+    result.summary["figures"] = Figure(len(figures), Unit.COUNT, "published figures")
+    rows = [
+        SimpleNamespace(
+            patch=patch,
+            release=patch.release or None,
+            detectable=patch.detection.undetectable is None,
+        )
+        for patch in patches
+    ]
+    result.tables = {"patches": CATALOGUE.of(rows), "figures": FIGURES.of(figures)}
     return result
 
 
-def figures_table(patches: Sequence[Patch]) -> Table:
-    """Return every published figure, as published and in base units."""
-    rows = [(patch, figure) for patch in patches for figure in patch.figures]
-    text, none = Unit.TEXT, Unit.NONE
-    return Table.of(
-        "Published figures",
-        {
-            "patch": ([patch.id for patch, _ in rows], Column(text, "patch", Show.ALWAYS)),
-            "figure": ([figure.name for _, figure in rows], Column(text, "figure", Show.ALWAYS)),
-            "what": ([figure.what for _, figure in rows], Column(text, "what")),
-            "run": ([figure.run for _, figure in rows], Column(text, "run", Show.DATA)),
-            "moment": ([figure.moment.value for _, figure in rows], Column(text, "moment")),
-            "bound": ([figure.bound.value for _, figure in rows], Column(text, "bound")),
-            "value": ([figure.value for _, figure in rows], Column(none, "value", Show.ALWAYS)),
-            "to": ([figure.to for _, figure in rows], Column(none, "to")),
-            "unit": ([figure.unit for _, figure in rows], Column(text, "unit", Show.ALWAYS)),
-            "base_value": (
-                [figure.base for _, figure in rows],
-                Column(none, "in base units", Show.DATA),
-            ),
-            "base_unit": (
-                [UNITS[figure.unit][0] for _, figure in rows],
-                Column(text, "base unit", Show.DATA),
-            ),
-        },
-        detail=True,
-    )
+def _figure_rows(catalogue: Catalogue) -> list[SimpleNamespace]:
+    return [
+        SimpleNamespace(patch=patch, figure=figure, base_unit=UNITS[figure.unit][0])
+        for patch in catalogue.patches.values()
+        for figure in patch.figures
+    ]
 
 
 def patches_result(
@@ -99,28 +174,31 @@ def patches_result(
     """
     result = Result("patches", target, kernel, live, measures=False)
     all_prices = prices(detected, results) if priced else []
-    absent = [one.patch for one in detected.values() if one.state is State.ABSENT]
-    classes = [_absent_class(patch) for patch in absent]
+    classes = [_class(patch) for patch in detected.values() if patch.state is State.ABSENT]
     for key, label in _ABSENT.items():
         result.summary[key] = Figure(classes.count(key), Unit.COUNT, label)
-    states = [one.state for one in detected.values()]
+    states = [patch.state for patch in detected.values()]
     for state in State:
         label = f"patches {state.value}"
         result.summary[state.name.lower()] = Figure(states.count(state), Unit.COUNT, label)
-    result.tables["patches"] = _patches(detected, all_prices)
+    result.tables["patches"] = PATCHES.of(_patch_rows(detected, all_prices))
     if priced:
-        result.tables["prices"] = _prices(all_prices)
-    result.tables["figures"] = figures_table(list(catalogue.patches.values()))
+        result.tables["prices"] = PRICES.of(_price_rows(all_prices))
+    result.tables["figures"] = FIGURES.of(_figure_rows(catalogue))
     result.findings = findings(catalogue, detected, results)
     result.gaps = _gaps(lacking, all_prices, failed or {})
     return result
 
 
-def _absent_class(patch: Patch) -> str:
-    """Return the key in ``_ABSENT`` of a patch that is absent."""
-    if not patch.is_upstream:
+def _class(detected: Detected) -> str:
+    """Return the class in ``_SECTIONS`` of a patch."""
+    if detected.state in HAS_IT:
+        return "has it"
+    if detected.state is State.UNDETERMINED:
+        return "undetermined"
+    if not detected.patch.is_upstream:
         return "absent_unmerged"
-    return "absent_markers" if patch.kind is Kind.MARKER else "absent_fixes"
+    return "absent_markers" if detected.patch.kind is Kind.MARKER else "absent_fixes"
 
 
 def _gaps(
@@ -137,93 +215,56 @@ def _gaps(
     return gaps
 
 
-def _section(one: Detected) -> int:
-    """Return the section of the table: what is missing comes first, unmerged patches after it."""
-    if one.state in HAS_IT:
-        return 4 + (one.state is State.SUPERSEDED)
-    if one.state is State.UNDETERMINED:
-        return 1
-    return {"absent_fixes": 0, "absent_markers": 2, "absent_unmerged": 3}[_absent_class(one.patch)]
-
-
-def _patches(detected: Mapping[str, Detected], all_prices: Sequence[Price]) -> Table:
-    in_bytes = {price.detected.patch.id: price for price in all_prices if price.unit is Unit.BYTES}
-    costs = {name: price.value for name, price in in_bytes.items() if price.is_cost}
-    saves = {name: price.value for name, price in in_bytes.items() if not price.is_cost}
+def _patch_rows(
+    detected: Mapping[str, Detected], all_prices: Sequence[Price]
+) -> list[SimpleNamespace]:
+    amounts = {
+        (price.detected.patch.id, price.is_cost): price.bytes
+        for price in all_prices
+        if price.bytes is not None
+    }
     series = {stage.patch: name for name, one in detected.items() for stage in one.patch.stages}
 
-    def order(one: Detected) -> tuple[object, ...]:
+    def order(name: str) -> tuple[object, ...]:
         # Stages follow their series: their costs are contained in its cost.
-        name = one.patch.id
-        leader = series.get(name, name)
-        cost, leader_cost = costs.get(name) or 0, costs.get(leader) or 0
+        leader, state = series.get(name, name), detected[name].state
         return (
-            _section(one),
-            -leader_cost,
-            one.patch.subsystem,
+            _SECTIONS.index(_class(detected[name])),
+            state is State.SUPERSEDED,
+            -amounts.get((leader, True), 0),
+            detected[name].patch.subsystem,
             leader,
             name != leader,
-            -cost,
+            -amounts.get((name, True), 0),
             name,
         )
 
-    rows = sorted(detected.values(), key=order)
-    text = Unit.TEXT
-    return Table.of(
-        "Patches",
-        {
-            "patch": ([one.patch.id for one in rows], Column(text, "patch", Show.ALWAYS)),
-            "state": ([one.state.value for one in rows], Column(text, "state", Show.ALWAYS)),
-            "stage": ([one.stage or None for one in rows], Column(text, "stage", Show.DATA)),
-            "history": ([one.patch.history for one in rows], Column(text, "mainline")),
-            "cost_bytes": (
-                _whole([costs.get(one.patch.id) for one in rows]),
-                Column(Unit.BYTES, "absence costs", Show.ALWAYS),
-            ),
-            "saving_bytes": (
-                _whole([saves.get(one.patch.id) for one in rows]),
-                Column(Unit.BYTES, "presence saves"),
-            ),
-            "reason": ([one.reason for one in rows], Column(text, "because", Show.ALWAYS)),
-            "series": (
-                [series.get(one.patch.id) for one in rows],
-                Column(text, "part of", Show.DATA),
-            ),
-            "kind": ([one.patch.kind.value for one in rows], Column(text, "kind", Show.DATA)),
-            "subsystem": (
-                [one.patch.subsystem for one in rows],
-                Column(text, "subsystem", Show.DATA),
-            ),
-            "release": (
-                [one.patch.release or None for one in rows],
-                Column(text, "release", Show.DATA),
-            ),
-            "status": ([one.patch.status.value for one in rows], Column(text, "status", Show.DATA)),
-            "title": ([one.patch.title for one in rows], Column(text, "title", Show.DATA)),
-        },
+    return [
+        SimpleNamespace(
+            patch=detected[name].patch,
+            state=detected[name].state,
+            stage=detected[name].stage or None,
+            reason=detected[name].reason,
+            cost=amounts.get((name, True)),
+            saving=amounts.get((name, False)),
+            series=series.get(name),
+            release=detected[name].patch.release or None,
+        )
+        for name in sorted(detected, key=order)
+    ]
+
+
+def _price_rows(all_prices: Sequence[Price]) -> list[SimpleNamespace]:
+    largest_first = sorted(
+        all_prices, key=lambda price: (-(price.value or 0), price.detected.patch.id)
     )
-
-
-def _whole(values: Sequence[float | None]) -> pd.Series[int]:
-    """Return exact integers, some of them missing."""
-    return pd.Series([None if value is None else int(value) for value in values], dtype="Int64")
-
-
-def _prices(all_prices: Sequence[Price]) -> Table:
-    rows = sorted(all_prices, key=lambda one: (-(one.value or 0), one.detected.patch.id))
-    text = Unit.TEXT
-    kinds = ["absence costs" if price.is_cost else "presence saves" for price in rows]
-    in_bytes = [price.value if price.unit is Unit.BYTES else None for price in rows]
-    return Table.of(
-        "How costs and savings are computed",
-        {
-            "patch": (
-                [price.detected.patch.id for price in rows],
-                Column(text, "patch", Show.ALWAYS),
-            ),
-            "kind": (kinds, Column(text, "kind")),
-            "bytes": (_whole(in_bytes), Column(Unit.BYTES, "bytes", Show.ALWAYS)),
-            "formula": ([str(price.metric) for price in rows], Column(text, "figure", Show.ALWAYS)),
-            "meaning": ([price.metric.what for price in rows], Column(text, "meaning", Show.DATA)),
-        },
-    )
+    return [
+        SimpleNamespace(
+            patch=price.detected.patch,
+            kind="absence costs" if price.is_cost else "presence saves",
+            bytes=price.bytes,
+            formula=str(price.metric),
+            metric=price.metric,
+        )
+        for price in largest_first
+    ]

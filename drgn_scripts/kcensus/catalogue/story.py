@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -13,22 +12,10 @@ from kcensus.catalogue.model import Bound, Commit, Kind, Patch, Posting, Publish
 
 
 def document(patch: Patch) -> dict[str, Any]:
-    """Return the patch as plain values, for JSON."""
-    plain: dict[str, Any] = _plain(patch)
+    """Return the patch as values that :mod:`json` writes."""
+    plain = dataclasses.asdict(patch)
     del plain["file"]  # a path of this machine
     return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return value.value
-    if dataclasses.is_dataclass(value):
-        return {
-            field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
 
 
 def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
@@ -50,26 +37,17 @@ def story(patch: Patch, patches: Mapping[str, Patch], width: int = 80) -> str:
         "Published figures": map(_figure, patch.figures),
     }
     blocks = [patch.id, _block("", _facts(patch), 17, width)]
-    blocks += [
-        _block(heading, filter(None, text.split("\n\n")), 2, width)
-        for heading, text in prose.items()
-    ]
-    blocks += [_block(heading, items, 4, width) for heading, items in lists.items()]
+    blocks += [_block(title, text.split("\n\n"), 2, width) for title, text in prose.items() if text]
+    blocks += [_block(title, items, 4, width) for title, items in lists.items()]
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def _block(heading: str, paragraphs: Iterable[str], indent: int, width: int) -> str:
     """Return the wrapped paragraphs below their heading, or nothing if there are none."""
-    lines = [
-        textwrap.fill(
-            paragraph,
-            width,
-            initial_indent="  ",
-            subsequent_indent=" " * indent,
-            break_on_hyphens=False,
-        )
-        for paragraph in paragraphs
-    ]
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent="  ", subsequent_indent=" " * indent, break_on_hyphens=False
+    )
+    lines = list(map(wrapper.fill, paragraphs))
     return "\n".join(filter(None, (heading, *lines))) if lines else ""
 
 
@@ -97,9 +75,8 @@ def _posting(posting: Posting) -> str:
 def _commit(commit: Commit) -> str:
     subject = f'("{commit.subject}")' if commit.hash and commit.subject else commit.subject
     release = f"in v{commit.release}" if commit.release else ""
-    return _noted(
-        f"{commit.hash} {subject}".strip(), "; ".join(filter(None, (release, commit.note)))
-    )
+    note = "; ".join(filter(None, (release, commit.note)))
+    return _noted(f"{commit.hash} {subject}".strip(), note)
 
 
 def _noted(text: str, note: str) -> str:
@@ -137,7 +114,7 @@ def _validation(patch: Patch) -> Iterator[str]:
         return
     yield f"kcensus validate {patch.id} BEFORE AFTER: {validation.metric} must be smaller after"
     for workload in validation.workload:
-        yield f"needs on both: at least {number(workload.at_least)} {workload.metric.what}"
+        yield f"needs on both: at least {_number(workload.at_least)} {workload.metric.what}"
     if validation.predicted:
         yield f"predicted from BEFORE by {validation.predicted}: {validation.predicted.what}"
     if validation.switch:
@@ -146,13 +123,13 @@ def _validation(patch: Patch) -> Iterator[str]:
 
 def _figure(figure: PublishedFigure) -> str:
     bound = "" if figure.bound is Bound.EXACT else f"{figure.bound.value} "
-    to = "" if figure.to is None else f" to {number(figure.to)}"
+    to = "" if figure.to is None else f" to {_number(figure.to)}"
     unit = {"percent": "%", "count": ""}.get(figure.unit, f" {figure.unit}")
-    given = ", ".join(f"{name} {number(value)}" for name, value in figure.given.items())
-    text = f"{figure.moment.value}: {figure.what}: {bound}{number(figure.value)}{to}{unit}"
+    given = ", ".join(f"{name} {_number(value)}" for name, value in figure.given.items())
+    text = f"{figure.moment.value}: {figure.what}: {bound}{_number(figure.value)}{to}{unit}"
     return _noted(text, given)
 
 
-def number(value: float) -> str:
+def _number(value: float) -> str:
     """Return a number as it was published: whole numbers without a fraction."""
     return f"{int(value):,}" if value == int(value) else f"{value:,}"

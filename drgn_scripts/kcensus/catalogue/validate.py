@@ -107,6 +107,11 @@ class Pair:
     """Why the pair proves nothing; empty if it counts."""
 
     @property
+    def counts(self) -> bool:
+        """Whether the pair proves anything."""
+        return not self.problems
+
+    @property
     def change(self) -> float:
         """Return the reduction of the metric, relative to its value without the patch."""
         return (self.old - self.new) / self.old if self.old else 0.0
