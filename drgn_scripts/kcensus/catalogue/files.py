@@ -19,7 +19,7 @@ from kcensus.catalogue.model import FindingRule, Patch
 from kcensus.catalogue.schema import CatalogueError, check_references, read_file
 from kcensus.text import printable
 
-ENTRY_POINTS = "kcensus.patches"
+_GROUP = "kcensus.patches"
 _MAX_FILES = 2000
 
 
@@ -56,14 +56,13 @@ def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Cata
     for directory in (PACKAGED, *(_entry_points() if entry_points else ()), *directories):
         for path in _files(directory):
             content = read_file(path)
-            new_rules = content.rules if isinstance(content, Patch) else content
-            rules += [(str(path), rule) for rule in new_rules]
             if isinstance(content, Patch):
                 other = patches.setdefault(content.id, content)
                 if other is not content:
-                    raise CatalogueError(
-                        printable(f"{path}: id: {content.id!r} is already used by {other.file}")
-                    )
+                    problem = f"{path}: id: {content.id!r} is already used by {other.file}"
+                    raise CatalogueError(printable(problem))
+                content = content.rules
+            rules += [(str(path), rule) for rule in content]
     check_references(patches, rules)
     ordered = sorted(patches.values(), key=lambda patch: (patch.subsystem, patch.id))
     return Catalogue({patch.id: patch for patch in ordered}, tuple(rule for _, rule in rules))
@@ -75,9 +74,8 @@ def _files(directory: Path) -> list[Path]:
         entries = _visible(directory)
         nested = [entry for path in entries if path.is_dir() for entry in _visible(path)]
     except OSError as error:
-        raise CatalogueError(
-            printable(f"{directory}: is not a directory of patch files ({error.strerror})")
-        ) from None
+        problem = f"{directory}: is not a directory of patch files ({error.strerror})"
+        raise CatalogueError(printable(problem)) from None
     files = [path for path in (*entries, *nested) if path.suffix == ".toml" and not path.is_dir()]
     if len(files) > _MAX_FILES:
         raise CatalogueError(printable(f"{directory}: has more than {_MAX_FILES} patch files"))
@@ -91,7 +89,7 @@ def _visible(directory: Path) -> list[Path]:
 def _entry_points() -> list[Path]:
     """Return the directories that installed packages provide, sorted by name of entry point."""
     directories = []
-    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
+    for point in sorted(importlib.metadata.entry_points(group=_GROUP), key=lambda p: p.name):
         try:
             provided = point.load()
             if callable(provided):
@@ -99,10 +97,8 @@ def _entry_points() -> list[Path]:
             if isinstance(provided, types.ModuleType):
                 provided = next(iter(provided.__path__))
             directories.append(Path(provided))
-        except Exception as error:
-            # Foreign code may raise anything.
-            problem = f"{type(error).__name__}: {error}"
-            raise CatalogueError(
-                printable(f"entry point {point.name} of {ENTRY_POINTS}: is not usable ({problem})")
-            ) from None
+        except Exception as error:  # foreign code may raise anything
+            problem = f"is not usable ({type(error).__name__}: {error})"
+            sentence = f"entry point {point.name} of {_GROUP}: {problem}"
+            raise CatalogueError(printable(sentence)) from None
     return directories

@@ -6,9 +6,11 @@ A pair is comparable if memory, CPUs and workload are alike and the uptimes are 
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +32,12 @@ from kcensus.results import Result, Unit
 
 MIN_CHANGE = 0.1
 """Relative to the value before; smaller changes count as noise."""
-_MAX_RAM_DIFFERENCE = 0.05
-_MAX_UPTIME_RATIO = 4.0
+_MACHINE = (
+    ("RAM", "ram_bytes", Unit.BYTES, 0.05),
+    ("CPUs", "cpus", Unit.COUNT, 0.0),
+    ("uptime", "uptime_seconds", Unit.SECONDS, 0.75),
+)
+"""What must be alike: name, attribute of :class:`Side`, unit, accepted relative difference."""
 _RESAMPLES = 10_000
 
 
@@ -133,76 +139,65 @@ class Judgement:
     """The published change."""
 
 
-def check_pair(patch: Patch, before: Side, after: Side) -> None:
-    """Check that ``before`` lacks the patch, or has it weakened, and that ``after`` has it.
-
-    :raises Refused: they are not a valid pair
-    """
-    assert patch.validation is not None
-    first, second = before.detected.state, after.detected.state
-    names, switch = f"{before.target} and {after.target}", patch.validation.switch
-    if first in LACKS_IT and second in LACKS_IT:
-        raise Refused(f"neither of {names} has {patch.id}; choose an AFTER that has it")
-    if first in HAS_IT and second in LACKS_IT:
-        raise Refused(f"{before.target} has {patch.id} and {after.target} lacks it: swap them")
-    if not (first in HAS_IT and second in HAS_IT):
-        return
-    both = f"both of {names} have {patch.id}"
-    if not switch:
-        raise Refused(f"{both}; choose a BEFORE that lacks it")
-    if before.switch is None or after.switch is None:
-        raise Refused(f"{both}, and {switch} cannot be read")
-    if before.switch == after.switch:
-        raise Refused(f"{both}, and {switch} is {after.switch:,} on both")
-    if before.switch < after.switch:
-        raise Refused(
-            f"{switch} is {before.switch:,} on {before.target} and {after.switch:,} on "
-            f"{after.target}: swap them"
-        )
-
-
 def look_at(patch: Patch, before: Side, after: Side) -> Pair:
     """Return the measurements of a pair.
 
-    :raises Refused: it is not a valid pair, or the metric is not available
+    :raises Refused: ``before`` has the patch at full strength, ``after`` lacks it, or the metric
+        is not available
     """
-    check_pair(patch, before, after)
     validation = patch.validation
     assert validation is not None
-    metric = validation.metric
+    _check_states(patch.id, validation.switch, before, after)
+    metric, minimum = validation.metric, validation.symptom_at_least
     try:
         (old, unit), (new, other_unit) = before.figure(metric), after.figure(metric)
-        predicted = _predicted(validation, before)
     except Unmeasured as error:
         raise Refused(f"the figure that shows {patch.id} is not available: {error}") from None
     if unit is not other_unit:
         raise Refused(f"{metric} is in {unit.value} before and in {other_unit.value} after")
+    predicted = None
+    if validation.predicted:
+        with suppress(Unmeasured):
+            predicted = before.figure(validation.predicted)[0]
     conditions = tuple(_conditions(validation, before, after))
     problems = [condition.problem for condition in conditions if condition.problem]
     if State.UNDETERMINED in (before.detected.state, after.detected.state):
         problems.append(f"whether both targets have {patch.id} is undetermined")
-    if old < validation.symptom_at_least:
-        minimum = _bound(validation.symptom_at_least, unit)
+    if old < minimum:
         problems.append(
             f"{before.target} does not show the symptom: {metric.what} take {human(old, unit)}, "
-            f"at least {minimum} are needed"
+            f"at least {_bound(minimum, unit)} are needed"
         )
     return Pair(before, after, old, new, unit, predicted, conditions, tuple(problems))
 
 
-def _predicted(validation: Validation, before: Side) -> float | None:
-    try:
-        return before.figure(validation.predicted)[0] if validation.predicted else None
-    except Unmeasured:
-        return None
+def _check_states(patch: str, switch: str, before: Side, after: Side) -> None:
+    """Check that ``before`` lacks the patch, or has it weakened, and that ``after`` has it."""
+    first, second = before.detected.state, after.detected.state
+    both = f"both of {before.target} and {after.target} have {patch}"
+    if second in LACKS_IT:
+        if first in LACKS_IT:
+            neither = f"neither of {before.target} and {after.target} has {patch}"
+            raise Refused(f"{neither}; choose an AFTER that has it")
+        if first in HAS_IT:
+            raise Refused(f"{before.target} has {patch} and {after.target} lacks it: swap them")
+    elif first in HAS_IT and second in HAS_IT:
+        if not switch:
+            raise Refused(f"{both}; choose a BEFORE that lacks it")
+        if before.switch is None or after.switch is None:
+            raise Refused(f"{both}, and {switch} cannot be read")
+        if before.switch == after.switch:
+            raise Refused(f"{both}, and {switch} is {after.switch:,} on both")
+        if before.switch < after.switch:
+            raise Refused(
+                f"{switch} is {before.switch:,} on {before.target} and {after.switch:,} on "
+                f"{after.target}: swap them"
+            )
 
 
 def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[Condition]:
-    ram = before.ram_bytes, after.ram_bytes
-    yield _condition("RAM", ram, Unit.BYTES, within=_MAX_RAM_DIFFERENCE)
-    yield _condition("CPUs", (before.cpus, after.cpus), Unit.COUNT, within=0)
-    uptime = before.uptime_seconds, after.uptime_seconds
-    yield _condition("uptime", uptime, Unit.SECONDS, within=1 - 1 / _MAX_UPTIME_RATIO)
+    for what, name, unit, within in _MACHINE:
+        yield _condition(what, getattr(before, name), getattr(after, name), unit, within)
     for workload in validation.workload:
         what, minimum = workload.metric.what, workload.at_least
         try:
@@ -211,13 +206,13 @@ def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[C
             problem = f"the workload is unknown: {error}"
             yield Condition(what, None, None, Unit.COUNT, None, problem)
             continue
-        problem = ""
+        condition = _condition(what, first, second, unit, workload.within)
         if min(first, second) < minimum:
             sizes = f"{human(first, unit)} and {human(second, unit)} {what}"
-            problem = (
-                f"the workload is too small: {sizes}, at least {_bound(minimum, unit)} are needed"
-            )
-        yield _condition(what, (first, second), unit, within=workload.within, problem=problem)
+            needed = f"at least {_bound(minimum, unit)} are needed"
+            problem = f"the workload is too small: {sizes}, {needed}"
+            condition = dataclasses.replace(condition, problem=problem)
+        yield condition
 
 
 def _bound(value: float, unit: Unit) -> str:
@@ -225,26 +220,19 @@ def _bound(value: float, unit: Unit) -> str:
 
 
 def _condition(
-    what: str,
-    values: tuple[float | None, float | None],
-    unit: Unit,
-    *,
-    within: float,
-    problem: str = "",
+    what: str, before: float | None, after: float | None, unit: Unit, within: float
 ) -> Condition:
     """Return the condition that two values differ by at most ``within`` of the larger."""
-    before, after = values
     if before is None or after is None:
-        return Condition(what, before, after, unit, None, problem)
+        return Condition(what, before, after, unit, None)
     alike = abs(before - after) <= within * max(before, after)
-    if not alike and not problem:
-        problem = f"they are not alike: {what} {human(before, unit)} and {human(after, unit)}"
-    return Condition(what, before, after, unit, alike, problem)
+    problem = f"they are not alike: {what} {human(before, unit)} and {human(after, unit)}"
+    return Condition(what, before, after, unit, alike, "" if alike else problem)
 
 
 def judge(patch: Patch, pairs: Sequence[Pair]) -> Judgement:
     """Return the verdict over all pairs that count."""
-    useful = [pair for pair in pairs if not pair.problems]
+    useful = [pair for pair in pairs if pair.counts]
     reasons = list(dict.fromkeys(problem for pair in pairs for problem in pair.problems))
     changes = [pair.change for pair in useful or pairs]
     low, high = interval(changes)
@@ -271,13 +259,13 @@ def interval(changes: Sequence[float]) -> tuple[float, float]:
 
 def _claimed(patch: Patch) -> float | None:
     """Return the published change of the run that the catalogue names."""
-    assert patch.validation is not None
-    claim = patch.validation.claim
-    sizes: dict[Moment, list[float]] = {Moment.BEFORE: [], Moment.AFTER: []}
-    for figure in patch.figures:
-        # A run may also have published times; the metric is in bytes.
-        is_size = UNITS[figure.unit][0] == Unit.BYTES.value
-        if claim and figure.run == claim and is_size and figure.moment in sizes:
-            sizes[figure.moment].append(figure.base)
-    before, after = sizes.values()
+    claim = patch.validation.claim if patch.validation else ""
+    # A run may also have published times; the metric is in bytes.
+    sizes = [
+        (figure.moment, figure.base)
+        for figure in patch.figures
+        if claim and figure.run == claim and UNITS[figure.unit][0] == Unit.BYTES.value
+    ]
+    before = [size for moment, size in sizes if moment is Moment.BEFORE]
+    after = [size for moment, size in sizes if moment is Moment.AFTER]
     return 1 - max(after) / max(before) if before and after else None
