@@ -80,7 +80,7 @@ class Redaction:
     ) -> None:
         target.need_modules("dm_mod")
         self._kernel = Kernel(target.prog, progress=progress)
-        self._memory, self._slab_map = self._kernel.memory, self._kernel.slab_map
+        self._slab_map = self._kernel.slab_map
         self._recorded = recorded
         self._free: FreeSlots | None = None
         self._pseudonyms = Pseudonyms(key) if key is not None else None
@@ -129,7 +129,7 @@ class Redaction:
             self._free = free_slots(self._slab_map, self._recorded, report)
             if not report.complete:
                 self.missing.append("free objects of slabs that are corrupt or not in the dump")
-        start = first_frame << self._memory.page_shift
+        start = first_frame << self._kernel.memory.page_shift
         buffer = np.frombuffer(pages, np.uint8)
         free, links = self._free_bytes(self._free, start, len(buffer))
         if self._pseudonyms is not None:

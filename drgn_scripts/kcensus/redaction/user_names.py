@@ -7,7 +7,8 @@ Names that the kernel chose are kept where they can be recognized; see :func:`ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,18 +98,14 @@ class UserNames:
         caches = find_caches(self.slab_map, type_name)
         return allocated(self.slab_map, caches, columns, self.report)
 
-    def _physical(self, addresses: Words) -> tuple[Words, Mask]:
-        """Return physical addresses, and which of ``addresses`` are in the direct map."""
-        inside = self.slab_map.pages.valid(self.slab_map.pages.pfn(addresses))
-        return addresses - self._direct, inside & (addresses >= self._direct)
-
     def _strings(self, addresses: Words) -> Iterator[Names]:
         """Yield the strings at some addresses in the direct map.
 
         Strings elsewhere are constants of the kernel or of a module.
         """
         addresses = np.unique(addresses)
-        addresses = addresses[self._physical(addresses)[1]]
+        pages = self.slab_map.pages
+        addresses = addresses[pages.valid(pages.pfn(addresses)) & (addresses >= self._direct)]
         for start in range(0, len(addresses), _BATCH):
             rows = addresses[start : start + _BATCH]
             # Most names are short, and the end of a longer read may not be in the dump.
@@ -119,7 +116,7 @@ class UserNames:
                 length = np.where(ends.any(axis=1), ends.argmax(axis=1), width)[whole]
                 text = text[whole]
                 text[np.arange(width) >= length[:, None]] = 0
-                yield Names(self._physical(rows[whole])[0], text, length)
+                yield Names(rows[whole] - self._direct, text, length)
                 rows = rows[~whole]
                 if not len(rows):
                     break
@@ -155,7 +152,7 @@ class UserNames:
         if names:
             self._cgroup_names = np.unique(np.concatenate(names).astype(f"S{_MAX_NAME_BYTES}"))
         hashes = address[is_cgroup] + np.uint64(columns.fields["hash"].offset)
-        yield Hashes(self._physical(hashes)[0], nodes["hash"][is_cgroup].astype(np.uint32))
+        yield Hashes(hashes - self._direct, nodes["hash"][is_cgroup].astype(np.uint32))
 
     # Dentries
 
@@ -184,11 +181,9 @@ class UserNames:
             wanted = self._user_named(batch["sb"], batch["inode"] != 0, text, kernels, cgroups)
             rows = np.flatnonzero(wanted)
             room = np.full(len(rows), width)
-            yield Names(self._physical(own[rows])[0], text[rows], room)
-            hashes = own[rows] + np.uint64(
-                (columns.fields["hash"].offset - inline.offset) & ((1 << 64) - 1)
-            )
-            yield Hashes(self._physical(hashes)[0], batch["hash"][rows].astype(np.uint32))
+            yield Names(own[rows] - self._direct, text[rows], room)
+            hashes = address[start:][rows] + np.uint64(columns.fields["hash"].offset)
+            yield Hashes(hashes - self._direct, batch["hash"][rows].astype(np.uint32))
             yield from self._strings(batch["name"][wanted & external])
 
     def _file_systems(self) -> tuple[Words, Words]:
@@ -229,7 +224,7 @@ class UserNames:
         comm = columns.fields["comm"]
         text = _texts(tasks["comm"][users], comm.dtype.itemsize)
         places = address[users] + np.uint64(comm.offset)
-        yield Names(self._physical(places)[0], text, np.full(len(text), comm.dtype.itemsize))
+        yield Names(places - self._direct, text, np.full(len(text), comm.dtype.itemsize))
         yield from self._hosts(np.unique(tasks["nsproxy"]))
 
     def _hosts(self, proxies: Words) -> Iterator[Names]:
@@ -258,19 +253,13 @@ class UserNames:
                 self.prog["_minor_idr"]
             except LookupError:
                 return
+        strings: list[int] = []
         try:
-            entries, _ = idr_entries(self.memory, self.prog["_minor_idr"])
-            devices = [
-                drgn.Object(self.prog, "struct mapped_device *", value=entry)
-                for entry in entries
-                if entry < (1 << 64) - 4096  # MINOR_ALLOCED: no device yet
-            ]
-            cells = [
-                drgn.cast("struct hash_cell *", device.interface_ptr)
-                for device in devices
-                if device.interface_ptr
-            ]
-            strings = [int(text) for cell in cells for text in (cell.name, cell.uuid) if text]
+            for entry in idr_entries(self.memory, self.prog["_minor_idr"])[0]:
+                if entry < (1 << 64) - 4096:  # not MINOR_ALLOCED: no device yet
+                    device = drgn.Object(self.prog, "struct mapped_device *", value=entry)
+                    cell = drgn.cast("struct hash_cell *", device.interface_ptr)
+                    strings += [int(cell.name), int(cell.uuid)] if cell else []
         except LookupError:
             self.missing.append("names of device-mapper devices: debug info of dm_mod is missing")
             return
@@ -291,47 +280,31 @@ def kernel_words(kernel: Kernel) -> list[bytes]:
     schedulers, modules and device-mapper targets.
     """
     prog, slab_map = kernel.prog, kernel.slab_map
-    words = [cache.name.encode(errors="surrogateescape") for cache in slab_map.caches]
-    words += [
-        name.encode(errors="surrogateescape") for pair in slab_map.aliases.items() for name in pair
-    ]
+    caches = [cache.name for cache in slab_map.caches]
+    caches += [name for pair in slab_map.aliases.items() for name in pair]
+    words = [name.encode(errors="surrogateescape") for name in caches]
     words += [type_.partition(".")[0].encode() for type_ in set(super_blocks(kernel).type)]
-    for source in (_threads, _workqueues, _disks, _schedulers, _modules, _targets):
-        try:
-            words += source(prog)
-        except (LookupError, drgn.FaultError):
-            continue  # not in this kernel
-    return words
-
-
-def _threads(prog: drgn.Program) -> list[bytes]:
     parents = (prog["kthreadd_task"], prog["init_task"].address_of_())
-    return [
-        task.comm.string_()
-        for task in for_each_task(prog)
-        if not task.mm and task.real_parent in parents
-    ]
-
-
-def _workqueues(prog: drgn.Program) -> list[bytes]:
-    return _listed(prog["workqueues"], "struct workqueue_struct", "name")
-
-
-def _disks(prog: drgn.Program) -> list[bytes]:
-    return [part_name(part) for part in for_each_partition(prog)]  # whole disks are parts, too
-
-
-def _schedulers(prog: drgn.Program) -> list[bytes]:
-    return _listed(prog["elv_list"], "struct elevator_type", "elevator_name")
-
-
-def _modules(prog: drgn.Program) -> list[bytes]:
-    return [module.name.string_() for module in for_each_module(prog)]
-
-
-def _targets(prog: drgn.Program) -> list[bytes]:
-    head = prog.object("_targets", drgn.FindObjectFlags.VARIABLE, "dm-target.c")
-    return _listed(head, "struct target_type", "name")
+    sources: tuple[Callable[[], list[bytes]], ...] = (
+        lambda: [
+            task.comm.string_()
+            for task in for_each_task(prog)
+            if not task.mm and task.real_parent in parents
+        ],
+        lambda: list(map(part_name, for_each_partition(prog))),  # whole disks are parts, too
+        lambda: [module.name.string_() for module in for_each_module(prog)],
+        lambda: _listed(prog["workqueues"], "struct workqueue_struct", "name"),
+        lambda: _listed(prog["elv_list"], "struct elevator_type", "elevator_name"),
+        lambda: _listed(
+            prog.object("_targets", drgn.FindObjectFlags.VARIABLE, "dm-target.c"),
+            "struct target_type",
+            "name",
+        ),
+    )
+    for names in sources:
+        with suppress(LookupError, drgn.FaultError):  # not in this kernel
+            words += names()
+    return words
 
 
 def _listed(head: drgn.Object, type_name: str, member: str) -> list[bytes]:

@@ -14,11 +14,14 @@ import pytest
 
 from kcensus import cli
 from kcensus.catalogue import CatalogueError, Detected, State, load
+from kcensus.catalogue import result
+from kcensus.catalogue import verdict as verdict_module
 from kcensus.catalogue.schema import read_file
 from kcensus.catalogue.validate import Refused, Side, Verdict, interval, judge, look_at
 from kcensus.catalogue.verdict import validation_result
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import Machine
+from kcensus.results.tables import TableSpec
 from kcensus.results import Answer, Figure, Result, Severity, Unit
 from tests.running import analysis_of
 from tests.unit import distributions as known
@@ -355,3 +358,9 @@ def test_nonsense_is_refused_in_one_sentence(
     sentence, hint = err.splitlines()
     assert complaint in sentence
     assert hint == "Try 'kcensus validate --help'."
+
+
+@pytest.mark.parametrize("spec", [*result.TABLES, result.CATALOGUE, *verdict_module.TABLES])
+def test_every_column_has_a_line_of_help(spec: TableSpec) -> None:
+    assert spec.help.endswith(".")
+    assert all(column.help and column.get for column in spec.columns.values())
