@@ -13,16 +13,15 @@ from unittest import mock
 import pytest
 
 from kcensus import cli
-from kcensus.catalogue import CatalogueError, Detected, State, load
-from kcensus.catalogue import result
+from kcensus.catalogue import CatalogueError, Detected, State, load, result
 from kcensus.catalogue import verdict as verdict_module
 from kcensus.catalogue.schema import read_file
 from kcensus.catalogue.validate import Refused, Side, Verdict, interval, judge, look_at
 from kcensus.catalogue.verdict import validation_result
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import Machine
-from kcensus.results.tables import TableSpec
 from kcensus.results import Answer, Figure, Result, Severity, Unit
+from kcensus.results.tables import TableSpec
 from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit.patches.test_catalogue import FIGURE, GOOD, patch_file
