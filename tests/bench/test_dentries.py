@@ -17,7 +17,7 @@ from tests.running import on, runner
 
 run = runner("dentries")
 
-FEW = "totals,superblocks,directories"
+FEW = "totals,super_blocks,directories"
 SAMPLE = 5000
 """Paths to list one by one, spread over all dentries; all of them would take minutes."""
 LIMIT = 400 << 20

@@ -111,11 +111,11 @@ def test_super_blocks(case: Case) -> None:
             sums["negative"] += 1
             sums["negative_unused"] += dentry.unused
             sums["negative_bytes"] += case.oracle.slot_size + dentry.external
-    found = case.table("superblocks").set_index("address")
+    found = case.table("super_blocks").set_index("address")
     for name in ("dentries", "negative", "negative_unused", "negative_bytes"):
         values = {key: value for key, value in found[name].items() if value}
         assert values == {key: sums[name] for key, sums in expected.items() if sums[name]}, name
-    xfs = case.table("superblocks").iloc[0]
+    xfs = case.table("super_blocks").iloc[0]
     assert (xfs["mount"], xfs["type"], xfs["id"], xfs["state"]) == (
         "/srv",
         "xfs",
@@ -226,7 +226,7 @@ def test_hash_chains(case: Case) -> None:
         max((len(row) for row in oracle.rows(chain)), default=0) for chain in oracle.chains
     )
     table = case.table("negative_runs")
-    assert dict(zip(table["row"], table["buckets"], strict=True)) == rows
+    assert dict(zip(table["run"], table["buckets"], strict=True)) == rows
     assert case.figure("longest_negative_run") == max(rows)
     for row in case.table("longest_chains").itertuples(index=False):
         assert row.length == len(oracle.chains[row.bucket]) >= 3

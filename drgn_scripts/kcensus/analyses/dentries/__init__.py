@@ -2,37 +2,50 @@
 """Whose negative dentries are these, what do they cost, and what would a limit leave?
 
 Symptom: memory fills with ``dentry`` slabs although few files exist; adding or removing an inotify
-watch ends in a soft lockup; ``echo 2 > drop_caches`` gives little back. Programs that look up names
-that do not exist leave a negative dentry for each, and nothing bounds their number.
+watch ends in a soft lockup; ``echo 2 > drop_caches`` frees little. Programs that look up names that
+do not exist leave a negative dentry for each, and no limit applies by default.
 """
 
 from __future__ import annotations
 
 from kcensus.analyses import Analysis, Param
 
-PARTS = ("superblocks", "directories", "patterns", "memcgs", "chains", "walk_cost", "fragmentation")
-"""What can be asked for; totals are always there."""
+PARTS = (
+    "super_blocks",
+    "directories",
+    "patterns",
+    "memcgs",
+    "chains",
+    "walk_cost",
+    "fragmentation",
+)
+"""Parts to choose from; totals are always taken."""
 
 ANALYSIS = Analysis(
     name="dentries",
     question="whose negative dentries are these, what do they cost, and what would a limit leave?",
     runner="kcensus.analyses.dentries.run:run",
+    specs="kcensus.analyses.dentries.tables:TABLES",
+    headline=("negative", "negative_bytes", "share_of_ram"),
+    first_tables=("directories", "patterns", "super_blocks"),
     description="""\
-A negative dentry remembers that a name does not exist. Each takes a slot of the dentry cache, and
-one of kmalloc if its name is long; `bytes` are those slots.
+A negative dentry records that a name does not exist. It uses a slot of the dentry cache, and a slot
+of kmalloc if its name is too long for the dentry (an external name); `bytes` are these slots.
 
-Directories and patterns tell who looks up such names: digits, hexadecimal and random stretches of
-names are written as <digits>, <hex> and XXXXXX. A page comes back only when all dentries on it are
-gone: fragmentation shows what pins them. walk_cost has what a visitor of a directory must pass;
-directories with inotify or fanotify watches come first, since the kernel itself visits them.
+The tables of directories and patterns show which names were looked up: in patterns, digits,
+hexadecimal digits and random letters are written as <digits>, <hex> and XXXXXX.
 
-patched_negative is what this dump would have under the rule of the series "fix the negative dentres
-bloating system memory usage": at most three unreferenced negatives in a row in each hash bucket,
-of a longer row the first three. A long name that several dentries share counts for each of them.
+A slab page is freed only when all dentries on it are gone: the table fragmentation shows how many
+dentries pin each slab. The table walk_cost shows how many children a visit of a directory passes;
+directories with inotify or fanotify watches come first, since the kernel itself visits those.
+
+patched_negative is the number of negative dentries that the rule of the series "fix the negative
+dentres bloating system memory usage" would keep: of each run of unreferenced negative dentries in a
+hash bucket, the first three. An external name that several dentries share counts for each of them.
 """,
     examples=(
         ("kcensus dentries vmcore -s vmlinux", "the census of a dump"),
-        ("kcensus dentries vmcore --only superblocks,directories", "where they are, and no more"),
+        ("kcensus dentries vmcore --only super_blocks,directories", "only where they are"),
         ("kcensus dentries vmcore --json | jq .tables.patterns", "name patterns for a script"),
     ),
     params=(
@@ -42,6 +55,11 @@ of a longer row the first three. A long name that several dentries share counts 
             None,
             f"Only totals and these parts, separated by commas: {', '.join(PARTS)}.",
         ),
-        Param("limit", int, 1000, "Rows of the tables of directories and patterns in data."),
+        Param(
+            "limit",
+            int,
+            1000,
+            "Rows of the tables of directories and patterns; the others are added up.",
+        ),
     ),
 )

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A census of dentries: one pass over their slabs, and a few bytes kept of each.
 
-What can be added up is added up while a piece of memory is in the processor's cache. Kept are, in
-columns over *slots* (allocated or not), a word of state, and pointers to other dentries as the
-numbers of their slots: 14 bytes a slot.
+Sums are taken while a piece of memory is in the processor's cache. What is kept are columns over
+*slots* (allocated or not): a word of state, and pointers to other dentries as the numbers of their
+slots. That is 14 bytes a slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,6 @@ import pandas as pd
 
 from kcensus.analyses.dentries.name_patterns import Families, families, merged, trimmed
 from kcensus.engine.gather import gather_arrays
-from kcensus.engine.layout import Layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, visit
@@ -32,208 +31,224 @@ from kcensus.kernel.vfs.dcache import Flags, dentry_layout
 Counts = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
 
-PATTERNS, MEMCGS, CHAINS, SIBLINGS, SLABS = "patterns", "memcgs", "chains", "siblings", "slabs"
-"""What a census may look at besides totals, super blocks and directories."""
-
-# Bits of Census.state.
+# Bits of DentryCensus.state.
 _BITS = [1 << bit for bit in range(12)]
 DENTRY, NEGATIVE, BUSY, REFERENCED, ON_LRU, ON_SHRINK, LOOKUP, CURSOR, DEAD = _BITS[:9]
 HASHED, ROOT, EXTERNAL = _BITS[9:]
-STATES = 1 << 12
+_STATES = np.arange(1 << 12)
 
 NO_SLOT, FOREIGN = -1, -2
-"""What stands for a pointer that is NULL (or leads to the head of a list), and for one that leads
-to something that is no dentry of this census."""
+"""Stand for a NULL pointer (or one to the head of a list), and for a pointer to something that is
+not a dentry of this census."""
 
-_MOST_PARTS = 1 << 20
-"""Families to collect before they are merged."""
-_LONGEST_NAME = 255
+_MAX_ROWS = 1 << 20
+"""Rows of sums and families to collect before they are merged."""
+_MAX_NAME = 255
 _FAR = 128
-"""Stands for an external name where names are sorted by their number of words."""
+"""Added to the number of words of an external name."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What is added up by super block, by memory cgroup, and by directory, as columns."""
+    """Dentries added up by a key: super block, memory cgroup or directory."""
 
     key: npt.NDArray[Any]
-    """Ascending."""
-    dentries: Counts
-    negative: Counts
-    negative_unused: Counts
-    external_bytes: Counts
-    """Of the names of negative dentries."""
+    """Ascending where parts have been merged."""
+    values: Counts
+    """Shape (4, keys): dentries, negative ones, unused negative ones, and bytes of the external
+    names of negative ones."""
 
     def __len__(self) -> int:
         return len(self.key)
 
-    def columns(self) -> tuple[Counts, Counts, Counts, Counts]:
-        """All but the key."""
-        return self.dentries, self.negative, self.negative_unused, self.external_bytes
+    def __getitem__(self, rows: Mask | Rows) -> Sums:
+        return Sums(self.key[rows], self.values[:, rows])
+
+    @property
+    def dentries(self) -> Counts:
+        """All dentries."""
+        return np.asarray(self.values[0])
+
+    @property
+    def negative(self) -> Counts:
+        """Negative dentries."""
+        return np.asarray(self.values[1])
+
+    @property
+    def negative_unused(self) -> Counts:
+        """Negative dentries with refcount 0."""
+        return np.asarray(self.values[2])
+
+    def negative_bytes(self, slot_size: int) -> Counts:
+        """Return the bytes of negative dentries and of their external names."""
+        return np.asarray(self.negative * slot_size + self.values[3])
+
+    def by_row(self, row: Rows, size: int) -> Sums:
+        """Add up keys of the same row; rows without a key are 0.
+
+        :param row: of each key, below ``size``
+        """
+        columns = [np.bincount(row, column, size) for column in self.values]
+        return Sums(np.arange(size), np.stack(columns).astype(np.int64))
 
     @staticmethod
-    def none() -> Sums:
-        """Of nothing."""
-        return Sums(*(np.empty(0, np.int64) for _ in range(5)))
+    def merged(parts: Sequence[Sums]) -> Sums:
+        """Add up equal keys of several parts."""
+        keys, row = np.unique(np.concatenate([part.key for part in parts]), return_inverse=True)
+        sums = Sums(row, np.concatenate([part.values for part in parts], axis=1))
+        return Sums(keys, sums.by_row(row, len(keys)).values)
 
 
 @dataclass
-class _Part:
-    """What one piece of memory yielded."""
+class Tally:
+    """What is added up over pieces of memory."""
 
-    by_state: Counts = field(default_factory=lambda: np.zeros(STATES, np.int64))
-    unused_name_bytes: int = 0
-    super_blocks: Sums = field(default_factory=Sums.none)
-    owners: Sums = field(default_factory=Sums.none)
-    directories: Sums = field(default_factory=Sums.none)
+    by_state: Counts = field(default_factory=lambda: np.zeros(len(_STATES), np.int64))
+    """Dentries by combination of bits."""
+    sums: dict[str, Sums] = field(default_factory=dict)
+    """By ``super_block`` (address), ``directory`` (slot of the parent or :data:`FOREIGN`; only
+    dentries on a list of children), and ``owner`` (``struct obj_cgroup *``, or where the kernel has
+    none ``struct mem_cgroup *``; 0 for dentries that are not charged)."""
     families: dict[int, Families] = field(default_factory=dict)
-    """By words of room."""
+    """Names of negative dentries by their number of words. Sums are names, those of unused
+    dentries, and bytes of external names."""
     names_unreadable: Counts = field(default_factory=lambda: np.zeros(3, np.int64))
+    """Names that could not be read; sums as in :attr:`families`."""
+    unused_name_bytes: int = 0
+    """Of the external names of unused negative dentries."""
     vectors_unreadable: int = 0
+    """obj_cgroup vectors."""
     faults: Faults = field(default_factory=Faults)
 
+    @property
+    def rows(self) -> int:
+        """Rows of sums and families, which memory is needed for."""
+        return sum(map(len, self.sums.values())) + sum(map(len, self.families.values()))
 
-@dataclass
-class Census:
-    """What was found. Arrays over slots are indexed by :attr:`slots`."""
-
-    slots: Slots
-    state: npt.NDArray[np.uint16]
-    """0 for a slot that is free, or on a page that is not in the dump."""
-    parent: npt.NDArray[Any]
-    """Slot of the parent, or :data:`FOREIGN`."""
-    next: npt.NDArray[Any]
-    """Slot of the next dentry in the hash chain, :data:`NO_SLOT` or :data:`FOREIGN`; empty unless
-    asked for."""
-    sibling: npt.NDArray[Any]
-    """The same for the list of children that a dentry is on."""
-    name_slot: npt.NDArray[np.uint16]
-    """Bytes of the slot that holds an external name, divided by 8; 0 for a name inside."""
-    dentries_in_slab: npt.NDArray[np.uint16]
-    """By slab of :attr:`slots`; what is on an unreadable page is not counted. Empty, as the next
-    two, unless asked for."""
-    negative_unused_in_slab: npt.NDArray[np.uint16]
-    slab_readable: Mask
-    by_state: Counts
-    """How many dentries there are of each combination of bits."""
-    unused_name_bytes: int
-    """Of the external names of negative dentries that are unused."""
-    super_blocks: Sums
-    """By ``struct super_block`` pointer."""
-    owners: Sums
-    """By ``struct obj_cgroup`` pointer or, before 5.9, that of the ``struct mem_cgroup``; 0 for
-    those that nobody is charged for."""
-    directories: Sums
-    """By the parent's slot, or :data:`FOREIGN`; only what is on a list of children."""
-    families: list[Families]
-    """Names of negative dentries; sums are their number, how many are unused, external bytes."""
-    names_unreadable: Counts
-    """How many of these could not be read; sums as in :attr:`families`."""
-    vectors_unreadable: int
-    owner_is_memcg: bool
-    hash_link: int
-    """Bytes from the beginning of a dentry to ``d_hash``."""
-    report: ScanReport
-    faults: Faults
-
-    def count(self, having: int, lacking: int = 0) -> int:
-        """How many dentries have all bits of one kind and none of another."""
-        states = np.arange(STATES)
-        chosen = ((states & having) == having) & ((states & lacking) == 0)
-        return int(self.by_state[chosen].sum())
-
-    def external_bytes(self, chosen: slice | Rows) -> int:
-        """Bytes of the slots that hold external names of some dentries."""
-        return 8 * int(self.name_slot[chosen].sum(dtype=np.int64))
+    @staticmethod
+    def merged(parts: Sequence[Tally]) -> Tally:
+        """Add up several parts."""
+        sums: dict[str, list[Sums]] = {}
+        names: dict[int, list[Families]] = {}
+        total = Tally()
+        for part in parts:
+            for key, column in part.sums.items():
+                sums.setdefault(key, []).append(column)
+            for words, family in part.families.items():
+                names.setdefault(words, []).append(family)
+            total.by_state += part.by_state
+            total.names_unreadable += part.names_unreadable
+            total.unused_name_bytes += part.unused_name_bytes
+            total.vectors_unreadable += part.vectors_unreadable
+            total.faults.update(part.faults)
+        total.sums = {key: Sums.merged(columns) for key, columns in sums.items()}
+        total.families = {words: merged(names[words]) for words in sorted(names)}
+        return total
 
 
 class DentryCensus:
-    """Takes the census of one kernel.
+    """All dentries of one kernel.
 
+    :param flags: bits of ``d_flags``
+    :param wanted: parts of the analysis; what only others need is neither read nor kept
     :raises UnsupportedAllocator: the kernel does not use SLUB
     :raises LookupError: its dentries cannot be found
     """
 
     def __init__(self, kernel: Kernel, flags: Flags, wanted: Collection[str]) -> None:
-        """
-        :param wanted: of :data:`PATTERNS`, :data:`MEMCGS`, :data:`CHAINS`, :data:`SIBLINGS` and
-            :data:`SLABS`
-        """
         self.memory = memory = kernel.memory
         self.flags = flags
         self.wanted = frozenset(wanted)
         self.slab_map = kernel.slab_map
         self.caches = find_caches(self.slab_map, "struct dentry")
-        self.columns: Layout = dentry_layout(memory.prog)
-        links = {CHAINS: "next", SIBLINGS: "sibling"}
-        self.columns_kept = [links[name] for name in (CHAINS, SIBLINGS) if name in self.wanted]
-        self.word = self.slab_map.word.fields["word"].dtype
-        self.inline = np.uint64(self.columns.fields["inline"].offset)
-        self.hash_link = np.uint64(self.columns.fields["next"].offset)
-        self.child_link = np.uint64(self.columns.fields["sibling"].offset)
+        self.slot_size = max(cache.slot_size for cache in self.caches)
+        self.columns = dentry_layout(memory.prog)
+        offset = {name: np.uint64(each.offset) for name, each in self.columns.fields.items()}
+        self.inline = offset["inline"]
+        self.hash_link = offset["next"]
+        """Bytes from the start of a dentry to ``d_hash``."""
+        self.links = {
+            name: offset[name]
+            for name, part in (("next", "chains"), ("sibling", "walk_cost"))
+            if part in self.wanted
+        }
         self.vectors: OwnerVectors | None = None
-        self.child_owner = np.zeros(0, np.uint64)
-        if MEMCGS in self.wanted:
+        """None where the kernel has none: the owner is then the memory cgroup itself."""
+        if "memcgs" in self.wanted:
             try:
                 self.vectors = OwnerVectors(self.slab_map)
             except LookupError:
                 _, self.child_owner = self.slab_map.lineage
-
-    def take(self) -> Census:
-        """Look at every dentry."""
-        report = ScanReport()
-        slabs = self.slab_map.index(self.caches, report)
+        self.report = ScanReport()
+        slabs = self.slab_map.index(self.caches, self.report)
         self.slots = Slots(self.slab_map, slabs)
-        slot, size = self.slots.dtype, len(self.slots)
-        room = {name: np.dtype(np.uint16) for name in ("state", "name_slot")} | {"parent": slot}
-        room |= dict.fromkeys(self.columns_kept, slot)
-        self.out = out = Columns(room, size, shared=self.memory.jobs > 1)
-        self.by_slab = Columns(
-            {name: np.dtype(np.uint16) for name in ("dentries", "unused", "readable")},
-            len(slabs) if SLABS in self.wanted else 0,
-            shared=self.memory.jobs > 1,
-        )
-        parts: list[_Part] = []
-        total = _Part()
-        seen = visit(self.slab_map, slabs, self.columns, self._look, report)
-        collected = 0
-        for part in seen:
-            parts.append(part)
-            collected += sum(map(len, part.families.values()))
-            collected += len(part.owners) + len(part.directories)
-            if collected > _MOST_PARTS:
-                total, parts, collected = _sum([total, *parts]), [], 0
-        total = _sum([total, *parts])
-        none = np.empty(0, slot)
-        return Census(
-            slots=self.slots,
-            state=out["state"],
-            parent=out["parent"],
-            next=out["next"] if "next" in self.columns_kept else none,
-            sibling=out["sibling"] if "sibling" in self.columns_kept else none,
-            name_slot=out["name_slot"],
-            dentries_in_slab=self.by_slab["dentries"],
-            negative_unused_in_slab=self.by_slab["unused"],
-            slab_readable=self.by_slab["readable"] != 0,
-            by_state=total.by_state,
-            unused_name_bytes=total.unused_name_bytes,
-            super_blocks=total.super_blocks,
-            owners=total.owners,
-            directories=total.directories,
-            families=[total.families[room] for room in sorted(total.families)],
-            names_unreadable=total.names_unreadable,
-            vectors_unreadable=total.vectors_unreadable,
-            owner_is_memcg=self.vectors is None,
-            hash_link=int(self.hash_link),
-            report=report,
-            faults=total.faults,
-        )
+        self._columns(len(slabs) if "fragmentation" in self.wanted else 0)
+        self.tally = self._take()
 
-    def _look(self, view: View, report: ScanReport) -> _Part:
+    def _columns(self, slabs: int) -> None:
+        """Make the columns, by slot, and by slab of :attr:`slots`."""
+        word, slot, shared = np.dtype(np.uint16), self.slots.dtype, self.memory.jobs > 1
+        by_slot = {"state": word, "name_slot": word, "parent": slot} | dict.fromkeys(
+            self.links, slot
+        )
+        self.out = Columns(by_slot, len(self.slots), shared=shared)
+        self.readable = Columns({"slab": np.dtype(np.bool_)}, slabs, shared=shared)["slab"]
+        """Whether all pages of each slab could be read; empty unless wanted."""
+        none = np.empty(0, slot)
+        self.state: npt.NDArray[np.uint16] = self.out["state"]
+        """0 for a slot that is free, or on a page that is not in the dump."""
+        self.parent: npt.NDArray[Any] = self.out["parent"]
+        """Slot of the parent, or :data:`FOREIGN`."""
+        self.next: npt.NDArray[Any] = self.out["next"] if "next" in self.links else none
+        """Slot of the next dentry in the hash chain, :data:`NO_SLOT` or :data:`FOREIGN`; empty
+        unless wanted."""
+        self.sibling: npt.NDArray[Any] = self.out["sibling"] if "sibling" in self.links else none
+        """The same in the parent's list of children."""
+        self.name_slot: npt.NDArray[np.uint16] = self.out["name_slot"]
+        """Bytes of the slot that holds an external name, divided by 8; 0 for an inline name."""
+
+    def _take(self) -> Tally:
+        """Look at every dentry."""
+        parts: list[Tally] = []
+        rows = 0
+        for part in visit(self.slab_map, self.slots.slabs, self.columns, self._look, self.report):
+            parts.append(part)
+            rows += part.rows
+            if rows > _MAX_ROWS:
+                parts, rows = [Tally.merged(parts)], 0
+        return Tally.merged(parts)
+
+    def count(self, having: int, lacking: int = 0) -> int:
+        """Return how many dentries have all bits of one kind and none of another."""
+        chosen = ((_STATES & having) == having) & ((_STATES & lacking) == 0)
+        return int(self.tally.by_state[chosen].sum())
+
+    def sums(self, key: str) -> Sums:
+        """Return the sums by ``super_block``, ``directory`` or ``owner``, as in :class:`Tally`."""
+        none = Sums(np.empty(0, np.int64), np.empty((4, 0), np.int64))
+        return self.tally.sums.get(key, none)
+
+    def external_bytes(self, chosen: slice | npt.NDArray[Any] = slice(None)) -> int:
+        """Return the bytes of the slots that hold external names of some dentries."""
+        return 8 * int(self.name_slot[chosen].sum(dtype=np.int64))
+
+    def slots_of(self, pointers: Words, offset: np.uint64) -> npt.NDArray[Any]:
+        """Return the slots of dentries, :data:`NO_SLOT` for NULL, or :data:`FOREIGN`.
+
+        :param pointers: to a member of each dentry
+        :param offset: of this member
+        """
+        slots = self.slots.of(pointers - offset)
+        ends = slots < 0
+        if ends.any():
+            slots[ends & (pointers != 0)] = FOREIGN
+        return slots
+
+    def _look(self, view: View, report: ScanReport) -> Tally:
         """Fill the columns of the slots in view, and add up the rest."""
-        part = _Part()
+        part = Tally()
         first, width = self.slots.first[:-1][view.rows], view.allocated.shape[1]
-        at: Any = (
+        place: Any = (
             slice(int(first[0]), int(first[-1]) + width)
             if isinstance(view.rows, slice)
             else (first[:, None] + np.arange(width)).ravel()
@@ -244,14 +259,14 @@ class DentryCensus:
         parent = above[code].reshape(view.allocated.shape)
         state = self._state(view, parent, first)
         name_bytes = self._external(view, state, part)
-        if PATTERNS in self.wanted:
+        if "patterns" in self.wanted:
             self._names(view, state, parent, name_bytes, part)
-        for name, column in (("parent", parent), ("state", state)):
-            self.out[name][at] = column.ravel()
-        self.out["name_slot"][at] = 0 if name_bytes is None else (name_bytes >> 3).ravel()
-        for name, offset in (("next", self.hash_link), ("sibling", self.child_link)):
-            if name in self.columns_kept:
-                self.out[name][at] = self._link(view, name, offset).ravel()
+        self.out["parent"][place] = parent.ravel()
+        self.out["state"][place] = state.ravel()
+        self.out["name_slot"][place] = 0 if name_bytes is None else (name_bytes >> 3).ravel()
+        for name, offset in self.links.items():
+            pointers = np.ascontiguousarray(view.column(name))
+            self.out[name][place] = self.slots_of(pointers, offset).ravel()
         self._add_up(view, state, (code, above), name_bytes, part)
         return part
 
@@ -259,31 +274,28 @@ class DentryCensus:
         self,
         view: View,
         state: npt.NDArray[np.uint16],
-        parent: tuple[npt.NDArray[np.int64], npt.NDArray[Any]],
+        parent: tuple[Rows, npt.NDArray[Any]],
         name_bytes: Counts | None,
-        part: _Part,
+        part: Tally,
     ) -> None:
         negative = state & (NEGATIVE | BUSY)
         unused = negative == NEGATIVE
         negative = (negative & NEGATIVE) != 0
         dentry = (state & DENTRY) != 0
-        part.by_state = np.bincount(state.ravel(), minlength=STATES)
+        part.by_state = np.bincount(state.ravel(), minlength=len(_STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
-        if SLABS in self.wanted:
-            for name, mask in (("dentries", dentry), ("unused", unused)):
-                sums = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.uint16)
-                self.by_slab[name][view.rows] = sums
-            self.by_slab["readable"][view.rows] = view.readable
+        if "fragmentation" in self.wanted:
+            self.readable[view.rows] = view.readable
         listed = dentry & ((state & (ROOT | DEAD)) == 0)
-
-        def by(code: Rows, keys: npt.NDArray[Any], counted: Mask) -> Sums:
-            return _by_code(code, keys, counted, negative, unused, name_bytes)
-
-        part.directories = by(*parent, listed)
-        part.super_blocks = by(*_factorized(view.column("super_block")), dentry)
-        if MEMCGS in self.wanted:
-            part.owners = by(*_factorized(self._owners(view, part)), dentry)
+        keys = {
+            "directory": (parent, listed),
+            "super_block": (_factorized(view.column("super_block")), dentry),
+        }
+        if "memcgs" in self.wanted:
+            keys["owner"] = _factorized(self._owners(view, part)), dentry
+        for name, (codes, counted) in keys.items():
+            part.sums[name] = _by_code(*codes, (counted, negative, unused), name_bytes)
 
     def _state(
         self, view: View, parent: npt.NDArray[Any], first: npt.NDArray[np.int64]
@@ -292,33 +304,30 @@ class DentryCensus:
         count = view.column("count").astype(np.int32)
         own = first.astype(parent.dtype)[:, None] + np.arange(flags.shape[1], dtype=parent.dtype)
         state = np.full(flags.shape, DENTRY, np.uint16)
-        for bit, where in (
-            (NEGATIVE, view.column("inode") == 0),
-            (BUSY, count > 0),
-            (HASHED, view.column("pprev") != 0),
-            (ROOT, parent == own),
-            (REFERENCED, (flags & np.uint32(bits.referenced)) != 0),
-            (ON_LRU, (flags & np.uint32(bits.lru_list)) != 0),
-        ):
-            _mark(state, where, bit)
-        rare = np.uint32(bits.shrink_list | bits.par_lookup | bits.cursor)
-        if (flags & rare).any() or count.min(initial=0) < 0:
-            for bit, where in (
-                (ON_SHRINK, (flags & np.uint32(bits.shrink_list)) != 0),
-                (LOOKUP, (flags & np.uint32(bits.par_lookup)) != 0),
-                (CURSOR, (flags & np.uint32(bits.cursor)) != 0),
-                (DEAD, count < 0),
-            ):
-                _mark(state, where, bit)
-            # They have no inode, but they are no names that do not exist either.
+
+        def has(flag: int) -> Mask:
+            return np.asarray((flags & np.uint32(flag)) != 0)
+
+        _mark(state, view.column("inode") == 0, NEGATIVE)
+        _mark(state, count > 0, BUSY)
+        _mark(state, view.column("pprev") != 0, HASHED)
+        _mark(state, parent == own, ROOT)
+        _mark(state, has(bits.referenced), REFERENCED)
+        _mark(state, has(bits.lru_list), ON_LRU)
+        if has(bits.shrink_list | bits.par_lookup | bits.cursor).any() or count.min(initial=0) < 0:
+            _mark(state, has(bits.shrink_list), ON_SHRINK)
+            _mark(state, has(bits.par_lookup), LOOKUP)
+            _mark(state, has(bits.cursor), CURSOR)
+            _mark(state, count < 0, DEAD)
+            # These have no inode, but do not stand for a missing name.
             state[(state & (LOOKUP | CURSOR | DEAD)) != 0] &= ~np.uint16(NEGATIVE)
         state[~view.allocated] = 0
         return state
 
-    def _external(self, view: View, state: npt.NDArray[np.uint16], part: _Part) -> Counts | None:
-        """Bytes of the slots that hold names; None if all are inside their dentries."""
+    def _external(self, view: View, state: npt.NDArray[np.uint16], part: Tally) -> Counts | None:
+        """Return the bytes of the slots that hold names; None if all names are inline."""
         pointers = view.column("name")
-        # Where each name would be inside, less the address of its slab.
+        # Where each name would be if inline, less the address of its slab.
         slots = np.arange(pointers.shape[1], dtype=np.uint64) * np.uint64(view.cache.slot_size)
         slots += self.inline + np.uint64(view.cache.left_pad)
         outside = (pointers - view.slabs.address[:, None]) != slots
@@ -328,20 +337,12 @@ class DentryCensus:
         _mark(state, outside, EXTERNAL)
         # Several share a page.
         shift = np.uint64(self.memory.page_shift)
-        pages, at = np.unique(pointers[outside] >> shift, return_inverse=True)
+        pages, row = np.unique(pointers[outside] >> shift, return_inverse=True)
         cache = self.slab_map.containing(pages << shift, part.faults)
         size = self.slab_map.column("slot_size").astype(np.int64)[cache]
         name_bytes = np.zeros(state.shape, np.int64)
-        name_bytes[outside] = np.where(cache >= 0, size, 0)[at]
+        name_bytes[outside] = np.where(cache >= 0, size, 0)[row]
         return name_bytes
-
-    def _link(self, view: View, name: str, offset: np.uint64) -> npt.NDArray[Any]:
-        pointers = np.ascontiguousarray(view.column(name))
-        slots = self.slots.of(pointers - offset)
-        ends = slots < 0
-        if ends.any():
-            slots[ends & (pointers != 0)] = FOREIGN
-        return slots
 
     def _names(
         self,
@@ -349,62 +350,67 @@ class DentryCensus:
         state: npt.NDArray[np.uint16],
         parent: npt.NDArray[Any],
         name_bytes: Counts | None,
-        part: _Part,
+        part: Tally,
     ) -> None:
-        """The families of negative dentries' names."""
+        """Add the families of negative dentries' names."""
         outside = (state & EXTERNAL) != 0
         length = np.ascontiguousarray(view.column("length"))
         negative = (state & NEGATIVE) != 0
         room = self.columns.fields["inline"].dtype.itemsize
-        good = negative & (length > 0) & (length <= _LONGEST_NAME) & (outside | (length < room))
-        found: dict[int, list[Families]] = {}
+        good = negative & (length > 0) & (length <= _MAX_NAME) & (outside | (length < room))
+        by_words: dict[int, list[Families]] = {}
 
-        def sums(at: Rows) -> list[npt.NDArray[Any]]:
-            size = np.zeros(len(at), np.int64) if name_bytes is None else name_bytes.ravel()[at]
-            return [(states[at] & BUSY) == 0, size]
+        def sums(rows: Rows) -> list[npt.NDArray[Any]]:
+            size = np.zeros(len(rows), np.int64) if name_bytes is None else name_bytes.ravel()[rows]
+            return [(states[rows] & BUSY) == 0, size]
 
-        def add(at: Rows, columns: Iterable[npt.NDArray[Any]]) -> None:
-            if not len(at):
+        def add(rows: Rows, columns: Iterable[npt.NDArray[Any]]) -> None:
+            if not len(rows):
                 return
-            long = lengths[at].astype(np.int64)
+            long = lengths[rows].astype(np.int64)
             words = trimmed(columns, long)
-            found.setdefault(len(words), []).append(families(words, long, parents[at], sums(at)))
+            names = families(words, long, parents[rows], sums(rows))
+            by_words.setdefault(len(words), []).append(names)
 
-        def lose(at: Rows) -> None:
-            if len(at):
-                part.names_unreadable += [len(at), *(int(column.sum()) for column in sums(at))]
+        def lose(rows: Rows) -> None:
+            if len(rows):
+                part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
 
         lengths, states, parents = length.ravel(), state.ravel(), parent.ravel()
         pointers, inline = view.column("name"), view.words("inline")
         lose(np.flatnonzero(negative & ~good))
-        # Names of a family are equally long, so those with equally many words make good company.
+        # Names of a family are equally long, so names of equally many words are looked at together.
         words = np.where(good, (length + 7) >> 3, 0).astype(np.uint8)
         words[good & outside] |= _FAR
         for count in (np.flatnonzero(np.bincount(words.ravel())[1:]) + 1).tolist():
             chosen = words == count
-            at = np.flatnonzero(chosen)
+            rows = np.flatnonzero(chosen)
             if count < _FAR:
-                add(at, (inline[:, :, word][chosen] for word in range(count)))
+                add(rows, (inline[:, :, word][chosen] for word in range(count)))
                 continue
-            # No more is read than the name has: what follows may lie on another page.
-            names, ok = gather_arrays(
-                self.memory, pointers[chosen], count - _FAR, self.word, part.faults
+            # No more is read than the name has: what follows may be on another page.
+            names, readable = gather_arrays(
+                self.memory,
+                pointers[chosen],
+                count - _FAR,
+                self.slab_map.word.fields["word"].dtype,
+                part.faults,
             )
-            lose(at[~ok])
-            add(at[ok], names[ok].T)
-        part.families = {room: merged(some) for room, some in found.items()}
+            lose(rows[~readable])
+            add(rows[readable], names[readable].T)
+        part.families = {count: merged(some) for count, some in by_words.items()}
 
-    def _owners(self, view: View, part: _Part) -> Words:
-        """What each slot is charged to."""
+    def _owners(self, view: View, part: Tally) -> Words:
+        """Return what each slot is charged to."""
         owner = np.zeros(view.allocated.shape, np.uint64)
         if self.vectors is None:
             owner[:] = self.child_owner[view.slabs.cache][:, None]
             return owner
-        found, unreadable = self.vectors.read(
+        charged, unreadable = self.vectors.read(
             view.slabs, self.vectors.find(view.slabs), part.faults
         )
         part.vectors_unreadable += unreadable
-        owner[found.slab, found.slot] = found.objcg
+        owner[charged.slab, charged.slot] = charged.objcg
         return owner
 
 
@@ -412,8 +418,8 @@ def _mark(state: npt.NDArray[np.uint16], where: Mask, bit: int) -> None:
     state |= where.astype(np.uint16) * np.uint16(bit)
 
 
-def _factorized(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Codes of values, and the values that they stand for; values often come in long rows."""
+def _factorized(values: npt.NDArray[Any]) -> tuple[Rows, npt.NDArray[Any]]:
+    """Return codes of values, and the value of each code; equal values often come in runs."""
     if (values == values.flat[0]).all():
         return np.zeros(values.size, np.int64), values.flat[:1]
     values = values.ravel()
@@ -428,59 +434,22 @@ def _factorized(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.ND
 
 
 def _by_code(
-    code: npt.NDArray[np.int64],
-    keys: npt.NDArray[Any],
-    counted: Mask,
-    negative: Mask,
-    unused: Mask,
-    name_bytes: Counts | None,
+    code: Rows, keys: npt.NDArray[Any], masks: tuple[Mask, Mask, Mask], name_bytes: Counts | None
 ) -> Sums:
-    """Sums of the dentries in view; the order of the keys is that of the codes."""
-    size = len(keys)
-    masks = [mask.ravel() for mask in (counted, negative & counted, unused & counted)]
-    if size == 1:
-        counts = [np.array([np.count_nonzero(mask)]) for mask in masks]
-    else:
-        counts = [np.bincount(code[mask], minlength=size) for mask in masks]
-    external = np.zeros(size, np.int64)
+    """Add up the dentries in view; keys are in the order of their codes.
+
+    :param masks: which slots to count, and which of these are negative, and negative and unused
+    """
+    counted, *others = (mask.ravel() for mask in masks)
+    chosen = [counted, *(mask & counted for mask in others)]
+    values = np.zeros((4, len(keys)), np.int64)
+    for row, mask in enumerate(chosen):
+        if len(keys) == 1:
+            values[row] = np.count_nonzero(mask)
+        else:
+            values[row] = np.bincount(code[mask], minlength=len(keys))
     if name_bytes is not None:
-        at = np.flatnonzero(masks[1] & (name_bytes.ravel() != 0))
+        long = np.flatnonzero(chosen[1] & (name_bytes.ravel() != 0))
         # Sums of integers below 2^53 are exact in the doubles of bincount().
-        external = np.bincount(code[at], name_bytes.ravel()[at], size).astype(np.int64)
-    some = counts[0] > 0
-    return Sums(keys[some], *(column[some] for column in (*counts, external)))
-
-
-def _added(parts: list[Sums]) -> Sums:
-    filled = [part for part in parts if len(part)]
-    if not filled:
-        return Sums.none()
-    keys, code = np.unique(np.concatenate([part.key for part in filled]), return_inverse=True)
-    columns = zip(*(part.columns() for part in filled), strict=True)
-    sums = (np.bincount(code, np.concatenate(column), len(keys)) for column in columns)
-    return Sums(keys, *(total.astype(np.int64) for total in sums))
-
-
-def _sum(parts: list[_Part]) -> _Part:
-    rooms = sorted({room for part in parts for room in part.families})
-    faults = Faults()
-    for part in parts:
-        if part.faults:
-            faults.update(part.faults)
-    by_state = np.zeros(STATES, np.int64)
-    for part in parts:
-        by_state += part.by_state
-    return _Part(
-        by_state=by_state,
-        unused_name_bytes=sum(part.unused_name_bytes for part in parts),
-        super_blocks=_added([part.super_blocks for part in parts]),
-        owners=_added([part.owners for part in parts]),
-        directories=_added([part.directories for part in parts]),
-        families={
-            room: merged([part.families[room] for part in parts if room in part.families])
-            for room in rooms
-        },
-        names_unreadable=np.sum([part.names_unreadable for part in parts], axis=0),
-        vectors_unreadable=sum(part.vectors_unreadable for part in parts),
-        faults=faults,
-    )
+        values[3] = np.bincount(code[long], name_bytes.ravel()[long], len(keys))
+    return Sums(keys, values)[values[0] > 0]

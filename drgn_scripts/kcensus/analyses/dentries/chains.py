@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Hash chains of dentries: how long they are, and what a limit for each bucket would leave.
+"""Hash chains of dentries: their lengths, and what a run limit for each bucket would leave.
 
 The limit is that of the series "fix the negative dentres bloating system memory usage" (Khlebnikov
-and Ananthakrishna, 2021): at most three unreferenced negative dentries in a row in each bucket.
-Unreferenced is one that nobody holds and that no lookup has found since it was last passed over
-(``DCACHE_REFERENCED``); any other dentry ends a row. New dentries stand first in their chain, so
-of a longer row the first three stay.
+and Ananthakrishna, 2021): a bucket keeps at most three unreferenced negative dentries in a row.
+Unreferenced means that the refcount is 0 and that no lookup has found the dentry since reclaim last
+looked at it (``DCACHE_REFERENCED``); any other dentry ends a run. New dentries are added at the
+head of their chain, so the first three of a longer run stay.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from array import array
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,298 +20,221 @@ import pandas as pd
 
 from kcensus.analyses.dentries.census import (
     BUSY,
-    FOREIGN,
     HASHED,
     NEGATIVE,
     NO_SLOT,
     REFERENCED,
-    Census,
-    Counts,
+    DentryCensus,
 )
-from kcensus.engine.memory import Faults, Mask, Memory
+from kcensus.engine.chase import Damage, Lanes, chase
+from kcensus.engine.gather import gather_arrays
+from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.kernel.vfs.dcache import HashTable
 
 IN_A_ROW = 3
-"""How many unreferenced negatives in a row the series leaves."""
+"""Unreferenced negatives in a row that the series leaves in a bucket."""
 FEWER = 16
-"""How many times fewer buckets the smaller machine has of the review's question."""
+"""The review of the series asked about machines with fewer buckets: this many times fewer."""
 _LANES = 1 << 18
-"""Buckets to walk together: what that takes does not grow with the table."""
-_FEW = 8
-"""With so few chains left each is walked alone: a step of all takes 40 µs, however few they are,
-and a chain can be as long as somebody cares to make it."""
-_PIECE = 1 << 16
-"""Dentries of such a chain to look at together."""
+"""Buckets to walk together: the memory for that does not grow with the table."""
+_MAX_STEPS = 1024
+"""Dentries of a chain to look at in bulk: a step takes 40 µs even if few chains are that long."""
+_MAX_LENGTH = 1 << 16
+"""Longer chains, and longer runs, are counted as this long."""
 _LISTED = 20
-"""Buckets with the longest chains to name."""
-_LONGEST = 1 << 16
-"""Lengths beyond are counted as this one: no chain of a sane kernel is that long."""
-
-
-@dataclass
-class Chains:
-    """What stands in the buckets."""
-
-    buckets: int
-    lengths: Counts
-    """Buckets by number of dentries in them."""
-    negative: Counts
-    """Negative dentries by length of their chain."""
-    rows: Counts
-    """Buckets by the longest row of unreferenced negatives in them."""
-    longest: int
-    """Dentries in the longest chain."""
-    longest_row: int
-    """Unreferenced negatives in the longest row."""
-    longest_buckets: pd.DataFrame
-    """``bucket``, ``length``, ``negative`` and ``row`` of the buckets with the longest chains."""
-    chained: int
-    """Dentries that were found in a chain."""
-    trimmed: Mask
-    """By slot: which dentries the limit would not leave."""
-    trimmed_fewer: int
-    """How many it would not leave with :data:`FEWER` times fewer buckets."""
-    cut: int
-    """Chains that lead to something that is no dentry, or to one that was there before."""
-    buckets_unreadable: int
-    faults: Faults
-
-
-def chains(memory: Memory, table: HashTable, census: Census) -> Chains:
-    """Walk all chains at once, in columns: no memory but the table is read.
-
-    A smaller table has the same chains, strung together: the bucket is the upper bits of the
-    hash (or of its product) in all kernels. In which order new and old ones would then stand is
-    not known; here each chain stands behind its neighbour.
-    """
-    walk = _Walk(census)
-    faults = Faults()
-    parts = []
-    unreadable = 0
-    for start in range(0, table.buckets, _LANES):
-        count = min(_LANES, table.buckets - start)
-        heads, lost = _heads(memory, table.address + 8 * start, count, census, walk.offset, faults)
-        unreadable += lost
-        part = walk.walk(heads)
-        part.longest["bucket"] += start
-        parts.append(part)
-    return Chains(
-        buckets=table.buckets,
-        lengths=_add([part.lengths for part in parts]),
-        negative=_add([part.negative for part in parts]),
-        rows=_add([part.rows for part in parts]),
-        longest=max(part.longest_chain for part in parts),
-        longest_row=max(part.longest_row for part in parts),
-        longest_buckets=_longest(pd.concat([part.longest for part in parts])),
-        chained=walk.chained,
-        trimmed=walk.trimmed,
-        trimmed_fewer=sum(part.trimmed_fewer for part in parts),
-        cut=walk.cut,
-        buckets_unreadable=unreadable,
-        faults=faults,
-    )
-
-
-def _heads(
-    memory: Memory, address: int, count: int, census: Census, offset: np.uint64, faults: Faults
-) -> tuple[npt.NDArray[Any], int]:
-    """The first dentry of some buckets, and how many buckets could not be read."""
-    low = address & ~(memory.page_size - 1)
-    pages = -((low - address - 8 * count) // memory.page_size)
-    raw, readable = memory.span(low, pages, faults)
-    skip = address - low
-    first = raw[skip : skip + 8 * count].view(np.uint64) & ~np.uint64(1)  # the lock's bit
-    slots = census.slots.of(first - offset)
-    slots[(slots < 0) & (first != 0)] = FOREIGN
-    lost = 0
-    if readable is not None:
-        lost = int((~readable[(skip + 8 * np.arange(count)) >> memory.page_shift]).sum())
-    return slots, lost
-
-
-@dataclass
-class _Part:
-    lengths: Counts
-    negative: Counts
-    rows: Counts
-    longest_chain: int
-    longest_row: int
-    longest: pd.DataFrame
-    trimmed_fewer: int
-
-
-def _longest(buckets: pd.DataFrame) -> pd.DataFrame:
-    order = ["length", "row", "bucket"]
-    ranked = buckets.sort_values(order, ascending=[False, False, True], ignore_index=True)
-    return ranked.head(_LISTED)
-
+"""Buckets with the longest chains to list."""
 
 _UNREFERENCED = NEGATIVE | HASHED
 _MASK = _UNREFERENCED | BUSY | REFERENCED
 
 
-class _Walk:
-    def __init__(self, census: Census) -> None:
-        self.census = census
-        self.offset = np.uint64(census.hash_link)
-        self.seen = np.full(len(census.slots), -1, np.int32)
-        """By slot: the lane that came by, -1 for none."""
-        self.trimmed = np.zeros(len(census.slots), np.bool_)
-        self.cut = self.chained = 0
-
-    def walk(self, heads: npt.NDArray[Any]) -> _Part:
-        """Walk the chains of some buckets; step k looks at the k-th dentry of each."""
-        count = len(heads)
-        # Of each chain: its dentries, its negatives, the longest row, the row at its beginning
-        # and at its end.
-        done = np.zeros((5, count), np.int64)
-        lanes = np.arange(count, dtype=np.int32)
-        negative, longest, lead, row = (np.zeros(count, np.int32) for _ in range(4))
-        nodes, steps, gone = heads, 0, 0
-
-        def keep(going: Mask) -> None:
-            nonlocal lanes, nodes, negative, longest, lead, row
-            ended = lanes[~going]
-            for at, column in enumerate((negative, longest, lead, row)):
-                done[at + 1, ended] = column[~going]
-            done[0, ended] = steps
-            lanes, nodes = lanes[going], nodes[going]
-            negative, longest = negative[going], longest[going]
-            lead, row = lead[going], row[going]
-
-        while len(lanes) > _FEW:
-            going = nodes >= 0
-            if not going.all():
-                self.cut += int(np.count_nonzero(nodes == FOREIGN))
-                keep(going)
-            state = self.census.state[nodes]
-            fresh = (self.seen[nodes] < 0) & (state != 0)
-            self.seen[nodes] = lanes
-            # Of chains that meet in this step one goes on.
-            fresh &= self.seen[nodes] == lanes
-            if not fresh.all():
-                self.cut += int(np.count_nonzero(~fresh))
-                state = state[fresh]
-                keep(fresh)
-            self.chained += len(nodes)
-            unreferenced = (state & _MASK) == _UNREFERENCED
-            negative += (state & NEGATIVE) != 0
-            row += 1
-            row *= unreferenced
-            np.maximum(longest, row, out=longest)
-            lead += unreferenced & (lead == steps)
-            steps += 1
-            beyond = row > IN_A_ROW
-            if beyond.any():
-                chosen = nodes[beyond]
-                gone += len(chosen)
-                self.trimmed[chosen] = True
-            nodes = self.census.next[nodes]
-        rest = list(zip(lanes.tolist(), nodes.tolist(), strict=True))
-        keep(np.zeros(len(lanes), np.bool_))
-        gone += sum(self._alone(node, done[:, lane]) for lane, node in rest)
-        length, negatives, rows, leads, tails = done
-        # All that may be among the longest, whatever their rank.
-        least = np.partition(length, -_LISTED)[-_LISTED] if count > _LISTED else 1
-        top = np.flatnonzero(length >= max(int(least), 1))
-        capped = np.minimum(length, _LONGEST)
-        return _Part(
-            np.bincount(capped),
-            np.bincount(capped, negatives).astype(np.int64),
-            np.bincount(np.minimum(rows, _LONGEST)),
-            int(length.max()),
-            int(rows.max()),
-            _longest(
-                pd.DataFrame(
-                    {
-                        "bucket": top,
-                        "length": length[top],
-                        "negative": negatives[top],
-                        "row": rows[top],
-                    }
-                )
-            ),
-            gone + _joined(length, leads, tails),
-        )
-
-    def _alone(self, node: int, tally: Counts) -> int:
-        """Go on in one chain, some thousand dentries at a time.
-
-        :param node: the next dentry, if it is one
-        :param tally: of the chain so far, a column of ``done``; is brought up to date
-        :return: how many dentries the limit would not leave
-        """
-        gone = 0
-        while True:
-            nodes, node = self._ahead(node)
-            if not len(nodes):
-                return gone
-            state = self.census.state[nodes]
-            unreferenced = (state & _MASK) == _UNREFERENCED
-            length, negative, longest, lead, row = tally.tolist()
-            at = np.arange(len(nodes))
-            last = np.maximum.accumulate(np.where(unreferenced, -1, at))
-            rows = np.where(last < 0, row + at + 1, at - last)
-            chosen = nodes[rows > IN_A_ROW]
-            gone += len(chosen)
-            self.trimmed[chosen] = True
-            self.chained += len(nodes)
-            if lead == length:
-                lead += int(np.count_nonzero(last < 0))
-            tally[:] = (
-                length + len(nodes),
-                negative + int(np.count_nonzero(state & NEGATIVE)),
-                max(longest, int(rows.max())),
-                lead,
-                int(rows[-1]),
-            )
-
-    def _ahead(self, node: int) -> tuple[npt.NDArray[np.int64], int]:
-        """Up to :data:`_PIECE` dentries of a chain, and where it goes on."""
-        # What NumPy does with one element takes three times as long.
-        seen, state = self.seen.data, self.census.state.data
-        following = self.census.next.data
-        found: list[int] = []
-        while node >= 0 and len(found) < _PIECE:
-            if seen[node] >= 0 or not state[node]:
-                node = FOREIGN
-                break
-            seen[node] = 0
-            found.append(node)
-            node = following[node]
-        if node == FOREIGN:
-            self.cut += 1
-            node = NO_SLOT
-        return np.array(found, np.int64), node
+_Dentries: TypeAlias = tuple[Any, Lanes, npt.NDArray[Any]]
+"""Their places in their chains, the lanes of these, and their slots."""
 
 
-def _joined(length: Counts, lead: npt.NDArray[Any], tail: npt.NDArray[Any]) -> int:
-    """How many more would go if chains were strung together, :data:`FEWER` by as many.
+class Chains:
+    """Figures of hash chains, added up over buckets. No dentry is counted in two chains.
 
-    :param lead: unreferenced negatives that each chain begins with
-    :param tail: those that it ends with
+    A table with fewer buckets has the same chains, strung together: in all kernels the bucket is
+    the upper bits of the hash (or of its product). The order in which old and new dentries would
+    then be is not known; here each chain follows its neighbor.
     """
-    groups = -(-len(length) // FEWER)
-    pad = groups * FEWER - len(length)
-    length, lead, tail = (
-        np.pad(column, (0, pad)).reshape(groups, FEWER) for column in (length, lead, tail)
-    )
-    open_row = np.zeros(groups, np.int64)
-    more = 0
-    for at in range(FEWER):
-        first, whole = lead[:, at], lead[:, at] == length[:, at]
-        joined = open_row + first
-        more += int((_over(joined) - _over(open_row) - _over(first)).sum())
-        open_row = np.where(whole, joined, tail[:, at])
-    return more
+
+    def __init__(self, census: DentryCensus) -> None:
+        self.census = census
+        self.buckets = 0
+        self.lengths = np.zeros(_MAX_LENGTH + 1, np.int64)
+        """Buckets by the number of dentries in them."""
+        self.negative = np.zeros(_MAX_LENGTH + 1, np.int64)
+        """Negative dentries by the length of their chain."""
+        self.runs = np.zeros(_MAX_LENGTH + 1, np.int64)
+        """Buckets by their longest run of unreferenced negatives."""
+        self.longest = pd.DataFrame(columns=["bucket", "length", "negative", "run"], dtype=np.int64)
+        """The buckets with the longest chains."""
+        self.longest_run = 0
+        self.chained = 0
+        """Dentries in chains."""
+        self.trimmed = 0
+        """Negative dentries beyond the limit."""
+        self.trimmed_name_bytes = 0
+        """Bytes of their external names."""
+        self.trimmed_fewer = 0
+        """Negative dentries beyond the limit with :data:`FEWER` times fewer buckets."""
+        self.cut = 0
+        """Chains that lead to what is not a dentry, or to a dentry of another chain."""
+        self.buckets_unreadable = 0
+        self.faults = Faults()
+        # By slot, whether no chain may enter it: it is free, or in a chain. The last two are
+        # NO_SLOT and FOREIGN as indexes.
+        self._taken = np.append(census.state == 0, [True, True])
+
+    @property
+    def longest_chain(self) -> int:
+        """Dentries in the longest chain."""
+        return int(self.longest["length"].max()) if len(self.longest) else 0
+
+    def read(self, memory: Memory, table: HashTable) -> Chains:
+        """Add all buckets of ``table``; of memory only the table itself is read."""
+        for start in range(0, table.buckets, _LANES):
+            count = min(_LANES, table.buckets - start)
+            self.add(self._heads(memory, table.address + 8 * start, count))
+        return self
+
+    def _heads(self, memory: Memory, address: int, count: int) -> npt.NDArray[Any]:
+        """Return the slot of the first dentry of ``count`` buckets."""
+        width = min(count, memory.page_size // 8)
+        rows = address + 8 * np.arange(0, count, width, dtype=np.uint64)
+        first, readable = gather_arrays(memory, rows, width, np.uint64, self.faults)
+        self.buckets_unreadable += width * int(np.count_nonzero(~readable))
+        # Bit 0 of a head is its lock.
+        return self.census.slots_of(first.ravel() & ~np.uint64(1), self.census.hash_link)
+
+    def add(self, heads: npt.NDArray[Any]) -> None:
+        """Walk the chains of some buckets, and add them up.
+
+        :param heads: slot of the first dentry of each bucket, NO_SLOT or FOREIGN
+        """
+        taken = np.count_nonzero(self._taken)
+        cut: list[Lanes] = []
+        steps = list(self._walk(heads, cut))
+        if np.count_nonzero(self._taken) - taken != sum(len(slots) for _, _, slots in steps):
+            steps = _without_repeats(steps, cut)
+        self.cut += len(np.unique(np.concatenate(cut)))
+        length = np.zeros(len(heads), heads.dtype)
+        for place, lanes, _ in steps:
+            length[lanes] = place + 1
+        first = np.cumsum(length, dtype=heads.dtype) - length
+        slots = np.empty(int(length.sum()), heads.dtype)
+        """All dentries, chain by chain."""
+        for place, lanes, following in steps:
+            slots[first[lanes] + place] = following
+        state = self.census.state[slots]
+        index = np.arange(len(slots), dtype=heads.dtype)
+        breaks = np.where((state & _MASK) == _UNREFERENCED, heads.dtype.type(-1), index)
+        run = _runs(breaks, first)
+        trimmed = slots[run > IN_A_ROW]
+        self.trimmed += len(trimmed)
+        self.trimmed_name_bytes += self.census.external_bytes(trimmed)
+        self.trimmed_fewer += int(np.count_nonzero(_runs(breaks, first[::FEWER]) > IN_A_ROW))
+        negative, longest = np.zeros_like(length), np.zeros_like(length)
+        filled = np.flatnonzero(length)
+        if len(filled):
+            starts = first[filled]
+            negative[filled] = np.add.reduceat(
+                (state & NEGATIVE) // NEGATIVE, starts, dtype=heads.dtype
+            )
+            longest[filled] = np.maximum.reduceat(run, starts)
+        self._tally(length, negative, longest)
+
+    def _tally(self, length: Lanes, negative: Lanes, run: Lanes) -> None:
+        """Add buckets to the histograms, and to the list of the longest."""
+        size = _MAX_LENGTH + 1
+        capped = np.minimum(length, _MAX_LENGTH)
+        self.lengths += np.bincount(capped, minlength=size)
+        self.negative += np.bincount(capped, negative, size).astype(np.int64)
+        self.runs += np.bincount(np.minimum(run, _MAX_LENGTH), minlength=size)
+        self.longest_run = max(self.longest_run, int(run.max()))
+        self.chained += int(length.sum())
+        # All that may be among the longest, whatever their rank.
+        least = np.partition(length, -_LISTED)[-_LISTED] if len(length) > _LISTED else 1
+        top = np.flatnonzero(length >= max(int(least), 1))
+        columns = {"bucket": self.buckets + top, "length": length[top]}
+        columns |= {"negative": negative[top], "run": run[top]}
+        longest = pd.concat([self.longest, pd.DataFrame(columns)])
+        self.longest = longest.sort_values(
+            ["length", "run", "bucket"], ascending=[False, False, True], ignore_index=True
+        ).head(_LISTED)
+        self.buckets += len(length)
+
+    def _walk(self, heads: npt.NDArray[Any], cut: list[Lanes]) -> Iterator[_Dentries]:
+        """Walk chains up to the first dentry that was in a chain before this step.
+
+        :param cut: takes the lanes of chains that end there, or at what is not a dentry
+        """
+        damage = Damage()
+        lanes, nodes = np.arange(len(heads)), heads[:0]
+        first = np.where(self._enter(heads), heads + 1, 0)
+        cut.append(np.flatnonzero((first == 0) & (heads != NO_SLOT)))
+        # chase() ends at 0, which is a slot: nodes are slots plus 1.
+        walk = chase(first, self._step, limit=_MAX_STEPS, damage=damage)
+        for step, (lanes, nodes) in enumerate(walk):
+            yield step, lanes, nodes - 1
+        cut += damage.unreadable
+        for longer in damage.too_long:
+            last = nodes[np.searchsorted(lanes, longer)] - 1
+            for lane, slot in zip(longer.tolist(), last.tolist(), strict=True):
+                rest, end = self._rest(slot)
+                yield _MAX_STEPS + np.arange(len(rest)), np.full(len(rest), lane), rest
+                if end != NO_SLOT:
+                    cut.append(np.array([lane]))
+
+    def _enter(self, slots: npt.NDArray[Any]) -> Mask:
+        """Return which slots are dentries that are not in a chain yet; now they are."""
+        free: Mask = ~self._taken[slots]
+        self._taken[slots] = True
+        return free
+
+    def _step(self, nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+        following = self.census.next[nodes - 1]
+        return following + 1, self._enter(following) | (following == NO_SLOT)
+
+    def _rest(self, slot: int) -> tuple[npt.NDArray[np.int64], int]:
+        """Return the slots that follow ``slot``, of which the first has been entered, and the end.
+
+        One by one in Python, which takes a third of NumPy's time for one element.
+        """
+        taken, following = self._taken.data, self.census.next.data
+        slot = following[slot]
+        rest = array("q", [slot])
+        while not taken[slot := following[slot]]:
+            taken[slot] = True
+            rest.append(slot)
+        return np.frombuffer(rest, np.int64), slot
 
 
-def _over(row: Counts) -> Counts:
-    return np.maximum(row - IN_A_ROW, 0)
+def _without_repeats(steps: list[_Dentries], cut: list[Lanes]) -> list[_Dentries]:
+    """Cut chains where they meet, in the same step, the chain of a bucket before theirs."""
+    slots = np.concatenate([slots for _, _, slots in steps])
+    lanes = np.concatenate([lanes for _, lanes, _ in steps])
+    first = np.zeros(len(slots), np.bool_)
+    first[np.unique(slots, return_index=True)[1]] = True
+    cut.append(lanes[~first])
+    parts = np.split(first, np.cumsum([len(lanes) for _, lanes, _ in steps])[:-1])
+    return [
+        (np.broadcast_to(place, kept.shape)[kept], lanes[kept], slots[kept])
+        for (place, lanes, slots), kept in zip(steps, parts, strict=True)
+    ]
 
 
-def _add(parts: list[Counts]) -> Counts:
-    total = np.zeros(max(map(len, parts), default=1), np.int64)
-    for part in parts:
-        total[: len(part)] += part
-    return total
+def _runs(breaks: npt.NDArray[Any], starts: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return, for each dentry, how many unreferenced negatives in a row end with it.
+
+    :param breaks: of all dentries, chain by chain: -1 for unreferenced negatives, their own index
+        for others
+    :param starts: where chains start
+    """
+    last = breaks.copy()
+    starts = starts[starts < len(breaks)]
+    last[starts] = np.maximum(last[starts], starts - 1)
+    np.maximum.accumulate(last, out=last)
+    return np.asarray(np.arange(len(last), dtype=last.dtype) - last)

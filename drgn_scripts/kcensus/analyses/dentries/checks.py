@@ -1,129 +1,151 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of dentries, held against what the kernel counts itself, and what it lacks."""
+"""The census of dentries, held against the kernel's own counters; what it could not read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 import drgn
 
-from kcensus.analyses.dentries.census import (
-    DEAD,
-    DENTRY,
-    NEGATIVE,
-    ON_LRU,
-    ON_SHRINK,
-    Census,
-    DentryCensus,
-)
-from kcensus.analyses.dentries.tables import UNREADABLE_NAMES
-from kcensus.engine.memory import Faults, Memory
+from kcensus.analyses.dentries.census import DEAD, DENTRY, HASHED, NEGATIVE, ON_LRU, ON_SHRINK
+from kcensus.analyses.dentries.directories import ORPHANS
+from kcensus.analyses.dentries.figures import Figures
+from kcensus.analyses.dentries.tables import NO_MEMCG, UNKNOWN_MEMCG, UNREADABLE_NAMES
+from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.kernel.vfs.dcache import counter, lru_items
-from kcensus.kernel.vfs.super_blocks import SuperBlocks
-from kcensus.results import Check, Gap
+from kcensus.results import Check, Gap, nonzero_gaps
 
 
-def dentry_checks(
-    memory: Memory, census: Census, super_blocks: SuperBlocks | None, live: bool
-) -> list[Check]:
-    """All dentries, those on LRU lists, and the negative ones among them."""
-    prog = memory.prog
-    note = "the kernel went on while it was read" if live else ""
+def checks(figures: Figures) -> list[Check]:
+    """Hold all dentries, those on LRU lists, and the negative ones among them, against counters."""
+    prog, count = figures.kernel.prog, figures.census.count
+    note = "the kernel changed while it was read" if figures.kernel.live else ""
     unused, source = counter(prog, "nr_dentry_unused"), "nr_dentry_unused"
-    if "nr_dentry_unused" not in prog:
-        # Up to 3.11, and in RHEL 7, it is one number instead of one for each CPU.
+    if source not in prog:
+        # Since Linux kernel commit 62d36c770352 ("dcache: convert dentry_stat.nr_unused to per-cpu
+        # counters") (in v3.12, and RHEL 7 kernels since 3.10.0-1027), it is per CPU.
         source = "dentry_stat.nr_unused"
         with suppress(LookupError, AttributeError, drgn.FaultError):
             unused = int(prog["dentry_stat"].nr_unused)
-    on_list = census.count(ON_LRU, ON_SHRINK)
-    items, lost = (None, 0) if super_blocks is None else lru_items(memory, super_blocks.address)
+    items, lost = lru_items(figures.kernel.memory, figures.super_blocks.address)
+    lru_source = "list_lru_node.nr_items of s_dentry_lru"
+    lru_note = f"{lost} list heads are unreadable" if lost else note
+    # nr_dentry drops when a dentry is killed; its memory is freed an RCU grace period later.
+    total = count(DENTRY, DEAD), counter(prog, "nr_dentry")
+    # Since Linux kernel commit af0c9af1b3f6 ("fs/dcache: Track & report number of negative
+    # dentries") (in v5.0), dentries on shrink lists are not counted.
+    negative = count(ON_LRU | NEGATIVE, ON_SHRINK), counter(prog, "nr_dentry_negative")
     return [
-        # What was killed is no longer counted, but its memory is free only after an RCU period.
-        Check(
-            "dentries",
-            census.count(DENTRY, DEAD),
-            counter(prog, "nr_dentry"),
-            source="nr_dentry",
-            note=note,
-        ),
-        Check("on LRU and shrink lists", census.count(ON_LRU), unused, source=source, note=note),
-        # Since 5.0; what is on a shrink list is not counted.
-        Check(
-            "negative, on LRU lists",
-            census.count(ON_LRU | NEGATIVE, ON_SHRINK),
-            counter(prog, "nr_dentry_negative"),
-            source="nr_dentry_negative",
-            note=note,
-        ),
-        Check(
-            "on LRU lists",
-            on_list,
-            items,
-            source="list_lru_node.nr_items of s_dentry_lru",
-            note=f"{lost} list heads could not be read" if lost else note,
+        Check("dentries", *total, source="nr_dentry", note=note),
+        Check("on LRU and shrink lists", count(ON_LRU), unused, source=source, note=note),
+        Check("negative, on LRU lists", *negative, source="nr_dentry_negative", note=note),
+        Check("on LRU lists", count(ON_LRU, ON_SHRINK), items, source=lru_source, note=lru_note),
+    ]
+
+
+def gaps(figures: Figures) -> list[Gap]:
+    """Return what the census could not read or make sense of."""
+    census, tally, blocks = figures.census, figures.census.tally, figures.super_blocks
+    return [
+        *scan_gaps(census.slab_map, census.report, "dentries"),
+        *_directory_gaps(figures),
+        *_memcg_gaps(figures),
+        *_chain_gaps(figures),
+        *nonzero_gaps(
+            Gap(
+                "names",
+                "unreadable or of an impossible length",
+                int(tally.names_unreadable[0]),
+                f"these negative dentries are in the row {UNREADABLE_NAMES}",
+            ),
+            Gap(
+                "lists or pages of super blocks and mounts",
+                "torn or unreadable",
+                blocks.damaged + blocks.faults.total(),
+                "paths below them start where the rest is known",
+            ),
+            Gap(
+                "slab caches",
+                "merged with others",
+                sum(cache.merged for cache in census.caches),
+                "objects that are not dentries are counted too",
+            ),
+            Gap(
+                "pages",
+                reasons(figures.faults, tally.faults),
+                (figures.faults + tally.faults).total(),
+                "names, paths, watches or owners on them are unknown",
+            ),
         ),
     ]
 
 
-def dentry_gaps(
-    taker: DentryCensus, census: Census, super_blocks: SuperBlocks, faults: Faults
-) -> Iterator[Gap]:
-    """What the census, or what was read for its tables, lacks.
-
-    :param faults: of reading paths, watches and owners
-    """
-    report, slab_map = census.report, taker.slab_map
-    for reason, count in sorted(report.memmap.items()):
-        yield Gap(
-            "pages of the struct page array", reason, count, "dentries there are in no figure"
+def _directory_gaps(figures: Figures) -> list[Gap]:
+    gaps = []
+    if figures.walk_cost is not None:
+        gaps.append(
+            Gap(
+                "lists of children",
+                "they have no end, several ends, or lead elsewhere",
+                int(figures.directories.order[1].sum()),
+                "numbers of children are right, their order is unknown",
+            )
         )
-    for reason, count in sorted(report.slabs.items()):
-        yield Gap("slab pages", reason, count, "dentries on them are in no figure")
-    for what, reason, count, effect in (
-        (
-            "lists of slab caches",
-            "torn, unreadable or impossible",
-            slab_map.caches_torn + slab_map.caches_damaged,
-            "if that of dentries is among them, they are in no figure",
+    if {"directories", "walk_cost"} & set(figures.wanted):
+        gaps.append(
+            Gap(
+                "dentries",
+                "their parents are not in the dump",
+                int(figures.directories.orphans.dentries.sum()),
+                f"negative ones are in the row {ORPHANS}",
+            )
+        )
+    return nonzero_gaps(*gaps)
+
+
+def _memcg_gaps(figures: Figures) -> list[Gap]:
+    groups = figures.groups
+    if groups is None:
+        return []
+    return nonzero_gaps(
+        Gap(
+            "obj_cgroup vectors",
+            "unreadable",
+            figures.census.tally.vectors_unreadable,
+            f"dentries of these slabs are in the row {NO_MEMCG}",
         ),
-        ("slabs", "their counters are impossible", report.slabs_invalid, "in no figure"),
-        (
-            "slabs",
-            "their free lists are torn",
-            report.slabs_torn,
-            f"{report.objects_uncertain} free slots are counted as dentries",
-        ),
-        (
-            "free lists of CPUs or sheaves",
+        Gap(
+            "lists or pages of memory cgroups",
             "torn or unreadable",
-            report.lists_lost,
-            "free slots on them are counted as dentries",
+            groups.damaged + groups.faults.total(),
+            f"dentries of cgroups behind them are in the row {UNKNOWN_MEMCG}",
         ),
-        (
-            "names",
-            "unreadable or of an impossible length",
-            int(census.names_unreadable[0]),
-            f"in the row {UNREADABLE_NAMES}",
+    )
+
+
+def _chain_gaps(figures: Figures) -> list[Gap]:
+    chains = figures.chains
+    if chains is None:
+        reason = f"not found: {figures.no_chains}"
+        count = int("chains" in figures.wanted)
+        return nonzero_gaps(Gap("hash table", reason, count, "hash chains are unknown"))
+    return nonzero_gaps(
+        Gap(
+            "hash chains",
+            "they lead to what is not a dentry, or into a chain that is counted already",
+            chains.cut,
+            "they are counted up to there",
         ),
-        (
-            "lists or pages of super blocks and mounts",
-            "torn or unreadable",
-            super_blocks.damaged + super_blocks.faults.total(),
-            "paths below them begin where that is known",
+        Gap(
+            "dentries",
+            "hashed, but not in any chain that could be followed",
+            figures.census.count(HASHED) - chains.chained,
+            "no chain counts them, and the run limit leaves them",
         ),
-        (
-            "slab caches",
-            "merged with others",
-            sum(cache.merged for cache in taker.caches),
-            "objects that are no dentries are counted, too",
+        Gap(
+            "hash buckets",
+            reasons(chains.faults),
+            chains.buckets_unreadable,
+            "their chains are counted as empty",
         ),
-        (
-            "pages",
-            ", ".join(sorted({*faults, *census.faults})),
-            (faults + census.faults).total(),
-            "names, paths, watches or owners there are unknown",
-        ),
-    ):
-        if count > 0:
-            yield Gap(what, reason, count, effect)
+    )

@@ -4,98 +4,90 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import drgn
 
+from kcensus.analyses.dentries.chains import IN_A_ROW
+from kcensus.analyses.dentries.figures import Figures
 from kcensus.human import human_bytes, human_ratio
-from kcensus.kernel.vfs.dcache import Limit
-from kcensus.results import Answer, Finding, Severity
+from kcensus.results import Finding, Severity, ratio
 
 _NOTABLE_SHARE = 0.05
 """Of RAM in negative dentries."""
 _LARGE_SHARE = 0.25
 _LONG_WALK = 100_000
-"""Children from which on a walk with a spinlock held is felt; at 50 ns each it takes 5 ms."""
+"""Children to visit under a spinlock: at 50 ns each that takes 5 ms."""
 _LOCKUP = 10_000_000
-"""From here on it takes longer than any other CPU should wait; the watchdog's limit is 20 s."""
+"""Children to visit for longer than another CPU should wait; the watchdog's limit is 20 s."""
 _NOTABLE_BYTES = 1 << 20
 _CROWD = 0.25
-"""Of all negatives in one directory."""
+"""Of all negative dentries in one directory."""
+_WHO = (
+    "Count failed lookups by program on the running system: "
+    "bpftrace -e 'tracepoint:syscalls:sys_exit_openat /args->ret == -2/ { @[comm] = count(); }' "
+    "(of open() only; stat() has tracepoints of its own)"
+)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What the sentences are about."""
-
-    negative: int
-    negative_unused: int
-    negative_bytes: int
-    """Slots of negative dentries, and of their names."""
-    unused_bytes: int
-    """The same of unused ones."""
-    ram: int
-    limits: list[Limit]
-
-
-def dentry_findings(prog: drgn.Program, result: Answer, cost: Cost) -> list[Finding]:
-    """Sentences about a result whose figures and tables are complete."""
-    found = [
-        *_size(result, cost),
-        *_walks(prog, result),
-        *_crowd(result, cost),
-        *_pinned(result, cost),
+def findings(figures: Figures) -> list[Finding]:
+    """Return what is worth acting on, most severe first."""
+    all_of_them = [
+        *_size_findings(figures),
+        *_walk_findings(figures),
+        *_crowd_finding(figures),
+        *_pinned_finding(figures),
     ]
-    return sorted(found, key=lambda finding: -finding.severity)
+    return sorted(all_of_them, key=lambda finding: -finding.severity)
 
 
-def _value(result: Answer, name: str) -> Any:
-    figure = result.summary.get(name)
-    return figure.value if figure else None
-
-
-def _size(result: Answer, cost: Cost) -> Iterator[Finding]:
-    share = cost.negative_bytes / max(cost.ram, 1)
+def _size_findings(figures: Figures) -> Iterator[Finding]:
+    share = ratio(figures.negative_bytes, figures.kernel.ram_bytes)
     if share < _NOTABLE_SHARE:
         return
-    left, left_bytes = _value(result, "patched_negative"), _value(result, "patched_bytes")
-    evidence = f"{cost.negative_unused:,} of them are unused"
+    evidence = f"{figures.negative_unused:,} of them are unused"
     saved = None
-    if left is not None:
+    if figures.chains is not None:
+        saved = figures.trimmed_bytes
         evidence += (
-            f"; at most three unreferenced in a row in each of {_value(result, 'buckets'):,} "
-            f"hash buckets would leave {left:,} of {human_bytes(left_bytes)}"
+            f"; a {IN_A_ROW}-per-bucket run limit (posted in 2021, never merged) would keep "
+            f"{figures.negative - figures.chains.trimmed:,} of them, "
+            f"{human_bytes(figures.negative_bytes - saved)}"
         )
-        saved = cost.negative_bytes - left_bytes
     yield Finding(
         Severity.WARNING if share >= _LARGE_SHARE else Severity.NOTICE,
-        f"{cost.negative:,} negative dentries hold {human_bytes(cost.negative_bytes)}, "
-        f"{human_ratio(share)} of RAM",
+        f"{figures.negative:,} negative dentries use {human_bytes(figures.negative_bytes)} "
+        f"({human_ratio(share)} of RAM)",
         evidence,
-        "the tables of directories and patterns tell which program makes them; writing 2 to "
-        "/proc/sys/vm/drop_caches drops them once, with all other unused dentries and inodes",
+        f"{_WHO}; the tables of directories and patterns show which names. To free the memory "
+        "once: echo 2 > /proc/sys/vm/drop_caches; it drops all unused dentries and inodes, which "
+        "takes long if there are millions, and later lookups are slower",
         "negative-dentry-hash-limit",
         saved,
     )
-    bounds = [limit for limit in cost.limits if limit.bounds]
+    bounds = [limit for limit in figures.limits if limit.bounds]
     if not any(limit.value for limit in bounds):
-        # No cost: it is that of the finding before.
+        # No cost: the finding above has it.
         yield Finding(
             Severity.INFO,
-            f"no limit that kcensus knows of bounds these {cost.negative:,} negative dentries",
-            f"this kernel has {', '.join(limit.name for limit in bounds)}, which is off"
+            f"no known limit applies to the {figures.negative:,} negative dentries",
+            f"{', '.join(limit.name for limit in bounds)} is off"
             if bounds
-            else "this kernel has no fs.dentry-fs-klimit; whether it has fs.negative-dentry-limit, "
-            "as RHEL 7.8 and Oracle UEK do, no debug information tells",
-            "set fs.negative-dentry-limit where /proc/sys/fs has it; vm.vfs_cache_pressure above "
-            "100 makes reclaim prefer dentries and inodes, but does not start it",
+            else "this kernel has no fs.dentry-fs-klimit; debug info does not show whether it has "
+            "fs.negative-dentry-limit (RHEL 7.8 and later 7.x, and Oracle UEK only)",
+            "Set fs.negative-dentry-limit where /proc/sys/fs has it; elsewhere, raise "
+            "vm.vfs_cache_pressure above 100: reclaim then prefers dentries and inodes, but does "
+            "not start earlier. Put either into /etc/sysctl.d to survive a reboot",
             "negative-dentry-sysctl-limit",
         )
 
 
 def _clears_lazily(prog: drgn.Program) -> bool:
-    """Whether children are walked only when a directory is first watched: 172e422ffea2."""
+    """Return whether the kernel visits children only when a directory is first watched.
+
+    Since Linux kernel commit 172e422ffea2 ("fsnotify: clear PARENT_WATCHED flags lazily")
+    (in v6.11), the function that sets their flags has this name.
+    """
     try:
         prog.symbol("fsnotify_set_children_dentry_flags")
     except LookupError:
@@ -103,72 +95,74 @@ def _clears_lazily(prog: drgn.Program) -> bool:
     return True
 
 
-def _walks(prog: drgn.Program, result: Answer) -> Iterator[Finding]:
-    table = result.tables.get("walk_cost")
-    if table is None:
+def _walk_findings(figures: Figures) -> Iterator[Finding]:
+    if figures.walk_cost is None:
         return
-    rows: Iterator[Any] = table.frame.itertuples(index=False)
+    costly = figures.walk_cost[
+        (figures.walk_cost["children"] >= _LONG_WALK)
+        & (figures.walk_cost["negative"] * 2 >= figures.walk_cost["children"])
+    ]
+    rows: Iterator[Any] = costly.itertuples(index=False)
     for row in rows:
-        if row.children < _LONG_WALK or row.negative * 2 < row.children:
-            continue
         if row.watched:
-            when = "its first watch comes" if _clears_lazily(prog) else "a watch comes or goes"
+            lazily = _clears_lazily(figures.kernel.prog)
+            when = "its first watch is added" if lazily else "a watch is added or removed"
             if row.damaged:
-                order = "its list of children is damaged, so their order is not known"
+                order = "the list of children is damaged, so their order is unknown"
             elif row.at_tail:
-                order = "all negatives stand at the tail, where a walk could stop"
+                order = "all negative children are at the tail, where a walk could stop"
             else:
-                order = f"negatives stand before others in {row.sweeps:,} stretches"
+                order = f"{row.sweeps:,} runs of negative children precede positive ones"
             yield Finding(
                 Severity.CRITICAL if row.children >= _LOCKUP else Severity.WARNING,
-                f"{row.directory} is watched, and its {row.children:,} children, "
-                f"{row.negative:,} of them negative, are walked with a lock held whenever {when}",
+                f"{row.directory} is watched: {row.children:,} children ({row.negative:,} "
+                f"negative) are visited under a spinlock whenever {when}",
                 order,
-                "remove the watch, or move what looks up missing names elsewhere",
+                "Remove the watch, or move the lookups of missing names to another directory",
                 "negative-dentry-sibling-tail",
             )
         elif row.children >= _LOCKUP:
             yield Finding(
                 Severity.NOTICE,
-                f"watching {row.directory} would walk {row.children:,} children with a lock held",
+                f"watching {row.directory} would visit {row.children:,} children under a spinlock",
                 f"{row.negative:,} of them are negative",
-                "have its negative dentries dropped before anything watches it",
+                "Drop its negative dentries before a program watches it "
+                "(echo 2 > /proc/sys/vm/drop_caches drops all unused dentries and inodes)",
                 "negative-dentry-dir-limit",
             )
 
 
-def _crowd(result: Answer, cost: Cost) -> Iterator[Finding]:
-    table = result.tables.get("directories")
-    if table is None or cost.negative_bytes < _NOTABLE_BYTES:
+def _crowd_finding(figures: Figures) -> Iterator[Finding]:
+    if figures.most_negative is None or figures.negative_bytes < _NOTABLE_BYTES:
         return
-    rows: Iterator[Any] = table.frame.head(1).itertuples(index=False)
+    rows: Iterator[Any] = figures.most_negative.head(1).itertuples(index=False)
     for row in rows:
-        # A row of a remainder has no address.
-        if not row.address or row.negative < _CROWD * cost.negative:
-            return
-        yield Finding(
-            Severity.INFO,
-            f"{human_ratio(row.negative / cost.negative)} of all negative dentries, "
-            f"{row.negative:,}, are in {row.directory}",
-            f"they hold {human_bytes(row.negative_bytes)}",
-            "find out who looks up names there that do not exist",
-        )
+        # The row of a remainder has no address.
+        if row.address and row.negative >= _CROWD * figures.negative:
+            yield Finding(
+                Severity.INFO,
+                f"{row.directory} holds {row.negative:,} negative dentries "
+                f"({human_ratio(ratio(row.negative, figures.negative))} of all)",
+                f"they use {human_bytes(row.negative_bytes)}",
+                _WHO,
+            )
 
 
-def _pinned(result: Answer, cost: Cost) -> Iterator[Finding]:
-    freeable = _value(result, "freeable_bytes")
-    table = result.tables.get("fragmentation")
-    if freeable is None or table is None:
+def _pinned_finding(figures: Figures) -> Iterator[Finding]:
+    freeable = figures.pages_freeable
+    if figures.fragmentation is None or freeable is None:
         return
-    pinned = table.frame[table.frame["pinned_by"] > 0]
+    pinned = figures.fragmentation[figures.fragmentation["pinned_by"] > 0]
     kept = int(pinned["negative_unused"].sum())
-    if kept * 2 < cost.negative_unused or cost.unused_bytes < _NOTABLE_BYTES:
+    if kept * 2 < figures.negative_unused or figures.unused_bytes < _NOTABLE_BYTES:
         return
     yield Finding(
         Severity.NOTICE,
-        f"{kept:,} of {cost.negative_unused:,} unused negative dentries lie on pages that others "
-        f"pin: dropping all would give back only {human_bytes(freeable)}",
+        f"{kept:,} of {figures.negative_unused:,} unused negative dentries share slabs with "
+        "dentries that stay: dropping all of them frees only "
+        f"{human_bytes(freeable << figures.kernel.memory.page_shift)}",
         f"{human_bytes(int(pinned['bytes'].sum()))} of slab pages hold a dentry that stays",
-        "the pages come back when those dentries go, too",
+        "Do not expect these pages back before the dentries that stay are freed; nothing frees "
+        "those safely",
         "negative-dentry-hash-limit",
     )

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What many file names have in common: ``tmp.XXXXXX``, ``<hex>.lock``, ``event-<digits>.json``.
 
-Names are brought together by what kinds of characters stand where, never by which: names of one
-directory belong to one *family* if their letters and digits fill the same places and all other
-bytes are equal. (Words of up to four letters at the beginning and the end must be equal, too, so
-that ``*.lock`` and ``*.json`` stay apart.) Names that are disguised digit by digit and letter by
-letter therefore make the same families.
+Names are grouped by the kind of each character, not by the character: names of one directory are a
+*family* if their letters and digits are in the same places and all other bytes are equal. (Words of
+up to four letters at the start and the end must be equal, too, so that ``*.lock`` and ``*.json``
+are different families.) Pseudonyms that replace digits by digits and letters by letters therefore
+have the same families.
 
-Within a family, what never differs is literal. Digits become ``<digits>``; a stretch that differs
-becomes ``<hex>`` if it has only hexadecimal digits of one case, or else as many ``X`` as it has
-bytes. Families of all directories that then look alike are one pattern.
+Within a family, what never varies is literal. Digits become ``<digits>``; a stretch that varies
+becomes ``<hex>`` if it has only hexadecimal digits of one case, or else an ``X`` for each byte.
+Families of all directories that then look alike are one pattern.
 
-Everything is columns: a name is a row of words of eight bytes.
+All is in columns: a name is a row of words of eight bytes.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ def _classes() -> Bytes:
 
 _CLASS_TABLE = _classes().tobytes()
 _WORD = np.dtype("<u8")
-"""Little-endian whatever the machine: the first byte of a name is the lowest."""
+"""Little-endian on any machine: the first byte of a name is the lowest."""
 
 
 def trimmed(columns: Iterable[npt.NDArray[Any]], lengths: npt.NDArray[np.int64]) -> Words:
-    """Names as columns of words, zero behind their end.
+    """Return names as columns of words, zero after their end.
 
-    :param columns: the first eight bytes of all names, the second eight …; all names end in the
-        last of them
-    :return: shape (words, names): what is done to all first words is done to neighbours in memory
+    :param columns: the first eight bytes of all names, the second eight, …; all names end in the
+        last column
+    :param lengths: bytes of each name
+    :return: shape (words, names), so that equal words of all names are adjacent in memory
     """
     words = np.stack([column.astype(_WORD, copy=False) for column in columns])
     words[-1] &= _KEEP[lengths - 8 * (len(words) - 1)]
@@ -63,20 +64,20 @@ _KEEP = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
 @dataclass(frozen=True)
 class Families:
-    """Names that belong together, as columns; all have room for equally many bytes."""
+    """Families of names of equally many words, as columns."""
 
     key: Words
     """Hash of directory and shape."""
     parent: npt.NDArray[np.int64]
-    """The directory, as a number that the caller chose."""
+    """The directory, as a number of the caller's."""
     sample: Words
     """One of the names; shape (words, families)."""
     differs: Words
-    """Bits in which names differ from it; likewise."""
+    """Bits in which names differ from it; same shape."""
     classes: Words
-    """Per byte, the classes of all characters that stand there; likewise."""
+    """For each byte, the classes of all characters at its place; same shape."""
     sums: npt.NDArray[np.int64]
-    """Shape (sums, families): how many names, and what else is to be added up."""
+    """Shape (sums, families): number of names, and the sums that the caller asked for."""
 
     def __len__(self) -> int:
         return len(self.key)
@@ -88,16 +89,16 @@ def families(
     parent: npt.NDArray[Any],
     sums: Sequence[npt.NDArray[Any]],
 ) -> Families:
-    """Bring names together.
+    """Group names into families.
 
     :param words: from :func:`trimmed`
     :param lengths: bytes of each name; all end in the last word
-    :param parent: their directories
-    :param sums: columns to add up besides the number of names
+    :param parent: directory of each name
+    :param sums: columns to add up in addition to the number of names
     """
     # Python's own table lookup takes a quarter of the time of NumPy's, which widens the indexes.
     classes = np.frombuffer(words.tobytes().translate(_CLASS_TABLE), _WORD).reshape(words.shape)
-    # Digits and letters become A, the rest stays: classes are below 0x80, so none carries over.
+    # Digits and letters become A, the rest stays: classes are below 0x80, so no byte overflows.
     runs = ((classes + np.uint64(0x7F7F7F7F7F7F7F7F)) & _HIGH_BITS) >> np.uint64(7)
     shape = (words & ~(runs * np.uint64(0xFF))) | (runs * np.uint64(ord("A")))
     key = _mix(parent.astype(np.int64).view(np.uint64) + np.uint64(1))
@@ -107,7 +108,7 @@ def families(
     key = _mix(key ^ _short_word(words[0], classes[0]))
     key = _mix(key ^ _short_word(_last_word(words, lengths), _last_word(classes, lengths)))
     if (key == key[0]).all():
-        # So it is in a flood, of which each page holds names of one family.
+        # Frequent: when one program makes most names, those on a page are of one family.
         code, keys = np.zeros(0, np.int64), key[:1]
         totals = [np.array([column.sum()]) for column in (np.ones(len(key), np.bool_), *sums)]
     else:
@@ -140,8 +141,8 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 
 def _short_word(name: Words, classes: Words) -> Words:
-    """Letters at the beginning of a word's bytes: up to four and then something else, else 0."""
-    # Lowest byte of no class, found as strlen() does; classes are below 0x80.
+    """Return the letters that a word starts with: up to four before another byte, else 0."""
+    # Lowest byte without a class, found as strlen() does; classes are below 0x80.
     zero = (classes - _LOW_BITS) & ~classes & _HIGH_BITS
     end = (zero & (~zero + np.uint64(1))) >> np.uint64(7)
     letters = end - np.uint64(1)
@@ -154,11 +155,11 @@ def _short_word(name: Words, classes: Words) -> Words:
 
 
 def _last_word(words: Words, lengths: npt.NDArray[np.int64]) -> Words:
-    """The last eight bytes of each name in reverse order."""
+    """Return the last eight bytes of each name in reverse order."""
     used = (lengths - 8 * (len(words) - 1)).astype(np.uint64) * np.uint64(8)
     last: Words = words[-1] << (np.uint64(64) - used)
     if len(words) > 1:
-        # NumPy shifts by 64 to 0, as wanted where the last word is full.
+        # NumPy shifts by 64 to 0, which is right where the last word is full.
         last |= words[-2] >> used
     last.byteswap(inplace=True)
     return last
@@ -167,14 +168,14 @@ def _last_word(words: Words, lengths: npt.NDArray[np.int64]) -> Words:
 def _sorted_by(
     code: npt.NDArray[np.int64], count: int
 ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """An order that brings equal codes together (None: they are), where they start, and firsts."""
+    """Return an order that makes equal codes adjacent (None: they are), starts, and firsts."""
     if count == 1:
         nothing = np.zeros(1, np.int64)
         return None, nothing, nothing
     if (code[1:] >= code[:-1]).all():
         starts = np.searchsorted(code, np.arange(count))
         return None, starts, starts
-    # Of few codes a sort of two bytes is a count.
+    # NumPy sorts two bytes by radix.
     narrow = code.astype(np.uint16) if count <= 1 << 16 else code
     order = np.argsort(narrow, kind="stable")
     starts = np.searchsorted(code[order], np.arange(count))
@@ -187,7 +188,7 @@ def _reduced(
     order: npt.NDArray[np.int64] | None,
     starts: npt.NDArray[np.int64],
 ) -> npt.NDArray[Any]:
-    """Each column reduced over equal codes."""
+    """Reduce each column over equal codes."""
     if order is None and len(starts) == 1:
         whole: npt.NDArray[Any] = operation.reduce(columns, axis=1, keepdims=True)
         return whole
@@ -196,7 +197,7 @@ def _reduced(
 
 
 def merged(parts: Sequence[Families]) -> Families:
-    """One of several from parts of the same names; all have room for equally many bytes."""
+    """Merge families of several parts of the names; all have equally many words."""
     if len(parts) == 1:
         return parts[0]
     code, keys = pd.factorize(np.concatenate([part.key for part in parts]))
@@ -219,19 +220,19 @@ def merged(parts: Sequence[Families]) -> Families:
 
 @dataclass(frozen=True)
 class Patterns:
-    """Patterns as columns."""
+    """Patterns of names, as columns."""
 
     key: Words
     sums: npt.NDArray[np.int64]
     """Shape (patterns, sums); as in :class:`Families`."""
     directories: npt.NDArray[np.int64]
-    """In how many directories such names are."""
+    """Number of directories that have such names."""
     _forms: list[npt.NDArray[np.int16]]
     _where: npt.NDArray[np.int64]
-    """Which of the forms, and which column of it, a pattern looks like: shape (patterns, 2)."""
+    """The form, and the column of it, that each pattern is written as: shape (patterns, 2)."""
 
     def text(self, row: int) -> bytes:
-        """The pattern as bytes, not safe to print; ``<`` and ``X`` may also be those of names."""
+        """Return the pattern as bytes, not safe to print; names may have ``<`` and ``X``, too."""
         form, column = self._where[row].tolist()
         return b"".join(
             _WRITTEN.get(code) or bytes([code])
@@ -243,46 +244,41 @@ class Patterns:
 _GONE, _DIGITS, _HEX, _ANY = -1, 256, 257, 258
 _WRITTEN = {_DIGITS: b"<digits>", _HEX: b"<hex>", _ANY: b"X"}
 _LEAST_HEX = 8
-"""A stretch of so many hexadecimal digits, some of them letters, is no word with a number."""
+"""A stretch of so many hexadecimal digits, some of them letters, is not a word and a number."""
 
 
-def patterns(found: Sequence[Families]) -> Patterns:
-    """What families look like, those of all directories together.
+def patterns(parts: Sequence[Families]) -> Patterns:
+    """Return the patterns of families, those of all directories together.
 
-    :param found: for each room, one
+    :param parts: families by number of words, as merged by :func:`merged`
     """
-    forms = [_form(part) for part in found]
+    forms = [_form(part) for part in parts]
+    if not forms:
+        none = np.empty((0, 3), np.int64)
+        return Patterns(np.empty(0, np.uint64), none, none[:, 0], [], none)
     hashes = []
     for form in forms:
         key = np.zeros(form.shape[1], np.uint64)
         for codes in form:
             key = np.where(codes == _GONE, key, _mix(key ^ codes.astype(np.uint64)))
         hashes.append(key)
-    if not forms:
-        none = np.empty((0, 1), np.int64)
-        return Patterns(np.empty(0, np.uint64), none, none[:, 0], [], none)
     code, keys = pd.factorize(np.concatenate(hashes))
-    sums = np.stack(
-        [
-            np.bincount(code, column, len(keys)).astype(np.int64)
-            for column in np.concatenate([part.sums for part in found], axis=1)
-        ],
-        axis=1,
-    )
-    parent = np.concatenate([part.parent for part in found])
+    sums = [
+        np.bincount(code, column, len(keys)).astype(np.int64)
+        for column in np.concatenate([part.sums for part in parts], axis=1)
+    ]
+    parent = np.concatenate([part.parent for part in parts])
     places = np.unique(np.stack([code, parent], axis=1), axis=0)[:, 0]
+    directories = np.bincount(places, minlength=len(keys))
     _, first = np.unique(code, return_index=True)
-    where = np.concatenate(
-        [
-            np.stack([np.full(form.shape[1], at), np.arange(form.shape[1])], axis=1)
-            for at, form in enumerate(forms)
-        ]
-    )
-    return Patterns(keys, sums, np.bincount(places, minlength=len(keys)), forms, where[first])
+    form_of = np.repeat(np.arange(len(forms)), [form.shape[1] for form in forms])
+    column_of = np.concatenate([np.arange(form.shape[1]) for form in forms])
+    where = np.stack([form_of, column_of], axis=1)
+    return Patterns(keys, np.stack(sums, axis=1), directories, forms, where[first])
 
 
 def _form(part: Families) -> npt.NDArray[np.int16]:
-    """Codes of what stands where, shape (bytes, families)."""
+    """Return codes of how each byte is written, shape (bytes, families)."""
     sample, differs, classes = (
         np.ascontiguousarray(words)
         .view(np.uint8)
@@ -309,20 +305,19 @@ def _form(part: Families) -> npt.NDArray[np.int16]:
 
 def _is_hex(classes: Bytes) -> Mask:
     lower, upper = _DIGIT | _LOWER_HEX, _DIGIT | _UPPER_HEX
-    found: Mask = (classes == lower) | (classes == upper)
-    return found
+    return np.asarray((classes == lower) | (classes == upper))
 
 
 def _since(marks: Mask, run: Mask) -> Mask:
-    """Where there was a mark since the beginning of a run, down the rows."""
-    found = marks & run
-    for row in range(1, len(found)):
-        found[row] |= found[row - 1] & run[row]
-    return found
+    """Return where there is a mark since the start of a run, down the rows."""
+    since = marks & run
+    for row in range(1, len(since)):
+        since[row] |= since[row - 1] & run[row]
+    return since
 
 
 def _spread(classes: Bytes, run: Mask, counted: Mask) -> tuple[Bytes, npt.NDArray[np.uint8]]:
-    """For each byte, the classes of all of its run, and how many bytes it has."""
+    """Return, for each byte, the classes of its run, and how many counted bytes the run has."""
     union = np.where(run, classes, np.uint8(0))
     length = (run & counted).astype(np.uint8)
     for row in range(1, len(run)):

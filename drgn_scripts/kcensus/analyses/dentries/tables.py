@@ -1,360 +1,314 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A census of dentries as tables."""
+"""Tables of a census of dentries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.dentries.census import Census, Counts, Sums
 from kcensus.analyses.dentries.chains import Chains
-from kcensus.analyses.dentries.children import Children
+from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.dentries.name_patterns import Patterns
-from kcensus.analyses.dentries.slabs import Pinning
-from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.memcg.memcgs import Memcgs
-from kcensus.kernel.vfs.dcache import Limit, watched
-from kcensus.kernel.vfs.paths import ancestry, resolve
-from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks
 from kcensus.results import Unit
-from kcensus.results.tables import Column, Show, Table
+from kcensus.results.tables import Column, Show, Table, TableSpec, ratios
 
 NO_MEMCG = "(no memory cgroup)"
 UNKNOWN_MEMCG = "(unknown memory cgroup)"
 UNKNOWN_SUPER_BLOCK = "(unknown super block)"
-ORPHANS = "(parents that are not in the dump)"
 UNREADABLE_NAMES = "(names that could not be read)"
 
-_TEXT, _COUNT, _BYTES, _RATIO = Unit.TEXT, Unit.COUNT, Unit.BYTES, Unit.RATIO
-_NEGATIVE = Column(_COUNT, "negative", Show.ALWAYS)
-_UNUSED = Column(_COUNT, "unused", Show.WIDE)
-_NEGATIVE_BYTES = Column(_BYTES, "bytes", Show.ALWAYS)
+_TEXT, _COUNT, _BYTES, _RATIO, _NONE = Unit.TEXT, Unit.COUNT, Unit.BYTES, Unit.RATIO, Unit.NONE
+_WIDE, _ALWAYS, _DATA = Show.WIDE, Show.ALWAYS, Show.DATA
+
+_DENTRIES = Column(_COUNT, "dentries", _ALWAYS, "Dentries of any kind.")
+_NEGATIVE = Column(_COUNT, "negative", _ALWAYS, "Negative dentries: names that do not exist.")
+_UNUSED = Column(_COUNT, "unused", _WIDE, "Negative dentries with refcount 0.")
+_NEGATIVE_BYTES = Column(_BYTES, "bytes", _ALWAYS, "Slots of negative dentries and of long names.")
+_SHARE = Column(_RATIO, "of all negative", _WIDE, "Share of all negative dentries.")
+_DIRECTORY = Column(_TEXT, "dir", _ALWAYS, "Path of the directory; ? where its start is unknown.")
+_STATE = "State of its super block, or unhashed (removed), disconnected, or unreadable."
+_PLACE = Column(_TEXT, "state", _WIDE, _STATE)
+_OTHERS = Column(_COUNT, "other children", _WIDE, "Children that are not negative.")
+_DENTRY = Column(Unit.ADDRESS, "dentry", _DATA, "Address of the directory's dentry.")
+_BUCKETS = Column(_COUNT, "buckets", _ALWAYS, "Hash buckets.")
+_LENGTH = Column(_COUNT, "dentries", _ALWAYS, "Dentries in the hash chain.")
+_RUN = Column(_COUNT, "longest run", _ALWAYS, "Longest run of unreferenced negative dentries.")
+
+SUPER_BLOCKS = TableSpec(
+    "super_blocks",
+    "Dentries by super block",
+    {
+        "mount": Column(_TEXT, "mounted at", _ALWAYS, "Shortest mount point."),
+        "type": Column(_TEXT, "type", _ALWAYS, "File system type."),
+        "id": Column(_TEXT, "id", _WIDE, "super_block.s_id: name of the device or type."),
+        "device": Column(_TEXT, "device", _DATA, "major:minor of super_block.s_dev."),
+        "state": Column(_TEXT, "state", _WIDE, "Whether a path leads to it, and for whom."),
+        "dentries": _DENTRIES,
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "negative_bytes": _NEGATIVE_BYTES,
+        "address": Column(Unit.ADDRESS, "super_block", _DATA, "Address of the super block."),
+    },
+    "A super block, mounted or not.",
+)
+
+DIRECTORIES = TableSpec(
+    "directories",
+    "Negative dentries by directory",
+    {
+        "directory": _DIRECTORY,
+        "state": _PLACE,
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "others": _OTHERS,
+        "negative_bytes": _NEGATIVE_BYTES,
+        "share": _SHARE,
+        "address": _DENTRY,
+    },
+    "A directory that has negative children.",
+)
+
+WALK_COST = TableSpec(
+    "walk_cost",
+    "Children to visit by directory",
+    {
+        "directory": _DIRECTORY,
+        "state": _PLACE,
+        "watched": Column(_NONE, "watched", _ALWAYS, "Has inotify, fanotify or dnotify marks."),
+        "children": Column(_COUNT, "children", _ALWAYS, "All dentries on its list of children."),
+        "others": _OTHERS,
+        "negative": _NEGATIVE,
+        "at_tail": Column(_NONE, "at tail", _WIDE, "All negative children end the list."),
+        "sweeps": Column(_COUNT, "runs before positives", _DATA, "Negative runs before the tail."),
+        "damaged": Column(_NONE, "list damaged", _DATA, "The list does not end, or ends twice."),
+        "address": _DENTRY,
+    },
+    "A directory, watched ones first, then by the children that a visit passes.",
+)
+
+PATTERNS = TableSpec(
+    "patterns",
+    "Negative dentries by name pattern",
+    {
+        "pattern": Column(_TEXT, "pattern", _ALWAYS, "<digits>, <hex> and X are what varies."),
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "negative_bytes": _NEGATIVE_BYTES,
+        "directories": Column(_COUNT, "directories", _WIDE, "Directories that have such names."),
+        "share": _SHARE,
+    },
+    "Names that differ only in digits, hexadecimal digits or random letters.",
+)
+
+MEMCGS = TableSpec(
+    "memcgs",
+    "Dentries by memory cgroup",
+    {
+        "memcg": Column(_TEXT, "memory cgroup", _ALWAYS, "Path of the memory cgroup."),
+        "state": Column(_TEXT, "state", _ALWAYS, "online; offline (dying): removed but charged."),
+        "dentries": Column(_COUNT, "dentries", _WIDE, _DENTRIES.help),
+        "negative": _NEGATIVE,
+        "negative_unused": _UNUSED,
+        "negative_bytes": _NEGATIVE_BYTES,
+    },
+    f"A memory cgroup; {NO_MEMCG} has the dentries that are charged to none.",
+    ("negative", "memcg"),
+)
+
+FRAGMENTATION = TableSpec(
+    "fragmentation",
+    "Slabs by dentries that pin them",
+    {
+        "pinned_by": Column(_COUNT, "pinned by", _ALWAYS, "Dentries not unused and negative."),
+        "slabs": Column(_COUNT, "slabs", _ALWAYS, "Slabs that so many dentries pin."),
+        "pages": Column(Unit.PAGES, "pages", _DATA, "Pages of these slabs."),
+        "bytes": Column(_BYTES, "bytes", _ALWAYS, "Pages of these slabs."),
+        "dentries": Column(_COUNT, "dentries", _WIDE, _DENTRIES.help),
+        "negative_unused": Column(_COUNT, "unused negative", _ALWAYS, _UNUSED.help),
+        "free_slots": Column(_COUNT, "free slots", _WIDE, "Slots that hold no dentry."),
+    },
+    "Slabs that equally many dentries pin; 0: dropping all unused negative dentries frees them.",
+)
+
+CHAINS = TableSpec(
+    "chains",
+    "Hash chains by length",
+    {
+        "length": Column(_COUNT, "dentries in chain", _ALWAYS, _LENGTH.help),
+        "buckets": _BUCKETS,
+        "dentries": Column(_COUNT, "dentries", _ALWAYS, "Dentries in chains of this length."),
+        "negative": _NEGATIVE,
+    },
+    "Buckets with equally many dentries.",
+)
+
+NEGATIVE_RUNS = TableSpec(
+    "negative_runs",
+    "Hash buckets by longest negative run",
+    {"run": _RUN, "buckets": _BUCKETS},
+    "Buckets whose longest run of unreferenced negative dentries is equally long.",
+)
+
+LONGEST_CHAINS = TableSpec(
+    "longest_chains",
+    "Longest hash chains",
+    {
+        "bucket": Column(_NONE, "bucket", _ALWAYS, "Number of the hash bucket."),
+        "length": _LENGTH,
+        "negative": _NEGATIVE,
+        "run": _RUN,
+    },
+    "A hash bucket.",
+)
+
+LIMITS = TableSpec(
+    "limits",
+    "Limits and settings of this kernel",
+    {
+        "setting": Column(_TEXT, "setting", _ALWAYS, "Name of the sysctl."),
+        "value": Column(_NONE, "value", _ALWAYS, "Its value."),
+        "meaning": Column(_TEXT, "meaning", _WIDE, "What the value does."),
+    },
+    "A sysctl that bears on the number of dentries.",
+)
+
+_OF_CHAINS = CHAINS, NEGATIVE_RUNS, LONGEST_CHAINS
+TABLES = (
+    SUPER_BLOCKS,
+    DIRECTORIES,
+    WALK_COST,
+    PATTERNS,
+    MEMCGS,
+    FRAGMENTATION,
+    *_OF_CHAINS,
+    LIMITS,
+)
 
 
-def super_block_table(census: Census, super_blocks: SuperBlocks, slot_size: int) -> Table:
-    """Dentries by super block; those that have none are left out, as no root is a dentry then."""
-    size = len(super_blocks)
-    row = super_blocks.rows(census.super_blocks.key.astype(np.uint64))
-    all_of_them = _by_row(census.super_blocks, row + 1, size + 1)
-    first = [UNKNOWN_SUPER_BLOCK] if all_of_them.dentries[0] else []
-    blank = [""] * len(first)
-    sums = Sums(*(column[1 - len(first) :] for column in (all_of_them.key, *all_of_them.columns())))
-    negative_bytes = sums.negative * slot_size + sums.external_bytes
-    table = Table.of(
-        "Dentries by super block",
+def tables(figures: Figures) -> dict[str, Table]:
+    """Return the tables of all wanted parts by name."""
+    rows: dict[str, Any] = {
+        "directories": figures.most_negative,
+        "walk_cost": figures.walk_cost,
+        "fragmentation": figures.fragmentation,
+        "limits": _limits(figures),
+    }
+    if "super_blocks" in figures.wanted:
+        rows["super_blocks"] = _super_blocks(figures)
+    if figures.patterns is not None:
+        rows["patterns"] = _patterns(figures, figures.patterns)
+    if figures.groups is not None:
+        rows["memcgs"] = _memcgs(figures, figures.groups)
+    if figures.chains is not None:
+        rows |= _chains(figures.chains)
+    return {
+        spec.name: spec.of(rows[spec.name]) for spec in TABLES if rows.get(spec.name) is not None
+    }
+
+
+def _super_blocks(figures: Figures) -> pd.DataFrame:
+    """Return dentries by super block, and in a row of their own those of unknown super blocks."""
+    blocks, size = figures.super_blocks, len(figures.super_blocks)
+    by_address = figures.census.sums("super_block")
+    row = blocks.rows(by_address.key.astype(np.uint64))
+    sums = by_address.by_row(np.where(row < 0, size, row), size + 1)
+    frame = pd.DataFrame(
         {
-            "mount": ([*first, *super_blocks.mount], Column(_TEXT, "mounted at", Show.ALWAYS)),
-            "type": ([*blank, *super_blocks.type], Column(_TEXT, "type", Show.ALWAYS)),
-            "id": ([*blank, *super_blocks.id], Column(_TEXT, "id", Show.WIDE)),
-            "device": (
-                [*blank, *(super_blocks.device_name(at) for at in range(size))],
-                Column(_TEXT, "device", Show.DATA),
-            ),
-            "state": (
-                [*blank, *(state.value for state in super_blocks.state)],
-                Column(_TEXT, "state", Show.WIDE),
-            ),
-            "dentries": (sums.dentries, Column(_COUNT, "dentries", Show.ALWAYS)),
-            "negative": (sums.negative, _NEGATIVE),
-            "negative_unused": (sums.negative_unused, _UNUSED),
-            "negative_bytes": (negative_bytes, _NEGATIVE_BYTES),
-            "address": (
-                np.concatenate([np.zeros(len(first), np.uint64), super_blocks.address]),
-                Column(Unit.ADDRESS, "super_block", Show.DATA),
-            ),
-        },
+            "mount": [*blocks.mount, UNKNOWN_SUPER_BLOCK],
+            "type": [*blocks.type, ""],
+            "id": [*blocks.id, ""],
+            "device": [*(blocks.device_name(row) for row in range(size)), ""],
+            "state": [*(state.value for state in blocks.state), ""],
+            "dentries": sums.dentries,
+            "negative": sums.negative,
+            "negative_unused": sums.negative_unused,
+            "negative_bytes": sums.negative_bytes(figures.slot_size),
+            "address": np.append(blocks.address, np.uint64(0)),
+        }
     )
-    order = ["negative", "dentries", "mount", "type", "id", "device", "address"]
-    table.frame = table.frame.sort_values(
-        order, ascending=[False, False, *[True] * 5], ignore_index=True
+    if not sums.dentries[size]:
+        frame = frame.iloc[:size]
+    return frame.sort_values(
+        ["negative", "dentries", "mount", "type", "id", "device", "address"],
+        ascending=[False, False, *[True] * 5],
     )
-    return table
 
 
-def _by_row(sums: Sums, row: npt.NDArray[np.int64], size: int) -> Sums:
-    """Sums of equal rows together, and zeros for rows that do not occur."""
-    columns = (np.bincount(row, column, size).astype(np.int64) for column in sums.columns())
-    return Sums(np.arange(size), *columns)
-
-
-class Directories:
-    """Tables of directories, with the paths of those that are shown."""
-
-    def __init__(
-        self,
-        memory: Memory,
-        census: Census,
-        found: Children,
-        super_blocks: SuperBlocks,
-        limit: int,
-        slot_size: int,
-    ) -> None:
-        self.memory = memory
-        self.census = census
-        self.found = found
-        self.super_blocks = super_blocks
-        self.limit = limit
-        self.slot_size = slot_size
-        self.faults = Faults()
-
-    def _paths(self, rows: npt.NDArray[np.int64]) -> tuple[list[str], list[str], Words]:
-        """Paths and states of directories, and their addresses."""
-        addresses = self.census.slots.address(self.found.slot[rows])
-        above = ancestry(self.memory, addresses, self.faults)
-        paths = resolve(above, addresses, self.super_blocks.mount_roots)
-        roots = dict(zip(self.super_blocks.root.tolist(), self.super_blocks.state, strict=True))
-        states = []
-        for path in paths:
-            state = roots.get(path.root)
-            if not path.complete and not path.mounted:
-                states.append("unreadable")
-            elif path.unhashed:
-                states.append("unhashed")
-            elif state is not None:
-                states.append(state.value)
-            else:
-                states.append(MountState.MOUNTED.value if path.mounted else "disconnected")
-        return [path.text for path in paths], states, addresses
-
-    def most_negative(self) -> Table:
-        """Directories by their negative children."""
-        found = self.found
-        rows = found.most(found.negative, self.limit)
-        paths, states, addresses = self._paths(rows)
-        negative_bytes = found.negative * self.slot_size + found.external_bytes
-        values = [
-            found.negative[rows],
-            found.negative_unused[rows],
-            found.children[rows] - found.negative[rows],
-            negative_bytes[rows],
-        ]
-        rest = np.flatnonzero(found.negative > 0)
-        rest = rest[~np.isin(rest, rows)]
-        extra: list[tuple[str, list[int]]] = []
-        if len(rest):
-            sums = [
-                found.negative[rest].sum(),
-                found.negative_unused[rest].sum(),
-                (found.children - found.negative)[rest].sum(),
-                negative_bytes[rest].sum(),
-            ]
-            extra.append((f"({len(rest)} more directories)", [int(value) for value in sums]))
-        lost = found.orphans
-        if lost.negative.any():
-            sums = [
-                lost.negative.sum(),
-                lost.negative_unused.sum(),
-                (lost.dentries - lost.negative).sum(),
-                (lost.negative * self.slot_size + lost.external_bytes).sum(),
-            ]
-            extra.append((ORPHANS, [int(value) for value in sums]))
-        columns = [
-            np.concatenate([column, [sums[at] for _, sums in extra]]).astype(np.int64)
-            for at, column in enumerate(values)
-        ]
-        share = columns[0] / max(int(columns[0].sum()), 1)
-        return Table.of(
-            "Negative dentries by directory",
-            {
-                "directory": (
-                    [*paths, *(name for name, _ in extra)],
-                    Column(_TEXT, "dir", Show.ALWAYS),
-                ),
-                "state": ([*states, *[""] * len(extra)], Column(_TEXT, "state", Show.WIDE)),
-                "negative": (columns[0], _NEGATIVE),
-                "negative_unused": (columns[1], _UNUSED),
-                "others": (columns[2], Column(_COUNT, "other children", Show.WIDE)),
-                "negative_bytes": (columns[3], _NEGATIVE_BYTES),
-                "share": (share, Column(_RATIO, "of all negative", Show.WIDE)),
-                "address": (
-                    np.concatenate([addresses, np.zeros(len(extra), np.uint64)]),
-                    Column(Unit.ADDRESS, "dentry", Show.DATA),
-                ),
-            },
-        )
-
-    def walk_cost(self) -> Table:
-        """Directories by what somebody must pass who visits all their children.
-
-        Those with marks come first: that walk is the kernel's own, with a lock held, each time a
-        mark on the directory comes or goes (up to kernels that have 172e422ffea2).
-        """
-        found = self.found
-        marked = watched(self.memory, self.census.slots.address(found.slot), self.faults)
-        order = np.lexsort((found.slot, -found.children, ~marked))[: self.limit]
-        paths, states, addresses = self._paths(order)
-        negative = found.negative[order]
-        return Table.of(
-            "Cost of walking a directory's children, watched directories first",
-            {
-                "directory": (paths, Column(_TEXT, "dir", Show.ALWAYS)),
-                "state": (states, Column(_TEXT, "state", Show.WIDE)),
-                "watched": (marked[order], Column(Unit.NONE, "watched", Show.ALWAYS)),
-                "children": (found.children[order], Column(_COUNT, "children", Show.ALWAYS)),
-                "others": (found.children[order] - negative, Column(_COUNT, "others", Show.WIDE)),
-                "negative": (negative, _NEGATIVE),
-                "at_tail": (
-                    pd.Series((found.sweeps[order] == 0) & ~found.damaged[order]).where(
-                        negative > 0, None
-                    ),
-                    Column(Unit.NONE, "at tail", Show.WIDE),
-                ),
-                "sweeps": (
-                    found.sweeps[order],
-                    Column(_COUNT, "stretches before positives", Show.DATA),
-                ),
-                "damaged": (found.damaged[order], Column(Unit.NONE, "list damaged", Show.DATA)),
-                "address": (addresses, Column(Unit.ADDRESS, "dentry", Show.DATA)),
-            },
-        )
-
-
-def pattern_table(found: Patterns, unreadable: Counts, limit: int, slot_size: int) -> Table:
-    """Negative dentries by what their names have in common.
-
-    :param unreadable: :attr:`Census.names_unreadable`
-    """
-    count = found.sums[:, 0]
+def _patterns(figures: Figures, patterns: Patterns) -> dict[str, Any]:
+    """Return the patterns of most names; the others, and unreadable names, in a row each."""
+    limit, count = figures.limit, patterns.sums[:, 0]
     # More than are shown, so that equally many are in the order of their text.
     edge = np.partition(count, -limit)[-limit] if len(count) > limit else 0
-    least = max(int(edge), 1)
-    at = np.flatnonzero(count >= least)
-    if len(at) > 4 * limit:
-        order = np.lexsort((found.key[at], -count[at]))
-        at = at[order[: 4 * limit]]
-    texts = [found.text(row).decode(errors="backslashreplace") for row in at.tolist()]
-    order_ = sorted(range(len(at)), key=lambda row: (-int(count[at[row]]), texts[row]))[:limit]
-    rows = at[order_]
-    names = [texts[row] for row in order_]
-    sums = found.sums[rows]
-    # Directories of several patterns are not to be added up: they may be the same.
-    directories: list[int | None] = [int(count) for count in found.directories[rows]]
+    chosen = np.flatnonzero(count >= max(int(edge), 1))
+    if len(chosen) > 4 * limit:
+        chosen = chosen[np.lexsort((patterns.key[chosen], -count[chosen]))[: 4 * limit]]
+    texts = {row: patterns.text(row).decode(errors="backslashreplace") for row in chosen.tolist()}
+    rows = sorted(texts, key=lambda row: (-int(count[row]), texts[row]))[:limit]
+    names, sums = [texts[row] for row in rows], [patterns.sums[rows]]
     rest = np.ones(len(count), np.bool_)
     rest[rows] = False
-    if rest.any():
-        names.append(f"({int(rest.sum())} more patterns)")
-        directories.append(None)
-        sums = np.concatenate([sums, [found.sums[rest].sum(axis=0)]])
-    if unreadable[0]:
-        names.append(UNREADABLE_NAMES)
-        directories.append(None)
-        sums = np.concatenate([sums, [unreadable]])
-    share = sums[:, 0] / max(int(sums[:, 0].sum()), 1)
-    return Table.of(
-        "Negative dentries by name pattern",
-        {
-            "pattern": (names, Column(_TEXT, "pattern", Show.ALWAYS)),
-            "negative": (sums[:, 0], _NEGATIVE),
-            "negative_unused": (sums[:, 1], _UNUSED),
-            "negative_bytes": (sums[:, 0] * slot_size + sums[:, 2], _NEGATIVE_BYTES),
-            "directories": (
-                pd.array(directories, dtype="Int64") if None in directories else directories,
-                Column(_COUNT, "directories", Show.WIDE),
-            ),
-            "share": (share, Column(_RATIO, "of all negative", Show.WIDE)),
-        },
-    )
-
-
-def memcg_table(census: Census, memcg: Words, groups: Memcgs, slot_size: int) -> Table:
-    """Dentries by the memory cgroup they are charged to.
-
-    :param memcg: the ``struct mem_cgroup`` of each row of :attr:`Census.owners`, 0 where unknown
-    """
-    size = len(groups)
-    # Two rows more than there are cgroups: for the unknown, and for none.
-    row = np.where(census.owners.key == 0, size + 1, groups.rows(memcg))
-    row[row < 0] = size
-    sums = _by_row(census.owners, row, size + 2)
-    names = [*groups.path, UNKNOWN_MEMCG, NO_MEMCG]
-    states = [*("alive" if alive else "dying" for alive in groups.online), "unknown", "none"]
-    shown = np.flatnonzero(sums.dentries)
-    return Table.of(
-        "Dentries by memory cgroup",
-        {
-            "memcg": ([names[at] for at in shown], Column(_TEXT, "memory cgroup", Show.ALWAYS)),
-            "state": ([states[at] for at in shown], Column(_TEXT, "state", Show.ALWAYS)),
-            "dentries": (sums.dentries[shown], Column(_COUNT, "dentries", Show.WIDE)),
-            "negative": (sums.negative[shown], _NEGATIVE),
-            "negative_unused": (sums.negative_unused[shown], _UNUSED),
-            "negative_bytes": (
-                (sums.negative * slot_size + sums.external_bytes)[shown],
-                _NEGATIVE_BYTES,
-            ),
-        },
-    ).largest_first("negative", "memcg")
-
-
-def chain_tables(found: Chains) -> dict[str, Table]:
-    """Hash chains by length, by longest row, and the longest ones."""
-    length = np.flatnonzero(found.lengths)
-    row = np.flatnonzero(found.rows)
-    top = found.longest_buckets
+    unreadable = figures.census.tally.names_unreadable
+    for name, more in (
+        (f"({rest.sum()} more patterns)", patterns.sums[rest].sum(axis=0)),
+        (UNREADABLE_NAMES, unreadable),
+    ):
+        if more[0]:
+            names.append(name)
+            sums.append(more[None, :])
+    negative, unused, name_bytes = np.concatenate(sums).T
+    # Directories of several patterns cannot be added up: they may be the same.
+    directories: Any = patterns.directories[rows]
+    if len(names) > len(rows):
+        unknown = [None] * (len(names) - len(rows))
+        directories = pd.array([*directories.tolist(), *unknown], dtype="Int64")
     return {
-        "chains": Table.of(
-            "Hash chains by length",
-            {
-                "length": (length, Column(_COUNT, "dentries in chain", Show.ALWAYS)),
-                "buckets": (found.lengths[length], Column(_COUNT, "buckets", Show.ALWAYS)),
-                "dentries": (
-                    length * found.lengths[length],
-                    Column(_COUNT, "dentries", Show.ALWAYS),
-                ),
-                "negative": (found.negative[length], _NEGATIVE),
-            },
-        ),
-        "negative_runs": Table.of(
-            "Buckets by their longest row of unreferenced negative dentries",
-            {
-                "row": (row, Column(_COUNT, "in a row", Show.ALWAYS)),
-                "buckets": (found.rows[row], Column(_COUNT, "buckets", Show.ALWAYS)),
-            },
-        ),
-        "longest_chains": Table.of(
-            "Longest hash chains",
-            {
-                "bucket": (top["bucket"], Column(Unit.NONE, "bucket", Show.ALWAYS)),
-                "length": (top["length"], Column(_COUNT, "dentries", Show.ALWAYS)),
-                "negative": (top["negative"], _NEGATIVE),
-                "row": (top["row"], Column(_COUNT, "longest row", Show.ALWAYS)),
-            },
-        ),
+        "pattern": names,
+        "negative": negative,
+        "negative_unused": unused,
+        "negative_bytes": negative * figures.slot_size + name_bytes,
+        "directories": directories,
+        "share": ratios(negative, negative.sum()),
     }
 
 
-def fragmentation_table(found: Pinning, page_size: int) -> Table:
-    """Slabs by how many dentries keep them from being freed."""
-    at = np.flatnonzero(found.slabs)
-    pages: Counts = found.pages[at]
-    return Table.of(
-        "Slabs by how many dentries pin them",
+def _memcgs(figures: Figures, groups: Memcgs) -> pd.DataFrame:
+    owners = figures.census.sums("owner")
+    size = len(groups)
+    row = np.where(figures.owner_rows < 0, size, figures.owner_rows)
+    sums = owners.by_row(np.where(owners.key == 0, size + 1, row), size + 2)
+    frame = pd.DataFrame(
         {
-            "pinned_by": (at, Column(_COUNT, "pinned by", Show.ALWAYS)),
-            "slabs": (found.slabs[at], Column(_COUNT, "slabs", Show.ALWAYS)),
-            "pages": (pages, Column(Unit.PAGES, "pages", Show.DATA)),
-            "bytes": (pages * page_size, Column(_BYTES, "bytes", Show.ALWAYS)),
-            "dentries": (found.dentries[at], Column(_COUNT, "dentries", Show.WIDE)),
-            "negative_unused": (
-                found.negative_unused[at],
-                Column(_COUNT, "unused negative", Show.ALWAYS),
-            ),
-            "free_slots": (found.free[at], Column(_COUNT, "free slots", Show.WIDE)),
-        },
+            "memcg": [*groups.path, UNKNOWN_MEMCG, NO_MEMCG],
+            "state": [*np.where(groups.online, "online", "offline"), "unknown", "none"],
+            "dentries": sums.dentries,
+            "negative": sums.negative,
+            "negative_unused": sums.negative_unused,
+            "negative_bytes": sums.negative_bytes(figures.slot_size),
+        }
     )
+    return frame[sums.dentries > 0]
 
 
-def limit_table(found: Sequence[Limit]) -> Table:
-    """The settings of this kernel that bear on how many dentries there are."""
-    columns: dict[str, tuple[Any, Column]] = {
-        "setting": ([limit.name for limit in found], Column(_TEXT, "setting", Show.ALWAYS)),
-        "value": (
-            pd.Series([limit.value for limit in found], dtype="int64"),
-            Column(Unit.NONE, "value", Show.ALWAYS),
-        ),
-        "meaning": ([limit.meaning for limit in found], Column(_TEXT, "meaning", Show.WIDE)),
+def _chains(chains: Chains) -> dict[str, Any]:
+    length, run = np.flatnonzero(chains.lengths), np.flatnonzero(chains.runs)
+    return {
+        "chains": {
+            "length": length,
+            "buckets": chains.lengths[length],
+            "dentries": length * chains.lengths[length],
+            "negative": chains.negative[length],
+        },
+        "negative_runs": {"run": run, "buckets": chains.runs[run]},
+        "longest_chains": chains.longest,
     }
-    return Table.of("Limits and settings that this kernel has", columns)
+
+
+def _limits(figures: Figures) -> dict[str, Any]:
+    return {
+        "setting": [limit.name for limit in figures.limits],
+        "value": np.array([limit.value for limit in figures.limits], np.int64),
+        "meaning": [limit.meaning for limit in figures.limits],
+    }

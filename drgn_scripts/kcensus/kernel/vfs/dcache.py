@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the dentry cache has its things: members, flags, hash table, counters and limits."""
+"""The dentry cache: members and flags of dentries, hash table and counters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import drgn
@@ -23,21 +22,25 @@ _MEMBERS = {
     "pprev": "d_hash.pprev",
     "parent": "d_parent",
     "inode": "d_inode",
-    # 7.0 put d_name into an anonymous union with __d_name; the paths stay.
+    # Since Linux kernel commit 180a9cc3fd6a ("make it easier to catch those who try to modify
+    # ->d_name") (in v6.18), d_name is in an anonymous union with __d_name; the paths stay.
     "name": "d_name.name",
     "length": "d_name.len",
-    # 6.14 renamed d_iname.
+    # Since Linux kernel commit 58cf9c383c5c ("dcache: back inline names with a struct-wrapped array
+    # of unsigned long") (in v6.14), d_iname is d_shortname.
     "inline": ("d_shortname.string", "d_iname"),
     "count": "d_lockref.count",
     "super_block": "d_sb",
-    # 6.8: d_sib and d_children, lists that end in NULL. Before: list_heads, the
-    # link in a union up to 3.18.
+    # Since Linux kernel commit da549bdd15c2 ("dentry: switch the lists of children to hlist")
+    # (in v6.8), lists of children end in NULL; before, they are circular. Since Linux kernel commit
+    # 946e51f2bf37 ("move d_rcu from overlapping d_child to overlapping d_alias") (in v3.19), their
+    # link is not in d_u.
     "sibling": ("d_sib.next", "d_child.next", "d_u.d_child.next"),
 }
 
 
 def dentry_layout(prog: drgn.Program) -> Layout:
-    """The members of ``struct dentry`` that a census needs.
+    """Return the members of ``struct dentry`` that a census needs.
 
     :raises LayoutError: one of them does not exist under any known name
     """
@@ -46,7 +49,7 @@ def dentry_layout(prog: drgn.Program) -> Layout:
 
 @dataclass(frozen=True)
 class Flags:
-    """Bits of ``d_flags`` of this kernel."""
+    """Bits of ``d_flags`` of one kernel."""
 
     referenced: int
     shrink_list: int
@@ -57,24 +60,25 @@ class Flags:
 
 
 _ENUM = ("REFERENCED", "SHRINK_LIST", "LRU_LIST", "PAR_LOOKUP", "DENTRY_CURSOR")
-# Up to 6.16 the flags are macros, which no debug information has. The type of entry moved with
-# all others: 9748cb2dc393 (6.15) repacked them, and the kernels of RHEL 7 have an order of their
-# own (include/linux/dcache.h of each).
+# Since Linux kernel commit b2b4483b5d05 ("dcache: convert dentry flag macros to enum") (in v6.15),
+# the flags are enumerators; before, they are macros, which are not in the debug info. All of them
+# moved together with the type of entry in Linux kernel commit 9748cb2dc393 ("VFS: repack DENTRY_
+# flags.") (in v6.15), and in the kernels of RHEL 7 (include/linux/dcache.h of each).
 _BY_SHIFT = {
     19: Flags(1 << 6, 1 << 10, 1 << 18, 1 << 24, 1 << 25),
     20: Flags(1 << 6, 1 << 10, 1 << 19, 1 << 28, 1 << 29),
     24: Flags(1 << 6, 1 << 10, 1 << 19, 0, 0),
 }
-"""By where the three bits are that tell the type of entry."""
+"""By the shift of the three bits of the type of entry."""
 _DIRECTORY = {19: (2, 3), 20: (2, 3), 24: (1, 2)}
-"""What the type of entry is for directories."""
+"""Types of entry of directories, by the same shift."""
 
 
 def flags(memory: Memory, roots: Words) -> Flags:
-    """The bits of ``d_flags``, by enumerators or else by what must be true of root dentries.
+    """Return the bits of ``d_flags``, by enumerators, or else by the root dentries.
 
-    Every root of a super block that has been mounted is a directory, so the type of entry stands
-    where all of them have that of directories. (A few pseudo file systems have other roots.)
+    The root of a mounted super block is a directory, so the type of entry is where root dentries
+    have that of directories. (A few pseudo file systems have other roots.)
 
     :param roots: root dentries of all super blocks
     :raises LookupError: no known order of the flags fits
@@ -88,18 +92,19 @@ def flags(memory: Memory, roots: Words) -> Flags:
     read = gather(memory, roots[roots != 0], member, Faults())
     seen = read["flags"][read.readable & (read["inode"] != 0)]
     if not len(seen):
-        raise LookupError("no super block has a root dentry by which to tell its flags")
+        raise LookupError("the bits of d_flags: no root dentry is readable to derive them from")
     share = {
         shift: float(np.isin(seen >> np.uint32(shift) & np.uint32(7), types).mean())
         for shift, types in _DIRECTORY.items()
     }
     best = max(share, key=lambda shift: share[shift])
     if share[best] < _SURE:
-        raise LookupError("the flags of the root dentries are in no known order")
+        raise LookupError("the bits of d_flags: root dentries do not fit any known order")
     return _BY_SHIFT[best]
 
 
 _SURE = 0.75
+"""Share of root dentries that must be directories."""
 
 
 @dataclass(frozen=True)
@@ -111,32 +116,35 @@ class HashTable:
 
 
 def hash_table(memory: Memory) -> HashTable:
-    """Where the hash table is, and how many buckets it has.
+    """Return where the hash table is, and how many buckets it has.
 
-    854d3e63438d (4.16) made ``d_hash_shift`` what a hash is shifted by, and dropped
-    ``d_hash_mask``; before, it was the logarithm of the number of buckets.
-
-    :raises LookupError: the debug information lacks a variable
-    :raises drgn.FaultError: one of them is not in the dump
+    :raises LookupError: the debug info lacks a variable
+    :raises drgn.FaultError: a variable is not in the dump
     :raises ValueError: the number of buckets is impossible
     """
     prog = memory.prog
+    # Since Linux kernel commit 854d3e63438d ("dcache: subtract d_hash_shift from 32 in advance")
+    # (in v4.16), there is no d_hash_mask, and hashes are shifted right by d_hash_shift; before, it
+    # is the logarithm of the number of buckets.
     shift = int(prog["d_hash_shift"])
     bits = shift if "d_hash_mask" in prog else 32 - shift
-    # By default it takes a thousandth of memory; one can ask for more, but not for more than all.
+    # By default the table takes a thousandth of memory; dhash_entries= can ask for more.
     if not 0 < bits <= 32 or 8 << bits > int(totalram_pages(prog)) << memory.page_shift:
-        raise ValueError(f"d_hash_shift is {shift}")
+        raise ValueError(f"d_hash_shift: '{shift}' is impossible")
     return HashTable(int(prog["dentry_hashtable"]), 1 << bits)
 
 
 def counter(prog: drgn.Program, name: str) -> int | None:
-    """A per-CPU counter, summed over possible CPUs; None where there is none, or not in the dump.
+    """Return a per-CPU counter, summed over possible CPUs, or None.
 
-    ``dentry_stat`` has the same only since somebody last read the sysctl. CPUs may be negative.
+    None stands for a counter that the kernel does not have, or that is not in the dump. The counter
+    of a CPU may be negative. ``dentry_stat`` is up to date only when its sysctl is read.
     """
     try:
         variable = prog[name]
-        # int up to 4.3: the sum over CPUs is right modulo its width only.
+        # Since Linux kernel commit 3942c07ccf98 ("fs: bump inode and dentry counters to long")
+        # (in v3.12, and RHEL 7 kernels since 3.10.0-1027), it is long; before, int: the sum is
+        # right modulo its width.
         total = sum(int(per_cpu(variable, cpu)) for cpu in for_each_possible_cpu(prog))
     except (LookupError, drgn.FaultError):
         return None
@@ -146,16 +154,18 @@ def counter(prog: drgn.Program, name: str) -> int | None:
 
 
 def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
-    """``nr_items`` of the dentry LRUs of all super blocks, over all nodes and memory cgroups.
+    """Return ``nr_items`` of all dentry LRUs, over all nodes and memory cgroups.
 
-    :return: the sum, None where the kernel does not keep it (up to 4.4); and how many could not
-        be read
+    :param super_blocks: addresses of all super blocks
+    :return: the sum, or None if the kernel does not keep it; and how many could not be read
     """
     prog = memory.prog
     faults = Faults()
     try:
         lru = layout(prog, "struct super_block", {"node": "s_dentry_lru.node"})
-        # 6.13 made it an atomic_long_t.
+        # Since Linux kernel commit 2c80cd57c743 ("mm/list_lru.c: fix list_lru_count_node() to be
+        # race free") (in v4.13), there is a count for each node; since Linux kernel commit
+        # fb56fdf8b9a2 ("mm/list_lru: split the lock to per-cgroup scope") (in v6.13), it is atomic.
         items = layout(prog, "struct list_lru_node", {"items": ("nr_items.counter", "nr_items")})
     except LookupError:
         return None, 0
@@ -164,77 +174,28 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
     step = np.arange(nodes, dtype=np.uint64) * np.uint64(items.size)
     # A super block that is being set up or torn down has no lists.
     places = (read["node"][read["node"] != 0][:, None] + step[None, :]).ravel()
-    found = gather(memory, places, items, faults)
-    lost = int((~read.readable).sum()) + int((~found.readable).sum())
-    return int(found["items"].sum(dtype=np.int64)), lost
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A setting of this kernel that bears on how many dentries there are."""
-
-    name: str
-    value: int
-    meaning: str
-    bounds: bool
-    """Whether it bounds the number of dentries, where it is not 0."""
-
-
-def limits(prog: drgn.Program) -> Iterator[Limit]:
-    """The limits and mitigations that this kernel has, by their variables.
-
-    How those of fs.negative-dentry-limit (RHEL 7.8, Oracle UEK) are called is not known.
-    """
-    for symbol, name, meaning, bounds in (
-        # e6957c99dca5 (6.13)
-        (
-            "dentry_negative_policy",
-            "fs.dentry-negative",
-            "1: unlink leaves no negative dentry; failed lookups leave theirs all the same",
-            False,
-        ),
-        # RHEL 8.10 only
-        (
-            "dentry_fs_klimit_sysctl",
-            "fs.dentry-fs-klimit",
-            "thousands of dentries; 0: no limit",
-            True,
-        ),
-        (
-            "sysctl_vfs_cache_pressure",
-            "vm.vfs_cache_pressure",
-            "how eagerly reclaim takes dentries and inodes; 100 is the default",
-            False,
-        ),
-        # 6.17
-        (
-            "sysctl_vfs_cache_pressure_denom",
-            "vm.vfs_cache_pressure_denom",
-            "what vm.vfs_cache_pressure is a fraction of",
-            False,
-        ),
-    ):
-        try:
-            yield Limit(name, int(prog[symbol]), meaning, bounds)
-        except (LookupError, drgn.FaultError):
-            continue
+    counts = gather(memory, places, items, faults)
+    lost = int((~read.readable).sum()) + int((~counts.readable).sum())
+    return int(counts["items"].sum(dtype=np.int64)), lost
 
 
 def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:
-    """Which dentries' inodes have inotify, fanotify or dnotify marks."""
+    """Return which dentries' inodes have inotify, fanotify or dnotify marks."""
     prog = memory.prog
     try:
         marks = layout(
             prog, "struct inode", {"mask": "i_fsnotify_mask", "marks": "i_fsnotify_marks"}
         )
-    except LookupError:  # i_fsnotify_marks was a struct up to 4.11
+    except LookupError:
+        # Since Linux kernel commit 9dd813c15b2c ("fsnotify: Move mark list head from object into
+        # dedicated structure") (in v4.12), i_fsnotify_marks is a pointer; before, a list head.
         try:
             marks = layout(prog, "struct inode", {"mask": "i_fsnotify_mask"})
         except LookupError:  # without CONFIG_FSNOTIFY
             return np.zeros(len(dentries), np.bool_)
     inode = gather(memory, dentries, layout(prog, "struct dentry", ["d_inode"]), faults)["d_inode"]
-    at = np.flatnonzero(inode)
-    read = gather(memory, inode[at], marks, faults)
-    found = np.zeros(len(dentries), np.bool_)
-    found[at] = (read["mask"] != 0) & (read.columns.get("marks", read["mask"]) != 0)
-    return found
+    rows = np.flatnonzero(inode)
+    read = gather(memory, inode[rows], marks, faults)
+    has_marks = np.zeros(len(dentries), np.bool_)
+    has_marks[rows] = (read["mask"] != 0) & (read.columns.get("marks", read["mask"]) != 0)
+    return has_marks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Super blocks: all that exist, where they are mounted, and those that are mounted nowhere."""
+"""All super blocks and their mounts; some super blocks are not mounted."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from kcensus.engine.chase import Damage, chase, circular, pointer_step
 from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.rows import rows_of
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.vfs.paths import Ancestry, ancestry, rows_of
+from kcensus.kernel.vfs.paths import ancestry
 
-_MAX = 1 << 22
-"""No machine has that many super blocks, nor mounts of one: a longer list is damage."""
-_DEEPEST = 1024
-"""Nor are mounts stacked that deeply."""
+_MAX_LIST = 1 << 22
+"""A longer list of super blocks, or of mounts of one, is damage."""
+_MAX_DEPTH = 1024
+"""A longer chain of parent mounts is damage."""
 
 
 class MountState(enum.Enum):
-    """Who reaches a super block by a path."""
+    """Which processes reach a super block by a path."""
 
     MOUNTED = "mounted"
-    """Processes in the namespace of init."""
+    """Those in init's mount namespace."""
     ELSEWHERE = "other namespace"
-    """Only those in other mount namespaces, as in a container; the path is as they see it."""
+    """Only those in other mount namespaces, such as containers; the path is the one they see."""
     KERNEL = "kernel"
-    """The kernel has it for itself (pipefs, sockfs, …)."""
+    """None: the kernel mounts it for itself (pipefs, sockfs, …)."""
     DETACHED = "detached"
-    """Its mounts are in no namespace: the kernel's own again, or unmounted lazily while in use."""
+    """None: its mounts are in no namespace. They are internal, or unmounted lazily and in use."""
     UNMOUNTED = "unmounted"
-    """It has no mount: it is being mounted, or what somebody still holds keeps it alive."""
+    """None: it has no mount. It is being mounted, or references keep it alive."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class SuperBlocks:
     """Of the ``struct super_block``."""
     type: list[str]
     """Name of the file system type, with the subtype if it has one: ``xfs``, ``fuse.sshfs``. Like
-    all text here: valid Unicode but not safe to print, bytes that are no UTF-8 stand as
-    ``\\xff``."""
+    all text here: valid Unicode but not safe to print, bytes that are not UTF-8 are written
+    as ``\\xff``."""
     id: list[str]
     """``s_id``: the device's name, or the type's."""
     device: npt.NDArray[np.uint32]
@@ -58,12 +59,11 @@ class SuperBlocks:
     """``struct dentry *`` of the root; 0 while it is being mounted or killed."""
     state: list[MountState]
     mount: list[str]
-    """The shortest mount point, of the whole file system where there is one; empty where it has no
-    path."""
+    """Shortest mount point, of the whole file system if it has one; empty without a path."""
     mounts: npt.NDArray[np.int64]
-    """How many mounts it has, in all namespaces."""
+    """Number of mounts, in all namespaces."""
     mount_roots: dict[int, str]
-    """For every dentry that is the root of a mount with a path: its shortest path."""
+    """Shortest path of each dentry that is the root of a mount with a path."""
     damaged: int = 0
     """Lists of super blocks or of mounts that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
@@ -72,29 +72,28 @@ class SuperBlocks:
         return len(self.address)
 
     def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
-        """Rows of ``struct super_block`` pointers, -1 for unknown ones."""
-        at = rows_of(self.address[self._order], addresses)
-        return np.where(at < 0, -1, self._order[at]) if len(self) else at
+        """Return the row of each ``struct super_block *``, or -1."""
+        return rows_of(self.address, addresses, self._order)
 
     @cached_property
     def _order(self) -> npt.NDArray[np.int64]:
         return np.argsort(self.address)
 
     def device_name(self, row: int) -> str:
-        """``major:minor``."""
+        """Return ``major:minor``."""
         device = int(self.device[row])
         return f"{device >> 20}:{device & 0xFFFFF}"
 
 
 @once
 def super_blocks(kernel: Kernel) -> SuperBlocks:
-    """All super blocks of the kernel.
+    """Return all super blocks of the kernel.
 
-    Mounts are found by the super blocks they belong to rather than by namespace: that is where the
-    kernel's own, detached and foreign ones are, too, and it is one chase over all lists (drgn's
-    ``for_each_mount()`` and ``mount_dst()`` take 0.35 ms a mount).
+    Mounts are read by super block, not by namespace: that also covers the mounts of the kernel and
+    detached ones, and is one chase over all lists (drgn's ``for_each_mount()`` and ``mount_dst()``
+    take 0.35 ms a mount).
 
-    :raises LookupError: the debug information lacks a type or variable that is needed
+    :raises LookupError: the debug info lacks a type or variable
     :raises drgn.FaultError: the head of the list is not in the dump
     """
     return _Reader(kernel.memory).read()
@@ -114,12 +113,12 @@ class _Reader:
         )
 
     def read(self) -> SuperBlocks:
-        """Read them, then their mounts."""
+        """Read the super blocks, then their mounts."""
         head = self.prog["super_blocks"].address_of_().value_()
-        nodes, damaged = circular(self.memory, head, self.faults, limit=_MAX)
+        nodes, damaged = circular(self.memory, head, self.faults, limit=_MAX_LIST)
         address = nodes - np.uint64(drgn.offsetof(self.type, "s_list"))
         read = gather(self.memory, address, self.members, self.faults)
-        # The last node of a torn list is whatever its last pointer points at.
+        # The last node of a torn list may be anything.
         address = address[read.readable]
         columns = Gathered(
             {name: column[read.readable] for name, column in read.columns.items()},
@@ -143,11 +142,11 @@ class _Reader:
         )
 
     def _types(self, columns: Gathered) -> list[str]:
-        kinds, at = np.unique(columns["type"], return_inverse=True)
+        kinds, kind_of = np.unique(columns["type"], return_inverse=True)
         member = layout(self.prog, "struct file_system_type", ["name"])
         read = gather(self.memory, kinds, member, self.faults)
         names = [_text(raw) for raw in c_strings(self.memory, read["name"], self.faults)]
-        types = [names[kind] for kind in at.tolist()]
+        types = [names[kind] for kind in kind_of.tolist()]
         subtypes = columns.columns.get("subtype", np.zeros(len(types), np.uint64))
         rows = np.flatnonzero(subtypes)
         texts = c_strings(self.memory, subtypes[rows], self.faults)
@@ -165,38 +164,30 @@ class _Mounts:
         self.faults = faults
         self.type = self.prog.type("struct mount")
         address, self.owner, self.damaged = self._find(super_blocks)
-        """Row of the super block that each mount shows."""
-        members = layout(
-            self.prog,
-            self.type,
-            {
-                "parent": "mnt_parent",
-                "point": "mnt_mountpoint",
-                "root": "mnt.mnt_root",
-                "namespace": "mnt_ns",
-            },
-        )
+        """Row of the super block of each mount."""
+        names = {"parent": "mnt_parent", "point": "mnt_mountpoint", "root": "mnt.mnt_root"}
+        members = layout(self.prog, self.type, names | {"namespace": "mnt_ns"})
         read = gather(memory, address, members, faults)
-        order = np.argsort(address)
-        order = order[read.readable[order]]
-        self.address, self.owner = address[order], self.owner[order]
-        self.parent = rows_of(self.address, read["parent"][order])
-        self.point, self.root = read["point"][order], read["root"][order]
-        namespace = read["namespace"][order]
+        good = read.readable
+        self.address, self.owner = address[good], self.owner[good]
+        self.parent = rows_of(self.address, read["parent"][good])
+        self.point, self.root = read["point"][good], read["root"][good]
+        namespace = read["namespace"][good]
         self.at_home: Mask = namespace == np.uint64(self._home())
-        # A mount that the kernel made for itself has an error number for a namespace, and one
-        # that is detached or not yet attached has none.
-        errors = np.uint64((1 << 64) - 4096)
-        self.internal: Mask = namespace >= errors
+        # The namespace of a mount that the kernel made for itself is an error number; that of a
+        # mount that is detached, or not yet attached, is NULL.
+        self.internal: Mask = namespace >= np.uint64((1 << 64) - 4096)
         self.reachable: Mask = (namespace != 0) & ~self.internal
-        self.above = self._above()
+        placed = self.reachable & (self.parent != np.arange(len(self.address)))
+        self.above = ancestry(memory, self.point[placed], faults)
         self._paths: dict[int, str] = {}
 
     def _find(self, super_blocks: Words) -> tuple[Words, npt.NDArray[np.int64], int]:
-        """Addresses of all mounts, the rows of their super blocks, and how many lists were torn."""
+        """Return all mounts, ascending, the rows of their super blocks, and torn lists."""
         head = layout(self.prog, "struct super_block", {"first": ("s_mounts.next", "s_mounts")})
         first = gather(self.memory, super_blocks, head, self.faults)
-        # Circular, or (present in 7.3, absent in 6.12) one that ends in NULL.
+        # Since Linux kernel commit 09a1b33c080f ("preparations to taking MNT_WRITE_HOLD out of
+        # ->mnt_flags") (in v6.18), a list that ends in NULL; before, a circular list.
         own = self.type.has_member("mnt_next_for_sb")
         link = layout(self.prog, self.type, {"next": ("mnt_next_for_sb", "mnt_instance.next")})
         offset = link.fields["next"].offset
@@ -207,33 +198,29 @@ class _Mounts:
             link = layout(self.prog, "struct list_head", ["next"])
         damage = Damage()
         step = pointer_step(self.memory, link, "next", self.faults)
-        walk = list(chase(first["first"], step, limit=_MAX, damage=damage, ends=ends))
+        walk = list(chase(first["first"], step, limit=_MAX_LIST, damage=damage, ends=ends))
         torn = damage.lists + int((~first.readable).sum())
         if not walk:
             return np.empty(0, np.uint64), np.empty(0, np.int64), torn
         address = np.concatenate([nodes for _, nodes in walk]) - np.uint64(back)
         owner = np.concatenate([lanes for lanes, _ in walk])
-        address, at = np.unique(address, return_index=True)
-        return address, owner[at], torn
+        address, rows = np.unique(address, return_index=True)
+        return address, owner[rows], torn
 
     def _home(self) -> int:
-        """The mount namespace of init, which the kernel's own threads need not share."""
+        """Return init's mount namespace, which kernel threads need not share; 0 if unreadable."""
         try:
             return int(self.prog["init_pid_ns"].child_reaper.nsproxy.mnt_ns)
         except (LookupError, drgn.FaultError):
             return 0
 
-    def _above(self) -> Ancestry:
-        placed = self.reachable & (self.parent != np.arange(len(self.address)))
-        return ancestry(self.memory, self.point[placed], self.faults)
-
     def path(self, row: int) -> str:
-        """Where a mount is, as seen from the root of its namespace."""
+        """Return the path of a mount from the root of its namespace."""
         stack: list[int] = []
         while row not in self._paths:
             parent = int(self.parent[row])
-            if parent == row or parent < 0 or parent in stack or len(stack) > _DEEPEST:
-                # The topmost; or its parent is lost, and what is known is the end of the path.
+            if parent == row or parent < 0 or parent in stack or len(stack) > _MAX_DEPTH:
+                # It is the topmost, or its parent is lost: only the end of the path is known.
                 self._paths[row] = "" if parent == row else f"?{self._below(row, 0)}"
                 break
             stack.append(row)
@@ -245,17 +232,17 @@ class _Mounts:
         return self._paths[row] or "/"
 
     def _below(self, row: int, root: int) -> str:
-        """The mount point's path from the root of the mount that it is on."""
+        """Return the path of the mount point from the root of the mount that it is on."""
         names = []
         start = int(self.above.rows(self.point[row : row + 1])[0])
-        for at in self.above.up(start):
-            if int(self.above.address[at]) == root or self.above.is_root(at):
+        for above in self.above.up(start):
+            if int(self.above.address[above]) == root or self.above.is_root(above):
                 break
-            names.append(self.above.name[at])
+            names.append(self.above.name[above])
         return "".join(f"/{name}" for name in reversed(names))
 
     def roots(self) -> dict[int, str]:
-        """The shortest path of each root of a mount, init's namespace before all others."""
+        """Return the shortest path of each root of a mount, preferring init's namespace."""
         best: dict[int, tuple[bool, int, str]] = {}
         for row in np.flatnonzero(self.reachable).tolist():
             path, root = self.path(row), int(self.root[row])
@@ -266,7 +253,7 @@ class _Mounts:
     def chosen(
         self, super_root: Words, roots: dict[int, str]
     ) -> tuple[list[MountState], list[str]]:
-        """The state and the mount point of each super block."""
+        """Return the state and the mount point of each super block."""
         best: dict[int, tuple[bool, bool, int, str]] = {}
         state = [MountState.UNMOUNTED] * len(super_root)
         for owner in np.unique(self.owner).tolist():

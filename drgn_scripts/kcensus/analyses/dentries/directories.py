@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Directories by their children: how many there are, of what kind, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kcensus.analyses.dentries.census import (
+    CURSOR,
+    DEAD,
+    DENTRY,
+    FOREIGN,
+    NEGATIVE,
+    NO_SLOT,
+    ROOT,
+    Counts,
+    DentryCensus,
+    Rows,
+)
+from kcensus.engine.memory import Faults, Mask
+from kcensus.kernel.vfs.dcache import watched
+from kcensus.kernel.vfs.paths import ancestry, resolve
+from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks
+from kcensus.results.tables import ratios
+
+ORPHANS = "(parents that are not in the dump)"
+_BLOCK = 1 << 20
+"""Slots to look at together."""
+
+
+class Directories:
+    """Dentries that have children in the dentry cache, as columns by ascending slot."""
+
+    def __init__(self, census: DentryCensus, super_blocks: SuperBlocks, limit: int) -> None:
+        """
+        :param limit: rows of a table
+        """
+        self.census = census
+        self.super_blocks = super_blocks
+        self.limit = limit
+        sums = census.sums("directory")
+        self.sums = sums[sums.key >= 0]
+        """Children: names, readdir cursors, and dentries in lookup."""
+        self.orphans = sums[sums.key < 0]
+        """Dentries whose parent is not a dentry of the census, in one row or none."""
+        self.slot: Rows = self.sums.key.astype(np.int64)
+        self.faults = Faults()
+        """Of reading paths and watches."""
+
+    def _most(self, key: Counts) -> Rows:
+        """Return the rows with the largest values of ``key`` above 0, then by slot."""
+        rows = np.flatnonzero(key > 0)
+        return rows[np.argsort(-key[rows], kind="stable")[: self.limit]]
+
+    def _places(self, rows: Rows, more: Sequence[str] = ()) -> pd.DataFrame:
+        """Return path, state and address of directories, and below them ``more`` rows."""
+        address = self.census.slots.address(self.slot[rows])
+        above = ancestry(self.census.memory, address, self.faults)
+        paths = resolve(above, address, self.super_blocks.mount_roots)
+        roots = dict(zip(self.super_blocks.root.tolist(), self.super_blocks.state, strict=True))
+        states = []
+        for path in paths:
+            if not path.complete and not path.mounted:
+                states.append("unreadable")
+            elif path.unhashed:
+                states.append("unhashed")
+            elif path.root in roots:
+                states.append(roots[path.root].value)
+            else:
+                states.append(MountState.MOUNTED.value if path.mounted else "disconnected")
+        return pd.DataFrame(
+            {
+                "directory": [*(path.text for path in paths), *more],
+                "state": states + [""] * len(more),
+                "address": np.append(address, np.zeros(len(more), np.uint64)),
+            }
+        )
+
+    def most_negative(self) -> pd.DataFrame:
+        """Return the directories with most negative children, and in a row each the others."""
+        sums = self.sums
+        rows = self._most(sums.negative)
+        rest = sums.negative > 0
+        rest[rows] = False
+        remainders = {
+            f"({rest.sum()} more directories)": sums[rest],
+            ORPHANS: self.orphans,
+        }
+        remainders = {name: part for name, part in remainders.items() if part.negative.any()}
+        parts = [sums[rows]]
+        parts += [part.by_row(np.zeros(len(part), np.int64), 1) for part in remainders.values()]
+        dentries, negative, unused, size = (
+            np.concatenate(columns)
+            for columns in zip(
+                *((*part.values[:3], part.negative_bytes(self.census.slot_size)) for part in parts),
+                strict=True,
+            )
+        )
+        return self._places(rows, list(remainders)).assign(
+            negative=negative,
+            negative_unused=unused,
+            others=dentries - negative,
+            negative_bytes=size,
+            share=ratios(negative, negative.sum()),
+        )
+
+    def walk_cost(self) -> pd.DataFrame:
+        """Return the directories whose children take longest to visit, watched ones first.
+
+        The kernel itself visits the children of a watched directory, under a spinlock, when a mark
+        of the directory is added, and before Linux kernel commit 172e422ffea2 ("fsnotify: clear
+        PARENT_WATCHED flags lazily") (in v6.11) also when one is removed.
+        """
+        children, negative = self.sums.dentries, self.sums.negative
+        marked = watched(self.census.memory, self.census.slots.address(self.slot), self.faults)
+        rows = np.lexsort((self.slot, -children, ~marked))[: self.limit]
+        sweeps, damaged = (column[rows] for column in self.order)
+        at_tail = pd.Series((sweeps == 0) & ~damaged).where(negative[rows] > 0, None)
+        return self._places(rows).assign(
+            watched=marked[rows],
+            children=children[rows],
+            others=(children - negative)[rows],
+            negative=negative[rows],
+            at_tail=at_tail,
+            sweeps=sweeps,
+            damaged=damaged,
+        )
+
+    @cached_property
+    def order(self) -> tuple[Counts, Mask]:
+        """Order of the children on the list of each directory; needs the census's siblings.
+
+        First how often a positive dentry follows a negative one: 0 means that all negatives are at
+        the tail. Then whether the list is damaged: a list is sound if each child but one has a
+        successor of the same parent, and no two children the same one.
+        """
+        census = self.census
+        sweeps, ends, bad = (np.zeros(len(census.slots), np.uint32) for _ in range(3))
+        reached = np.zeros(len(census.slots), np.bool_)
+        for start in range(0, len(census.slots), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            state, parent, following = (
+                census.state[block],
+                census.parent[block],
+                census.sibling[block],
+            )
+            listed = _is_listed(state) & (parent >= 0)
+            # A list of list_heads ends in its head, which is in the parent, not where a dentry
+            # starts.
+            last = listed & ((following == NO_SLOT) | (following == FOREIGN))
+            _tally(ends, parent[last])
+            rows = np.flatnonzero(listed & ~last)
+            successor, above = following[rows], parent[rows]
+            beyond = census.state[successor]
+            astray = (census.parent[successor] != above) | ~_is_listed(beyond)
+            again = reached[successor]
+            before = np.count_nonzero(reached)
+            reached[successor] = True
+            if np.count_nonzero(reached) - before != len(successor) - np.count_nonzero(again):
+                # Twice in this block is as bad as twice in two blocks.
+                ordered = np.sort(successor)
+                again |= np.isin(successor, ordered[1:][ordered[1:] == ordered[:-1]])
+            _tally(bad, above[astray | again])
+            positive = (beyond & (NEGATIVE | CURSOR)) == 0
+            _tally(sweeps, above[((state[rows] & NEGATIVE) != 0) & positive & ~astray])
+        return sweeps[self.slot].astype(np.int64), (ends[self.slot] != 1) | (bad[self.slot] > 0)
+
+
+def _is_listed(state: npt.NDArray[np.uint16]) -> Mask:
+    """Return which dentries are on the list of children of their parent."""
+    listed: Mask = (state & (DENTRY | ROOT | DEAD)) == DENTRY
+    return listed
+
+
+def _tally(counts: npt.NDArray[np.uint32], parents: npt.NDArray[Any]) -> None:
+    """Count one for each parent."""
+    if len(parents):
+        slots, number = np.unique(parents, return_counts=True)
+        counts[slots] += number.astype(np.uint32)

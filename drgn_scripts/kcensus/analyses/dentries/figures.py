@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Figures of a census of dentries: sums, tables of directories, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import drgn
+import numpy as np
+import pandas as pd
+
+from kcensus.analyses.dentries.census import BUSY, NEGATIVE, DentryCensus, Rows
+from kcensus.analyses.dentries.chains import Chains
+from kcensus.analyses.dentries.directories import Directories
+from kcensus.analyses.dentries.limits import limits
+from kcensus.analyses.dentries.name_patterns import Patterns, patterns
+from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.kernel.mm.vmstat import node_page_state
+from kcensus.kernel.vfs.dcache import flags, hash_table
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.results import ratio
+
+
+class Figures:
+    """The census of dentries and what follows from it.
+
+    :param wanted: parts of the analysis to take
+    :param limit: rows of the tables of directories and patterns
+    """
+
+    def __init__(self, kernel: Kernel, wanted: Collection[str], limit: int) -> None:
+        self.kernel = kernel
+        self.wanted = wanted
+        self.limit = limit
+        self.super_blocks = super_blocks(kernel)
+        bits = flags(kernel.memory, self.super_blocks.root)
+        self.census = census = DentryCensus(kernel, bits, wanted)
+        self.slot_size = census.slot_size
+        self.slab_pages = census.slab_map.slab_pages(census.slots.slabs)
+        """Pages of each slab."""
+        self.slab_bytes = int(self.slab_pages.sum()) << kernel.memory.page_shift
+        self.name_bytes = census.external_bytes()
+        self.negative = census.count(NEGATIVE)
+        self.negative_unused = census.count(NEGATIVE, BUSY)
+        by_super_block = census.sums("super_block")
+        self.negative_bytes = int(by_super_block.negative_bytes(self.slot_size).sum())
+        """Slots of negative dentries, and of their external names."""
+        self.unused_bytes = self.negative_unused * self.slot_size + census.tally.unused_name_bytes
+        """The same of unused ones."""
+        self.limits = limits(kernel.prog)
+        self.faults = Faults()
+        self._directories()
+        self.patterns: Patterns | None = None
+        if "patterns" in wanted:
+            self.patterns = patterns(list(census.tally.families.values()))
+        self.groups: Memcgs | None = None
+        if "memcgs" in wanted:
+            self.groups = memcgs(kernel)
+            self.owner_rows = self._owner_rows(self.groups)
+        self.fragmentation = self._fragmentation() if "fragmentation" in wanted else None
+        """Slabs by the number of dentries that pin them: all but unused negative ones."""
+        self.chains: Chains | None = None
+        self.no_chains = ""
+        """Why hash chains could not be read."""
+        if "chains" in wanted:
+            try:
+                self.chains = Chains(census).read(kernel.memory, hash_table(kernel.memory))
+            except (LookupError, ValueError, drgn.FaultError) as error:
+                self.no_chains = str(error)
+
+    def _directories(self) -> None:
+        self.directories = Directories(self.census, self.super_blocks, self.limit)
+        self.most_negative: pd.DataFrame | None = None
+        self.walk_cost: pd.DataFrame | None = None
+        if "directories" in self.wanted:
+            self.most_negative = self.directories.most_negative()
+        if "walk_cost" in self.wanted:
+            self.walk_cost = self.directories.walk_cost()
+        self.faults += self.directories.faults
+
+    def _owner_rows(self, groups: Memcgs) -> Rows:
+        """Return the memory cgroup's row of each owner, -1 for unknown ones."""
+        key = self.census.sums("owner").key.astype(np.uint64)
+        vectors = self.census.vectors
+        return groups.rows(key if vectors is None else vectors.memcg(key, self.faults))
+
+    def _fragmentation(self) -> pd.DataFrame:
+        census = self.census
+        first = census.slots.first[:-1]
+        dentries = np.add.reduceat(census.state != 0, first, dtype=np.int64)
+        is_unused = (census.state & (NEGATIVE | BUSY)) == NEGATIVE
+        unused = np.add.reduceat(is_unused, first, dtype=np.int64)
+        slabs = pd.DataFrame(
+            {
+                "pinned_by": dentries - unused,
+                "slabs": 1,
+                "pages": self.slab_pages,
+                "bytes": self.slab_pages << self.kernel.memory.page_shift,
+                "dentries": dentries,
+                "negative_unused": unused,
+                "free_slots": census.slots.slabs.objects.astype(np.int64) - dentries,
+            }
+        )
+        readable: pd.DataFrame = slabs[census.readable]
+        return readable.groupby("pinned_by", as_index=False).sum()
+
+    @property
+    def share_of_ram(self) -> float:
+        """Slab pages and external names."""
+        return ratio(self.slab_bytes + self.name_bytes, self.kernel.ram_bytes)
+
+    @property
+    def share_of_reclaimable(self) -> float | None:
+        """Slab pages as a share of the kernel's reclaimable ones; None if these are not known."""
+        pages = node_page_state(self.kernel.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE")
+        return int(self.slab_pages.sum()) / pages if pages else None
+
+    @property
+    def trimmed_bytes(self) -> int:
+        """Slots and external names of negative dentries beyond the run limit of hash buckets."""
+        if self.chains is None:
+            return 0
+        return self.chains.trimmed * self.slot_size + self.chains.trimmed_name_bytes
+
+    @property
+    def pages_freeable(self) -> int | None:
+        """Slab pages that hold only unused negative dentries; None unless wanted."""
+        if self.fragmentation is None:
+            return None
+        return int(self.fragmentation.loc[self.fragmentation["pinned_by"] == 0, "pages"].sum())
