@@ -19,18 +19,18 @@ from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from kcensus.engine.chase import circular
-from kcensus.engine.gather import Gathered, gather
+from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, LayoutError, Path, layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
 from kcensus.engine.slub.freelist import FreelistCode
 from kcensus.engine.slub.pages import MAX_ORDER, PageMap
 from kcensus.engine.strings import c_strings
 
-_SLAB_MEMBERS = {
-    "cache": ("slab_cache",),
-    "freelist": ("freelist",),
-    "inuse": ("inuse",),
-    "objects": ("objects",),
+_SLAB_MEMBERS: dict[str, Path] = {
+    "cache": "slab_cache",
+    "freelist": "freelist",
+    "inuse": "inuse",
+    "objects": "objects",
 }
 
 
@@ -56,8 +56,7 @@ class SlabCache:
     """As slabs are normally allocated."""
     most_objects: int
     """Most objects a slab can hold. Before Linux kernel commit 32a6f409b693 ("mm, slub: remove
-    runtime
-    allocation order changes") (in v5.9), the order could be changed at run time."""
+    runtime allocation order changes") (in v5.9), the order could be changed at run time."""
     order: int
     """Of a slab as normally allocated; under pressure SLUB falls back to a smaller one."""
     free_offset: int
@@ -97,61 +96,53 @@ _CACHE_OPTIONAL = {
 }
 
 
-def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
-    """Return the ``struct kmem_cache`` on ``slab_caches``, and how many ends of the list were torn.
-
-    drgn's ``for_each_slab_cache()`` ends in an exception there, and on a cycle never.
-    """
-    prog = memory.prog
-    back = np.uint64(drgn.offsetof(prog.type("struct kmem_cache"), "list"))
-    head = prog["slab_caches"].address_of_().value_()
-    nodes, torn = circular(memory, head, faults, limit=_MAX_CACHES)
-    return nodes - back, torn
-
-
 def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
     """Return all caches, how many ends of their list were torn, and how many caches were no use.
 
-    The members are gathered: one by one they would take longer than a scan.
+    drgn's ``for_each_slab_cache()`` ends in an exception at a torn end, and never on a cycle. The
+    members are gathered: one by one they would take longer than a scan.
     """
     prog = memory.prog
-    members = layout(prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
-    addresses, torn = _cache_addresses(memory, faults)
+    type_ = prog.type("struct kmem_cache")
+    members = layout(prog, type_, _CACHE_MEMBERS, _CACHE_OPTIONAL)
+    head = prog["slab_caches"].address_of_().value_()
+    addresses, torn = circular(memory, head, faults, limit=_MAX_CACHES)
+    addresses -= np.uint64(drgn.offsetof(type_, "list"))
     read = gather(memory, addresses, members, faults)
-    names = c_strings(memory, read["name"], faults)
-    nothing = np.zeros(len(addresses), np.uint64)
-    secrets = read.columns.get("secret", nothing).tolist()
-    pads = read.columns.get("left_pad", nothing).tolist()
-    most = np.maximum(read["oo"] & 0xFFFF, read.columns.get("max", read["oo"]) & 0xFFFF).tolist()
-    type_ = prog.pointer_type(prog.type("struct kmem_cache"))
-    rows = np.flatnonzero(read.readable & _possible(memory, read)).tolist()
+    none = np.zeros(len(addresses), np.uint64)
+    numbers: dict[str, npt.NDArray[Any]] = {"secret": none, "left_pad": none, **read.columns}
+    oo = numbers.pop("oo")
+    numbers["order"], numbers["objects_per_slab"] = oo >> 16, oo & 0xFFFF
+    numbers["most_objects"] = np.maximum(oo & 0xFFFF, numbers.pop("max", oo) & 0xFFFF)
+    numbers["merged"] = numbers.pop("refcount") > 1
+    names = c_strings(memory, numbers.pop("name"), faults)
+    rows = np.flatnonzero(read.readable & _has_possible_geometry(memory, numbers)).tolist()
+    values: dict[str, list[Any]] = {name: column.tolist() for name, column in numbers.items()}
     caches = [
         SlabCache(
             id=id_,
-            object=drgn.Object(prog, type_, value=int(addresses[row])),
+            object=drgn.Object(prog, prog.pointer_type(type_), value=int(addresses[row])),
             name=(names[row] or b"?").decode(errors="backslashreplace"),
-            object_size=int(read["object_size"][row]),
-            slot_size=int(read["slot_size"][row]),
-            objects_per_slab=int(read["oo"][row]) & 0xFFFF,
-            most_objects=most[row],
-            order=int(read["oo"][row]) >> 16,
-            free_offset=int(read["free_offset"][row]),
-            secret=secrets[row],
-            left_pad=pads[row],
-            flags=int(read["flags"][row]),
-            merged=int(read["refcount"][row]) > 1,
+            **{name: column[row] for name, column in values.items()},
         )
         for id_, row in enumerate(rows)
     ]
     return caches, torn, len(addresses) - len(rows)
 
 
-def _possible(memory: Memory, read: Gathered) -> Mask:
-    """Return which caches have a geometry that can be: all bounds of a scan follow from it."""
-    objects, order = read["oo"].astype(np.int64) & 0xFFFF, read["oo"].astype(np.int64) >> 16
-    slot, size = read["slot_size"].astype(np.int64), read["object_size"].astype(np.int64)
-    free = read["free_offset"].astype(np.int64)
-    pad = read.columns.get("left_pad", np.zeros(len(slot))).astype(np.int64)
+def _has_possible_geometry(memory: Memory, numbers: Mapping[str, npt.NDArray[Any]]) -> Mask:
+    """Return which caches can exist: all bounds of a scan follow from these numbers."""
+    size, slot, free, pad, order, objects = (
+        numbers[name].astype(np.int64)
+        for name in (
+            "object_size",
+            "slot_size",
+            "free_offset",
+            "left_pad",
+            "order",
+            "objects_per_slab",
+        )
+    )
     slab = memory.page_size << np.minimum(order, MAX_ORDER)
     possible: Mask = (order <= MAX_ORDER) & (objects > 0) & (objects * slot <= slab)
     possible &= (size > 0) & (size <= slot) & (free % 8 == 0) & (free >= 0) & (free <= slot - 8)
@@ -182,28 +173,21 @@ class Slabs:
         return len(self.address)
 
     def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Slabs:
-        return Slabs(
-            self.address[rows],
-            self.cache[rows],
-            self.objects[rows],
-            self.inuse[rows],
-            self.freelist[rows],
-            self.node[rows],
-            {name: column[rows] for name, column in self.extra.items()},
-        )
+        columns = {name: getattr(self, name)[rows] for name in _SLAB_COLUMNS}
+        return Slabs(**columns, extra={name: column[rows] for name, column in self.extra.items()})
 
     @staticmethod
     def concatenate(parts: Sequence[Slabs]) -> Slabs:
         """Return all rows of ``parts``, of which there is at least one."""
-        return Slabs(
-            np.concatenate([part.address for part in parts]),
-            np.concatenate([part.cache for part in parts]),
-            np.concatenate([part.objects for part in parts]),
-            np.concatenate([part.inuse for part in parts]),
-            np.concatenate([part.freelist for part in parts]),
-            np.concatenate([part.node for part in parts]),
-            {name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra},
-        )
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in _SLAB_COLUMNS
+        }
+        extra = parts[0].extra
+        extra = {name: np.concatenate([part.extra[name] for part in parts]) for name in extra}
+        return Slabs(**columns, extra=extra)
+
+
+_SLAB_COLUMNS = ("address", "cache", "objects", "inuse", "freelist", "node")
 
 
 @dataclass(frozen=True)
@@ -243,15 +227,7 @@ class ScanReport:
 
     def add(self, other: ScanReport) -> None:
         """Add what another report counted."""
-        # Nearly always empty, and updating a Counter with nothing is slow.
-        if other.memmap or other.slabs:
-            self.memmap.update(other.memmap)
-            self.slabs.update(other.slabs)
-        self.objects_unreadable += other.objects_unreadable
-        self.objects_uncertain += other.objects_uncertain
-        self.slabs_torn += other.slabs_torn
-        self.slabs_invalid += other.slabs_invalid
-        self.lists_lost += other.lists_lost
+        add_counts(self, other)
 
     @property
     def complete(self) -> bool:
@@ -318,7 +294,7 @@ class SlabMap:
             faults.update(part.memmap)
         return Survey(
             Slabs.concatenate([part.slabs for part in parts]),
-            sum((part.invalid for part in parts), np.zeros(len(self.caches) + 1, np.int64)),
+            np.sum([part.invalid for part in parts], axis=0),
             sum(part.large_kmalloc_pages for part in parts),
             faults,
         )
@@ -333,22 +309,24 @@ class SlabMap:
             is_slab &= chunk.readable
         rows = np.flatnonzero(is_slab)
         records = chunk.records(self.layout, self.pages.struct_size)[rows]
+
+        def column(name: str) -> npt.NDArray[Any]:
+            return self.layout.decode(name, records[name])
+
         slabs = Slabs(
             address=self.pages.virt(rows + chunk.start_pfn),
             cache=self.cache_ids(records["cache"]),
-            objects=self.layout.column(records, "objects").astype(np.uint16),
-            inuse=self.layout.column(records, "inuse").astype(np.uint16),
+            objects=column("objects").astype(np.uint16),
+            inuse=column("inuse").astype(np.uint16),
             freelist=records["freelist"],
             node=self.pages.node(pages["flags"][rows]),
-            extra={name: self.layout.column(records, name) for name in self._extra},
+            extra={name: column(name) for name in self._extra},
         )
         if self._kfence_pool:
             slabs = slabs[~self._is_kfence(slabs)]
         valid = self._valid(slabs)
         invalid = np.bincount(slabs.cache[~valid] + 1, minlength=len(self.caches) + 1)
-        if not valid.all():
-            slabs = slabs[valid]
-        return Survey(slabs, invalid, self.pages.large_kmalloc_pages(pages), memmap)
+        return Survey(slabs[valid], invalid, self.pages.large_kmalloc_pages(pages), memmap)
 
     @cached_property
     def _kfence_pool(self) -> int:
