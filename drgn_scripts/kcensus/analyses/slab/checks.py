@@ -63,7 +63,7 @@ def _page_checks(figures: Figures) -> list[Check]:
     slab_map, census = figures.slab_map, figures.census
     pages = census.pages.sum(axis=0)
     is_reclaimable = reclaimable(slab_map)[slab_map.lineage[0]]
-    if slab_map.pages.marks_large_kmalloc:
+    if slab_map.pages.large_kmalloc_type is not None:
         large = census.large_kmalloc_pages
         note = f"the counter includes {large} pages of kmalloc() beyond the slab caches"
     else:

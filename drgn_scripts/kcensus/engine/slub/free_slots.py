@@ -27,9 +27,6 @@ class FreeSlots:
     link: npt.NDArray[np.int64]
     """Offset in the slot of the pointer to the next free one, -1 for a slot that has none."""
 
-    def __len__(self) -> int:
-        return len(self.address)
-
 
 def free_slots(slab_map: SlabMap, frames: Mask, report: ScanReport) -> FreeSlots:
     """Return the free slots of all slabs that lie, at least partly, on some pages.
