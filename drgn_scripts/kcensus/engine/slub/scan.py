@@ -46,8 +46,12 @@ def allocated(
         kept = view.kept
         count = view.slots if kept is None else int(np.count_nonzero(kept))
         rows = slice(view.start, view.start + count)
-        for name in (_ADDRESS, *columns.fields):
-            values = view.address() if name == _ADDRESS else view.stored(name)
+        if kept is None:
+            view.address(out[_ADDRESS][rows].reshape(view.shape))
+        else:
+            out[_ADDRESS][rows] = view.address()[kept]
+        for name in columns.fields:
+            values = view.stored(name)
             if kept is None:
                 out[name][rows].reshape(values.shape)[...] = values
             else:
@@ -104,11 +108,15 @@ class View:
             return np.ones(len(self.slabs), np.bool_)
         return np.asarray(self.page_readable.reshape(len(self.slabs), -1).all(axis=1))
 
-    def address(self) -> Words:
-        """Return addresses of the slots, shape (slabs, slots)."""
+    def address(self, out: Words | None = None) -> Words:
+        """Return addresses of the slots, shape (slabs, slots).
+
+        :param out: array to write them to
+        """
         first = self.slabs.address + np.uint64(self.cache.left_pad)
         slots = np.arange(self.shape[1], dtype=np.uint64) * np.uint64(self.cache.slot_size)
-        return first[:, None] + slots[None, :]
+        address: Words = np.add(first[:, None], slots[None, :], out=out)
+        return address
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """Return a member of all slots, allocated or not, shape (slabs, slots).
