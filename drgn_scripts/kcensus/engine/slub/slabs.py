@@ -22,6 +22,7 @@ from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, LayoutError, Path, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
+from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.freelist import FreelistCode
 from kcensus.engine.slub.pages import MAX_ORDER, PageMap
 from kcensus.engine.strings import c_strings
@@ -132,17 +133,8 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, 
 
 def _has_possible_geometry(memory: Memory, numbers: Mapping[str, npt.NDArray[Any]]) -> Mask:
     """Return which caches can exist: all bounds of a scan follow from these numbers."""
-    size, slot, free, pad, order, objects = (
-        numbers[name].astype(np.int64)
-        for name in (
-            "object_size",
-            "slot_size",
-            "free_offset",
-            "left_pad",
-            "order",
-            "objects_per_slab",
-        )
-    )
+    names = ("object_size", "slot_size", "free_offset", "left_pad", "order", "objects_per_slab")
+    size, slot, free, pad, order, objects = (numbers[name].astype(np.int64) for name in names)
     slab = memory.page_size << np.minimum(order, MAX_ORDER)
     possible: Mask = (order <= MAX_ORDER) & (objects > 0) & (objects * slot <= slab)
     possible &= (size > 0) & (size <= slot) & (free % 8 == 0) & (free >= 0) & (free <= slot - 8)
@@ -265,19 +257,12 @@ class SlabMap:
         self.faults = Faults()
         """Unreadable pages of the caches' own structures."""
         self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
-        addresses = np.array([cache.address for cache in self.caches], np.uint64)
         self._columns: dict[str, Words] = {}
-        self._cache_order = np.argsort(addresses)
-        self._cache_sorted = addresses[self._cache_order]
+        self._cache_order = np.argsort(self.column("address"))
 
     def cache_ids(self, pointers: Words) -> npt.NDArray[np.int32]:
         """Return indexes in :attr:`caches` of ``struct kmem_cache`` pointers, -1 if unknown."""
-        if not self.caches:
-            return np.full(len(pointers), -1, np.int32)
-        at = np.searchsorted(self._cache_sorted, pointers)
-        at[at == len(self._cache_sorted)] = 0
-        known = self._cache_sorted[at] == pointers
-        return np.where(known, self._cache_order[at], -1).astype(np.int32)
+        return rows_of(self.column("address"), pointers, self._cache_order).astype(np.int32)
 
     @cached_property
     def survey(self) -> Survey:
@@ -330,10 +315,7 @@ class SlabMap:
 
     @cached_property
     def _kfence_pool(self) -> int:
-        try:
-            return int(self.prog["__kfence_pool"])
-        except LookupError:
-            return 0
+        return int(self.prog["__kfence_pool"]) if "__kfence_pool" in self.prog else 0
 
     def _is_kfence(self, slabs: Slabs) -> Mask:
         """Return which are pages of KFENCE rather than slabs.
@@ -394,15 +376,14 @@ class SlabMap:
         slabs = self.survey.slabs
         rows = np.flatnonzero((slabs.freelist != 0) & (slabs.cache >= 0))
         slabs = slabs[rows[hardened[slabs.cache[rows]]][:_SAMPLE]]
-        end = slabs.address + (
-            self.slab_pages(slabs).astype(np.uint64) << np.uint64(self.memory.page_shift)
-        )
-        votes = {}
-        for code in (FreelistCode(swab=True), FreelistCode(swab=False)):
+        size = self.slab_pages(slabs).astype(np.uint64) << np.uint64(self.memory.page_shift)
+
+        def votes(code: FreelistCode) -> int:
             following, readable = self.next_free(code, slabs.freelist, slabs.cache)
-            inside = (following >= slabs.address) & (following < end)
-            votes[code] = int((readable & ((following == 0) | inside)).sum())
-        return max(votes, key=lambda code: votes[code])
+            inside = (following >= slabs.address) & (following < slabs.address + size)
+            return int((readable & ((following == 0) | inside)).sum())
+
+        return max(FreelistCode(swab=True), FreelistCode(swab=False), key=votes)
 
     def next_free(
         self, code: FreelistCode, objects: Words, cache: npt.NDArray[np.int32]
@@ -452,8 +433,7 @@ class SlabMap:
         type_ = self.prog.type("struct kmem_cache")
         if not type_.has_member("memcg_params"):
             return roots, owners
-        places = np.array([cache.address for cache in self.caches], np.uint64)
-        places += np.uint64(drgn.offsetof(type_, "memcg_params"))
+        places = self.column("address") + np.uint64(drgn.offsetof(type_, "memcg_params"))
         params = type_.member("memcg_params").type
         # Since Linux kernel commit f7ce3190c4a3 ("slab: embed memcg_cache_params to kmem_cache")
         # (in v4.0), it is embedded.
@@ -487,16 +467,15 @@ class SlabMap:
         """
         type_ = self.prog.type("struct kmem_cache")
         nodes = nr_node_ids(self.prog)
-        cache = np.array([cache.address for cache in caches], np.uint64)
         ids = np.array([cache.id for cache in caches], np.int32)
         # Since Linux kernel commit 5ba6bc27b1f9 ("slab: decouple pointer to barn from
         # kmem_cache_node") (in v7.1), the pointers to node and barn are side by side; before, the
         # kmem_cache_node has the pointer to the barn.
         together = type_.has_member("per_node")
-        first = drgn.offsetof(type_, f"per_node[0].{name}" if together else "node[0]")
-        second = drgn.offsetof(type_, f"per_node[1].{name}" if together else "node[1]")
-        steps = np.arange(nodes) * (second - first) + first
-        places = (cache[:, None] + steps.astype(np.uint64)[None, :]).ravel()
+        path = f"per_node[{{}}].{name}" if together else "node[{}]"
+        first, second = (drgn.offsetof(type_, path.format(node)) for node in (0, 1))
+        steps = np.arange(nodes, dtype=np.uint64) * np.uint64(second - first) + np.uint64(first)
+        places = (self.column("address")[ids][:, None] + steps[None, :]).ravel()
         read = gather(self.memory, places, self.word, faults)
         pointers, lost = read["word"], ~read.readable
         owners = np.repeat(ids, nodes)

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Rows of addresses in a column of addresses."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.memory import Words
+
+
+def rows_of(
+    column: Words, addresses: Words, order: npt.NDArray[np.int64] | None = None
+) -> npt.NDArray[np.int64]:
+    """Return the row of each address, or -1.
+
+    :param column: addresses, each once, ascending unless ``order`` is given
+    :param addresses: in any order, repeated or not
+    :param order: ``np.argsort(column)``
+    """
+    if not len(column):
+        return np.full(len(addresses), -1)
+    place = np.searchsorted(column, addresses, sorter=order)
+    place[place == len(column)] = 0
+    rows = place if order is None else order[place]
+    return np.where(column[rows] == addresses, rows, -1)
