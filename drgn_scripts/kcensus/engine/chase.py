@@ -34,18 +34,15 @@ class Damage:
     cyclic: list[Lanes] = field(default_factory=list)
     too_long: list[Lanes] = field(default_factory=list)
 
+    def lanes(self) -> Lanes:
+        """Return the lanes that were cut short, ascending."""
+        parts = self.unreadable + self.cyclic + self.too_long
+        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
     @property
     def lists(self) -> int:
         """How many lists were cut short."""
-        return sum(len(lanes) for kind in self._kinds() for lanes in kind)
-
-    def lanes(self) -> Lanes:
-        """Return the lanes that were cut short, ascending."""
-        parts = [lanes for kind in self._kinds() for lanes in kind]
-        return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-
-    def _kinds(self) -> tuple[list[Lanes], list[Lanes], list[Lanes]]:
-        return self.unreadable, self.cyclic, self.too_long
+        return len(self.lanes())
 
 
 def chase(
@@ -92,6 +89,17 @@ def chase(
         damage.too_long.append(lanes)
 
 
+def collect(
+    heads: Words, step: Step, *, limit: int, damage: Damage, ends: Words | None = None
+) -> tuple[Lanes, Words]:
+    """Return the lanes and nodes of all lists, in the order in which :func:`chase` yields them."""
+    parts = list(chase(heads, step, limit=limit, damage=damage, ends=ends))
+    return (
+        np.concatenate([lanes for lanes, _ in parts] or [np.empty(0, np.int64)]),
+        np.concatenate([nodes for _, nodes in parts] or [np.empty(0, np.uint64)]),
+    )
+
+
 def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[Words, int]:
     """Return all nodes of one ``list_head``, in its order.
 
@@ -109,10 +117,10 @@ def circular(memory: Memory, head: int, faults: Faults, *, limit: int) -> tuple[
         first = np.array([memory.word(head + links.fields[way].offset)], np.uint64)
         step = pointer_step(memory, links, way, faults)
         ends = np.array([head], np.uint64)
-        found += [nodes for _, nodes in chase(first, step, limit=limit, damage=damage, ends=ends)]
+        found.append(collect(first, step, limit=limit, damage=damage, ends=ends)[1])
         if not damage.lists:
             break
-    nodes = np.concatenate(found) if found else np.empty(0, np.uint64)
+    nodes = np.concatenate(found)
     _, order = np.unique(nodes, return_index=True)
     return nodes[np.sort(order)], damage.lists
 

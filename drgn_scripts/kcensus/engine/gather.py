@@ -155,8 +155,6 @@ def _blocks(
     :return: an iterator of (rows of ``addresses``, their offsets in the buffer, the buffer, which
         rows could be read)
     """
-    if not len(addresses):
-        return
     shift = np.uint64(memory.page_shift)
     order = np.flatnonzero(plausible(addresses, span))
     if not len(order):
@@ -173,12 +171,9 @@ def _blocks(
     cuts = np.flatnonzero(np.diff(rank // per_block)) + 1
     for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(order)], strict=True):
         begin = first[start:end]
-        if more:
-            last = (ascending[start:end] + np.uint64(span - 1)) >> shift
-            touched = [np.minimum(begin + np.uint64(step), last) for step in range(more + 1)]
-            pages = np.unique(np.concatenate(touched))
-        else:
-            pages = np.unique(begin)
+        last = (ascending[start:end] + np.uint64(span - 1)) >> shift
+        touched = [np.minimum(begin + np.uint64(step), last) for step in range(1, more + 1)]
+        pages = np.unique(np.concatenate([begin, *touched]))
         buffer, pages_ok = memory.pages(pages << shift, faults)
         at = np.searchsorted(pages, begin)
         offsets = (at << memory.page_shift) + (

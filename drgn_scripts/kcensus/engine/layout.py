@@ -68,10 +68,6 @@ class Layout:
             }
         )
 
-    def column(self, records: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-        """Return column ``name`` of an array of :meth:`dtype`: a view, unless it is a bit field."""
-        return self.decode(name, records[name])
-
     def decode(self, name: str, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Turn the raw storage of field ``name`` into its value."""
         field = self.fields[name]
@@ -105,22 +101,21 @@ def layout(
     :raises LookupError: the type does not exist
     """
     type_ = prog.type(type_name) if isinstance(type_name, str) else type_name
-    while type_.kind == TypeKind.TYPEDEF:
-        type_ = type_.type
+    type_ = _unaliased(type_)
     little = _little_endian(prog)
     if not isinstance(members, Mapping):
         members = {path: path for path in members}
     fields: dict[str, Field] = {}
-    for name, path in members.items():
-        field = _first(type_, path, little)
-        if field is None:
-            wanted = path if isinstance(path, str) else " or ".join(path)
-            raise LayoutError(f"{type_.type_name()} has no member {wanted}")
-        fields[name] = field
-    for name, path in (optional or {}).items():
-        field = _first(type_, path, little)
-        if field is not None:
-            fields[name] = field
+    for name, path in [*members.items(), *(optional or {}).items()]:
+        alternatives = [path] if isinstance(path, str) else path
+        for alternative in alternatives:
+            member = _resolve(type_, alternative)
+            if member is not None:
+                fields[name] = _field(alternative, *member, little)
+                break
+        else:
+            if name in members:
+                raise LayoutError(f"{type_.type_name()} has no member {' or '.join(alternatives)}")
     return Layout(type_.type_name(), drgn.sizeof(type_), fields)
 
 
@@ -152,14 +147,6 @@ def word_dtype(prog: drgn.Program) -> np.dtype[Any]:
 def _little_endian(prog: drgn.Program) -> bool:
     platform = prog.platform
     return platform is None or bool(platform.flags & drgn.PlatformFlags.IS_LITTLE_ENDIAN)
-
-
-def _first(type_: drgn.Type, path: Path, little: bool) -> Field | None:
-    for alternative in (path,) if isinstance(path, str) else path:
-        member = _resolve(type_, alternative)
-        if member is not None:
-            return _field(alternative, *member, little)
-    return None
 
 
 def _resolve(type_: drgn.Type, path: str) -> tuple[drgn.Type, int, int | None] | None:
@@ -223,14 +210,10 @@ def _is_signed(type_: drgn.Type) -> bool:
 
 def _scalar(path: str, type_: drgn.Type, little: bool) -> np.dtype[Any]:
     kind = type_.kind
-    if kind == TypeKind.POINTER:
-        return _dtype(f"u{drgn.sizeof(type_)}", little)
-    if kind == TypeKind.INT:
-        return _dtype(f"{'i' if type_.is_signed else 'u'}{type_.size}", little)
-    if kind == TypeKind.BOOL:
-        return _dtype(f"u{type_.size}", little)
-    if kind == TypeKind.FLOAT:
-        return _dtype(f"f{type_.size}", little)
+    codes = {TypeKind.POINTER: "u", TypeKind.BOOL: "u", TypeKind.FLOAT: "f"}
+    codes[TypeKind.INT] = "i" if _is_signed(type_) else "u"
+    if kind in codes:
+        return _dtype(f"{codes[kind]}{drgn.sizeof(type_)}", little)
     if kind == TypeKind.ENUM and type_.type is not None:
         return _scalar(path, _unaliased(type_.type), little)
     if kind == TypeKind.ARRAY:

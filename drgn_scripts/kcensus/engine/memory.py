@@ -27,6 +27,21 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 
+def add_counts(total: object, part: object) -> None:
+    """Add what ``part`` counted to ``total``, a dataclass instance of the same type.
+
+    Attributes are numbers, counters, or objects of which :func:`add_counts` is true in turn.
+    """
+    for name, value in vars(part).items():
+        if isinstance(value, int):
+            setattr(total, name, getattr(total, name) + value)
+        elif not isinstance(value, Counter):
+            add_counts(getattr(total, name), value)
+        # Nearly always empty, and updating a Counter with nothing is slow.
+        elif value:
+            getattr(total, name).update(value)
+
+
 class Faults(Counter[str]):
     """How many pages could not be read, by reason."""
 
@@ -119,45 +134,28 @@ class Memory:
         :return: the bytes, and a mask of the readable pages (None: all of them). Unreadable pages
             are zeros, and counted in ``faults``.
         """
-        try:
-            data = self._read(address, pages << self.page_shift)
-        except (drgn.FaultError, ValueError) as error:
-            buffer = np.zeros(pages << self.page_shift, np.uint8)
-            readable = np.zeros(pages, np.bool_)
-            self._salvage(address, pages, buffer, readable, error, faults)
-            return buffer, readable
-        return np.frombuffer(data, np.uint8), None
-
-    def _salvage(
-        self,
-        address: int,
-        pages: int,
-        buffer: Bytes,
-        readable: Mask,
-        error: Exception,
-        faults: Faults,
-    ) -> None:
-        """Read what can be read of a span that failed as a whole, by halving it."""
-        if pages == 1:
-            faults.note(error)
-            return
-        half = pages // 2
-        for start, count in ((0, half), (half, pages - half)):
+        buffer, readable = np.empty(0, np.uint8), np.zeros(pages, np.bool_)
+        stack = [(0, pages)]
+        while stack:
+            start, count = stack.pop()
             low, high = start << self.page_shift, (start + count) << self.page_shift
             try:
                 data = self._read(address + low, high - low)
-            except (drgn.FaultError, ValueError) as part_error:
-                self._salvage(
-                    address + low,
-                    count,
-                    buffer[low:high],
-                    readable[start : start + count],
-                    part_error,
-                    faults,
-                )
+            except (drgn.FaultError, ValueError) as error:
+                if count == pages:
+                    buffer = np.zeros(pages << self.page_shift, np.uint8)
+                if count == 1:
+                    faults.note(error)
+                else:
+                    # Halving finds the readable pages.
+                    half = count // 2
+                    stack += [(start + half, count - half), (start, half)]
             else:
+                if count == pages:
+                    return np.frombuffer(data, np.uint8), None
                 buffer[low:high] = np.frombuffer(data, np.uint8)
                 readable[start : start + count] = True
+        return buffer, readable
 
     def pages(self, addresses: Words, faults: Faults) -> tuple[Bytes, Mask | None]:
         """Read the pages at ``addresses``, which are page-aligned and ascending.

@@ -19,27 +19,23 @@ def c_strings(memory: Memory, addresses: Words, faults: Faults) -> list[bytes | 
     :return: None where it could not be read, or has no end within 4096 bytes; the bytes are what
         the kernel has, not safe to print
     """
-    found: list[bytes | None] = [None] * len(addresses)
+    strings: list[bytes | None] = [None] * len(addresses)
     rows = np.arange(len(addresses))
     for length in _LENGTHS:
-        if not len(rows):
-            break
-        last = length == _LENGTHS[-1]
-        text, readable = gather_arrays(
-            memory, addresses[rows], length, np.uint8, faults if last else Faults()
-        )
+        noted = faults if length == _LENGTHS[-1] else Faults()
+        text, readable = gather_arrays(memory, addresses[rows], length, np.uint8, noted)
         ends = text == 0
         done = readable & ends.any(axis=1)
         stops = ends.argmax(axis=1)
-        for at in np.flatnonzero(done).tolist():
-            found[rows[at]] = text[at, : stops[at]].tobytes()
+        for row in np.flatnonzero(done).tolist():
+            strings[rows[row]] = text[row, : stops[row]].tobytes()
         rows = rows[~done]
-    for at in rows[plausible(addresses[rows], _LENGTHS[-1])].tolist():
+    for row in rows[plausible(addresses[rows], _LENGTHS[-1])].tolist():
         # Near the end of a readable page a short string is all that is there.
         try:
-            text_ = memory.prog.read_c_string(int(addresses[at]), max_size=_LENGTHS[-1])
+            string = memory.prog.read_c_string(int(addresses[row]), max_size=_LENGTHS[-1])
         except drgn.FaultError as error:
             faults.note(error)
         else:
-            found[at] = text_ if len(text_) < _LENGTHS[-1] else None
-    return found
+            strings[row] = string if len(string) < _LENGTHS[-1] else None
+    return strings

@@ -8,7 +8,7 @@ import multiprocessing
 import signal
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
@@ -79,14 +79,13 @@ class Columns:
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self._columns[name]
 
-    def compact(self, starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> None:
-        """Close the gaps between pieces that begin at ``starts`` and have ``counts`` rows."""
-        total = int(counts.sum())
+    def compact(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """Close the gaps between pieces: their first rows, ascending, and numbers of rows."""
         for name, column in self._columns.items():
             position = 0
-            for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
+            for start, count in pieces:
                 if position != start:
                     # NumPy handles the overlap of the two.
                     column[position : position + count] = column[start : start + count]
                 position += count
-            self._columns[name] = column[:total]
+            self._columns[name] = column[:position]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather, gather_arrays
@@ -50,8 +49,7 @@ class XDamage:
 
 class XArrayWalk:
     """Walks ``struct xarray``, which IDRs, IDAs and radix trees are made of since Linux kernel
-    commit
-    f8d5d0cc145c ("xarray: Add definition of struct xarray") (in v4.20).
+    commit f8d5d0cc145c ("xarray: Add definition of struct xarray") (in v4.20).
 
     :raises LookupError: the kernel has no XArray
     """
@@ -75,19 +73,12 @@ class XArrayWalk:
         :param heads: ``xa_head`` of each array
         """
         lanes = np.flatnonzero(heads)
-        heads = heads[lanes]
-        is_node = _is_node(heads)
-        alone = ~is_node & ~_is_mark(heads)
-        if alone.any():
-            # An entry at index 0 needs no node.
-            count = int(alone.sum())
-            yield XBlock(_none(), _no_words(), lanes[alone], _zeros(count), heads[alone])
-        count = int(is_node.sum())
-        todo = list(
-            self._batches(
-                lanes[is_node], heads[is_node] - _INTERNAL, _zeros(count), _zeros(count), -1
-            )
-        )
+        entries, none = heads[lanes], np.zeros(len(lanes), np.uint64)
+        # An entry at index 0 needs no node.
+        alone = (entries & _KIND) != _INTERNAL
+        yield XBlock(lanes[:0], none[:0], lanes[alone], none[alone], entries[alone])
+        nodes = _is_node(entries)
+        todo = self._batches(lanes[nodes], entries[nodes] - _INTERNAL, none[nodes], none[nodes], -1)
         while todo:
             lane, node, parent, base, shift = todo.pop()
             read = gather(self.memory, node, self.node, self.faults)
@@ -120,35 +111,17 @@ class XArrayWalk:
         entry = slots[row, slot]
         index = base[row] + (slot.astype(np.uint64) << np.uint64(shift))
         below = _is_node(entry) if shift else np.zeros(len(entry), np.bool_)
-        plain = ~below & ~_is_mark(entry)
+        plain = ~below & ((entry & _KIND) != _INTERNAL)
         block = XBlock(lane, node, lane[row[plain]], index[plain], entry[plain])
         return block, (lane[row[below]], entry[below] - _INTERNAL, node[row[below]], index[below])
 
     def _batches(
         self, lane: Lanes, node: Words, parent: Words, base: Words, shift: int
-    ) -> Iterator[tuple[Lanes, Words, Words, Words, int]]:
-        for start in range(0, len(node), self.batch):
-            rows = slice(start, start + self.batch)
-            yield lane[rows], node[rows], parent[rows], base[rows], shift
+    ) -> list[tuple[Lanes, Words, Words, Words, int]]:
+        cuts = (slice(start, start + self.batch) for start in range(0, len(node), self.batch))
+        return [(lane[rows], node[rows], parent[rows], base[rows], shift) for rows in cuts]
 
 
 def _is_node(entry: Words) -> Mask:
     node: Mask = ((entry & _KIND) == _INTERNAL) & (entry > _SMALLEST_NODE)
     return node
-
-
-def _is_mark(entry: Words) -> Mask:
-    mark: Mask = (entry & _KIND) == _INTERNAL
-    return mark
-
-
-def _none() -> Lanes:
-    return np.empty(0, np.int64)
-
-
-def _no_words() -> Words:
-    return np.empty(0, np.uint64)
-
-
-def _zeros(count: int) -> npt.NDArray[np.uint64]:
-    return np.zeros(count, np.uint64)

@@ -73,10 +73,9 @@ def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:
 
     @functools.wraps(read)
     def remembered(kernel: Kernel) -> T:
-        known = kernel._read
-        if read not in known:
-            known[read] = read(kernel)
-        value: T = known[read]
+        if read not in kernel._read:
+            kernel._read[read] = read(kernel)
+        value: T = kernel._read[read]
         return value
 
     return remembered

@@ -57,7 +57,7 @@ def prog() -> Program:
 def read_all(found: Layout, data: bytes) -> dict[str, object]:
     """The only row of a struct's bytes, by column."""
     records = np.frombuffer(data, np.uint8).view(found.dtype(len(data)))
-    return {name: found.column(records, name)[0].item() for name in found.fields}
+    return {name: found.decode(name, records[name])[0].item() for name in found.fields}
 
 
 DATA = bytes(range(48)) + b"a name\0rest!" + bytes([1, 0, 0, 0]) + bytes(range(64, 96))
@@ -170,7 +170,7 @@ def test_an_array_element_out_of_bounds_is_no_member(prog: Program) -> None:
 def test_a_stride_beyond_the_struct(prog: Program) -> None:
     found = layout(prog, "struct thing", ["last"])
     records = np.arange(256, dtype=np.uint8).view(found.dtype(128))
-    assert found.column(records, "last").tolist() == [95, 95 - 128]
+    assert found.decode("last", records["last"]).tolist() == [95, 95 - 128]
 
 
 # Bit fields
@@ -245,6 +245,6 @@ def test_signed_bit_fields_have_a_sign(prog: Program) -> None:
 def test_bit_fields_of_many_rows_decode_at_once(prog: Program) -> None:
     found = layout(prog, bit_fields(prog, [(0, 16), (16, 15), (31, 1)], 4), ["at16"])
     words = np.array([7 << 16 | 1, 1 << 31 | 32767 << 16, 0], "<u4")
-    column = found.column(words.view(np.uint8).view(found.dtype()), "at16")
+    column = found.decode("at16", words.view(np.uint8).view(found.dtype())["at16"])
     assert column.tolist() == [7, 32767, 0]
     assert found.decode("at16", words.view("<u2")[1::2]).tolist() == [7, 32767, 0]

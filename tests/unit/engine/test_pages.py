@@ -107,7 +107,8 @@ def test_chunks_hold_what_the_array_holds(chunk_bytes: int) -> None:
     k.pages(3, node=1)
     pages, faults = page_map(k, chunk_bytes), Faults()
     seen = 0
-    for chunk in pages.chunks(faults):
+    for span in pages.chunk_spans():
+        chunk = pages.read(*span, faults)
         assert chunk.readable is None
         address = VMEMMAP + 64 * chunk.start_pfn
         data = k.ram[k.physical(address) : k.physical(address) + 64 * chunk.count]
@@ -253,7 +254,7 @@ def test_large_kmalloc() -> None:
     k.large_kmalloc(3)
     k.pages(3)
     pages = page_map(k)
-    assert pages.marks_large_kmalloc
+    assert pages.large_kmalloc_type is not None
     records = pages.read(first, 40, Faults()).records(pages.layout, 64)
     assert pages.large_kmalloc_pages(records) == 4 + 8
     assert pages.large_kmalloc_pages(records[:0]) == 0
@@ -272,7 +273,7 @@ def test_large_kmalloc_of_an_absurd_order_is_torn() -> None:
 
 def test_kernels_before_6_15_mark_no_large_kmalloc() -> None:
     pages = page_map(FakeKernel("5.17"))
-    assert not pages.marks_large_kmalloc
+    assert pages.large_kmalloc_type is None
     assert pages.large_kmalloc_pages(np.zeros(4, pages.layout.dtype())) == 0
 
 

@@ -86,7 +86,7 @@ def test_pieces_are_closed_up(jobs: int) -> None:
 
     for _ in each(work, 4, jobs):
         pass
-    out.compact(starts, counts)
+    out.compact([*zip(starts.tolist(), counts.tolist(), strict=True)])
     numbers = [0, 1, *range(100, 106), *range(300, 303)]
     assert out["number"].tolist() == numbers
     assert out["name"].tolist() == [b"%d" % (number // 100) for number in numbers]
@@ -94,5 +94,5 @@ def test_pieces_are_closed_up(jobs: int) -> None:
 
 def test_no_room_at_all() -> None:
     out = Columns({"x": np.dtype("<u4")}, 0, shared=True)
-    out.compact(np.empty(0, np.int64), np.empty(0, np.int64))
+    out.compact([])
     assert out["x"].tolist() == []

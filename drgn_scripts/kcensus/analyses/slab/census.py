@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, add_counts
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, Slabs
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.objcg import OwnerVectors, Vectors
+from kcensus.kernel.memcg.objcg import OwnerVectors
 
 FILL = ("empty", "1-24%", "25-49%", "50-74%", "75-99%", "full")
 """Bins of the histogram of slab fill."""
@@ -46,12 +46,18 @@ class Tally:
     report: ScanReport = field(default_factory=ScanReport)
     vectors: Faults = field(default_factory=Faults)
 
-    def add_tally(self, other: Tally) -> None:
-        """Add what another block has."""
-        self.parked_found += other.parked_found
-        self.vectors_unreadable += other.vectors_unreadable
-        self.report.add(other.report)
-        self.vectors.update(other.vectors)
+
+@dataclass
+class Part:
+    """What one block yielded: only of the caches that it has slabs of.
+
+    With child caches there can be a hundred thousand of them, too many for whole tables per block.
+    """
+
+    owners: pd.DataFrame
+    sums: dict[str, tuple[Counts, Counts]] = field(default_factory=dict)
+    """By array of a :class:`Census`: flat indexes, and what to add there."""
+    tally: Tally = field(default_factory=Tally)
 
 
 @dataclass
@@ -82,34 +88,10 @@ class Census(Tally):
     """``obj_cgroup`` whose memory cgroup could not be found out."""
 
     def add(self, part: Part) -> None:
-        """Add what a block of slabs yielded."""
-        for name, sums in part.sums.items():
-            getattr(self, name).reshape(-1)[part.key] += sums
-        self.fill.reshape(-1)[part.fill_key] += part.fill
-        for name, caches, sizes in part.vector_sizes:
-            np.add.at(getattr(self, name), caches, sizes)
-        self.add_tally(part)
-
-
-def _nothing() -> Counts:
-    return np.empty(0, np.int64)
-
-
-@dataclass
-class Part(Tally):
-    """What one block yielded: only of the caches that it has slabs of.
-
-    With child caches there can be a hundred thousand of them, too many for whole tables per block.
-    """
-
-    owners: pd.DataFrame
-    key: Counts = field(default_factory=_nothing)
-    """Nodes and caches of :attr:`sums`: positions in the tables of a :class:`Census`."""
-    sums: dict[str, Counts] = field(default_factory=dict)
-    fill_key: Counts = field(default_factory=_nothing)
-    fill: Counts = field(default_factory=_nothing)
-    vector_sizes: list[tuple[str, Counts, Counts]] = field(default_factory=list)
-    """Names of tables of a :class:`Census`, caches, and bytes to add there."""
+        """Add what a block of slabs yielded, except its owners."""
+        for name, (index, values) in part.sums.items():
+            np.add.at(getattr(self, name).reshape(-1), index, values)
+        add_counts(self, part.tally)
 
 
 class SlabCensus:
@@ -142,7 +124,18 @@ class SlabCensus:
         survey = self.slab_map.survey
         known = survey.slabs.cache >= 0
         slabs = survey.slabs if known.all() else survey.slabs[known]
-        census = self._empty()
+        caches = len(self.slab_map.caches)
+        shape = (self.nodes, caches)
+        census = Census(
+            slabs=np.zeros(shape, np.int64),
+            pages=np.zeros(shape, np.int64),
+            objects=np.zeros(shape, np.int64),
+            active=np.zeros(shape, np.int64),
+            fill=np.zeros((caches, len(FILL)), np.int64),
+            vector_bytes=np.zeros(caches, np.int64),
+            vector_bytes_inside=np.zeros(caches, np.int64),
+            owners=_no_owners(),
+        )
         census.large_kmalloc_pages = survey.large_kmalloc_pages
         census.unknown_slabs = int((~known).sum())
         census.report.memmap.update(survey.memmap)
@@ -169,31 +162,17 @@ class SlabCensus:
             census.owners["memcg"] = memcg[code]
         return census
 
-    def _empty(self) -> Census:
-        caches = len(self.slab_map.caches)
-        shape = (self.nodes, caches)
-        return Census(
-            slabs=np.zeros(shape, np.int64),
-            pages=np.zeros(shape, np.int64),
-            objects=np.zeros(shape, np.int64),
-            active=np.zeros(shape, np.int64),
-            fill=np.zeros((caches, len(FILL)), np.int64),
-            vector_bytes=np.zeros(caches, np.int64),
-            vector_bytes_inside=np.zeros(caches, np.int64),
-            owners=_no_owners(),
-        )
-
     def _block(self, slabs: Slabs) -> Part:
         """Count some slabs, in ascending order of address."""
         part = Part(_no_owners())
         slab_pages = self.slab_map.slab_pages(slabs)
         rows, _ = self.parked.slots(self.slab_map, slabs)
-        part.parked_found = len(rows)
+        part.tally.parked_found = len(rows)
         used = slabs.inuse - np.bincount(rows, minlength=len(slabs))
-        part.report.slabs_torn = int((used < 0).sum())
+        part.tally.report.slabs_torn = int((used < 0).sum())
         used = np.maximum(used, 0)
         key = slabs.node.astype(np.int64) * len(self.slab_map.caches) + slabs.cache
-        part.key, at = np.unique(key, return_inverse=True)
+        index, code = np.unique(key, return_inverse=True)
         for name, weights in (
             ("slabs", None),
             ("pages", slab_pages),
@@ -201,16 +180,18 @@ class SlabCensus:
             ("active", used),
         ):
             # Sums of integers below 2^53 are exact in the doubles of bincount().
-            part.sums[name] = np.bincount(at, weights).astype(np.int64)
+            part.sums[name] = index, np.bincount(code, weights).astype(np.int64)
         bins = slabs.cache * np.int64(len(FILL)) + _fill_bin(used, slabs.objects)
-        part.fill_key, part.fill = np.unique(bins, return_counts=True)
+        part.sums["fill"] = np.unique(bins, return_counts=True)
         if self.vectors is not None:
             self._owners(self.vectors, slabs, slab_pages, part)
         return part
 
     def _owners(self, reader: OwnerVectors, slabs: Slabs, slab_pages: Counts, part: Part) -> None:
+        """Count the owners of charged objects, and the bytes of the vectors that tell them."""
+        tally, page_shift = part.tally, np.uint64(self.memory.page_shift)
         vectors = reader.find(slabs)
-        owners, part.vectors_unreadable = reader.read(slabs, vectors, part.vectors)
+        owners, tally.vectors_unreadable = reader.read(slabs, vectors, tally.vectors)
         code, objcg = pd.factorize(owners.objcg)
         caches = len(self.slab_map.caches)
         # Not bincount(): torn vectors can hold a million different pointers.
@@ -218,29 +199,17 @@ class SlabCensus:
         part.owners = pd.DataFrame(
             {"cache": keys % caches, "objcg": objcg[keys // caches], "objects": counts}
         )
-        self._vector_bytes(reader, slabs, slab_pages, vectors, part)
-
-    def _vector_bytes(
-        self,
-        reader: OwnerVectors,
-        slabs: Slabs,
-        slab_pages: Counts,
-        vectors: Vectors,
-        part: Part,
-    ) -> None:
         start = slabs.address[vectors.slab]
-        size = slab_pages[vectors.slab].astype(np.uint64)
-        end = start + (size << np.uint64(self.slab_map.memory.page_shift))
+        end = start + (slab_pages[vectors.slab].astype(np.uint64) << page_shift)
         inside = (vectors.address >= start) & (vectors.address < end)
         cache = slabs.cache[vectors.slab].astype(np.int64)
+        objects = slabs.objects[vectors.slab].astype(np.int64)
         # Elements may lie as far apart as the objects.
-        own = slabs.objects[vectors.slab[inside]].astype(np.int64) * reader.element
-        part.vector_sizes.append(("vector_bytes_inside", cache[inside], own))
-        held_by = self.slab_map.containing(vectors.address[~inside], part.vectors)
+        part.sums["vector_bytes_inside"] = cache[inside], objects[inside] * reader.element
+        held_by = self.slab_map.containing(vectors.address[~inside], tally.vectors)
         slot = self.slab_map.column("slot_size").astype(np.int64)[held_by]
-        asked = slabs.objects[vectors.slab[~inside]].astype(np.int64) * vectors.stride[~inside]
-        bytes_ = np.where(held_by >= 0, slot, asked)
-        part.vector_sizes.append(("vector_bytes", cache[~inside], bytes_))
+        asked = (objects * vectors.stride)[~inside]
+        part.sums["vector_bytes"] = cache[~inside], np.where(held_by >= 0, slot, asked)
 
     def _child_caches(self, census: Census) -> pd.DataFrame:
         """Owners where each memory cgroup has caches of its own."""

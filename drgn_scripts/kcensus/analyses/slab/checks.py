@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures
-from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.mm.slab_counters import reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
@@ -63,95 +62,80 @@ def _page_checks(figures: Figures) -> list[Check]:
     slab_map, census = figures.slab_map, figures.census
     pages = census.pages.sum(axis=0)
     is_reclaimable = reclaimable(slab_map)[slab_map.lineage[0]]
-    if slab_map.pages.marks_large_kmalloc:
-        large = census.large_kmalloc_pages
-        note = f"the counter includes {large} pages of kmalloc() beyond the slab caches"
-    else:
-        large = 0
-        note = (
+    large = census.large_kmalloc_pages
+    large_note = f"the counter includes {large} pages of kmalloc() beyond the slab caches"
+    if slab_map.pages.large_kmalloc_type is None:
+        large_note = (
             "the counter includes kmalloc() beyond the slab caches, "
             "whose pages this kernel does not mark"
         )
-    return [
-        _page_check(slab_map, "SReclaimable", "NR_SLAB_RECLAIMABLE", pages[is_reclaimable], "", 0),
-        _page_check(
-            slab_map, "SUnreclaim", "NR_SLAB_UNRECLAIMABLE", pages[~is_reclaimable], note, large
-        ),
-    ]
-
-
-def _page_check(
-    slab_map: SlabMap,
-    meminfo: str,
-    item: str,
-    pages: npt.NDArray[np.int64],
-    note: str,
-    explained: int,
-) -> Check:
-    ours = int(pages.sum())
-    # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to bytes")
-    # (in v5.9), the items are called …_B.
-    counter = node_page_state(slab_map.prog, f"{item}_B", item)
-    return Check(
-        f"{meminfo} (meminfo, vmstat)",
-        ours,
-        counter,
-        Unit.PAGES,
-        f"vm_node_stat[{item}]",
-        note if counter is not None and counter > ours else "",
-        explained,
-    )
+    checks = []
+    for meminfo, item, own, note, explained in (
+        ("SReclaimable", "NR_SLAB_RECLAIMABLE", is_reclaimable, "", 0),
+        ("SUnreclaim", "NR_SLAB_UNRECLAIMABLE", ~is_reclaimable, large_note, large),
+    ):
+        ours = int(pages[own].sum())
+        # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to
+        # bytes") (in v5.9), the items are called …_B.
+        counter = node_page_state(slab_map.prog, f"{item}_B", item)
+        check = Check(
+            f"{meminfo} (meminfo, vmstat)",
+            ours,
+            counter,
+            Unit.PAGES,
+            f"vm_node_stat[{item}]",
+            note if counter is not None and counter > ours else "",
+            explained,
+        )
+        checks.append(check)
+    return checks
 
 
 def gaps(figures: Figures) -> list[Gap]:
     """Return what the census could not read or make sense of."""
     groups, census, counters = figures.groups, figures.census, figures.counters
-    return [
-        *nonzero_gaps(
-            Gap(
-                "counters of slab caches",
-                "unreadable",
-                0 if counters is None else int((~counters.readable).sum()),
-                "no figure changes, but these caches are not checked",
-            )
+    return nonzero_gaps(
+        Gap(
+            "counters of slab caches",
+            "unreadable",
+            0 if counters is None else int((~counters.readable).sum()),
+            "no figure changes, but these caches are not checked",
         ),
         *scan_gaps(figures.slab_map, census.report),
-        *nonzero_gaps(
-            Gap(
-                "slabs",
-                "their kmem_cache is not on slab_caches",
-                census.unknown_slabs,
-                "they are not counted",
-            ),
-            Gap(
-                "free objects of CPUs or sheaves",
-                "their slabs are not among those found",
-                len(figures.slab_census.parked.address) - census.parked_found,
-                "these slabs are not counted",
-            ),
-            Gap(
-                "obj_cgroup vectors",
-                reasons(census.vectors),
-                census.vectors_unreadable,
-                f"objects of these slabs are in the row {NO_MEMCG}",
-            ),
-            Gap(
-                "objects",
-                "charged to a memory cgroup, but counted as free",
-                figures.overcharged,
-                f"the row {NO_MEMCG} does not account for them",
-            ),
-            Gap(
-                "obj_cgroups",
-                reasons(census.vectors),
-                census.objcgs_unreadable,
-                f"objects charged to them are in the row {UNKNOWN_MEMCG}",
-            ),
-            Gap(
-                "lists or pages of memory cgroups",
-                "torn or unreadable",
-                groups.damaged + groups.faults.total(),
-                f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
-            ),
+        Gap(
+            "slabs",
+            "their kmem_cache is not on slab_caches",
+            census.unknown_slabs,
+            "they are not counted",
         ),
-    ]
+        Gap(
+            "free objects of CPUs or sheaves",
+            "their slabs are not among those found",
+            len(figures.slab_census.parked.address) - census.parked_found,
+            "these slabs are not counted",
+        ),
+        Gap(
+            "obj_cgroup vectors",
+            reasons(census.vectors),
+            census.vectors_unreadable,
+            f"objects of these slabs are in the row {NO_MEMCG}",
+        ),
+        Gap(
+            "objects",
+            "charged to a memory cgroup, but counted as free",
+            figures.overcharged,
+            f"the row {NO_MEMCG} does not account for them",
+        ),
+        Gap(
+            "obj_cgroups",
+            reasons(census.vectors),
+            census.objcgs_unreadable,
+            f"objects charged to them are in the row {UNKNOWN_MEMCG}",
+        ),
+        Gap(
+            "lists or pages of memory cgroups",
+            "torn or unreadable",
+            groups.damaged + groups.faults.total(),
+            f"objects of cgroups behind them are in the row {UNKNOWN_MEMCG}",
+        ),
+    )

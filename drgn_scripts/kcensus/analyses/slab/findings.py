@@ -56,7 +56,7 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         utilization = ratio(int(figures.active_bytes[at]), int(figures.bytes[at]))
         if waste[at] < least or utilization > _GOOD_UTILIZATION:
             continue
-        fill = figures.totals.fill[at]
+        fill = figures.fill[at]
         sparse, slabs = int(fill[:3].sum()), int(fill.sum())
         yield Finding(
             Severity.NOTICE,
@@ -83,7 +83,7 @@ def _controller_finding(figures: Figures) -> Iterator[Finding]:
             Severity.WARNING,
             "each memory cgroup has slab pages of its own: that costs "
             f"{human_bytes(extra)}, even if all slabs were packed full",
-            f"{len(figures.caches) - figures.cache_count} child caches; {need}",
+            f"{len(figures.caches) - len(figures.roots)} child caches; {need}",
             "kernels from 5.9 on share slab pages between memory cgroups",
             patch="slab-objcg-controller",
             cost_bytes=extra,

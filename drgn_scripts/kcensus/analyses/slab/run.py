@@ -28,7 +28,7 @@ def run(kernel: Kernel) -> Answer:
 
 
 def summary(figures: Figures) -> dict[str, Figure]:
-    """Return the totals."""
+    """Return the"""
     total = int(figures.bytes.sum())
     active = int(figures.active_bytes.sum())
     old, packed = figures.old_controller_bytes, figures.packed_bytes
@@ -48,10 +48,10 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "free_slot_bytes": Figure(int(figures.free_bytes.sum()), size, "waste: free slots"),
         "padding_bytes": Figure(int(figures.padding_bytes.sum()), size, "waste: slot padding"),
         "tail_bytes": Figure(int(figures.tail_bytes.sum()), size, "waste: slab tails"),
-        "objects_active": Figure(int(figures.totals.active.sum()), count, "objects allocated"),
-        "objects_total": Figure(int(figures.totals.objects.sum()), count, "slots"),
-        "slabs": Figure(int(figures.totals.slabs.sum()), count, "slabs"),
-        "caches": Figure(figures.cache_count, count, "caches"),
+        "objects_active": Figure(int(figures.active.sum()), count, "objects allocated"),
+        "objects_total": Figure(int(figures.objects.sum()), count, "slots"),
+        "slabs": Figure(int(figures.slabs.sum()), count, "slabs"),
+        "caches": Figure(len(figures.roots), count, "caches"),
         "memcgs_online": Figure(online, count, "online memory cgroups"),
         "memcgs_offline": Figure(
             len(figures.groups) - online, count, "offline (dying) memory cgroups"

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.slab.census import FILL
@@ -38,95 +36,44 @@ _CHARGED = Column(Unit.COUNT, "objects", Show.ALWAYS, "Objects charged to the me
 _CHARGED_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slots of these objects.")
 
 
-def _of_caches(get: Callable[[Figures], npt.NDArray[Any]]) -> Callable[[Figures], Any]:
-    """Pick the rows of root caches from an array over cache ids."""
-    return lambda figures: get(figures)[figures.roots]
-
-
-def _attribute(name: str) -> Callable[[Figures], Any]:
-    return lambda figures: [getattr(figures.caches[root], name) for root in figures.roots]
-
-
-def _with(column: Column, get: Callable[[Any], Any], show: Show | None = None) -> Column:
-    return Column(column.unit, column.label, show or column.show, column.help, get)
-
-
-def _fill(number: int) -> Callable[[Figures], Any]:
-    return lambda figures: figures.totals.fill[figures.roots, number]
-
-
 CACHES = TableSpec(
     "caches",
     "Slab caches",
     {
-        "cache": _with(_CACHE, _attribute("name")),
-        "aliases": Column(
-            Unit.TEXT,
-            "also",
-            Show.DATA,
-            "Other names of the cache: caches that were merged into it.",
-            lambda figures: _aliases(figures),
-        ),
-        "object_size": Column(
-            Unit.BYTES,
-            "object",
-            help="Size that users of the cache asked for.",
-            get=_of_caches(lambda figures: figures.object_size),
-        ),
-        "slot_size": Column(
-            Unit.BYTES,
-            "slot",
-            Show.DATA,
-            "Distance of two objects.",
-            _of_caches(lambda figures: figures.slot_size),
-        ),
+        "cache": _CACHE,
+        "aliases": Column(Unit.TEXT, "also", Show.DATA, "Names of caches merged into it."),
+        "object_size": Column(Unit.BYTES, "object", help="Size that users of the cache asked for."),
+        "slot_size": Column(Unit.BYTES, "slot", Show.DATA, "Distance of two objects."),
         "objects_per_slab": Column(
-            Unit.COUNT,
-            "per slab",
-            Show.DATA,
-            "Slots of a slab as normally allocated.",
-            _attribute("objects_per_slab"),
+            Unit.COUNT, "per slab", Show.DATA, "Slots of a slab as normally allocated."
         ),
         "order": Column(
-            Unit.NONE,
-            "order",
-            Show.DATA,
-            "A slab as normally allocated has 2^order pages.",
-            _attribute("order"),
+            Unit.NONE, "order", Show.DATA, "A slab as normally allocated has 2^order pages."
         ),
-        "slabs": _with(_SLABS, _of_caches(lambda figures: figures.totals.slabs)),
-        "objects_total": _with(_SLOTS, _of_caches(lambda figures: figures.totals.objects)),
-        "objects_active": _with(_ACTIVE, _of_caches(lambda figures: figures.totals.active)),
-        "bytes": _with(_BYTES, _of_caches(lambda figures: figures.bytes)),
-        "active_bytes": _with(_ACTIVE_BYTES, _of_caches(lambda figures: figures.active_bytes)),
-        "utilization": _with(
-            _UTILIZATION, _of_caches(lambda figures: ratios(figures.active_bytes, figures.bytes))
-        ),
-        "free_bytes": _with(_FREE, _of_caches(lambda figures: figures.free_bytes)),
-        "padding_bytes": _with(_PADDING, _of_caches(lambda figures: figures.padding_bytes)),
-        "tail_bytes": _with(_TAILS, _of_caches(lambda figures: figures.tail_bytes)),
+        "slabs": _SLABS,
+        "objects_total": _SLOTS,
+        "objects_active": _ACTIVE,
+        "bytes": _BYTES,
+        "active_bytes": _ACTIVE_BYTES,
+        "utilization": _UTILIZATION,
+        "free_bytes": _FREE,
+        "padding_bytes": _PADDING,
+        "tail_bytes": _TAILS,
         "vector_bytes": Column(
             Unit.BYTES,
             "vectors",
             Show.DATA,
             "obj_cgroup vectors that say which memory cgroup each object is charged to.",
-            _of_caches(lambda figures: figures.vector_bytes),
         ),
         "reclaimable": Column(
-            Unit.NONE,
-            "reclaimable",
-            Show.DATA,
-            "Whether its pages count as SReclaimable.",
-            _of_caches(lambda figures: figures.reclaimable),
+            Unit.NONE, "reclaimable", Show.DATA, "Whether its pages count as SReclaimable."
         ),
     }
     | {
         f"fill_{number}": Column(
-            Unit.COUNT, f"slabs {name}", Show.DATA, f"Slabs with {name} of their slots in use.", get
+            Unit.COUNT, f"slabs {name}", Show.DATA, f"Slabs with {name} of their slots in use."
         )
-        for number, (name, get) in enumerate(
-            (name, _fill(number)) for number, name in enumerate(FILL)
-        )
+        for number, name in enumerate(FILL)
     },
     "A slab cache; child caches of memory cgroups (up to 5.8) are counted with their root.",
     ("bytes", "cache"),
@@ -222,28 +169,51 @@ TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, MEMCG_CACHES, CACHE_NODES)
 
 def tables(figures: Figures) -> dict[str, Table]:
     """Return all tables by name."""
-    caches = CACHES.of(figures)
+    caches = _caches(figures)
     rows = {
-        "waste": _waste(caches.frame),
+        "caches": caches,
+        "waste": _waste(caches),
         "fill": _fills(figures),
         "nodes": _nodes(figures),
         "memcgs": _memcgs(figures),
         "memcg_caches": _memcg_caches(figures),
         "cache_nodes": _cache_nodes(figures),
     }
-    return {
-        spec.name: spec.of(rows[spec.name]) if spec is not CACHES else caches for spec in TABLES
-    }
+    return {spec.name: spec.of(rows[spec.name]) for spec in TABLES}
 
 
-def _aliases(figures: Figures) -> list[str]:
-    """Return the other names of each root cache."""
-    names: dict[str, list[str]] = {}
+def _caches(figures: Figures) -> pd.DataFrame:
+    caches = [figures.caches[root] for root in figures.roots]
+    aliases: dict[str, list[str]] = {}
     for alias, name in figures.slab_map.aliases.items():
         # ":0000192" is the kernel's own link to a merged cache.
         if not alias.startswith(":"):
-            names.setdefault(name, []).append(alias)
-    return [", ".join(sorted(names.get(figures.caches[root].name, []))) for root in figures.roots]
+            aliases.setdefault(name, []).append(alias)
+    by_cache = {
+        "object_size": figures.object_size,
+        "slot_size": figures.slot_size,
+        "objects_per_slab": figures.slab_map.column("objects_per_slab").astype(np.int64),
+        "order": figures.slab_map.column("order").astype(np.int64),
+        "slabs": figures.slabs,
+        "objects_total": figures.objects,
+        "objects_active": figures.active,
+        "bytes": figures.bytes,
+        "active_bytes": figures.active_bytes,
+        "utilization": ratios(figures.active_bytes, figures.bytes),
+        "free_bytes": figures.free_bytes,
+        "padding_bytes": figures.padding_bytes,
+        "tail_bytes": figures.tail_bytes,
+        "vector_bytes": figures.vector_bytes,
+        "reclaimable": figures.reclaimable,
+        **{f"fill_{number}": slabs for number, slabs in enumerate(figures.fill.T)},
+    }
+    return pd.DataFrame(
+        {
+            "cache": [cache.name for cache in caches],
+            "aliases": [", ".join(sorted(aliases.get(cache.name, []))) for cache in caches],
+        }
+        | {name: values[figures.roots] for name, values in by_cache.items()}
+    )
 
 
 def _waste(caches: pd.DataFrame) -> pd.DataFrame:
@@ -295,7 +265,7 @@ def _memcg_caches(figures: Figures) -> dict[str, Any]:
 def _nodes(figures: Figures) -> dict[str, Any]:
     nodes, census = figures.slab_map.pages.nodes, figures.census
     active = (census.active * figures.object_size[None, :]).sum(axis=1)[nodes]
-    size = (census.pages.sum(axis=1) << figures.memory.page_shift)[nodes]
+    size = (census.pages.sum(axis=1) << figures.kernel.memory.page_shift)[nodes]
     return {
         "node": nodes,
         "slabs": census.slabs.sum(axis=1)[nodes],
@@ -317,7 +287,7 @@ def _cache_nodes(figures: Figures) -> pd.DataFrame:
             "slabs": census.slabs[node, cache],
             "objects_total": census.objects[node, cache],
             "objects_active": census.active[node, cache],
-            "bytes": census.pages[node, cache] << figures.memory.page_shift,
+            "bytes": census.pages[node, cache] << figures.kernel.memory.page_shift,
         }
     )
     sums = counts.groupby(["cache", "node"], as_index=False).sum()

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
@@ -57,19 +56,8 @@ class PageChunk:
         return self.raw[: self.count * stride].view(layout.dtype(stride))
 
 
-_MAX_SECTION_BITS = 34
-"""Upper bound of SECTION_SIZE_BITS; x86 has 27, other machines up to 30."""
-
-
-def _check_sections(prog: drgn.Program) -> None:
-    """Refuse sections of an impossible size, with which drgn shifts and so allocates.
-
-    :raises LookupError: they have one
-    """
-    if "SECTION_SIZE_BITS" in prog and not 21 <= int(prog["SECTION_SIZE_BITS"]) <= (
-        _MAX_SECTION_BITS
-    ):
-        raise LookupError("the memory sections of this kernel have an impossible size")
+_SECTION_BITS = range(21, 35)
+"""Possible SECTION_SIZE_BITS: x86 has 27, other machines up to 30."""
 
 
 class PageMap:
@@ -84,7 +72,9 @@ class PageMap:
         prog = memory.prog
         self.layout = layout(prog, "struct page", _PAGE_MEMBERS, _PAGE_OPTIONAL)
         self.struct_size = self.layout.size
-        _check_sections(prog)
+        # drgn shifts by it, and so would take all memory there is.
+        if "SECTION_SIZE_BITS" in prog and int(prog["SECTION_SIZE_BITS"]) not in _SECTION_BITS:
+            raise LookupError("the memory sections of this kernel have an impossible size")
         ranges = list(for_each_valid_page_range(prog))
         self.ranges: list[tuple[int, int]] = [(start, end) for start, end, _ in ranges]
         """Valid page frame numbers: (first, one past the last)."""
@@ -130,11 +120,6 @@ class PageMap:
             mask = readable[offsets >> self.page_shift] & readable[last]
         return PageChunk(start_pfn, raw[skip : skip + size], mask, count)
 
-    def chunks(self, faults: Faults) -> Iterator[PageChunk]:
-        """Read the whole array, chunk by chunk."""
-        for start, count in self.chunk_spans():
-            yield self.read(start, count, faults)
-
     def virt(self, pfn: npt.NDArray[np.int64]) -> Words:
         """Return direct map addresses of page frames."""
         return (pfn.astype(np.uint64) << np.uint64(self.page_shift)) + np.uint64(self.direct_map)
@@ -150,41 +135,37 @@ class PageMap:
 
     def valid(self, pfn: npt.NDArray[np.int64]) -> Mask:
         """Return which page frames have a struct page."""
-        if not self.ranges:
-            return np.zeros(len(pfn), np.bool_)
-        starts = np.array([start for start, _ in self.ranges])
-        ends = np.array([end for _, end in self.ranges])
-        at = np.searchsorted(starts, pfn, side="right") - 1
-        found: Mask = (at >= 0) & (pfn < ends[at])
-        return found
+        # Ranges ascend, so an odd number of bounds up to a page frame means inside of one.
+        bounds = np.array(self.ranges, np.int64).ravel()
+        inside: Mask = np.searchsorted(bounds, pfn, side="right") % 2 == 1
+        return inside
 
     def is_tail(self, records: PageRecords) -> Mask:
         """Return which struct pages are tails of a compound page."""
-        return self._tail(records[self._tail_word])
+        return self._has_tail_bit(records, slice(None))
 
-    @cached_property
-    def _tail_word(self) -> str:
-        return "compound" if "compound" in self.layout else "flags"
-
-    @cached_property
-    def _tail_bit(self) -> np.uint64:
-        return np.uint64(
-            1 if self._tail_word == "compound" else 1 << min(self._enum("PG_tail"), 63)
-        )
-
-    def _tail(self, word: Words) -> Mask:
-        tail: Mask = (word & self._tail_bit).astype(np.bool_)
+    def _has_tail_bit(self, records: PageRecords, rows: slice | npt.NDArray[np.int64]) -> Mask:
+        word, bit = self._tail_bit
+        tail: Mask = (records[word][rows] & bit).astype(np.bool_)
         return tail
+
+    @cached_property
+    def _tail_bit(self) -> tuple[str, np.uint64]:
+        """The column that tells tails, and the bit in it."""
+        if "compound" in self.layout:
+            return "compound", np.uint64(1)
+        return "flags", self._flag("PG_tail")
 
     def head(self, pfn: npt.NDArray[np.int64], records: PageRecords) -> Words:
         """Return the struct page addresses of compound heads, given the pages' own records."""
         own = self.struct_page(pfn)
         if "compound" not in self.layout:
-            return np.where(self.is_tail(records), records["first_page"], own)
-        info = records["compound"]
-        if self._compound_is_mask:
-            return np.where(self.is_tail(records), own & info, own)
-        return np.where(self.is_tail(records), info - np.uint64(1), own)
+            head = records["first_page"]
+        elif self._compound_is_mask:
+            head = own & records["compound"]
+        else:
+            head = records["compound"] - np.uint64(1)
+        return np.where(self.is_tail(records), head, own)
 
     @cached_property
     def _compound_is_mask(self) -> bool:
@@ -194,8 +175,8 @@ class PageMap:
         power = self.struct_size & (self.struct_size - 1) == 0
         return power and self.memory.prog.type("struct zone").has_member("vmemmap_tails")
 
-    def _enum(self, name: str) -> int:
-        return int(self.memory.prog.constant(name).value_())
+    def _flag(self, name: str) -> np.uint64:
+        return np.uint64(1 << min(int(self.memory.prog.constant(name)), 63))
 
     @cached_property
     def _slab_value(self) -> int | None:
@@ -205,42 +186,34 @@ class PageMap:
         match = re.search(rb"^NUMBER\(PAGE_SLAB_MAPCOUNT_VALUE\)=(-?\d+)$", text, re.MULTILINE)
         return int(match.group(1)) if match else None
 
-    @cached_property
-    def _slab_flag(self) -> np.uint64:
-        return np.uint64(1 << min(self._enum("PG_slab"), 63))
-
     def is_slab(self, records: PageRecords) -> Mask:
         """Return which struct pages are the head of a slab."""
         if self._slab_value is not None:
             slab: Mask = records["mapcount"] == np.int32(self._slab_value)
         else:
-            slab = (records["flags"] & self._slab_flag).astype(np.bool_)
-        at = np.flatnonzero(slab)
-        slab[at] = ~self._tail(records[self._tail_word][at])
+            slab = (records["flags"] & self._flag("PG_slab")).astype(np.bool_)
+        rows = np.flatnonzero(slab)
+        slab[rows] = ~self._has_tail_bit(records, rows)
         return slab
 
     @cached_property
-    def marks_large_kmalloc(self) -> bool:
-        """Whether pages of a kmalloc() beyond the largest slab cache can be recognised.
+    def large_kmalloc_type(self) -> np.uint32 | None:
+        """Page type of a kmalloc() beyond the largest slab cache; None where it has none.
 
         Since Linux kernel commit a6687c8ff613 ("slab: Mark large folios for debugging purposes")
-        (in v6.15), they have a page type of their own.
+        (in v6.15).
         """
-        return self._large_kmalloc is not None
-
-    @cached_property
-    def _large_kmalloc(self) -> np.uint32 | None:
         try:
-            return np.uint32(self._enum("PGTY_large_kmalloc"))
+            return np.uint32(self.memory.prog.constant("PGTY_large_kmalloc").value_())
         except LookupError:
             return None
 
     def large_kmalloc_pages(self, records: npt.NDArray[Any]) -> int:
         """Return how many pages kmalloc() has whose heads are among consecutive struct pages."""
-        if self._large_kmalloc is None:
+        if self.large_kmalloc_type is None:
             return 0
         page_type = records["mapcount"].view(np.uint32) >> np.uint32(24)
-        heads = np.flatnonzero(page_type == self._large_kmalloc)
+        heads = np.flatnonzero(page_type == self.large_kmalloc_type)
         heads = heads[heads + 1 < len(records)]
         # Since Linux kernel commit ebc1baf5c9b4 ("mm: free up a word in the first tail page")
         # (in v6.6), the order is the low byte of the flags of the first tail.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.percpu import per_cpu_ptr
 
-from kcensus.engine.chase import Damage, Lanes, chase, pointer_step
+from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
@@ -23,7 +23,7 @@ from kcensus.engine.slub.slabs import SlabCache, SlabMap, Slabs
 Ids: TypeAlias = npt.NDArray[np.int32]
 """Indexes in :attr:`SlabMap.caches`."""
 
-_LIMIT = 1 << 16
+_MAX_SHEAF = 1 << 16
 """No sheaf is that large and no barn holds that many of them: a larger number is damage."""
 _BLOCK = 1 << 18
 """Per-CPU structures to look at together: with child caches there can be millions."""
@@ -74,7 +74,7 @@ def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
     """Find the parked objects of some caches."""
     cpus = max(len(list(for_each_possible_cpu(slab_map.prog))), 1)
     block = max(_BLOCK // cpus, 1)
-    found: list[tuple[Words, Ids]] = []
+    found: list[tuple[Words, Ids]] = [(np.empty(0, np.uint64), np.empty(0, np.int32))]
     lost = 0
     for start in range(0, len(caches), block):
         search = _Search(slab_map, caches[start : start + block])
@@ -82,10 +82,9 @@ def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
         search.sheaves()
         found += search.found
         lost += search.lost
-    if not found:
-        return Parked(np.empty(0, np.uint64), np.empty(0, np.int32), lost)
-    address, first = np.unique(np.concatenate([part for part, _ in found]), return_index=True)
-    return Parked(address, np.concatenate([part for _, part in found])[first], lost)
+    addresses, ids = (np.concatenate(columns) for columns in zip(*found, strict=True))
+    address, first = np.unique(addresses, return_index=True)
+    return Parked(address, ids[first], lost)
 
 
 class _Search:
@@ -105,17 +104,15 @@ class _Search:
         Possible rather than online CPUs: one that went offline was flushed, but a dump may catch
         it half way.
         """
-        addresses = np.array([cache.address for cache in self.caches], np.uint64)
-        at = layout(self.prog, self.cache_type, [member])
-        read = gather(self.memory, addresses, at, self.faults)
+        ids = np.array([cache.id for cache in self.caches], np.int32)
+        pointer = layout(self.prog, self.cache_type, [member])
+        read = gather(self.memory, self.slab_map.column("address")[ids], pointer, self.faults)
         self.lost += int((~read.readable).sum())
-        pointers = read[member]
-        ids = np.array([cache.id for cache in self.caches], np.int32)[pointers != 0]
-        cpus = list(for_each_possible_cpu(self.prog))
+        allocated = read[member] != 0
         null = drgn.NULL(self.prog, "void *")
-        shift = np.array([per_cpu_ptr(null, cpu).value_() for cpu in cpus], np.uint64)
-        addresses = pointers[pointers != 0][:, None] + shift[None, :]
-        return addresses.ravel(), np.repeat(ids, len(cpus))
+        cpus = [per_cpu_ptr(null, cpu).value_() for cpu in for_each_possible_cpu(self.prog)]
+        addresses = read[member][allocated][:, None] + np.array(cpus, np.uint64)[None, :]
+        return addresses.ravel(), np.repeat(ids[allocated], len(cpus))
 
     def cpu_freelists(self) -> None:
         # Until Linux kernel commit 32c894c7274b ("slab: remove struct kmem_cache_cpu") (in v7.0);
@@ -134,15 +131,14 @@ class _Search:
         valid = owner.readable & (self.slab_map.cache_ids(owner["cache"]) == ids)
         heads = np.where(valid, cpu["freelist"], np.uint64(0))
         code = self.slab_map.freelist_code
-        damage = Damage()
 
         def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
             return self.slab_map.next_free(code, nodes, ids[lanes])
 
         self.lost += int(((cpu["slab"] != 0) & (cpu["freelist"] != 0) & ~owner.readable).sum())
-        longest = int(owner["objects"].max(initial=0))
-        for lanes, nodes in chase(heads, step, limit=longest + 1, damage=damage):
-            self.found.append((nodes, ids[lanes]))
+        longest, damage = int(owner["objects"].max(initial=0)), Damage()
+        lanes, nodes = collect(heads, step, limit=longest + 1, damage=damage)
+        self.found.append((nodes, ids[lanes]))
         self.lost += damage.lists + int((~cpu.readable).sum())
 
     def sheaves(self) -> None:
@@ -173,11 +169,12 @@ class _Search:
     def sheaf_capacity(self, ids: Ids) -> Words:
         """Return how many objects a sheaf of each cache holds at most."""
         if not self.cache_type.has_member("sheaf_capacity"):
-            return np.full(len(ids), _LIMIT, np.uint64)
+            return np.full(len(ids), _MAX_SHEAF, np.uint64)
         member = layout(self.prog, self.cache_type, ["sheaf_capacity"])
-        caches = np.array([self.slab_map.caches[id_].address for id_ in ids.tolist()], np.uint64)
-        read = gather(self.memory, caches, member, self.faults)
-        capacity: Words = np.minimum(read["sheaf_capacity"].astype(np.uint64), np.uint64(_LIMIT))
+        read = gather(self.memory, self.slab_map.column("address")[ids], member, self.faults)
+        capacity: Words = np.minimum(
+            read["sheaf_capacity"].astype(np.uint64), np.uint64(_MAX_SHEAF)
+        )
         return capacity
 
     def full_sheaves(self) -> tuple[Words, Ids]:
@@ -189,13 +186,9 @@ class _Search:
         link = self.slab_map.word
         heads = gather(self.memory, ends, link, self.faults)
         self.lost += int((~heads.readable).sum())
-        first = heads["word"]
         step = pointer_step(self.memory, link, "word", self.faults)
         damage = Damage()
-        walk = list(chase(first, step, limit=_LIMIT, damage=damage, ends=ends))
+        lanes, nodes = collect(heads["word"], step, limit=_MAX_SHEAF, damage=damage, ends=ends)
         self.lost += damage.lists
-        if not walk:
-            return np.empty(0, np.uint64), np.empty(0, np.int32)
         back = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "barn_list"))
-        lanes = np.concatenate([lanes for lanes, _ in walk])
-        return np.concatenate([nodes for _, nodes in walk]) - back, cache_ids[lanes]
+        return nodes - back, cache_ids[lanes]

@@ -19,18 +19,19 @@ from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from kcensus.engine.chase import circular
-from kcensus.engine.gather import Gathered, gather
+from kcensus.engine.gather import gather
 from kcensus.engine.layout import Layout, LayoutError, Path, layout
-from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
+from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.freelist import FreelistCode
 from kcensus.engine.slub.pages import MAX_ORDER, PageMap
 from kcensus.engine.strings import c_strings
 
-_SLAB_MEMBERS = {
-    "cache": ("slab_cache",),
-    "freelist": ("freelist",),
-    "inuse": ("inuse",),
-    "objects": ("objects",),
+_SLAB_MEMBERS: dict[str, Path] = {
+    "cache": "slab_cache",
+    "freelist": "freelist",
+    "inuse": "inuse",
+    "objects": "objects",
 }
 
 
@@ -56,8 +57,7 @@ class SlabCache:
     """As slabs are normally allocated."""
     most_objects: int
     """Most objects a slab can hold. Before Linux kernel commit 32a6f409b693 ("mm, slub: remove
-    runtime
-    allocation order changes") (in v5.9), the order could be changed at run time."""
+    runtime allocation order changes") (in v5.9), the order could be changed at run time."""
     order: int
     """Of a slab as normally allocated; under pressure SLUB falls back to a smaller one."""
     free_offset: int
@@ -97,61 +97,44 @@ _CACHE_OPTIONAL = {
 }
 
 
-def _cache_addresses(memory: Memory, faults: Faults) -> tuple[Words, int]:
-    """Return the ``struct kmem_cache`` on ``slab_caches``, and how many ends of the list were torn.
-
-    drgn's ``for_each_slab_cache()`` ends in an exception there, and on a cycle never.
-    """
-    prog = memory.prog
-    back = np.uint64(drgn.offsetof(prog.type("struct kmem_cache"), "list"))
-    head = prog["slab_caches"].address_of_().value_()
-    nodes, torn = circular(memory, head, faults, limit=_MAX_CACHES)
-    return nodes - back, torn
-
-
 def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, int]:
     """Return all caches, how many ends of their list were torn, and how many caches were no use.
 
-    The members are gathered: one by one they would take longer than a scan.
+    drgn's ``for_each_slab_cache()`` ends in an exception at a torn end, and never on a cycle. The
+    members are gathered: one by one they would take longer than a scan.
     """
     prog = memory.prog
-    members = layout(prog, "struct kmem_cache", _CACHE_MEMBERS, _CACHE_OPTIONAL)
-    addresses, torn = _cache_addresses(memory, faults)
+    type_ = prog.type("struct kmem_cache")
+    members = layout(prog, type_, _CACHE_MEMBERS, _CACHE_OPTIONAL)
+    head = prog["slab_caches"].address_of_().value_()
+    addresses, torn = circular(memory, head, faults, limit=_MAX_CACHES)
+    addresses -= np.uint64(drgn.offsetof(type_, "list"))
     read = gather(memory, addresses, members, faults)
-    names = c_strings(memory, read["name"], faults)
-    nothing = np.zeros(len(addresses), np.uint64)
-    secrets = read.columns.get("secret", nothing).tolist()
-    pads = read.columns.get("left_pad", nothing).tolist()
-    most = np.maximum(read["oo"] & 0xFFFF, read.columns.get("max", read["oo"]) & 0xFFFF).tolist()
-    type_ = prog.pointer_type(prog.type("struct kmem_cache"))
-    rows = np.flatnonzero(read.readable & _possible(memory, read)).tolist()
+    none = np.zeros(len(addresses), np.uint64)
+    numbers: dict[str, npt.NDArray[Any]] = {"secret": none, "left_pad": none, **read.columns}
+    oo = numbers.pop("oo")
+    numbers["order"], numbers["objects_per_slab"] = oo >> 16, oo & 0xFFFF
+    numbers["most_objects"] = np.maximum(oo & 0xFFFF, numbers.pop("max", oo) & 0xFFFF)
+    numbers["merged"] = numbers.pop("refcount") > 1
+    names = c_strings(memory, numbers.pop("name"), faults)
+    rows = np.flatnonzero(read.readable & _has_possible_geometry(memory, numbers)).tolist()
+    values: dict[str, list[Any]] = {name: column.tolist() for name, column in numbers.items()}
     caches = [
         SlabCache(
             id=id_,
-            object=drgn.Object(prog, type_, value=int(addresses[row])),
+            object=drgn.Object(prog, prog.pointer_type(type_), value=int(addresses[row])),
             name=(names[row] or b"?").decode(errors="backslashreplace"),
-            object_size=int(read["object_size"][row]),
-            slot_size=int(read["slot_size"][row]),
-            objects_per_slab=int(read["oo"][row]) & 0xFFFF,
-            most_objects=most[row],
-            order=int(read["oo"][row]) >> 16,
-            free_offset=int(read["free_offset"][row]),
-            secret=secrets[row],
-            left_pad=pads[row],
-            flags=int(read["flags"][row]),
-            merged=int(read["refcount"][row]) > 1,
+            **{name: column[row] for name, column in values.items()},
         )
         for id_, row in enumerate(rows)
     ]
     return caches, torn, len(addresses) - len(rows)
 
 
-def _possible(memory: Memory, read: Gathered) -> Mask:
-    """Return which caches have a geometry that can be: all bounds of a scan follow from it."""
-    objects, order = read["oo"].astype(np.int64) & 0xFFFF, read["oo"].astype(np.int64) >> 16
-    slot, size = read["slot_size"].astype(np.int64), read["object_size"].astype(np.int64)
-    free = read["free_offset"].astype(np.int64)
-    pad = read.columns.get("left_pad", np.zeros(len(slot))).astype(np.int64)
+def _has_possible_geometry(memory: Memory, numbers: Mapping[str, npt.NDArray[Any]]) -> Mask:
+    """Return which caches can exist: all bounds of a scan follow from these numbers."""
+    names = ("object_size", "slot_size", "free_offset", "left_pad", "order", "objects_per_slab")
+    size, slot, free, pad, order, objects = (numbers[name].astype(np.int64) for name in names)
     slab = memory.page_size << np.minimum(order, MAX_ORDER)
     possible: Mask = (order <= MAX_ORDER) & (objects > 0) & (objects * slot <= slab)
     possible &= (size > 0) & (size <= slot) & (free % 8 == 0) & (free >= 0) & (free <= slot - 8)
@@ -182,28 +165,21 @@ class Slabs:
         return len(self.address)
 
     def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Slabs:
-        return Slabs(
-            self.address[rows],
-            self.cache[rows],
-            self.objects[rows],
-            self.inuse[rows],
-            self.freelist[rows],
-            self.node[rows],
-            {name: column[rows] for name, column in self.extra.items()},
-        )
+        columns = {name: getattr(self, name)[rows] for name in _SLAB_COLUMNS}
+        return Slabs(**columns, extra={name: column[rows] for name, column in self.extra.items()})
 
     @staticmethod
     def concatenate(parts: Sequence[Slabs]) -> Slabs:
         """Return all rows of ``parts``, of which there is at least one."""
-        return Slabs(
-            np.concatenate([part.address for part in parts]),
-            np.concatenate([part.cache for part in parts]),
-            np.concatenate([part.objects for part in parts]),
-            np.concatenate([part.inuse for part in parts]),
-            np.concatenate([part.freelist for part in parts]),
-            np.concatenate([part.node for part in parts]),
-            {name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra},
-        )
+        columns = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in _SLAB_COLUMNS
+        }
+        extra = parts[0].extra
+        extra = {name: np.concatenate([part.extra[name] for part in parts]) for name in extra}
+        return Slabs(**columns, extra=extra)
+
+
+_SLAB_COLUMNS = ("address", "cache", "objects", "inuse", "freelist", "node")
 
 
 @dataclass(frozen=True)
@@ -243,15 +219,7 @@ class ScanReport:
 
     def add(self, other: ScanReport) -> None:
         """Add what another report counted."""
-        # Nearly always empty, and updating a Counter with nothing is slow.
-        if other.memmap or other.slabs:
-            self.memmap.update(other.memmap)
-            self.slabs.update(other.slabs)
-        self.objects_unreadable += other.objects_unreadable
-        self.objects_uncertain += other.objects_uncertain
-        self.slabs_torn += other.slabs_torn
-        self.slabs_invalid += other.slabs_invalid
-        self.lists_lost += other.lists_lost
+        add_counts(self, other)
 
     @property
     def complete(self) -> bool:
@@ -289,19 +257,12 @@ class SlabMap:
         self.faults = Faults()
         """Unreadable pages of the caches' own structures."""
         self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
-        addresses = np.array([cache.address for cache in self.caches], np.uint64)
         self._columns: dict[str, Words] = {}
-        self._cache_order = np.argsort(addresses)
-        self._cache_sorted = addresses[self._cache_order]
+        self._cache_order = np.argsort(self.column("address"))
 
     def cache_ids(self, pointers: Words) -> npt.NDArray[np.int32]:
         """Return indexes in :attr:`caches` of ``struct kmem_cache`` pointers, -1 if unknown."""
-        if not self.caches:
-            return np.full(len(pointers), -1, np.int32)
-        at = np.searchsorted(self._cache_sorted, pointers)
-        at[at == len(self._cache_sorted)] = 0
-        known = self._cache_sorted[at] == pointers
-        return np.where(known, self._cache_order[at], -1).astype(np.int32)
+        return rows_of(self.column("address"), pointers, self._cache_order).astype(np.int32)
 
     @cached_property
     def survey(self) -> Survey:
@@ -318,7 +279,7 @@ class SlabMap:
             faults.update(part.memmap)
         return Survey(
             Slabs.concatenate([part.slabs for part in parts]),
-            sum((part.invalid for part in parts), np.zeros(len(self.caches) + 1, np.int64)),
+            np.sum([part.invalid for part in parts], axis=0),
             sum(part.large_kmalloc_pages for part in parts),
             faults,
         )
@@ -333,29 +294,28 @@ class SlabMap:
             is_slab &= chunk.readable
         rows = np.flatnonzero(is_slab)
         records = chunk.records(self.layout, self.pages.struct_size)[rows]
+
+        def column(name: str) -> npt.NDArray[Any]:
+            return self.layout.decode(name, records[name])
+
         slabs = Slabs(
             address=self.pages.virt(rows + chunk.start_pfn),
             cache=self.cache_ids(records["cache"]),
-            objects=self.layout.column(records, "objects").astype(np.uint16),
-            inuse=self.layout.column(records, "inuse").astype(np.uint16),
+            objects=column("objects").astype(np.uint16),
+            inuse=column("inuse").astype(np.uint16),
             freelist=records["freelist"],
             node=self.pages.node(pages["flags"][rows]),
-            extra={name: self.layout.column(records, name) for name in self._extra},
+            extra={name: column(name) for name in self._extra},
         )
         if self._kfence_pool:
             slabs = slabs[~self._is_kfence(slabs)]
         valid = self._valid(slabs)
         invalid = np.bincount(slabs.cache[~valid] + 1, minlength=len(self.caches) + 1)
-        if not valid.all():
-            slabs = slabs[valid]
-        return Survey(slabs, invalid, self.pages.large_kmalloc_pages(pages), memmap)
+        return Survey(slabs[valid], invalid, self.pages.large_kmalloc_pages(pages), memmap)
 
     @cached_property
     def _kfence_pool(self) -> int:
-        try:
-            return int(self.prog["__kfence_pool"])
-        except LookupError:
-            return 0
+        return int(self.prog["__kfence_pool"]) if "__kfence_pool" in self.prog else 0
 
     def _is_kfence(self, slabs: Slabs) -> Mask:
         """Return which are pages of KFENCE rather than slabs.
@@ -416,15 +376,14 @@ class SlabMap:
         slabs = self.survey.slabs
         rows = np.flatnonzero((slabs.freelist != 0) & (slabs.cache >= 0))
         slabs = slabs[rows[hardened[slabs.cache[rows]]][:_SAMPLE]]
-        end = slabs.address + (
-            self.slab_pages(slabs).astype(np.uint64) << np.uint64(self.memory.page_shift)
-        )
-        votes = {}
-        for code in (FreelistCode(swab=True), FreelistCode(swab=False)):
+        size = self.slab_pages(slabs).astype(np.uint64) << np.uint64(self.memory.page_shift)
+
+        def votes(code: FreelistCode) -> int:
             following, readable = self.next_free(code, slabs.freelist, slabs.cache)
-            inside = (following >= slabs.address) & (following < end)
-            votes[code] = int((readable & ((following == 0) | inside)).sum())
-        return max(votes, key=lambda code: votes[code])
+            inside = (following >= slabs.address) & (following < slabs.address + size)
+            return int((readable & ((following == 0) | inside)).sum())
+
+        return max(FreelistCode(swab=True), FreelistCode(swab=False), key=votes)
 
     def next_free(
         self, code: FreelistCode, objects: Words, cache: npt.NDArray[np.int32]
@@ -474,8 +433,7 @@ class SlabMap:
         type_ = self.prog.type("struct kmem_cache")
         if not type_.has_member("memcg_params"):
             return roots, owners
-        places = np.array([cache.address for cache in self.caches], np.uint64)
-        places += np.uint64(drgn.offsetof(type_, "memcg_params"))
+        places = self.column("address") + np.uint64(drgn.offsetof(type_, "memcg_params"))
         params = type_.member("memcg_params").type
         # Since Linux kernel commit f7ce3190c4a3 ("slab: embed memcg_cache_params to kmem_cache")
         # (in v4.0), it is embedded.
@@ -509,16 +467,15 @@ class SlabMap:
         """
         type_ = self.prog.type("struct kmem_cache")
         nodes = nr_node_ids(self.prog)
-        cache = np.array([cache.address for cache in caches], np.uint64)
         ids = np.array([cache.id for cache in caches], np.int32)
         # Since Linux kernel commit 5ba6bc27b1f9 ("slab: decouple pointer to barn from
         # kmem_cache_node") (in v7.1), the pointers to node and barn are side by side; before, the
         # kmem_cache_node has the pointer to the barn.
         together = type_.has_member("per_node")
-        first = drgn.offsetof(type_, f"per_node[0].{name}" if together else "node[0]")
-        second = drgn.offsetof(type_, f"per_node[1].{name}" if together else "node[1]")
-        steps = np.arange(nodes) * (second - first) + first
-        places = (cache[:, None] + steps.astype(np.uint64)[None, :]).ravel()
+        path = f"per_node[{{}}].{name}" if together else "node[{}]"
+        first, second = (drgn.offsetof(type_, path.format(node)) for node in (0, 1))
+        steps = np.arange(nodes, dtype=np.uint64) * np.uint64(second - first) + np.uint64(first)
+        places = (self.column("address")[ids][:, None] + steps[None, :]).ravel()
         read = gather(self.memory, places, self.word, faults)
         pointers, lost = read["word"], ~read.readable
         owners = np.repeat(ids, nodes)
