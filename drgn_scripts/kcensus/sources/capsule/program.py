@@ -73,6 +73,7 @@ class Machine:
     arch: str
     """Name of the :class:`drgn.Architecture`."""
     vmcoreinfo: bytes
+    page_size: int
     memory_bytes: int
     """End of physical memory."""
     direct_map: int

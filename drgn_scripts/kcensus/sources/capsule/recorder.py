@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from kcensus.sources.capsule.program import (
     TypeKey,
     assemble,
 )
-from kcensus.sources.capsule.types import KEYWORDS, Interner, NotRecorded, Ref
+from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes
 from kcensus.sources.faults import REASONS, reason
 from kcensus.sources.model import Target
@@ -35,7 +36,7 @@ Scrub = Callable[[int, bytearray], None]
 """Changes pages in place before they are written: (first page frame, pages)."""
 
 _READ_PAGES = 4 * BLOCK_PAGES
-_PREFIXES = {kind.name.lower(): word + " " for kind, word in KEYWORDS.items()}
+_TAGGED = ("struct", "union", "class", "enum")
 
 
 class Recorder:
@@ -49,12 +50,13 @@ class Recorder:
         self._prog = prog
         self._types = Interner()
         self._lookups = Lookups()
-        self.page_size = int(prog["PAGE_SIZE"])
+        self._page_size = int(prog["PAGE_SIZE"])
         frames = int(prog["max_pfn"])
-        self.machine = Machine(
+        self._machine = Machine(
             arch=prog.platform.arch.name if prog.platform else "UNKNOWN",
             vmcoreinfo=prog["VMCOREINFO"].string_(),
-            memory_bytes=frames * self.page_size,
+            page_size=self._page_size,
+            memory_bytes=frames * self._page_size,
             direct_map=int(pfn_to_virt(prog, 0)),
         )
         # Shared with forked workers, and allocated only where it is written.
@@ -62,7 +64,7 @@ class Recorder:
         self._modules = target.modules
         self.target = replace(
             target,
-            prog=assemble(self.machine, self),
+            prog=assemble(self._machine, self),
             # The lookups of a worker would be lost.
             shareable=False,
             modules=self,
@@ -73,11 +75,10 @@ class Recorder:
 
     def find_type(self, key: TypeKey) -> Ref | None:
         if key not in self._lookups.types:
-            query = _PREFIXES.get(key.kind, "") + key.name
-            try:
-                ref: Ref | None = self._types.ref(self._prog.type(query, key.filename))
-            except (LookupError, SyntaxError):
-                ref = None
+            query = f"{key.kind} {key.name}" if key.kind in _TAGGED else key.name
+            ref = None
+            with contextlib.suppress(LookupError, SyntaxError):
+                ref = self._types.ref(self._prog.type(query, key.filename))
             if ref and ref.node.kind.name.lower() != key.kind:
                 ref = None
             self._lookups.types[key] = ref
@@ -85,39 +86,32 @@ class Recorder:
 
     def find_object(self, key: ObjectKey) -> ObjectData | None:
         if key not in self._lookups.objects:
-            self._lookups.objects[key] = self._object(key)
+            data = None
+            with contextlib.suppress(LookupError):
+                value = self._prog.object(key.name, drgn.FindObjectFlags(key.flags), key.filename)
+                is_value = not value.absent_ and value.address_ is None
+                data = ObjectData(
+                    self._types.ref(value.type_),
+                    value.address_,
+                    value.to_bytes_() if is_value else None,
+                )
+            self._lookups.objects[key] = data
         return self._lookups.objects[key]
-
-    def _object(self, key: ObjectKey) -> ObjectData | None:
-        try:
-            value = self._prog.object(key.name, drgn.FindObjectFlags(key.flags), key.filename)
-        except LookupError:
-            return None
-        ref = self._types.ref(value.type_)
-        if value.absent_:
-            return ObjectData(ref)
-        if value.address_ is not None:
-            return ObjectData(ref, address=value.address_)
-        return ObjectData(ref, value=value.to_bytes_())
 
     def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
         if key not in self._lookups.symbols:
-            self._lookups.symbols[key] = self._symbols(key)
+            wanted = key.address if key.name is None else key.name
+            symbols: list[drgn.Symbol] = []
+            with contextlib.suppress(LookupError):
+                if not key.one:
+                    symbols = self._prog.symbols(wanted)
+                elif wanted is not None:
+                    symbols = [self._prog.symbol(wanted)]
+            self._lookups.symbols[key] = symbols
         return self._lookups.symbols[key]
 
-    def _symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
-        wanted = key.name if key.name is not None else key.address
-        if not key.one:
-            return list(self._prog.symbols(wanted))
-        if wanted is None:
-            return []
-        try:
-            return [self._prog.symbol(wanted)]
-        except LookupError:
-            return []
-
     def read(self, address: int, count: int) -> bytes:
-        first, last = address // self.page_size, (address + count - 1) // self.page_size
+        first, last = address // self._page_size, (address + count - 1) // self._page_size
         self._touched[first : last + 1] = b"\1" * (last + 1 - first)
         data: bytes = self._prog.read(address, count, physical=True)
         return data
@@ -133,11 +127,6 @@ class Recorder:
         return self._modules.places() if self._modules else []
 
     # Writing
-
-    @property
-    def pages(self) -> int:
-        """Pages read so far."""
-        return int(np.count_nonzero(self.touched))
 
     @property
     def touched(self) -> npt.NDArray[np.bool_]:
@@ -163,22 +152,23 @@ class Recorder:
         """
         with Writer(path, level) as writer:
             document = self._lookups.to_json()  # may look up more, and so read more pages
-            _check(document)
+            try:
+                # A round trip, because JSON turns tuples into lists.
+                Lookups.from_json(json.loads(json.dumps(document)), NotRecorded)
+            except BadTypes as error:
+                raise CannotWrite(
+                    f"cannot be written: a type of this kernel is not supported: {error}"
+                ) from error
             frames = np.flatnonzero(self.touched)
             status = np.zeros(len(frames), np.uint32)
             with progress.step("writing the capsule", len(frames)) as step:
-                blocks = _blocks(self._chunks(frames, status, step.advance, scrub), self.page_size)
+                blocks = _blocks(self._chunks(frames, status, step.advance, scrub), self._page_size)
                 size = writer.pages(lambda: _runs(frames, status), blocks)
             writer.json_section("lookups", document)
-            stored = size // self.page_size
+            stored = size // self._page_size
             counts = {"stored": stored, "unreadable": len(frames) - stored}
-            machine = {
-                "arch": self.machine.arch,
-                "memory_bytes": self.machine.memory_bytes,
-                "direct_map": self.machine.direct_map,
-                "page_size": self.page_size,
-            }
-            writer.section("vmcoreinfo", self.machine.vmcoreinfo)
+            machine = asdict(self._machine)
+            writer.section("vmcoreinfo", machine.pop("vmcoreinfo"))
             writer.manifest({**manifest, "machine": machine, "pages": counts})
         return counts
 
@@ -190,20 +180,18 @@ class Recorder:
         scrub: Scrub | None,
     ) -> Iterator[bytes]:
         """Yield the content of readable page frames; note the others in ``status``."""
-        breaks = np.flatnonzero(np.diff(frames) != 1) + 1
-        for run in np.split(np.arange(len(frames)), breaks):
+        for run in np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1):
             for start in range(0, len(run), _READ_PAGES):
-                rows = run[start : start + _READ_PAGES]
-                yield from self._read_pages(
-                    int(frames[rows[0]]), status[rows[0] : rows[-1] + 1], scrub
-                )
-                advance(len(rows))
+                count = len(run[start : start + _READ_PAGES])
+                yield from self._read_pages(int(run[start]), status[:count], scrub)
+                status = status[count:]
+                advance(count)
 
     def _read_pages(
         self, frame: int, status: npt.NDArray[np.uint32], scrub: Scrub | None
     ) -> Iterator[bytes]:
         try:
-            data = self._prog.read(frame * self.page_size, len(status) * self.page_size, True)
+            data = self._prog.read(frame * self._page_size, len(status) * self._page_size, True)
         except (drgn.FaultError, ValueError) as error:
             if len(status) == 1:
                 status[0] = 1 + REASONS.index(reason(error))
@@ -217,20 +205,6 @@ class Recorder:
             scrub(frame, changed)
             data = bytes(changed)
         yield data
-
-
-def _check(document: dict[str, Any]) -> None:
-    """Refuse to write a capsule that a reader would refuse.
-
-    :raises CannotWrite: a type exceeds the limits of a reader
-    """
-    try:
-        # A round trip, because JSON turns tuples into lists.
-        Lookups.from_json(json.loads(json.dumps(document)), NotRecorded)
-    except BadTypes as error:
-        raise CannotWrite(
-            f"cannot be written: a type of this kernel is not supported: {error}"
-        ) from error
 
 
 def _blocks(chunks: Iterator[bytes], page_size: int) -> Iterator[bytes]:
