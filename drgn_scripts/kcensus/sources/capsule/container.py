@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,8 @@ import zstandard
 
 from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_text
 from kcensus.sources.faults import REASONS
-from kcensus.sources.reader import os_reason
+from kcensus.sources.model import TargetError
+from kcensus.sources.reader import FileReader, os_reason
 
 MAGIC = b"\x89kcaps\r\n"
 VERSION = 1
@@ -81,18 +80,10 @@ class Section:
 def is_capsule(path: str) -> bool:
     """Return whether the file begins with the magic of a capsule; False if it is unreadable."""
     try:
-        # Opening a FIFO wakes its writer, and opening some devices has side effects.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
+        with FileReader(path) as reader:
+            return reader.read(0, len(MAGIC)) == MAGIC
+    except TargetError:
         return False
-    try:
-        return os.pread(descriptor, len(MAGIC), 0) == MAGIC
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -134,12 +125,7 @@ class Writer:
         self._write(bytes(_HEADER.size))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             with _writing() if kind is None else contextlib.suppress(OSError):
                 self._file.close()
@@ -156,31 +142,18 @@ class Writer:
         # A new compressor for each call, because calls run in threads.
         return zstandard.ZstdCompressor(level=self._level, write_checksum=True).compress(data)
 
-    def section(self, name: str, data: bytes) -> None:
-        """Write a section."""
-        offset, stored = self._file.tell(), self._compress(data)
-        self._write(stored)
-        digest = hashlib.sha256(stored).hexdigest()
-        self._sections[name] = Section(offset, len(stored), len(data), digest)
-
-    def json_section(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a section that is one JSON object.
-
-        :raises CannotWrite: it is larger than a reader accepts
-        """
-        data = json.dumps(document, separators=(",", ":")).encode()
-        if len(data) > _MAX_SECTION:
+    def section(self, name: str, data: bytes, limit: int = _MAX_SECTION) -> None:
+        """Write a section of up to ``limit`` bytes."""
+        if len(data) > limit:
             raise CannotWrite(
-                f"cannot be written: section '{name}' of {len(data)} bytes exceeds {_MAX_SECTION}"
+                f"cannot be written: section '{name}' of {len(data)} bytes exceeds {limit}"
             )
-        self.section(name, data)
+        self._blocks(name, [data])
 
-    def pages(self, runs: Callable[[], npt.NDArray[Any]], blocks: Iterable[bytes]) -> int:
-        """Write pages and their index.
+    def _blocks(self, name: str, blocks: Iterable[bytes]) -> tuple[int, list[int]]:
+        """Write a section of blocks that are compressed separately.
 
-        :param runs: returns an ascending array of :data:`RUN`; called after ``blocks`` is consumed
-        :param blocks: the stored pages, :data:`BLOCK_PAGES` in each block but the last
-        :return: bytes of all pages
+        :return: bytes before compression, and the stored size of each block
         """
         offset, digest, total = self._file.tell(), hashlib.sha256(), 0
         sizes = []
@@ -190,16 +163,25 @@ class Writer:
                 digest.update(stored)
                 sizes.append(len(stored))
                 total += length
-        place = Section(offset, self._file.tell() - offset, total, digest.hexdigest())
-        self._sections["pages"] = place
+        self._sections[name] = Section(offset, sum(sizes), total, digest.hexdigest())
+        return total, sizes
+
+    def json_section(self, name: str, document: Mapping[str, Any]) -> None:
+        """Write a section that is one JSON object."""
+        self.section(name, json.dumps(document, separators=(",", ":")).encode())
+
+    def pages(self, runs: Callable[[], npt.NDArray[Any]], blocks: Iterable[bytes]) -> int:
+        """Write pages and their index.
+
+        :param runs: returns an ascending array of :data:`RUN`; called after ``blocks`` is consumed
+        :param blocks: the stored pages, :data:`BLOCK_PAGES` in each block but the last
+        :return: bytes of all pages
+        """
+        total, sizes = self._blocks("pages", blocks)
         index = runs()
         counts = np.array([len(index), len(sizes)], "<u8")
         data = b"".join(part.tobytes() for part in (counts, index, np.array(sizes, "<u4")))
-        if len(data) > _MAX_INDEX:
-            raise CannotWrite(
-                f"cannot be written: its index of {len(data)} bytes exceeds {_MAX_INDEX}"
-            )
-        self.section("index", data)
+        self.section("index", data, _MAX_INDEX)
         return total
 
     def manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -224,13 +206,15 @@ class Reader:
     def __init__(self, path: str) -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115, open as long as its memory is read
         try:
-            self._open()
+            self._size = os.fstat(self._file.fileno()).st_size
+            self.manifest, end = self._read_manifest()
+            self._sections = _read_sections(self.manifest.get("sections"), end)
         except BaseException:
             self._file.close()
             raise
 
-    def _open(self) -> None:
-        self._size = os.fstat(self._file.fileno()).st_size
+    def _read_manifest(self) -> tuple[dict[str, Any], int]:
+        """Return the manifest and its offset."""
         header = self._pread(0, _HEADER.size)
         magic, version, offset, size, raw_size, digest = _HEADER.unpack(header)
         if magic != MAGIC:
@@ -240,34 +224,31 @@ class Reader:
                 f"is a capsule of version {version}, but this kcensus reads version {VERSION}; "
                 "install the kcensus that wrote it"
             )
-        if raw_size > _MAX_MANIFEST or size > _max_stored(raw_size):
-            raise corrupt("the manifest is too large")
-        stored = self._pread(offset, size)
-        if hashlib.sha256(stored).digest() != digest:
-            raise corrupt("the manifest does not match its digest")
-        self.manifest = _parse("the manifest", _decompress("the manifest", stored, raw_size))
-        self._sections = _read_sections(self.manifest.get("sections"), offset)
+        section = Section(offset, size, raw_size, digest.hex())
+        return _parse("the manifest", self._read("the manifest", section, _MAX_MANIFEST)), offset
 
     def _pread(self, offset: int, size: int) -> bytes:
-        if offset + size > self._size:
+        within = offset + size <= self._size
+        data = os.pread(self._file.fileno(), size, offset) if within else b""
+        if len(data) != size or not within:
             raise BadCapsule("is truncated or corrupt: it ends too early; copy it again")
-        data = os.pread(self._file.fileno(), size, offset)
-        if len(data) != size:
-            raise BadCapsule("is truncated: it ends too early; copy it again")
         return data
 
-    def section(self, name: str, limit: int = _MAX_SECTION) -> bytes:
-        """Return the content of a section, checked against its digest.
-
-        :param limit: bytes
-        """
-        section = self._section(name)
+    def _read(self, name: str, section: Section, limit: int) -> bytes:
+        """Return the content of a section of up to ``limit`` bytes, checked against its digest."""
         if section.raw_size > limit or section.size > _max_stored(section.raw_size):
-            raise corrupt(f"section '{name}' is too large")
+            raise corrupt(f"{name} is too large")
         stored = self._pread(section.offset, section.size)
         if hashlib.sha256(stored).hexdigest() != section.sha256:
-            raise corrupt(f"section '{name}' does not match its digest")
-        return _decompress(f"section '{name}'", stored, section.raw_size)
+            raise corrupt(f"{name} does not match its digest")
+        return _decompress(name, stored, section.raw_size)
+
+    def section(self, name: str, limit: int = _MAX_SECTION) -> bytes:
+        """Return the content of a section.
+
+        :raises BadCapsule: it is missing, is corrupt, or has more than ``limit`` bytes
+        """
+        return self._read(f"section '{name}'", self._section(name), limit)
 
     def json_section(self, name: str) -> dict[str, Any]:
         """Return a section that is one JSON object."""
@@ -321,17 +302,14 @@ class Reader:
 
     def verify(self) -> list[str]:
         """Return the names of the sections that do not match their digest; reads the whole file."""
-        return [
-            name
-            for name, section in self._sections.items()
-            if self._digest(section.offset, section.size) != section.sha256
-        ]
-
-    def _digest(self, offset: int, size: int) -> str:
-        digest = hashlib.sha256()
-        for start in range(offset, offset + size, _CHUNK):
-            digest.update(self._pread(start, min(_CHUNK, offset + size - start)))
-        return digest.hexdigest()
+        mismatches = []
+        for name, section in self._sections.items():
+            digest, end = hashlib.sha256(), section.offset + section.size
+            for start in range(section.offset, end, _CHUNK):
+                digest.update(self._pread(start, min(_CHUNK, end - start)))
+            if digest.hexdigest() != section.sha256:
+                mismatches.append(name)
+        return mismatches
 
 
 def _ahead(
