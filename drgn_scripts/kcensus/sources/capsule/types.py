@@ -35,8 +35,8 @@ FIELDS = {
     # Without parameters, because they are not in memory.
     TypeKind.FUNCTION: (),
 }
-"""What describes each kind of type: attributes of :class:`drgn.Type` and :class:`Node`, arguments of
-``drgn.Program.*_type()``, and in this order the columns of a row in the type table."""
+"""What describes each kind of type: attributes of :class:`drgn.Type` and :class:`Node`, arguments
+of ``drgn.Program.*_type()``, and in this order the columns of a row in the type table."""
 
 
 class NotRecorded(Exception):
