@@ -30,7 +30,6 @@ _REFUSALS = {
     FileNotFoundError: "no such socket; start QEMU with -qmp unix:PATH,server=on,wait=off",
     PermissionError: "permission denied; run as root or as QEMU's user",
     ConnectionRefusedError: "connection refused; is QEMU running?",
-    ValueError: "is not a valid path",
 }
 
 
@@ -62,7 +61,9 @@ def _connect(path: str, name: str) -> socket.socket:
             f"{name}: does not answer within {_MAX_GREETING_SECONDS:.0f} s: it is not a QMP "
             "socket, or another client is connected to it (QEMU serves one at a time)"
         ) from error
-    except (OSError, ValueError) as error:
+    except ValueError as error:
+        raise TargetError(f"{name}: is not a valid path") from error
+    except OSError as error:
         why = _REFUSALS.get(type(error)) or f"cannot be reached ({os_reason(error)})"
         raise TargetError(f"{name}: {why}") from error
 

@@ -15,14 +15,7 @@ import drgn
 from kcensus.sources.capsule.container import BadCapsule, Reader, corrupt, is_capsule
 from kcensus.sources.capsule.lookups import Lookups
 from kcensus.sources.capsule.pages import PageStore
-from kcensus.sources.capsule.program import (
-    Machine,
-    ObjectData,
-    ObjectKey,
-    SymbolKey,
-    TypeKey,
-    assemble,
-)
+from kcensus.sources.capsule.program import Machine, ObjectData, assemble
 from kcensus.sources.capsule.types import NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_list, as_text
 from kcensus.sources.model import (
@@ -58,23 +51,25 @@ class _Replay:
             "record it again with `kcensus capsule create VMCORE OUT --analyses …`"
         )
 
-    def find_type(self, key: TypeKey) -> Ref | None:
+    def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
+        key = kind, name, filename
         if key in self._lookups.types:
             return self._lookups.types[key]
-        if key.kind in ("int", "bool", "float"):
+        if kind in ("int", "bool", "float"):
             return None  # drgn has its own
-        raise self.lacking(f"the type {key.kind} {key.name}")
+        raise self.lacking(f"the type {kind} {name}")
 
-    def find_object(self, key: ObjectKey) -> ObjectData | None:
+    def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
+        key = name, flags, filename
         if key in self._lookups.objects:
             return self._lookups.objects[key]
-        raise self.lacking(f"the variable or constant {key.name}")
+        raise self.lacking(f"the variable or constant {name}")
 
-    def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
+    def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
+        key = name, address, one
         if key in self._lookups.symbols:
             return self._lookups.symbols[key]
-        place = key.name if key.address is None else f"at {key.address:#x}"
-        raise self.lacking(f"the symbol {place}")
+        raise self.lacking(f"the symbol {name if address is None else f'at {address:#x}'}")
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""

@@ -156,13 +156,23 @@ class Writer:
         :return: bytes before compression, and the stored size of each block
         """
         offset, digest, total = self._file.tell(), hashlib.sha256(), 0
+        pending: deque[Future[bytes]] = deque()
         sizes = []
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for length, stored in _ahead(pool, self._compress, blocks):
+
+        def write(most: int) -> None:
+            """Write until at most ``most`` blocks are pending."""
+            while len(pending) > most:
+                stored = pending.popleft().result()
                 self._write(stored)
                 digest.update(stored)
                 sizes.append(len(stored))
-                total += length
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for block in blocks:
+                total += len(block)
+                pending.append(pool.submit(self._compress, block))
+                write(2 * _THREADS)
+            write(0)
         self._sections[name] = Section(offset, sum(sizes), total, digest.hexdigest())
         return total, sizes
 
@@ -310,20 +320,6 @@ class Reader:
             if digest.hexdigest() != section.sha256:
                 mismatches.append(name)
         return mismatches
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, work: Callable[[bytes], bytes], items: Iterable[bytes]
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the length of each item and the result of ``work`` on it, in order."""
-    pending: deque[tuple[int, Future[bytes]]] = deque()
-    for item in items:
-        pending.append((len(item), pool.submit(work, item)))
-        if len(pending) > 2 * _THREADS:
-            length, done = pending.popleft()
-            yield length, done.result()
-    for length, done in pending:
-        yield length, done.result()
 
 
 @contextlib.contextmanager

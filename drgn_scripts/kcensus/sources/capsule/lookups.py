@@ -9,7 +9,7 @@ from typing import Any
 
 import drgn
 
-from kcensus.sources.capsule.program import ObjectData, ObjectKey, SymbolKey, TypeKey
+from kcensus.sources.capsule.program import ObjectData
 from kcensus.sources.capsule.types import Ref
 from kcensus.sources.capsule.typetable import (
     BadTypes,
@@ -27,11 +27,16 @@ _MAX_ADDRESS = (1 << 64) - 1
 
 @dataclass
 class Lookups:
-    """All lookups with their answers, including that something was *not* found."""
+    """All lookups with their answers, including that something was *not* matches."""
 
-    types: dict[TypeKey, Ref | None] = field(default_factory=dict)
-    objects: dict[ObjectKey, ObjectData | None] = field(default_factory=dict)
-    symbols: dict[SymbolKey, list[drgn.Symbol]] = field(default_factory=dict)
+    types: dict[tuple[str, str, str | None], Ref | None] = field(default_factory=dict)
+    """By kind, name and file name."""
+    objects: dict[tuple[str, int, str | None], ObjectData | None] = field(default_factory=dict)
+    """By name, flags and file name."""
+    symbols: dict[tuple[str | None, int | None, bool], list[drgn.Symbol]] = field(
+        default_factory=dict
+    )
+    """By name, address, and whether only the best match is wanted."""
     modules: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
     """Sentences about missing debug info, by requested modules."""
 
@@ -66,22 +71,19 @@ class Lookups:
         lookups = Lookups()
         for row in as_list(document.get("type_lookups")):
             kind, name, filename, use = _exactly(row, 4)
-            key = TypeKey(as_text(kind), as_text(name), as_optional_text(filename))
             ref = None if use is None else table.ref(use)
-            if ref and (ref.node.kind.name.lower() != key.kind or ref.qualifiers):
+            if ref and (ref.node.kind.name.lower() != kind or ref.qualifiers):
                 raise BadTypes("a type has another kind than its lookup")
-            lookups.types[key] = ref
+            lookups.types[as_text(kind), as_text(name), as_optional_text(filename)] = ref
         for row in as_list(document.get("object_lookups")):
             name, flags, filename, data = _exactly(row, 4)
-            object_key = ObjectKey(
-                as_text(name), as_integer(flags, 255), as_optional_text(filename)
-            )
-            lookups.objects[object_key] = None if data is None else _object(data, table)
+            key = as_text(name), as_integer(flags, 255), as_optional_text(filename)
+            lookups.objects[key] = None if data is None else _object(data, table)
         for row in as_list(document.get("symbol_lookups")):
             name, address, one, symbols = _exactly(row, 4)
             address = None if address is None else as_integer(address, _MAX_ADDRESS)
-            symbol_key = SymbolKey(as_optional_text(name), address, bool(one))
-            lookups.symbols[symbol_key] = [_symbol(symbol) for symbol in as_list(symbols)]
+            matches = [_symbol(symbol) for symbol in as_list(symbols)]
+            lookups.symbols[as_optional_text(name), address, bool(one)] = matches
         for row in as_list(document.get("modules")):
             names, sentences = (tuple(map(as_text, as_list(texts))) for texts in _exactly(row, 2))
             lookups.modules[names] = list(sentences)

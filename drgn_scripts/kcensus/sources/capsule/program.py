@@ -16,33 +16,6 @@ from drgn import FindObjectFlags, TypeKind
 from kcensus.sources.capsule.types import Ref, build
 
 
-class TypeKey(NamedTuple):
-    """A lookup of a type."""
-
-    kind: str
-    """Name of the :class:`drgn.TypeKind`, in lower case."""
-    name: str
-    filename: str | None
-
-
-class ObjectKey(NamedTuple):
-    """A lookup of a variable, constant or function."""
-
-    name: str
-    flags: int
-    """As in :class:`drgn.FindObjectFlags`."""
-    filename: str | None
-
-
-class SymbolKey(NamedTuple):
-    """A lookup of symbols."""
-
-    name: str | None
-    address: int | None
-    one: bool
-    """Whether to return only the best match."""
-
-
 class ObjectData(NamedTuple):
     """An object: an address, a value, or neither if the compiler optimized it out."""
 
@@ -55,11 +28,17 @@ class Source(Protocol):
     """Answers the lookups of a program. Each method may raise
     :class:`~kcensus.sources.capsule.types.NotRecorded`."""
 
-    def find_type(self, key: TypeKey) -> Ref | None: ...
+    def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
+        """Return a type; ``kind`` is the name of a :class:`drgn.TypeKind` in lower case."""
+        ...
 
-    def find_object(self, key: ObjectKey) -> ObjectData | None: ...
+    def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
+        """Return a variable, constant or function; flags as in :class:`drgn.FindObjectFlags`."""
+        ...
 
-    def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]: ...
+    def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
+        """Return symbols; only the best match if ``one``."""
+        ...
 
     def read(self, address: int, count: int) -> bytes:
         """Return physical memory; raises :class:`drgn.FaultError`."""
@@ -100,7 +79,7 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     ) -> drgn.Type | None:
         for kind in TypeKind:
             if kind in kinds:
-                ref = source.find_type(TypeKey(kind.name.lower(), name, filename))
+                ref = source.find_type(kind.name.lower(), name, filename)
                 if ref is not None:
                     return build(prog, ref)
         return None
@@ -108,7 +87,7 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     def find_object(
         prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
     ) -> drgn.Object | None:
-        data = source.find_object(ObjectKey(name, flags.value, filename))
+        data = source.find_object(name, flags.value, filename)
         if data is None:
             return None
         type_ = build(prog, data.ref)
@@ -119,7 +98,7 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     def find_symbols(
         prog: drgn.Program, name: str | None, address: int | None, one: bool
     ) -> list[drgn.Symbol]:
-        return source.find_symbols(SymbolKey(name, address, one))
+        return source.find_symbols(name, address, one)
 
     prog.register_type_finder("kcensus", find_type, enable_index=-1)
     prog.register_object_finder("kcensus", find_object, enable_index=-1)

@@ -19,14 +19,7 @@ from drgn.helpers.linux.mm import pfn_to_virt
 from kcensus.progress import Progress
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
 from kcensus.sources.capsule.lookups import Lookups
-from kcensus.sources.capsule.program import (
-    Machine,
-    ObjectData,
-    ObjectKey,
-    SymbolKey,
-    TypeKey,
-    assemble,
-)
+from kcensus.sources.capsule.program import Machine, ObjectData, assemble
 from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes
 from kcensus.sources.faults import REASONS, reason
@@ -73,37 +66,36 @@ class Recorder:
 
     # The methods of kcensus.sources.capsule.program.Source
 
-    def find_type(self, key: TypeKey) -> Ref | None:
+    def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
+        key = kind, name, filename
         if key not in self._lookups.types:
-            query = f"{key.kind} {key.name}" if key.kind in _TAGGED else key.name
             ref = None
             with contextlib.suppress(LookupError, SyntaxError):
-                ref = self._types.ref(self._prog.type(query, key.filename))
-            if ref and ref.node.kind.name.lower() != key.kind:
-                ref = None
-            self._lookups.types[key] = ref
+                query = f"{kind} {name}" if kind in _TAGGED else name
+                ref = self._types.ref(self._prog.type(query, filename))
+            is_wanted = ref is not None and ref.node.kind.name.lower() == kind
+            self._lookups.types[key] = ref if is_wanted else None
         return self._lookups.types[key]
 
-    def find_object(self, key: ObjectKey) -> ObjectData | None:
+    def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
+        key = name, flags, filename
         if key not in self._lookups.objects:
             data = None
             with contextlib.suppress(LookupError):
-                value = self._prog.object(key.name, drgn.FindObjectFlags(key.flags), key.filename)
-                is_value = not value.absent_ and value.address_ is None
-                data = ObjectData(
-                    self._types.ref(value.type_),
-                    value.address_,
-                    value.to_bytes_() if is_value else None,
-                )
+                variable = self._prog.object(name, drgn.FindObjectFlags(flags), filename)
+                is_value = not variable.absent_ and variable.address_ is None
+                value = variable.to_bytes_() if is_value else None
+                data = ObjectData(self._types.ref(variable.type_), variable.address_, value)
             self._lookups.objects[key] = data
         return self._lookups.objects[key]
 
-    def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
+    def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
+        key = name, address, one
         if key not in self._lookups.symbols:
-            wanted = key.address if key.name is None else key.name
+            wanted = address if name is None else name
             symbols: list[drgn.Symbol] = []
             with contextlib.suppress(LookupError):
-                if not key.one:
+                if not one:
                     symbols = self._prog.symbols(wanted)
                 elif wanted is not None:
                     symbols = [self._prog.symbol(wanted)]
