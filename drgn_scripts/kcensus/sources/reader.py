@@ -42,34 +42,29 @@ class FileReader:
     def __init__(self, path: str | Path, prefix: str = "") -> None:
         self.name = prefix + printable(os.fspath(path))
         try:
-            # Check before opening, because opening a FIFO waits for its writer and opening some
-            # devices has side effects; check again, because the path may have changed.
-            self._check_kind(os.stat(path), path)
+            # First, because opening a FIFO waits for its writer, and opening some devices has side
+            # effects.
+            status = os.stat(path)
+            self._check_kind(status.st_mode, path)
+            self.size = status.st_size
+            if self.size == 0:
+                raise TargetError(f"{self.name}: is empty; copy it again")
             flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
             self._file = os.fdopen(os.open(path, flags), "rb")
         except OSError as error:
             raise os_error(self.name, error) from error
         except ValueError as error:
             raise TargetError(f"{self.name}: is not a valid path") from error
-        try:
-            status = os.fstat(self._file.fileno())
-            self._check_kind(status, path)
-            self.size = status.st_size
-            if self.size == 0:
-                raise TargetError(f"{self.name}: is empty; copy it again")
-        except TargetError:
-            self._file.close()
-            raise
 
-    def _check_kind(self, status: os.stat_result, path: str | Path) -> None:
-        if stat.S_ISREG(status.st_mode):
+    def _check_kind(self, mode: int, path: str | Path) -> None:
+        if stat.S_ISREG(mode):
             return
-        if stat.S_ISDIR(status.st_mode):
+        if stat.S_ISDIR(mode):
             vmcore = os.path.join(os.fspath(path), "vmcore")
             remedy = printable(vmcore) if os.path.isfile(vmcore) else "the vmcore file inside it"
             raise TargetError(f"{self.name}: is a directory; pass {remedy}")
         for matches, message in _KINDS:
-            if matches(status.st_mode):
+            if matches(mode):
                 raise TargetError(f"{self.name}: {message}")
         raise TargetError(f"{self.name}: is not a regular file")
 

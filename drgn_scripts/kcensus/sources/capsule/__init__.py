@@ -13,9 +13,9 @@ from typing import Any
 import drgn
 
 from kcensus.sources.capsule.container import BadCapsule, Reader, corrupt, is_capsule
-from kcensus.sources.capsule.lookups import Lookups
+from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.pages import PageStore
-from kcensus.sources.capsule.program import Machine, ObjectData, assemble
+from kcensus.sources.capsule.program import Machine, assemble
 from kcensus.sources.capsule.types import NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_list, as_text
 from kcensus.sources.model import (
@@ -38,11 +38,11 @@ _MAX_ANALYSES = 256
 
 
 class _Replay:
-    """Answers lookups from a capsule; raises :class:`NotRecorded` for what it lacks."""
+    """Reads a capsule's memory; raises :class:`NotRecorded` for lookups that it lacks."""
 
     def __init__(self, reader: Reader, page_size: int, recorded_for: tuple[str, ...]) -> None:
         self._for = recorded_for
-        self._lookups = Lookups.from_json(reader.json_section("lookups"), self.lacking)
+        self.lookups = Lookups.from_json(reader.json_section("lookups"), self.lacking)
         self.read = PageStore(reader, page_size).read
 
     def lacking(self, what: str) -> NotRecorded:
@@ -52,28 +52,19 @@ class _Replay:
         )
 
     def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
-        key = kind, name, filename
-        if key in self._lookups.types:
-            return self._lookups.types[key]
         if kind in ("int", "bool", "float"):
             return None  # drgn has its own
         raise self.lacking(f"the type {kind} {name}")
 
     def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
-        key = name, flags, filename
-        if key in self._lookups.objects:
-            return self._lookups.objects[key]
         raise self.lacking(f"the variable or constant {name}")
 
     def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
-        key = name, address, one
-        if key in self._lookups.symbols:
-            return self._lookups.symbols[key]
         raise self.lacking(f"the symbol {name if address is None else f'at {address:#x}'}")
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""
-        return self._lookups.modules.get(names, [])
+        return self.lookups.modules.get(names, [])
 
     def places(self) -> list[tuple[str, str]]:
         """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
@@ -120,7 +111,7 @@ def _target(reader: Reader, name: str) -> Target:
 
     replay = _Replay(reader, machine.page_size, analyses)
     try:
-        prog = assemble(machine, replay)
+        prog = assemble(machine, replay.lookups, replay)
         check_platform(prog, name)
         kernel = printable(kernel_release(prog))
         if int(prog["PAGE_SIZE"]) != machine.page_size:

@@ -176,10 +176,6 @@ class Writer:
         self._sections[name] = Section(offset, sum(sizes), total, digest.hexdigest())
         return total, sizes
 
-    def json_section(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a section that is one JSON object."""
-        self.section(name, json.dumps(document, separators=(",", ":")).encode())
-
     def pages(self, runs: Callable[[], npt.NDArray[Any]], blocks: Iterable[bytes]) -> int:
         """Write pages and their index.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import drgn
 
-from kcensus.sources.capsule.program import ObjectData
 from kcensus.sources.capsule.types import Ref
 from kcensus.sources.capsule.typetable import (
     BadTypes,
@@ -23,6 +22,14 @@ from kcensus.sources.capsule.typetable import (
 )
 
 _MAX_ADDRESS = (1 << 64) - 1
+
+
+class ObjectData(NamedTuple):
+    """An object: an address, a value, or neither if the compiler optimized it out."""
+
+    ref: Ref
+    address: int | None = None
+    value: bytes | None = None
 
 
 @dataclass

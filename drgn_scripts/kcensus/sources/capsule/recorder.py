@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
@@ -18,8 +17,8 @@ from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.progress import Progress
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
-from kcensus.sources.capsule.lookups import Lookups
-from kcensus.sources.capsule.program import Machine, ObjectData, assemble
+from kcensus.sources.capsule.lookups import Lookups, ObjectData
+from kcensus.sources.capsule.program import Machine, assemble
 from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes
 from kcensus.sources.faults import REASONS, reason
@@ -57,7 +56,7 @@ class Recorder:
         self._modules = target.modules
         self.target = replace(
             target,
-            prog=assemble(self._machine, self),
+            prog=assemble(self._machine, self._lookups, self),
             # The lookups of a worker would be lost.
             shareable=False,
             modules=self,
@@ -67,40 +66,32 @@ class Recorder:
     # The methods of kcensus.sources.capsule.program.Source
 
     def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
-        key = kind, name, filename
-        if key not in self._lookups.types:
-            ref = None
-            with contextlib.suppress(LookupError, SyntaxError):
-                query = f"{kind} {name}" if kind in _TAGGED else name
-                ref = self._types.ref(self._prog.type(query, filename))
-            is_wanted = ref is not None and ref.node.kind.name.lower() == kind
-            self._lookups.types[key] = ref if is_wanted else None
-        return self._lookups.types[key]
+        query = f"{kind} {name}" if kind in _TAGGED else name
+        try:
+            ref = self._types.ref(self._prog.type(query, filename))
+        except (LookupError, SyntaxError):
+            return None
+        return ref if ref.node.kind.name.lower() == kind else None
 
     def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
-        key = name, flags, filename
-        if key not in self._lookups.objects:
-            data = None
-            with contextlib.suppress(LookupError):
-                variable = self._prog.object(name, drgn.FindObjectFlags(flags), filename)
-                is_value = not variable.absent_ and variable.address_ is None
-                value = variable.to_bytes_() if is_value else None
-                data = ObjectData(self._types.ref(variable.type_), variable.address_, value)
-            self._lookups.objects[key] = data
-        return self._lookups.objects[key]
+        try:
+            variable = self._prog.object(name, drgn.FindObjectFlags(flags), filename)
+        except LookupError:
+            return None
+        is_value = not variable.absent_ and variable.address_ is None
+        value = variable.to_bytes_() if is_value else None
+        return ObjectData(self._types.ref(variable.type_), variable.address_, value)
 
     def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
-        key = name, address, one
-        if key not in self._lookups.symbols:
-            wanted = address if name is None else name
-            symbols: list[drgn.Symbol] = []
-            with contextlib.suppress(LookupError):
-                if not one:
-                    symbols = self._prog.symbols(wanted)
-                elif wanted is not None:
-                    symbols = [self._prog.symbol(wanted)]
-            self._lookups.symbols[key] = symbols
-        return self._lookups.symbols[key]
+        wanted = address if name is None else name
+        if not one:
+            return list(self._prog.symbols(wanted))
+        if wanted is None:
+            return []
+        try:
+            return [self._prog.symbol(wanted)]
+        except LookupError:
+            return []
 
     def read(self, address: int, count: int) -> bytes:
         first, last = address // self._page_size, (address + count - 1) // self._page_size
@@ -143,10 +134,10 @@ class Recorder:
         :raises CannotWrite: the capsule cannot be written, or a reader would refuse it
         """
         with Writer(path, level) as writer:
-            document = self._lookups.to_json()  # may look up more, and so read more pages
+            # This may look up more, and so read more pages.
+            data = json.dumps(self._lookups.to_json(), separators=(",", ":")).encode()
             try:
-                # A round trip, because JSON turns tuples into lists.
-                Lookups.from_json(json.loads(json.dumps(document)), NotRecorded)
+                Lookups.from_json(json.loads(data), NotRecorded)
             except BadTypes as error:
                 raise CannotWrite(
                     f"cannot be written: a type of this kernel is not supported: {error}"
@@ -156,7 +147,7 @@ class Recorder:
             with progress.step("writing the capsule", len(frames)) as step:
                 blocks = _blocks(self._chunks(frames, status, step.advance, scrub), self._page_size)
                 size = writer.pages(lambda: _runs(frames, status), blocks)
-            writer.json_section("lookups", document)
+            writer.section("lookups", data)
             stored = size // self._page_size
             counts = {"stored": stored, "unreadable": len(frames) - stored}
             machine = asdict(self._machine)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kcensus.sources.model import TargetError
@@ -48,12 +48,10 @@ class Header:
     machine: str
     supported: bool
     """Whether kcensus reads memory of this machine: x86_64 or aarch64, little-endian."""
-    phoff: int = 0
-    phnum: int = 0
-    phentsize: int = 0
-    shoff: int = 0
-    shnum: int = 0
-    shentsize: int = 0
+    phdrs: tuple[int, int, int] = (0, 0, 0)
+    """Program headers: offset, number, bytes of each."""
+    shdrs: tuple[int, int, int] = (0, 0, 0)
+    """Section headers, likewise."""
     shstrndx: int = 0
 
 
@@ -84,21 +82,21 @@ def read_header(reader: FileReader) -> Header:
         return Header(type_, name, False)
     fields = _EHDR.unpack(reader.exact(16, _EHDR.size, "ELF header"))
     _, _, _, _, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = fields
-    header = Header(type_, name, True, phoff, phnum, phentsize, shoff, shnum, shentsize, shstrndx)
     if phnum == _PN_XNUM:
         # sh_info of the first section header has the real number.
-        first = _SHDR.unpack(reader.exact(shoff, _SHDR.size, "ELF section headers"))
-        header = replace(header, phnum=first[7])
-    return header
+        phnum = _SHDR.unpack(reader.exact(shoff, _SHDR.size, "ELF section headers"))[7]
+    phdrs, shdrs = (phoff, phnum, phentsize), (shoff, shnum, shentsize)
+    return Header(type_, name, True, phdrs, shdrs, shstrndx)
 
 
 def _table(
-    reader: FileReader, offset: int, number: int, entry: int, layout: struct.Struct
+    reader: FileReader, place: tuple[int, int, int], layout: struct.Struct
 ) -> Iterator[tuple[int, ...]]:
     """Yield the entries of a header table.
 
     :raises TargetError: the table is corrupt or the file ends before it does
     """
+    offset, number, entry = place
     if number and not (layout.size <= entry <= 4096 and number <= _MAX_HEADERS):
         raise TargetError(f"{reader.name}: has a corrupt ELF header; copy it again")
     table = reader.exact(offset, number * entry, "ELF headers")
@@ -111,7 +109,7 @@ def segments(reader: FileReader, header: Header) -> list[Segment]:
 
     :raises TargetError: they are corrupt or the file ends before them
     """
-    table = _table(reader, header.phoff, header.phnum, header.phentsize, _PHDR)
+    table = _table(reader, header.phdrs, _PHDR)
     return [
         Segment(type_, offset, filesz, paddr, memsz)
         for type_, _, offset, _, paddr, filesz, memsz, _ in table
@@ -152,7 +150,7 @@ def identity(reader: FileReader, header: Header) -> tuple[str | None, str | None
     :raises TargetError: the file is corrupt
     """
     build_id = release = None
-    sections = list(_table(reader, header.shoff, header.shnum, header.shentsize, _SHDR))
+    sections = list(_table(reader, header.shdrs, _SHDR))
     names = b""
     if header.shstrndx < len(sections):
         _, _, _, _, offset, size, *_ = sections[header.shstrndx]
