@@ -17,7 +17,13 @@ from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.pages import PageStore
 from kcensus.sources.capsule.program import Machine, assemble
 from kcensus.sources.capsule.types import NotRecorded, Ref
-from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_list, as_text
+from kcensus.sources.capsule.typetable import (
+    BadTypes,
+    as_integer,
+    as_list,
+    as_object,
+    as_text,
+)
 from kcensus.sources.model import (
     Request,
     Source,
@@ -95,8 +101,7 @@ def _target(reader: Reader, name: str) -> Target:
     analyses = _texts(manifest.get("analyses"))
     if len(analyses) > _MAX_ANALYSES:
         raise BadTypes("the list of analyses is too long")
-    pages = manifest.get("pages")
-    stored = as_integer(pages.get("stored") if isinstance(pages, dict) else None, _MAX_MEMORY)
+    stored = as_integer(as_object(manifest.get("pages")).get("stored"), _MAX_MEMORY)
     share = stored * machine.page_size / machine.memory_bytes
     redacted = ", ".join(_texts(manifest.get("redacted"))) or "nothing"
 
@@ -144,9 +149,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _machine(reader: Reader) -> Machine:
-    facts: Any = reader.manifest.get("machine")
-    if not isinstance(facts, dict):
-        raise BadTypes("the manifest lacks 'machine'")
+    facts = as_object(reader.manifest.get("machine"))
     arch = as_text(facts.get("arch"))
     page_size = as_integer(facts.get("page_size"), max(_PAGE_SIZES))
     if arch not in _ARCHITECTURES or page_size not in _PAGE_SIZES:

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_text
+from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_object, as_text
 from kcensus.sources.faults import REASONS
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader, os_reason
@@ -98,8 +98,8 @@ class Index:
     """As in :data:`RUN`."""
     offsets: npt.NDArray[np.int64]
     """Position of each block in the file, and the end of the last one."""
-    stored: int
-    """Pages in all blocks."""
+    positions: npt.NDArray[np.int64]
+    """Position of the first page of each run among the stored pages, and their number."""
 
 
 class Writer:
@@ -234,11 +234,12 @@ class Reader:
         return _parse("the manifest", self._read("the manifest", section, _MAX_MANIFEST)), offset
 
     def _pread(self, offset: int, size: int) -> bytes:
-        within = offset + size <= self._size
-        data = os.pread(self._file.fileno(), size, offset) if within else b""
-        if len(data) != size or not within:
-            raise BadCapsule("is truncated or corrupt: it ends too early; copy it again")
-        return data
+        # pread() fails with EINVAL for an offset that off_t cannot hold.
+        if offset + size <= self._size:
+            data = os.pread(self._file.fileno(), size, offset)
+            if len(data) == size:
+                return data
+        raise BadCapsule("is truncated or corrupt: it ends too early; copy it again")
 
     def _read(self, name: str, section: Section, limit: int) -> bytes:
         """Return the content of a section of up to ``limit`` bytes, checked against its digest."""
@@ -268,7 +269,6 @@ class Reader:
     def index(self, page_size: int) -> Index:
         """Return which pages the capsule contains, and where.
 
-        :param page_size: bytes
         :raises BadCapsule: the index contradicts itself or the file
         """
         data = self.section("index", _MAX_INDEX)
@@ -280,7 +280,8 @@ class Reader:
         table = np.frombuffer(data, RUN, runs, 16)
         sizes = np.frombuffer(data, "<u4", blocks, 16 + runs * RUN.itemsize).astype(np.int64)
         first, pages, status = (table[name].astype(np.int64) for name in RUN.names or ())
-        stored = int(pages[status == 0].sum())
+        positions = np.concatenate([[0], np.cumsum(np.where(status == 0, pages, 0))])
+        stored = int(positions[-1])
         section = self._section("pages")
         if (
             blocks != -(-stored // BLOCK_PAGES)
@@ -296,12 +297,12 @@ class Reader:
         ):
             raise corrupt("the index has an invalid run of pages")
         offsets = section.offset + np.concatenate([[0], np.cumsum(sizes)])
-        return Index(first, pages, status, offsets, stored)
+        return Index(first, pages, status, offsets, positions)
 
     def block(self, index: Index, number: int, page_size: int) -> bytes:
         """Return the pages of one block."""
         offset, end = index.offsets[number : number + 2].tolist()
-        size = min(BLOCK_PAGES, index.stored - number * BLOCK_PAGES) * page_size
+        size = min(BLOCK_PAGES, int(index.positions[-1]) - number * BLOCK_PAGES) * page_size
         if end - offset > _max_stored(size):
             raise corrupt(f"block {number} is too large")
         return _decompress(f"block {number}", self._pread(offset, end - offset), size)
@@ -356,8 +357,8 @@ def _parse(name: str, data: bytes) -> dict[str, Any]:
 def _read_sections(table: Any, end: int) -> dict[str, Section]:
     """Return the sections, which lie between the header and the manifest at ``end``."""
     try:
-        if not isinstance(table, dict) or len(table) > _MAX_SECTIONS:
-            raise BadTypes("the table of sections is missing or too long")
+        if len(as_object(table)) > _MAX_SECTIONS:
+            raise BadTypes("the table of sections is too long")
         sections = {
             as_text(name): Section(
                 offset=as_integer(row.get("offset"), end, _HEADER.size),

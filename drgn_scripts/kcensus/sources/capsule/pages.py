@@ -24,9 +24,6 @@ class PageStore:
     def __init__(self, reader: Reader, page_size: int) -> None:
         self._index = index = reader.index(page_size)
         self._size = page_size
-        stored = np.where(index.status == 0, index.pages, 0)
-        self._position = np.concatenate([[0], np.cumsum(stored)])
-        """Position of the first page of each run among the stored pages."""
         self._block = functools.lru_cache(_MAX_CACHED_BYTES // (BLOCK_PAGES * page_size))(
             functools.partial(reader.block, index, page_size=page_size)
         )
@@ -48,7 +45,7 @@ class PageStore:
                 raise drgn.FaultError(UNRECORDED, frame * size)
             if status := int(index.status[run]):
                 raise drgn.FaultError(REASONS[status - 1], frame * size)
-            block, page = divmod(int(self._position[run]) + offset, BLOCK_PAGES)
+            block, page = divmod(int(index.positions[run]) + offset, BLOCK_PAGES)
             pages = min(int(index.pages[run]) - offset, BLOCK_PAGES - page)
             length = min(pages * size - within, end - address)
             start = page * size + within

@@ -69,8 +69,8 @@ def assemble(machine: Machine, lookups: Lookups, source: Source) -> drgn.Program
         prog: drgn.Program, kinds: drgn.TypeKindSet, name: str, filename: str | None
     ) -> drgn.Type | None:
         for kind in TypeKind:
-            key = kind.name.lower(), name, filename
             if kind in kinds:
+                key = kind.name.lower(), name, filename
                 if key not in lookups.types:
                     lookups.types[key] = source.find_type(*key)
                 ref = lookups.types[key]

@@ -193,19 +193,14 @@ class Recorder:
 def _blocks(chunks: Iterator[bytes], page_size: int) -> Iterator[bytes]:
     """Yield the bytes of ``chunks`` in blocks of equal length; the last one may be shorter."""
     size = BLOCK_PAGES * page_size
-    pending: list[bytes] = []
-    held = 0
+    pending = bytearray()
     for chunk in chunks:
-        pending.append(chunk)
-        held += len(chunk)
-        if held >= size:
-            data = b"".join(pending)
-            whole = held // size * size
-            for start in range(0, whole, size):
-                yield data[start : start + size]
-            pending, held = [data[whole:]], held - whole
-    if held:
-        yield b"".join(pending)
+        pending += chunk
+        while len(pending) >= size:
+            yield bytes(pending[:size])
+            del pending[:size]
+    if pending:
+        yield bytes(pending)
 
 
 def _runs(frames: npt.NDArray[np.int64], status: npt.NDArray[np.uint32]) -> npt.NDArray[Any]:

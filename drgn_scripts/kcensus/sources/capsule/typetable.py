@@ -282,6 +282,13 @@ def as_list(value: Any, least: int = 0) -> list[Any]:
     return value
 
 
+def as_object(value: Any) -> dict[str, Any]:
+    """Return ``value`` if it is a JSON object; raises :class:`BadTypes`."""
+    if not isinstance(value, dict):
+        raise BadTypes("an object is missing")
+    return value
+
+
 def as_integer(value: Any, most: int, least: int = 0) -> int:
     """Return ``value`` if it is an integer within bounds; raises :class:`BadTypes`."""
     if type(value) is not int or not least <= value <= most:

@@ -180,10 +180,7 @@ class DebugInfo:
         return packages.missing_kernel(self._release, self._build_id)
 
     def _check_symbols_fit(self) -> None:
-        """Compare the symbols with memory if there is no build ID to compare.
-
-        :raises TargetError: the vmlinux belongs to another build
-        """
+        """Compare the symbols with memory if there is no build ID to compare."""
         # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
         # VMCOREINFO") (in v5.9), drgn compares build IDs. Before, it takes any vmlinux of the
         # same release.
@@ -288,10 +285,7 @@ def load_target(
 
 
 def _vmcoreinfo_build_id(prog: drgn.Program) -> str | None:
-    raw: bytes = prog["VMCOREINFO"].string_()
-    for line in raw.split(b"\n"):
-        key, _, value = line.partition(b"=")
-        # Hexadecimal digits only, because users paste it into a shell as part of a command.
-        if key == b"BUILD-ID" and re.fullmatch(rb"[0-9a-f]{2,128}", value.strip()):
-            return value.strip().decode()
-    return None
+    # Hexadecimal digits only, because users paste it into a shell as part of a command.
+    pattern = rb"^BUILD-ID=[ \t]*([0-9a-f]{2,128})[ \t\r]*$"
+    match = re.search(pattern, prog["VMCOREINFO"].string_(), re.MULTILINE)
+    return match[1].decode() if match else None

@@ -66,10 +66,7 @@ class Segment(NamedTuple):
 
 
 def read_header(reader: FileReader) -> Header:
-    """Return the header of a file that starts with :data:`MAGIC`.
-
-    :raises TargetError: the file ends inside the header
-    """
+    """Return the header of a file that starts with :data:`MAGIC`."""
     ident = reader.exact(0, 20, "ELF header")
     little = ident[5] != 2
     type_, machine = struct.unpack_from("<HH" if little else ">HH", ident, 16)
@@ -92,10 +89,7 @@ def read_header(reader: FileReader) -> Header:
 def _table(
     reader: FileReader, place: tuple[int, int, int], layout: struct.Struct
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the entries of a header table.
-
-    :raises TargetError: the table is corrupt or the file ends before it does
-    """
+    """Yield the entries of a header table."""
     offset, number, entry = place
     if number and not (layout.size <= entry <= 4096 and number <= _MAX_HEADERS):
         raise TargetError(f"{reader.name}: has a corrupt ELF header; copy it again")
@@ -105,10 +99,7 @@ def _table(
 
 
 def segments(reader: FileReader, header: Header) -> list[Segment]:
-    """Return the program headers.
-
-    :raises TargetError: they are corrupt or the file ends before them
-    """
+    """Return the program headers."""
     table = _table(reader, header.phdrs, _PHDR)
     return [
         Segment(type_, offset, filesz, paddr, memsz)
@@ -130,10 +121,7 @@ def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes, int, bytes]]:
-    """Return the notes of all note segments.
-
-    :raises TargetError: the file ends before them
-    """
+    """Return the notes of all note segments."""
     return [
         note
         for segment in segments
@@ -145,10 +133,7 @@ def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes,
 def identity(reader: FileReader, header: Header) -> tuple[str | None, str | None]:
     """Return the GNU build ID in hexadecimal, and the release in a vmlinux's ``linux_banner``.
 
-    The build ID is in a note section, which debug files keep; the banner may have been stripped.
-
-    :raises TargetError: the file is corrupt
-    """
+    The build ID is in a note section, which debug files keep; the banner may have been stripped."""
     build_id = release = None
     sections = list(_table(reader, header.shdrs, _SHDR))
     names = b""
