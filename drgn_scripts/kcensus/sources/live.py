@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import load_target
-from kcensus.sources.model import Request, Source, Target, TargetError
+from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
 from kcensus.text import printable
 
 _KCORE = "/proc/kcore"
@@ -36,8 +36,9 @@ def _open(request: Request) -> Target:
     # for KCORE_TEXT regions") (in v6.5), as in older kernels, /proc/kcore copies through one page
     # per open file without a lock, so workers that inherit drgn's descriptor would get each
     # other's bytes.
-    name = _NAME if request.spec is None else request.spec
-    return load_target(prog, request, name, kind="live", format="live", live=True)
+    name, kernel = request.spec or _NAME, kernel_release(prog)
+    target = Target(prog, name, kind="live", format="live", live=True, kernel=kernel)
+    return load_debug_info(target, request.symbols)
 
 
 SOURCE = Source(lambda spec: spec in (None, _KCORE), _open)

@@ -14,8 +14,8 @@ import struct
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import load_target
-from kcensus.sources.model import Request, Source, Target, TargetError
+from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
 from kcensus.sources.reader import os_reason
 from kcensus.text import printable
 
@@ -87,9 +87,9 @@ def _open(request: Request) -> Target:
             "and load the module qemu_fw_cfg in the guest"
         )
     # Not shareable: workers would write to the same connection.
-    return load_target(
-        prog, request, name, kind="qmp", format="live (QEMU guest over QMP)", live=True
-    )
+    format, kernel = "live (QEMU guest over QMP)", kernel_release(prog)
+    target = Target(prog, name, kind="qmp", format=format, live=True, kernel=kernel)
+    return load_debug_info(target, request.symbols)
 
 
 SOURCE = Source(lambda spec: spec is not None and spec.startswith(_PREFIX), _open)

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import load_target
+from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.formats.sniff import sniff
-from kcensus.sources.model import Request, Source, Target, TargetError
+from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
@@ -41,16 +41,17 @@ def _open(request: Request) -> Target:
         raise TargetError(f"{name}: is not a dump of a Linux kernel")
     # drgn opens another name of /proc/kcore, which live.py does not claim, as live.
     live = bool(prog.flags & drgn.ProgramFlags.IS_LIVE)
-    return load_target(
+    target = Target(
         prog,
-        request,
         name,
         kind="vmcore",
         format=sniffed.format + (", truncated" if sniffed.truncated else ""),
         live=live,
+        kernel=kernel_release(prog),
         shareable=not live,
         compressed=sniffed.compressed,
     )
+    return load_debug_info(target, request.symbols)
 
 
 SOURCE = Source(lambda spec: spec is not None, _open, fallback=True)

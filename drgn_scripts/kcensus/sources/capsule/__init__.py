@@ -118,7 +118,7 @@ def _target(reader: Reader, name: str) -> Target:
     try:
         prog = assemble(machine, replay.lookups, replay)
         check_platform(prog, name)
-        kernel = printable(kernel_release(prog))
+        kernel = kernel_release(prog)
         if int(prog["PAGE_SIZE"]) != machine.page_size:
             raise BadTypes("the page size differs from VMCOREINFO")
         with contextlib.suppress(drgn.FaultError):

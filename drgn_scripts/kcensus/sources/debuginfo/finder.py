@@ -22,7 +22,6 @@ import drgn
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
-    Request,
     Target,
     TargetError,
     check_platform,
@@ -151,7 +150,7 @@ class DebugInfo:
         except Exception as error:
             # drgn's errors have no common base class.
             raise TargetError(
-                f"debug info of kernel {printable(self._release)} cannot be loaded "
+                f"debug info of kernel {self._release} cannot be loaded "
                 f"(drgn: {printable(str(error))})"
             ) from error
 
@@ -163,7 +162,6 @@ class DebugInfo:
         return bool(module.wants_debug_file())
 
     def _why_missing(self, tried: list[_Vmlinux]) -> str:
-        release = printable(self._release)
         for file in tried:
             if file.build_id is not None and file.build_id == self._build_id:
                 return (
@@ -174,7 +172,7 @@ class DebugInfo:
         if self._kernels or len(tried) == 1:
             wanted = f"build ID {self._build_id}" if self._build_id else "no build ID recorded"
             return (
-                f"{tried[0]}: does not belong to this kernel, {release} ({wanted}); pass the "
+                f"{tried[0]}: does not belong to this kernel, {self._release} ({wanted}); pass the "
                 "vmlinux of exactly that build"
             )
         return packages.missing_kernel(self._release, self._build_id)
@@ -190,10 +188,10 @@ class DebugInfo:
             name = self._prog["init_uts_ns"].name.release.string_()
         except (drgn.FaultError, LookupError):
             return  # not in the dump
-        if name.decode("utf-8", "replace") != self._release:
+        if printable(name) != self._release:
             path = printable(self._prog.main_module().debug_file_path or "vmlinux")
             raise TargetError(
-                f"{path}: has the release {printable(self._release)} of this kernel but belongs to "
+                f"{path}: has the release {self._release} of this kernel but belongs to "
                 "another build; pass the vmlinux of exactly that build"
             )
 
@@ -251,37 +249,17 @@ def _unreadable(names: set[str], reason: str) -> str:
     )
 
 
-def load_target(
-    prog: drgn.Program,
-    request: Request,
-    name: str,
-    *,
-    kind: str,
-    format: str,
-    live: bool,
-    shareable: bool = False,
-    compressed: bool = False,
-) -> Target:
-    """Load the kernel's debug info into ``prog`` and return it as a target.
+def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
+    """Load the kernel's debug info into the program of ``target``, which is set to a kernel.
 
-    :param prog: a program that is set to a kernel
-    :param name: name of the target, already printable; the others are as in :class:`Target`
+    :return: the target
     :raises TargetError: the machine is not supported, or its debug info is unusable
     """
-    check_platform(prog, name)
-    debug_info = DebugInfo(prog, request.symbols)
+    check_platform(target.prog, target.name)
+    debug_info = DebugInfo(target.prog, symbols)
     debug_info.load_kernel()
-    return Target(
-        prog=prog,
-        name=name,
-        kind=kind,
-        format=format,
-        live=live,
-        kernel=printable(kernel_release(prog)),
-        shareable=shareable,
-        compressed=compressed,
-        modules=debug_info,
-    )
+    target.modules = debug_info
+    return target
 
 
 def _vmcoreinfo_build_id(prog: drgn.Program) -> str | None:
