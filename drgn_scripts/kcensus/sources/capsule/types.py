@@ -59,15 +59,15 @@ class MemberType(NamedTuple):
     """Width, if it is a bit field."""
 
 
-@dataclass(unsafe_hash=True)
+@dataclass(eq=False)
 class Member:
-    """One member of a struct, union or class; equal to others of its name and offset."""
+    """One member of a struct, union or class."""
 
     name: str | None
     bit_offset: int
-    resolve: Callable[[], MemberType] = field(compare=False)
+    resolve: Callable[[], MemberType]
     """Returns the type; raises :class:`NotRecorded`."""
-    resolved: MemberType | None = field(default=None, compare=False)
+    resolved: MemberType | None = None
 
     def type(self) -> MemberType:
         """Return the type, resolved once."""
@@ -118,15 +118,16 @@ class Interner:
         if fields.get("enumerators") is not None:
             fields["enumerators"] = tuple((name, value) for name, value in type_.enumerators)
         if fields.get("members") is not None:
-            fields["members"] = tuple(
-                Member(member.name, member.bit_offset, self._resolver(member))
-                for member in type_.members
-            )
-            if type_.tag is None:
-                return Node(type_.kind, **fields)
+            fields["members"] = tuple((member.name, member.bit_offset) for member in type_.members)
         key = (type_.kind, *fields.values())
-        if key not in self._nodes:
-            self._nodes[key] = Node(type_.kind, **fields)
+        is_untagged = fields.get("members") is not None and type_.tag is None
+        if is_untagged or key not in self._nodes:
+            node = self._nodes[key] = Node(type_.kind, **fields)
+            if node.members is not None:
+                node.members = tuple(
+                    Member(member.name, member.bit_offset, self._resolver(member))
+                    for member in type_.members
+                )
         return self._nodes[key]
 
     def _resolver(self, member: drgn.TypeMember) -> Callable[[], MemberType]:
