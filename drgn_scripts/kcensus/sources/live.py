@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import load_target
-from kcensus.sources.model import Request, Source, Target, TargetError
+from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
 from kcensus.text import printable
 
 _KCORE = "/proc/kcore"
 _NAME = "the running kernel"
 
 
-def _set_kernel(prog: drgn.Program) -> None:
+def _open(request: Request) -> Target:
+    prog = drgn.Program()
     try:
         prog.set_kernel()
     except PermissionError as error:
@@ -31,21 +32,13 @@ def _set_kernel(prog: drgn.Program) -> None:
         raise TargetError(
             f"{_NAME}: cannot be read (drgn: {printable(str(error))}); pass a vmcore"
         ) from error
-
-
-def _open(request: Request) -> Target:
-    prog = drgn.Program()
-    _set_kernel(prog)
     # Not shareable: since Linux kernel commit 17457784004c ("fs/proc/kcore: reinstate bounce buffer
     # for KCORE_TEXT regions") (in v6.5), as in older kernels, /proc/kcore copies through one page
     # per open file without a lock, so workers that inherit drgn's descriptor would get each
     # other's bytes.
-    name = printable(request.spec) if request.spec is not None else _NAME
-    return load_target(prog, request, name, kind="live", format="live", live=True)
+    name, kernel = request.spec or _NAME, kernel_release(prog)
+    target = Target(prog, name, kind="live", format="live", live=True, kernel=kernel)
+    return load_debug_info(target, request.symbols)
 
 
-def _claims(spec: str | None) -> bool:
-    return spec is None or spec == _KCORE
-
-
-SOURCE = Source(_claims, _open)
+SOURCE = Source(lambda spec: spec in (None, _KCORE), _open)

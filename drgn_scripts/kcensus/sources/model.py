@@ -10,6 +10,8 @@ from typing import Protocol
 
 import drgn
 
+from kcensus.text import printable
+
 
 class TargetError(Exception):
     """A target or its debug info is unusable.
@@ -44,9 +46,9 @@ class Target:
     """Whether the kernel may change while it is read."""
     kernel: str
     """Kernel release."""
-    shareable: bool
+    shareable: bool = False
     """Whether forked worker processes may read through :attr:`prog`."""
-    compressed: bool
+    compressed: bool = False
     """Whether reading decompresses, so that workers pay off even for small jobs."""
     modules: ModuleDebugInfo | None = field(default=None, repr=False, compare=False)
     """Loads the debug info of modules; None if the target holds all types itself."""
@@ -114,6 +116,5 @@ def unsupported_machine(name: str, machine: str) -> TargetError:
 
 
 def kernel_release(prog: drgn.Program) -> str:
-    """Return the kernel release, which drgn takes from VMCOREINFO, without debug info."""
-    release: bytes = prog["UTS_RELEASE"].string_()
-    return release.decode("utf-8", "replace")
+    """Return the kernel release, printable; drgn takes it from VMCOREINFO, without debug info."""
+    return printable(prog["UTS_RELEASE"].string_())

@@ -14,8 +14,8 @@ import struct
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import load_target
-from kcensus.sources.model import Request, Source, Target, TargetError
+from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
 from kcensus.sources.reader import os_reason
 from kcensus.text import printable
 
@@ -24,6 +24,13 @@ _PREFIX = "qmp:"
 _MAX_GREETING_SECONDS = 5.0
 # A guest under load answers late.
 _MAX_ANSWER_SECONDS = 60
+
+
+_REFUSALS = {
+    FileNotFoundError: "no such socket; start QEMU with -qmp unix:PATH,server=on,wait=off",
+    PermissionError: "permission denied; run as root or as QEMU's user",
+    ConnectionRefusedError: "connection refused; is QEMU running?",
+}
 
 
 def _connect(path: str, name: str) -> socket.socket:
@@ -49,27 +56,23 @@ def _connect(path: str, name: str) -> socket.socket:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             on_error.pop_all()
         return connection
-    except FileNotFoundError as error:
-        raise TargetError(
-            f"{name}: no such socket; start QEMU with -qmp unix:PATH,server=on,wait=off"
-        ) from error
     except TimeoutError as error:
         raise TargetError(
             f"{name}: does not answer within {_MAX_GREETING_SECONDS:.0f} s: it is not a QMP "
             "socket, or another client is connected to it (QEMU serves one at a time)"
         ) from error
-    except PermissionError as error:
-        raise TargetError(f"{name}: permission denied; run as root or as QEMU's user") from error
-    except ConnectionRefusedError as error:
-        raise TargetError(f"{name}: connection refused; is QEMU running?") from error
-    except OSError as error:
-        raise TargetError(f"{name}: cannot be reached ({os_reason(error)})") from error
     except ValueError as error:
         raise TargetError(f"{name}: is not a valid path") from error
+    except OSError as error:
+        why = _REFUSALS.get(type(error)) or f"cannot be reached ({os_reason(error)})"
+        raise TargetError(f"{name}: {why}") from error
 
 
-def _set_qmp(prog: drgn.Program, path: str, name: str) -> None:
-    connection = _connect(path, name)
+def _open(request: Request) -> Target:
+    spec = request.spec or ""
+    name = printable(spec)
+    prog = drgn.Program()
+    connection = _connect(spec.removeprefix(_PREFIX), name)
     try:
         # drgn closes the descriptor, whether it succeeds or not.
         prog.set_qemu_qmp(connection.detach())
@@ -83,21 +86,10 @@ def _set_qmp(prog: drgn.Program, path: str, name: str) -> None:
             f"{name}: the guest does not publish VMCOREINFO; run QEMU with `-device vmcoreinfo` "
             "and load the module qemu_fw_cfg in the guest"
         )
-
-
-def _open(request: Request) -> Target:
-    spec = request.spec or ""
-    name = printable(spec)
-    prog = drgn.Program()
-    _set_qmp(prog, spec.removeprefix(_PREFIX), name)
     # Not shareable: workers would write to the same connection.
-    return load_target(
-        prog, request, name, kind="qmp", format="live (QEMU guest over QMP)", live=True
-    )
+    format, kernel = "live (QEMU guest over QMP)", kernel_release(prog)
+    target = Target(prog, name, kind="qmp", format=format, live=True, kernel=kernel)
+    return load_debug_info(target, request.symbols)
 
 
-def _claims(spec: str | None) -> bool:
-    return spec is not None and spec.startswith(_PREFIX)
-
-
-SOURCE = Source(_claims, _open)
+SOURCE = Source(lambda spec: spec is not None and spec.startswith(_PREFIX), _open)

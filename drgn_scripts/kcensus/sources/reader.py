@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
-from types import TracebackType
 
 from kcensus.sources.model import TargetError
 from kcensus.text import printable
@@ -43,62 +42,50 @@ class FileReader:
     def __init__(self, path: str | Path, prefix: str = "") -> None:
         self.name = prefix + printable(os.fspath(path))
         try:
-            # Check before opening, because opening a FIFO waits for its writer and opening some
-            # devices has side effects; check again, because the path may have changed.
-            self._check_kind(os.stat(path), path)
-            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            # First, because opening a FIFO waits for its writer, and opening some devices has side
+            # effects.
+            status = os.stat(path)
+            self._check_kind(status.st_mode, path)
+            self.size = status.st_size
+            if self.size == 0:
+                raise TargetError(f"{self.name}: is empty; copy it again")
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(path, flags), "rb")
         except OSError as error:
             raise os_error(self.name, error) from error
         except ValueError as error:
             raise TargetError(f"{self.name}: is not a valid path") from error
-        try:
-            status = os.fstat(self._fd)
-            self._check_kind(status, path)
-            self.size = status.st_size
-            if self.size == 0:
-                raise TargetError(f"{self.name}: is empty; copy it again")
-        except TargetError:
-            os.close(self._fd)
-            raise
 
-    def _check_kind(self, status: os.stat_result, path: str | Path) -> None:
-        if stat.S_ISREG(status.st_mode):
+    def _check_kind(self, mode: int, path: str | Path) -> None:
+        if stat.S_ISREG(mode):
             return
-        if stat.S_ISDIR(status.st_mode):
+        if stat.S_ISDIR(mode):
             vmcore = os.path.join(os.fspath(path), "vmcore")
             remedy = printable(vmcore) if os.path.isfile(vmcore) else "the vmcore file inside it"
             raise TargetError(f"{self.name}: is a directory; pass {remedy}")
         for matches, message in _KINDS:
-            if matches(status.st_mode):
+            if matches(mode):
                 raise TargetError(f"{self.name}: {message}")
         raise TargetError(f"{self.name}: is not a regular file")
 
     def __enter__(self) -> FileReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        os.close(self._fd)
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to ``size`` bytes at ``offset``, fewer at the end of the file.
 
         :raises TargetError: the file cannot be read
         """
-        chunks = []
+        if offset >= self.size:
+            return b""
         try:
-            # pread() fails with EINVAL for an offset that off_t cannot hold.
-            while size > 0 and offset < self.size and (chunk := os.pread(self._fd, size, offset)):
-                chunks.append(chunk)
-                offset += len(chunk)
-                size -= len(chunk)
+            self._file.seek(offset)
+            return self._file.read(size)
         except OSError as error:
             raise os_error(self.name, error) from error
-        return b"".join(chunks)
 
     def exact(self, offset: int, size: int, what: str) -> bytes:
         """Return exactly ``size`` bytes at ``offset``.

@@ -5,30 +5,11 @@ from __future__ import annotations
 
 import drgn
 
-from kcensus.sources.debuginfo.finder import load_target
-from kcensus.sources.formats.sniff import Sniffed, sniff
-from kcensus.sources.model import Request, Source, Target, TargetError
+from kcensus.sources.debuginfo.finder import load_debug_info
+from kcensus.sources.formats.sniff import sniff
+from kcensus.sources.model import Request, Source, Target, TargetError, kernel_release
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
-
-
-def _set_core_dump(prog: drgn.Program, path: str, sniffed: Sniffed) -> None:
-    name = printable(path)
-    if sniffed.needs_libkdumpfile and not getattr(drgn, "_with_libkdumpfile", True):
-        raise TargetError(
-            f"{name}: is {sniffed.format}, but this drgn was built without libkdumpfile; install a "
-            "drgn built with it, such as drgn's wheels on PyPI"
-        )
-    try:
-        prog.set_core_dump(path)
-    except OSError as error:
-        raise os_error(name, error) from error
-    except Exception as error:
-        # drgn's errors have no common base class.
-        advice = f"; {sniffed.if_refused}" if sniffed.if_refused else ""
-        raise TargetError(
-            f"{name}: cannot be opened as {sniffed.format} (drgn: {printable(str(error))}){advice}"
-        ) from error
 
 
 def _open(request: Request) -> Target:
@@ -40,26 +21,37 @@ def _open(request: Request) -> Target:
             f"{name}: is truncated: {sniffed.truncated}; copy it again, or read the rest "
             "with --allow-truncated"
         )
+    if sniffed.needs_libkdumpfile and not getattr(drgn, "_with_libkdumpfile", True):
+        raise TargetError(
+            f"{name}: is {sniffed.format}, but this drgn was built without libkdumpfile; install a "
+            "drgn built with it, such as drgn's wheels on PyPI"
+        )
     prog = drgn.Program()
-    _set_core_dump(prog, path, sniffed)
+    try:
+        prog.set_core_dump(path)
+    except OSError as error:
+        raise os_error(name, error) from error
+    except Exception as error:
+        # drgn's errors have no common base class.
+        advice = f"; {sniffed.if_refused}" if sniffed.if_refused else ""
+        raise TargetError(
+            f"{name}: cannot be opened as {sniffed.format} (drgn: {printable(str(error))}){advice}"
+        ) from error
     if not prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
         raise TargetError(f"{name}: is not a dump of a Linux kernel")
     # drgn opens another name of /proc/kcore, which live.py does not claim, as live.
     live = bool(prog.flags & drgn.ProgramFlags.IS_LIVE)
-    return load_target(
+    target = Target(
         prog,
-        request,
         name,
         kind="vmcore",
         format=sniffed.format + (", truncated" if sniffed.truncated else ""),
         live=live,
+        kernel=kernel_release(prog),
         shareable=not live,
         compressed=sniffed.compressed,
     )
+    return load_debug_info(target, request.symbols)
 
 
-def _claims(spec: str | None) -> bool:
-    return spec is not None
-
-
-SOURCE = Source(_claims, _open, fallback=True)
+SOURCE = Source(lambda spec: spec is not None, _open, fallback=True)

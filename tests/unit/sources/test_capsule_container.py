@@ -372,5 +372,5 @@ def test_a_link_at_the_temporary_path_is_not_followed(tmp_path: Path) -> None:
 def test_a_section_that_exceeds_the_limit_is_not_written(tmp_path: Path) -> None:
     failing = pytest.raises(CannotWrite, match="exceeds")
     with failing, Writer(tmp_path / "out") as writer:
-        writer.json_section("lookups", {"": "a" * (4 << 20)})
+        writer.section("lookups", bytes((4 << 20) + 1))
     assert list(tmp_path.iterdir()) == []

@@ -13,18 +13,17 @@ from typing import Any
 import drgn
 
 from kcensus.sources.capsule.container import BadCapsule, Reader, corrupt, is_capsule
-from kcensus.sources.capsule.lookups import Lookups
+from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.pages import PageStore
-from kcensus.sources.capsule.program import (
-    Machine,
-    ObjectData,
-    ObjectKey,
-    SymbolKey,
-    TypeKey,
-    assemble,
-)
+from kcensus.sources.capsule.program import Machine, assemble
 from kcensus.sources.capsule.types import NotRecorded, Ref
-from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_list, as_text
+from kcensus.sources.capsule.typetable import (
+    BadTypes,
+    as_integer,
+    as_list,
+    as_object,
+    as_text,
+)
 from kcensus.sources.model import (
     Request,
     Source,
@@ -45,13 +44,12 @@ _MAX_ANALYSES = 256
 
 
 class _Replay:
-    """Answers lookups from a capsule; raises :class:`NotRecorded` for what it lacks."""
+    """Reads a capsule's memory; raises :class:`NotRecorded` for lookups that it lacks."""
 
     def __init__(self, reader: Reader, page_size: int, recorded_for: tuple[str, ...]) -> None:
         self._for = recorded_for
-        self._lookups = Lookups.from_json(reader.json_section("lookups"), self.lacking)
-        self._pages = PageStore(reader, page_size)
-        self.read = self._pages.read
+        self.lookups = Lookups.from_json(reader.json_section("lookups"), self.lacking)
+        self.read = PageStore(reader, page_size).read
 
     def lacking(self, what: str) -> NotRecorded:
         return NotRecorded(
@@ -59,27 +57,20 @@ class _Replay:
             "record it again with `kcensus capsule create VMCORE OUT --analyses …`"
         )
 
-    def find_type(self, key: TypeKey) -> Ref | None:
-        if key in self._lookups.types:
-            return self._lookups.types[key]
-        if key.kind in ("int", "bool", "float"):
+    def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
+        if kind in ("int", "bool", "float"):
             return None  # drgn has its own
-        raise self.lacking(f"the type {key.kind} {key.name}")
+        raise self.lacking(f"the type {kind} {name}")
 
-    def find_object(self, key: ObjectKey) -> ObjectData | None:
-        if key not in self._lookups.objects:
-            raise self.lacking(f"the variable or constant {key.name}")
-        return self._lookups.objects[key]
+    def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
+        raise self.lacking(f"the variable or constant {name}")
 
-    def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
-        if key not in self._lookups.symbols:
-            place = key.name if key.address is None else f"at {key.address:#x}"
-            raise self.lacking(f"the symbol {place}")
-        return self._lookups.symbols[key]
+    def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
+        raise self.lacking(f"the symbol {name if address is None else f'at {address:#x}'}")
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""
-        return self._lookups.modules.get(names, [])
+        return self.lookups.modules.get(names, [])
 
     def places(self) -> list[tuple[str, str]]:
         """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
@@ -105,17 +96,30 @@ def open_capsule(path: str, name: str) -> Target:
 
 
 def _target(reader: Reader, name: str) -> Target:
-    machine, page_size = _machine(reader)
-    analyses = tuple(as_text(name) for name in as_list(reader.manifest.get("analyses")))
+    manifest = reader.manifest
+    machine = _machine(reader)
+    analyses = _texts(manifest.get("analyses"))
     if len(analyses) > _MAX_ANALYSES:
         raise BadTypes("the list of analyses is too long")
-    facts = _facts(reader, machine, page_size)
-    replay = _Replay(reader, page_size, analyses)
+    stored = as_integer(as_object(manifest.get("pages")).get("stored"), _MAX_MEMORY)
+    share = stored * machine.page_size / machine.memory_bytes
+    redacted = ", ".join(_texts(manifest.get("redacted"))) or "nothing"
+
+    def facts() -> list[tuple[str, str, str]]:
+        mismatches = ", ".join(reader.verify())
+        return [
+            ("recorded_for", "recorded for", ", ".join(analyses)),
+            ("pages", "memory", f"{stored:,} pages, {share:.1%} of the machine's"),
+            ("redacted", "redacted", redacted),
+            ("digests", "digests", f"wrong: {mismatches}" if mismatches else "all right"),
+        ]
+
+    replay = _Replay(reader, machine.page_size, analyses)
     try:
-        prog = assemble(machine, replay)
+        prog = assemble(machine, replay.lookups, replay)
         check_platform(prog, name)
-        kernel = printable(kernel_release(prog))
-        if int(prog["PAGE_SIZE"]) != page_size:
+        kernel = kernel_release(prog)
+        if int(prog["PAGE_SIZE"]) != machine.page_size:
             raise BadTypes("the page size differs from VMCOREINFO")
         with contextlib.suppress(drgn.FaultError):
             # drgn reads the VMCOREINFO of page tables at the first access to virtual memory.
@@ -129,48 +133,30 @@ def _target(reader: Reader, name: str) -> Target:
         prog=prog,
         name=name,
         kind="capsule",
-        format=f"capsule of {as_text(reader.manifest.get('format'))}",
+        format=f"capsule of {as_text(manifest.get('format'))}",
         live=False,
         kernel=kernel,
         shareable=True,
         compressed=True,
         modules=replay,
-        facts=lambda: [*facts, _digests(reader)],
+        facts=facts,
         recorded_for=analyses,
     )
 
 
-def _facts(reader: Reader, machine: Machine, page_size: int) -> list[tuple[str, str, str]]:
-    """Return the facts that the manifest states."""
-    pages, redacted = reader.manifest.get("pages"), reader.manifest.get("redacted")
-    stored = as_integer(pages.get("stored") if isinstance(pages, dict) else None, _MAX_MEMORY)
-    names = ", ".join(as_text(name) for name in as_list(redacted))
-    share = stored * page_size / machine.memory_bytes
-    return [
-        ("recorded_for", "recorded for", ", ".join(map(as_text, reader.manifest["analyses"]))),
-        ("pages", "memory", f"{stored:,} pages, {share:.1%} of the machine's"),
-        ("redacted", "redacted", names or "nothing"),
-    ]
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(as_text, as_list(value)))
 
 
-def _digests(reader: Reader) -> tuple[str, str, str]:
-    """Return whether all sections match their digests; reads the whole file."""
-    mismatches = reader.verify()
-    return "digests", "digests", f"wrong: {', '.join(mismatches)}" if mismatches else "all right"
-
-
-def _machine(reader: Reader) -> tuple[Machine, int]:
-    """Return the machine and its page size."""
-    facts: Any = reader.manifest.get("machine")
-    if not isinstance(facts, dict):
-        raise BadTypes("the manifest lacks 'machine'")
+def _machine(reader: Reader) -> Machine:
+    facts = as_object(reader.manifest.get("machine"))
     arch = as_text(facts.get("arch"))
     page_size = as_integer(facts.get("page_size"), max(_PAGE_SIZES))
     if arch not in _ARCHITECTURES or page_size not in _PAGE_SIZES:
         raise BadTypes("the architecture or page size is unknown")
     memory = as_integer(facts.get("memory_bytes"), _MAX_MEMORY, 1)
     direct_map = as_integer(facts.get("direct_map"), (1 << 64) - memory)
-    return Machine(arch, reader.section("vmcoreinfo", 1 << 16), memory, direct_map), page_size
+    return Machine(arch, reader.section("vmcoreinfo", 1 << 16), page_size, memory, direct_map)
 
 
 def _open(request: Request) -> Target:

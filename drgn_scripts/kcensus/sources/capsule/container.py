@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,16 +18,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_text
+from kcensus.sources.capsule.typetable import BadTypes, as_integer, as_object, as_text
 from kcensus.sources.faults import REASONS
-from kcensus.sources.reader import os_reason
+from kcensus.sources.model import TargetError
+from kcensus.sources.reader import FileReader, os_reason
 
 MAGIC = b"\x89kcaps\r\n"
 VERSION = 1
@@ -81,18 +80,10 @@ class Section:
 def is_capsule(path: str) -> bool:
     """Return whether the file begins with the magic of a capsule; False if it is unreadable."""
     try:
-        # Opening a FIFO wakes its writer, and opening some devices has side effects.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return False
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError):
+        with FileReader(path) as reader:
+            return reader.read(0, len(MAGIC)) == MAGIC
+    except TargetError:
         return False
-    try:
-        return os.pread(descriptor, len(MAGIC), 0) == MAGIC
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -107,8 +98,8 @@ class Index:
     """As in :data:`RUN`."""
     offsets: npt.NDArray[np.int64]
     """Position of each block in the file, and the end of the last one."""
-    stored: int
-    """Pages in all blocks."""
+    positions: npt.NDArray[np.int64]
+    """Position of the first page of each run among the stored pages, and their number."""
 
 
 class Writer:
@@ -134,12 +125,7 @@ class Writer:
         self._write(bytes(_HEADER.size))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             with _writing() if kind is None else contextlib.suppress(OSError):
                 self._file.close()
@@ -156,24 +142,39 @@ class Writer:
         # A new compressor for each call, because calls run in threads.
         return zstandard.ZstdCompressor(level=self._level, write_checksum=True).compress(data)
 
-    def section(self, name: str, data: bytes) -> None:
-        """Write a section."""
-        offset, stored = self._file.tell(), self._compress(data)
-        self._write(stored)
-        digest = hashlib.sha256(stored).hexdigest()
-        self._sections[name] = Section(offset, len(stored), len(data), digest)
-
-    def json_section(self, name: str, document: Mapping[str, Any]) -> None:
-        """Write a section that is one JSON object.
-
-        :raises CannotWrite: it is larger than a reader accepts
-        """
-        data = json.dumps(document, separators=(",", ":")).encode()
-        if len(data) > _MAX_SECTION:
+    def section(self, name: str, data: bytes, limit: int = _MAX_SECTION) -> None:
+        """Write a section of up to ``limit`` bytes."""
+        if len(data) > limit:
             raise CannotWrite(
-                f"cannot be written: section '{name}' of {len(data)} bytes exceeds {_MAX_SECTION}"
+                f"cannot be written: section '{name}' of {len(data)} bytes exceeds {limit}"
             )
-        self.section(name, data)
+        self._blocks(name, [data])
+
+    def _blocks(self, name: str, blocks: Iterable[bytes]) -> tuple[int, list[int]]:
+        """Write a section of blocks that are compressed separately.
+
+        :return: bytes before compression, and the stored size of each block
+        """
+        offset, digest, total = self._file.tell(), hashlib.sha256(), 0
+        pending: deque[Future[bytes]] = deque()
+        sizes = []
+
+        def write(most: int) -> None:
+            """Write until at most ``most`` blocks are pending."""
+            while len(pending) > most:
+                stored = pending.popleft().result()
+                self._write(stored)
+                digest.update(stored)
+                sizes.append(len(stored))
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for block in blocks:
+                total += len(block)
+                pending.append(pool.submit(self._compress, block))
+                write(2 * _THREADS)
+            write(0)
+        self._sections[name] = Section(offset, sum(sizes), total, digest.hexdigest())
+        return total, sizes
 
     def pages(self, runs: Callable[[], npt.NDArray[Any]], blocks: Iterable[bytes]) -> int:
         """Write pages and their index.
@@ -182,24 +183,11 @@ class Writer:
         :param blocks: the stored pages, :data:`BLOCK_PAGES` in each block but the last
         :return: bytes of all pages
         """
-        offset, digest, total = self._file.tell(), hashlib.sha256(), 0
-        sizes = []
-        with ThreadPoolExecutor(_THREADS) as pool:
-            for length, stored in _ahead(pool, self._compress, blocks):
-                self._write(stored)
-                digest.update(stored)
-                sizes.append(len(stored))
-                total += length
-        place = Section(offset, self._file.tell() - offset, total, digest.hexdigest())
-        self._sections["pages"] = place
+        total, sizes = self._blocks("pages", blocks)
         index = runs()
         counts = np.array([len(index), len(sizes)], "<u8")
         data = b"".join(part.tobytes() for part in (counts, index, np.array(sizes, "<u4")))
-        if len(data) > _MAX_INDEX:
-            raise CannotWrite(
-                f"cannot be written: its index of {len(data)} bytes exceeds {_MAX_INDEX}"
-            )
-        self.section("index", data)
+        self.section("index", data, _MAX_INDEX)
         return total
 
     def manifest(self, manifest: Mapping[str, Any]) -> None:
@@ -224,13 +212,15 @@ class Reader:
     def __init__(self, path: str) -> None:
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115, open as long as its memory is read
         try:
-            self._open()
+            self._size = os.fstat(self._file.fileno()).st_size
+            self.manifest, end = self._read_manifest()
+            self._sections = _read_sections(self.manifest.get("sections"), end)
         except BaseException:
             self._file.close()
             raise
 
-    def _open(self) -> None:
-        self._size = os.fstat(self._file.fileno()).st_size
+    def _read_manifest(self) -> tuple[dict[str, Any], int]:
+        """Return the manifest and its offset."""
         header = self._pread(0, _HEADER.size)
         magic, version, offset, size, raw_size, digest = _HEADER.unpack(header)
         if magic != MAGIC:
@@ -240,34 +230,32 @@ class Reader:
                 f"is a capsule of version {version}, but this kcensus reads version {VERSION}; "
                 "install the kcensus that wrote it"
             )
-        if raw_size > _MAX_MANIFEST or size > _max_stored(raw_size):
-            raise corrupt("the manifest is too large")
-        stored = self._pread(offset, size)
-        if hashlib.sha256(stored).digest() != digest:
-            raise corrupt("the manifest does not match its digest")
-        self.manifest = _parse("the manifest", _decompress("the manifest", stored, raw_size))
-        self._sections = _read_sections(self.manifest.get("sections"), offset)
+        section = Section(offset, size, raw_size, digest.hex())
+        return _parse("the manifest", self._read("the manifest", section, _MAX_MANIFEST)), offset
 
     def _pread(self, offset: int, size: int) -> bytes:
-        if offset + size > self._size:
-            raise BadCapsule("is truncated or corrupt: it ends too early; copy it again")
-        data = os.pread(self._file.fileno(), size, offset)
-        if len(data) != size:
-            raise BadCapsule("is truncated: it ends too early; copy it again")
-        return data
+        # pread() fails with EINVAL for an offset that off_t cannot hold.
+        if offset + size <= self._size:
+            data = os.pread(self._file.fileno(), size, offset)
+            if len(data) == size:
+                return data
+        raise BadCapsule("is truncated or corrupt: it ends too early; copy it again")
 
-    def section(self, name: str, limit: int = _MAX_SECTION) -> bytes:
-        """Return the content of a section, checked against its digest.
-
-        :param limit: bytes
-        """
-        section = self._section(name)
+    def _read(self, name: str, section: Section, limit: int) -> bytes:
+        """Return the content of a section of up to ``limit`` bytes, checked against its digest."""
         if section.raw_size > limit or section.size > _max_stored(section.raw_size):
-            raise corrupt(f"section '{name}' is too large")
+            raise corrupt(f"{name} is too large")
         stored = self._pread(section.offset, section.size)
         if hashlib.sha256(stored).hexdigest() != section.sha256:
-            raise corrupt(f"section '{name}' does not match its digest")
-        return _decompress(f"section '{name}'", stored, section.raw_size)
+            raise corrupt(f"{name} does not match its digest")
+        return _decompress(name, stored, section.raw_size)
+
+    def section(self, name: str, limit: int = _MAX_SECTION) -> bytes:
+        """Return the content of a section.
+
+        :raises BadCapsule: it is missing, is corrupt, or has more than ``limit`` bytes
+        """
+        return self._read(f"section '{name}'", self._section(name), limit)
 
     def json_section(self, name: str) -> dict[str, Any]:
         """Return a section that is one JSON object."""
@@ -281,7 +269,6 @@ class Reader:
     def index(self, page_size: int) -> Index:
         """Return which pages the capsule contains, and where.
 
-        :param page_size: bytes
         :raises BadCapsule: the index contradicts itself or the file
         """
         data = self.section("index", _MAX_INDEX)
@@ -293,7 +280,8 @@ class Reader:
         table = np.frombuffer(data, RUN, runs, 16)
         sizes = np.frombuffer(data, "<u4", blocks, 16 + runs * RUN.itemsize).astype(np.int64)
         first, pages, status = (table[name].astype(np.int64) for name in RUN.names or ())
-        stored = int(pages[status == 0].sum())
+        positions = np.concatenate([[0], np.cumsum(np.where(status == 0, pages, 0))])
+        stored = int(positions[-1])
         section = self._section("pages")
         if (
             blocks != -(-stored // BLOCK_PAGES)
@@ -309,43 +297,26 @@ class Reader:
         ):
             raise corrupt("the index has an invalid run of pages")
         offsets = section.offset + np.concatenate([[0], np.cumsum(sizes)])
-        return Index(first, pages, status, offsets, stored)
+        return Index(first, pages, status, offsets, positions)
 
     def block(self, index: Index, number: int, page_size: int) -> bytes:
         """Return the pages of one block."""
         offset, end = index.offsets[number : number + 2].tolist()
-        size = min(BLOCK_PAGES, index.stored - number * BLOCK_PAGES) * page_size
+        size = min(BLOCK_PAGES, int(index.positions[-1]) - number * BLOCK_PAGES) * page_size
         if end - offset > _max_stored(size):
             raise corrupt(f"block {number} is too large")
         return _decompress(f"block {number}", self._pread(offset, end - offset), size)
 
     def verify(self) -> list[str]:
         """Return the names of the sections that do not match their digest; reads the whole file."""
-        return [
-            name
-            for name, section in self._sections.items()
-            if self._digest(section.offset, section.size) != section.sha256
-        ]
-
-    def _digest(self, offset: int, size: int) -> str:
-        digest = hashlib.sha256()
-        for start in range(offset, offset + size, _CHUNK):
-            digest.update(self._pread(start, min(_CHUNK, offset + size - start)))
-        return digest.hexdigest()
-
-
-def _ahead(
-    pool: ThreadPoolExecutor, work: Callable[[bytes], bytes], items: Iterable[bytes]
-) -> Iterator[tuple[int, bytes]]:
-    """Yield the length of each item and the result of ``work`` on it, in order."""
-    pending: deque[tuple[int, Future[bytes]]] = deque()
-    for item in items:
-        pending.append((len(item), pool.submit(work, item)))
-        if len(pending) > 2 * _THREADS:
-            length, done = pending.popleft()
-            yield length, done.result()
-    for length, done in pending:
-        yield length, done.result()
+        mismatches = []
+        for name, section in self._sections.items():
+            digest, end = hashlib.sha256(), section.offset + section.size
+            for start in range(section.offset, end, _CHUNK):
+                digest.update(self._pread(start, min(_CHUNK, end - start)))
+            if digest.hexdigest() != section.sha256:
+                mismatches.append(name)
+        return mismatches
 
 
 @contextlib.contextmanager
@@ -386,8 +357,8 @@ def _parse(name: str, data: bytes) -> dict[str, Any]:
 def _read_sections(table: Any, end: int) -> dict[str, Section]:
     """Return the sections, which lie between the header and the manifest at ``end``."""
     try:
-        if not isinstance(table, dict) or len(table) > _MAX_SECTIONS:
-            raise BadTypes("the table of sections is missing or too long")
+        if len(as_object(table)) > _MAX_SECTIONS:
+            raise BadTypes("the table of sections is too long")
         sections = {
             as_text(name): Section(
                 offset=as_integer(row.get("offset"), end, _HEADER.size),

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import drgn
 
-from kcensus.sources.capsule.program import ObjectData, ObjectKey, SymbolKey, TypeKey
 from kcensus.sources.capsule.types import Ref
 from kcensus.sources.capsule.typetable import (
     BadTypes,
@@ -17,18 +16,34 @@ from kcensus.sources.capsule.typetable import (
     Writer,
     as_integer,
     as_list,
+    as_optional_text,
     as_text,
     complete,
 )
 
+_MAX_ADDRESS = (1 << 64) - 1
+
+
+class ObjectData(NamedTuple):
+    """An object: an address, a value, or neither if the compiler optimized it out."""
+
+    ref: Ref
+    address: int | None = None
+    value: bytes | None = None
+
 
 @dataclass
 class Lookups:
-    """All lookups with their answers, including that something was *not* found."""
+    """All lookups with their answers, including that something was *not* matches."""
 
-    types: dict[TypeKey, Ref | None] = field(default_factory=dict)
-    objects: dict[ObjectKey, ObjectData | None] = field(default_factory=dict)
-    symbols: dict[SymbolKey, list[drgn.Symbol]] = field(default_factory=dict)
+    types: dict[tuple[str, str, str | None], Ref | None] = field(default_factory=dict)
+    """By kind, name and file name."""
+    objects: dict[tuple[str, int, str | None], ObjectData | None] = field(default_factory=dict)
+    """By name, flags and file name."""
+    symbols: dict[tuple[str | None, int | None, bool], list[drgn.Symbol]] = field(
+        default_factory=dict
+    )
+    """By name, address, and whether only the best match is wanted."""
     modules: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
     """Sentences about missing debug info, by requested modules."""
 
@@ -38,21 +53,19 @@ class Lookups:
         refs += [data.ref for data in self.objects.values() if data]
         complete([ref.node for ref in refs])
         table = Writer()
-        document: dict[str, Any] = {
-            "type_lookups": [
-                [*key, None if ref is None else table.use(ref)] for key, ref in self.types.items()
-            ],
+        return {
+            "type_lookups": [[*key, ref and table.use(ref)] for key, ref in self.types.items()],
             "object_lookups": [
-                [*key, None if data is None else _object_json(data, table)]
+                [*key, data and [table.use(data.ref), data.address, _hexadecimal(data.value)]]
                 for key, data in self.objects.items()
             ],
             "symbol_lookups": [
-                [*key, [_symbol_json(symbol) for symbol in symbols]]
+                [*key, [[s.name, s.address, s.size, s.binding.name, s.kind.name] for s in symbols]]
                 for key, symbols in self.symbols.items()
             ],
-            "modules": [[list(names), sentences] for names, sentences in self.modules.items()],
+            "modules": [*self.modules.items()],
+            "types": table.finish(),
         }
-        return {**document, "types": table.finish()}
 
     @staticmethod
     def from_json(document: dict[str, Any], lacking: Callable[[str], Exception]) -> Lookups:
@@ -65,46 +78,33 @@ class Lookups:
         lookups = Lookups()
         for row in as_list(document.get("type_lookups")):
             kind, name, filename, use = _exactly(row, 4)
-            key = TypeKey(as_text(kind), as_text(name), _optional_text(filename))
-            lookups.types[key] = None if use is None else _checked(key, table.ref(use))
+            ref = None if use is None else table.ref(use)
+            if ref and (ref.node.kind.name.lower() != kind or ref.qualifiers):
+                raise BadTypes("a type has another kind than its lookup")
+            lookups.types[as_text(kind), as_text(name), as_optional_text(filename)] = ref
         for row in as_list(document.get("object_lookups")):
             name, flags, filename, data = _exactly(row, 4)
-            object_key = ObjectKey(as_text(name), as_integer(flags, 255), _optional_text(filename))
-            lookups.objects[object_key] = None if data is None else _object(data, table)
+            key = as_text(name), as_integer(flags, 255), as_optional_text(filename)
+            lookups.objects[key] = None if data is None else _object(data, table)
         for row in as_list(document.get("symbol_lookups")):
             name, address, one, symbols = _exactly(row, 4)
             address = None if address is None else as_integer(address, _MAX_ADDRESS)
-            symbol_key = SymbolKey(_optional_text(name), address, bool(one))
-            lookups.symbols[symbol_key] = [_symbol(symbol) for symbol in as_list(symbols)]
+            matches = [_symbol(symbol) for symbol in as_list(symbols)]
+            lookups.symbols[as_optional_text(name), address, bool(one)] = matches
         for row in as_list(document.get("modules")):
-            names, sentences = _exactly(row, 2)
-            modules = tuple(as_text(name) for name in as_list(names))
-            lookups.modules[modules] = [as_text(sentence) for sentence in as_list(sentences)]
+            names, sentences = (tuple(map(as_text, as_list(texts))) for texts in _exactly(row, 2))
+            lookups.modules[names] = list(sentences)
         return lookups
 
 
-_MAX_ADDRESS = (1 << 64) - 1
-
-
-def _checked(key: TypeKey, ref: Ref) -> Ref:
-    if ref.node.kind.name.lower() != key.kind or ref.qualifiers:
-        raise BadTypes("a type has another kind than its lookup")
-    return ref
+def _hexadecimal(value: bytes | None) -> str | None:
+    return None if value is None else value.hex()
 
 
 def _exactly(row: Any, length: int) -> list[Any]:
     if len(as_list(row)) != length:
         raise BadTypes("a lookup has the wrong number of fields")
     return list(row)
-
-
-def _optional_text(value: Any) -> str | None:
-    return None if value is None else as_text(value)
-
-
-def _object_json(data: ObjectData, table: Writer) -> list[Any]:
-    value = None if data.value is None else data.value.hex()
-    return [table.use(data.ref), data.address, value]
 
 
 def _object(row: Any, table: Reader) -> ObjectData:
@@ -121,10 +121,6 @@ def _object(row: Any, table: Reader) -> ObjectData:
     if table.size_of(ref) != len(data):
         raise BadTypes("a value and its type differ in size")
     return ObjectData(ref, value=data)
-
-
-def _symbol_json(symbol: drgn.Symbol) -> list[Any]:
-    return [symbol.name, symbol.address, symbol.size, symbol.binding.name, symbol.kind.name]
 
 
 def _symbol(row: Any) -> drgn.Symbol:

@@ -24,9 +24,6 @@ class PageStore:
     def __init__(self, reader: Reader, page_size: int) -> None:
         self._index = index = reader.index(page_size)
         self._size = page_size
-        stored = np.where(index.status == 0, index.pages, 0)
-        self._position = np.concatenate([[0], np.cumsum(stored)])
-        """Position of the first page of each run among the stored pages."""
         self._block = functools.lru_cache(_MAX_CACHED_BYTES // (BLOCK_PAGES * page_size))(
             functools.partial(reader.block, index, page_size=page_size)
         )
@@ -37,28 +34,21 @@ class PageStore:
         :raises drgn.FaultError: a page is not in the capsule, for one of ``REASONS``
         :raises BadCapsule: the pages are corrupt
         """
-        size = self._size
+        size, index = self._size, self._index
         pieces = []
         end = address + count
         while address < end:
             frame, within = divmod(address, size)
-            position, pages = self._locate(frame)
-            block, page = divmod(position, BLOCK_PAGES)
-            pages = min(pages, BLOCK_PAGES - page)
+            run = int(np.searchsorted(index.first, frame, side="right")) - 1
+            offset = frame - int(index.first[run]) if run >= 0 else 0
+            if run < 0 or offset >= index.pages[run]:
+                raise drgn.FaultError(UNRECORDED, frame * size)
+            if status := int(index.status[run]):
+                raise drgn.FaultError(REASONS[status - 1], frame * size)
+            block, page = divmod(int(index.positions[run]) + offset, BLOCK_PAGES)
+            pages = min(int(index.pages[run]) - offset, BLOCK_PAGES - page)
             length = min(pages * size - within, end - address)
             start = page * size + within
             pieces.append(self._block(block)[start : start + length])
             address += length
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _locate(self, frame: int) -> tuple[int, int]:
-        """Return the position of ``frame`` among the stored pages, and how many pages of its run
-        begin there."""
-        index = self._index
-        run = int(np.searchsorted(index.first, frame, side="right")) - 1
-        offset = frame - int(index.first[run]) if run >= 0 else 0
-        if run < 0 or offset >= index.pages[run]:
-            raise drgn.FaultError(UNRECORDED, frame * self._size)
-        if status := int(index.status[run]):
-            raise drgn.FaultError(REASONS[status - 1], frame * self._size)
-        return int(self._position[run]) + offset, int(index.pages[run]) - offset

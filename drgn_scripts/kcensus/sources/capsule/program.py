@@ -8,58 +8,26 @@ that drgn's own lookups are the same in both.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import drgn
 from drgn import FindObjectFlags, TypeKind
 
+from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.types import Ref, build
 
 
-class TypeKey(NamedTuple):
-    """A lookup of a type."""
-
-    kind: str
-    """Name of the :class:`drgn.TypeKind`, in lower case."""
-    name: str
-    filename: str | None
-
-
-class ObjectKey(NamedTuple):
-    """A lookup of a variable, constant or function."""
-
-    name: str
-    flags: int
-    """As in :class:`drgn.FindObjectFlags`."""
-    filename: str | None
-
-
-class SymbolKey(NamedTuple):
-    """A lookup of symbols."""
-
-    name: str | None
-    address: int | None
-    one: bool
-    """Whether to return only the best match."""
-
-
-class ObjectData(NamedTuple):
-    """An object: an address, a value, or neither if the compiler optimized it out."""
-
-    ref: Ref
-    address: int | None = None
-    value: bytes | None = None
-
-
 class Source(Protocol):
-    """Answers the lookups of a program. Each method may raise
+    """Answers what is looked up for the first time. Each method may raise
     :class:`~kcensus.sources.capsule.types.NotRecorded`."""
 
-    def find_type(self, key: TypeKey) -> Ref | None: ...
+    def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None: ...
 
-    def find_object(self, key: ObjectKey) -> ObjectData | None: ...
+    def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None: ...
 
-    def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]: ...
+    def find_symbols(
+        self, name: str | None, address: int | None, one: bool
+    ) -> list[drgn.Symbol]: ...
 
     def read(self, address: int, count: int) -> bytes:
         """Return physical memory; raises :class:`drgn.FaultError`."""
@@ -73,17 +41,20 @@ class Machine:
     arch: str
     """Name of the :class:`drgn.Architecture`."""
     vmcoreinfo: bytes
+    page_size: int
     memory_bytes: int
     """End of physical memory."""
     direct_map: int
     """Virtual address of physical address 0."""
 
 
-def assemble(machine: Machine, source: Source) -> drgn.Program:
-    """Return a program for a Linux kernel that reads from ``source``."""
-    prog = drgn.Program(
-        drgn.Platform(drgn.Architecture[machine.arch]), vmcoreinfo=machine.vmcoreinfo
-    )
+def assemble(machine: Machine, lookups: Lookups, source: Source) -> drgn.Program:
+    """Return a program for a Linux kernel that reads from ``source``.
+
+    :param lookups: the known answers; those of ``source`` are added
+    """
+    platform = drgn.Platform(drgn.Architecture[machine.arch])
+    prog = drgn.Program(platform, vmcoreinfo=machine.vmcoreinfo)
     prog.set_linux_kernel_custom(machine.vmcoreinfo, is_live=False)
 
     def read_physical(address: int, count: int, offset: int, physical: bool) -> bytes:
@@ -99,7 +70,10 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     ) -> drgn.Type | None:
         for kind in TypeKind:
             if kind in kinds:
-                ref = source.find_type(TypeKey(kind.name.lower(), name, filename))
+                key = kind.name.lower(), name, filename
+                if key not in lookups.types:
+                    lookups.types[key] = source.find_type(*key)
+                ref = lookups.types[key]
                 if ref is not None:
                     return build(prog, ref)
         return None
@@ -107,7 +81,10 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     def find_object(
         prog: drgn.Program, name: str, flags: FindObjectFlags, filename: str | None
     ) -> drgn.Object | None:
-        data = source.find_object(ObjectKey(name, flags.value, filename))
+        key = name, flags.value, filename
+        if key not in lookups.objects:
+            lookups.objects[key] = source.find_object(*key)
+        data = lookups.objects[key]
         if data is None:
             return None
         type_ = build(prog, data.ref)
@@ -118,7 +95,10 @@ def assemble(machine: Machine, source: Source) -> drgn.Program:
     def find_symbols(
         prog: drgn.Program, name: str | None, address: int | None, one: bool
     ) -> list[drgn.Symbol]:
-        return source.find_symbols(SymbolKey(name, address, one))
+        key = name, address, one
+        if key not in lookups.symbols:
+            lookups.symbols[key] = source.find_symbols(*key)
+        return lookups.symbols[key]
 
     prog.register_type_finder("kcensus", find_type, enable_index=-1)
     prog.register_object_finder("kcensus", find_object, enable_index=-1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,9 @@ from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.progress import Progress
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
-from kcensus.sources.capsule.lookups import Lookups
-from kcensus.sources.capsule.program import (
-    Machine,
-    ObjectData,
-    ObjectKey,
-    SymbolKey,
-    TypeKey,
-    assemble,
-)
-from kcensus.sources.capsule.types import KEYWORDS, Interner, NotRecorded, Ref
+from kcensus.sources.capsule.lookups import Lookups, ObjectData
+from kcensus.sources.capsule.program import Machine, assemble
+from kcensus.sources.capsule.types import Interner, NotRecorded, Ref
 from kcensus.sources.capsule.typetable import BadTypes
 from kcensus.sources.faults import REASONS, reason
 from kcensus.sources.model import Target
@@ -35,7 +28,7 @@ Scrub = Callable[[int, bytearray], None]
 """Changes pages in place before they are written: (first page frame, pages)."""
 
 _READ_PAGES = 4 * BLOCK_PAGES
-_PREFIXES = {kind.name.lower(): word + " " for kind, word in KEYWORDS.items()}
+_TAGGED = ("struct", "union", "class", "enum")
 
 
 class Recorder:
@@ -49,12 +42,13 @@ class Recorder:
         self._prog = prog
         self._types = Interner()
         self._lookups = Lookups()
-        self.page_size = int(prog["PAGE_SIZE"])
+        self._page_size = int(prog["PAGE_SIZE"])
         frames = int(prog["max_pfn"])
-        self.machine = Machine(
+        self._machine = Machine(
             arch=prog.platform.arch.name if prog.platform else "UNKNOWN",
             vmcoreinfo=prog["VMCOREINFO"].string_(),
-            memory_bytes=frames * self.page_size,
+            page_size=self._page_size,
+            memory_bytes=frames * self._page_size,
             direct_map=int(pfn_to_virt(prog, 0)),
         )
         # Shared with forked workers, and allocated only where it is written.
@@ -62,7 +56,7 @@ class Recorder:
         self._modules = target.modules
         self.target = replace(
             target,
-            prog=assemble(self.machine, self),
+            prog=assemble(self._machine, self._lookups, self),
             # The lookups of a worker would be lost.
             shareable=False,
             modules=self,
@@ -71,43 +65,26 @@ class Recorder:
 
     # The methods of kcensus.sources.capsule.program.Source
 
-    def find_type(self, key: TypeKey) -> Ref | None:
-        if key not in self._lookups.types:
-            query = _PREFIXES.get(key.kind, "") + key.name
-            try:
-                ref: Ref | None = self._types.ref(self._prog.type(query, key.filename))
-            except (LookupError, SyntaxError):
-                ref = None
-            if ref and ref.node.kind.name.lower() != key.kind:
-                ref = None
-            self._lookups.types[key] = ref
-        return self._lookups.types[key]
-
-    def find_object(self, key: ObjectKey) -> ObjectData | None:
-        if key not in self._lookups.objects:
-            self._lookups.objects[key] = self._object(key)
-        return self._lookups.objects[key]
-
-    def _object(self, key: ObjectKey) -> ObjectData | None:
+    def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
+        query = f"{kind} {name}" if kind in _TAGGED else name
         try:
-            value = self._prog.object(key.name, drgn.FindObjectFlags(key.flags), key.filename)
+            ref = self._types.ref(self._prog.type(query, filename))
+        except (LookupError, SyntaxError):
+            return None
+        return ref if ref.node.kind.name.lower() == kind else None
+
+    def find_object(self, name: str, flags: int, filename: str | None) -> ObjectData | None:
+        try:
+            variable = self._prog.object(name, drgn.FindObjectFlags(flags), filename)
         except LookupError:
             return None
-        ref = self._types.ref(value.type_)
-        if value.absent_:
-            return ObjectData(ref)
-        if value.address_ is not None:
-            return ObjectData(ref, address=value.address_)
-        return ObjectData(ref, value=value.to_bytes_())
+        is_value = not variable.absent_ and variable.address_ is None
+        value = variable.to_bytes_() if is_value else None
+        return ObjectData(self._types.ref(variable.type_), variable.address_, value)
 
-    def find_symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
-        if key not in self._lookups.symbols:
-            self._lookups.symbols[key] = self._symbols(key)
-        return self._lookups.symbols[key]
-
-    def _symbols(self, key: SymbolKey) -> list[drgn.Symbol]:
-        wanted = key.name if key.name is not None else key.address
-        if not key.one:
+    def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
+        wanted = address if name is None else name
+        if not one:
             return list(self._prog.symbols(wanted))
         if wanted is None:
             return []
@@ -117,7 +94,7 @@ class Recorder:
             return []
 
     def read(self, address: int, count: int) -> bytes:
-        first, last = address // self.page_size, (address + count - 1) // self.page_size
+        first, last = address // self._page_size, (address + count - 1) // self._page_size
         self._touched[first : last + 1] = b"\1" * (last + 1 - first)
         data: bytes = self._prog.read(address, count, physical=True)
         return data
@@ -133,11 +110,6 @@ class Recorder:
         return self._modules.places() if self._modules else []
 
     # Writing
-
-    @property
-    def pages(self) -> int:
-        """Pages read so far."""
-        return int(np.count_nonzero(self.touched))
 
     @property
     def touched(self) -> npt.NDArray[np.bool_]:
@@ -162,23 +134,24 @@ class Recorder:
         :raises CannotWrite: the capsule cannot be written, or a reader would refuse it
         """
         with Writer(path, level) as writer:
-            document = self._lookups.to_json()  # may look up more, and so read more pages
-            _check(document)
+            # This may look up more, and so read more pages.
+            data = json.dumps(self._lookups.to_json(), separators=(",", ":")).encode()
+            try:
+                Lookups.from_json(json.loads(data), NotRecorded)
+            except BadTypes as error:
+                raise CannotWrite(
+                    f"cannot be written: a type of this kernel is not supported: {error}"
+                ) from error
             frames = np.flatnonzero(self.touched)
             status = np.zeros(len(frames), np.uint32)
             with progress.step("writing the capsule", len(frames)) as step:
-                blocks = _blocks(self._chunks(frames, status, step.advance, scrub), self.page_size)
+                blocks = _blocks(self._chunks(frames, status, step.advance, scrub), self._page_size)
                 size = writer.pages(lambda: _runs(frames, status), blocks)
-            writer.json_section("lookups", document)
-            stored = size // self.page_size
+            writer.section("lookups", data)
+            stored = size // self._page_size
             counts = {"stored": stored, "unreadable": len(frames) - stored}
-            machine = {
-                "arch": self.machine.arch,
-                "memory_bytes": self.machine.memory_bytes,
-                "direct_map": self.machine.direct_map,
-                "page_size": self.page_size,
-            }
-            writer.section("vmcoreinfo", self.machine.vmcoreinfo)
+            machine = asdict(self._machine)
+            writer.section("vmcoreinfo", machine.pop("vmcoreinfo"))
             writer.manifest({**manifest, "machine": machine, "pages": counts})
         return counts
 
@@ -190,20 +163,18 @@ class Recorder:
         scrub: Scrub | None,
     ) -> Iterator[bytes]:
         """Yield the content of readable page frames; note the others in ``status``."""
-        breaks = np.flatnonzero(np.diff(frames) != 1) + 1
-        for run in np.split(np.arange(len(frames)), breaks):
+        for run in np.split(frames, np.flatnonzero(np.diff(frames) != 1) + 1):
             for start in range(0, len(run), _READ_PAGES):
-                rows = run[start : start + _READ_PAGES]
-                yield from self._read_pages(
-                    int(frames[rows[0]]), status[rows[0] : rows[-1] + 1], scrub
-                )
-                advance(len(rows))
+                count = len(run[start : start + _READ_PAGES])
+                yield from self._read_pages(int(run[start]), status[:count], scrub)
+                status = status[count:]
+                advance(count)
 
     def _read_pages(
         self, frame: int, status: npt.NDArray[np.uint32], scrub: Scrub | None
     ) -> Iterator[bytes]:
         try:
-            data = self._prog.read(frame * self.page_size, len(status) * self.page_size, True)
+            data = self._prog.read(frame * self._page_size, len(status) * self._page_size, True)
         except (drgn.FaultError, ValueError) as error:
             if len(status) == 1:
                 status[0] = 1 + REASONS.index(reason(error))
@@ -219,36 +190,17 @@ class Recorder:
         yield data
 
 
-def _check(document: dict[str, Any]) -> None:
-    """Refuse to write a capsule that a reader would refuse.
-
-    :raises CannotWrite: a type exceeds the limits of a reader
-    """
-    try:
-        # A round trip, because JSON turns tuples into lists.
-        Lookups.from_json(json.loads(json.dumps(document)), NotRecorded)
-    except BadTypes as error:
-        raise CannotWrite(
-            f"cannot be written: a type of this kernel is not supported: {error}"
-        ) from error
-
-
 def _blocks(chunks: Iterator[bytes], page_size: int) -> Iterator[bytes]:
     """Yield the bytes of ``chunks`` in blocks of equal length; the last one may be shorter."""
     size = BLOCK_PAGES * page_size
-    pending: list[bytes] = []
-    held = 0
+    pending = bytearray()
     for chunk in chunks:
-        pending.append(chunk)
-        held += len(chunk)
-        if held >= size:
-            data = b"".join(pending)
-            whole = held // size * size
-            for start in range(0, whole, size):
-                yield data[start : start + size]
-            pending, held = [data[whole:]], held - whole
-    if held:
-        yield b"".join(pending)
+        pending += chunk
+        while len(pending) >= size:
+            yield bytes(pending[:size])
+            del pending[:size]
+    if pending:
+        yield bytes(pending)
 
 
 def _runs(frames: npt.NDArray[np.int64], status: npt.NDArray[np.uint32]) -> npt.NDArray[Any]:

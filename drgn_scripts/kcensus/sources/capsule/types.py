@@ -16,16 +16,27 @@ from typing import Any, NamedTuple
 import drgn
 from drgn import Qualifiers, TypeKind
 
-KEYWORDS = {
-    TypeKind.STRUCT: "struct",
-    TypeKind.UNION: "union",
-    TypeKind.CLASS: "class",
-    TypeKind.ENUM: "enum",
-}
-"""The keyword before a tag in C."""
 COMPOUND = (TypeKind.STRUCT, TypeKind.UNION, TypeKind.CLASS)
-SCALARS = (TypeKind.INT, TypeKind.BOOL, TypeKind.FLOAT)
-REFERRING = (TypeKind.POINTER, TypeKind.TYPEDEF, TypeKind.ARRAY)
+_SCALAR = ("name", "size", "byteorder")
+_COMPOUND = ("tag", "size", "members")
+
+FIELDS = {
+    TypeKind.VOID: (),
+    TypeKind.INT: (*_SCALAR, "is_signed"),
+    TypeKind.BOOL: _SCALAR,
+    TypeKind.FLOAT: _SCALAR,
+    TypeKind.STRUCT: _COMPOUND,
+    TypeKind.UNION: _COMPOUND,
+    TypeKind.CLASS: _COMPOUND,
+    TypeKind.ENUM: ("tag", "type", "enumerators"),
+    TypeKind.TYPEDEF: ("type", "name"),
+    TypeKind.POINTER: ("type", "size", "byteorder"),
+    TypeKind.ARRAY: ("type", "length"),
+    # Without parameters, because they are not in memory.
+    TypeKind.FUNCTION: (),
+}
+"""What describes each kind of type: attributes of :class:`drgn.Type` and :class:`Node`, arguments
+of ``drgn.Program.*_type()``, and in this order the columns of a row in the type table."""
 
 
 class NotRecorded(Exception):
@@ -67,28 +78,23 @@ class Member:
 
 @dataclass(eq=False)
 class Node:
-    """One type, without qualifiers."""
+    """One type, without qualifiers; described by the fields in :data:`FIELDS`."""
 
     kind: TypeKind
     name: str | None = None
-    """Name or tag."""
+    tag: str | None = None
     size: int | None = None
-    """Bytes; None if the type is incomplete or its kind has no size."""
-    signed: bool = False
+    """Bytes; None if the type is incomplete."""
     byteorder: str | None = None
-    """``little`` or ``big``, for scalars and pointers."""
-    ref: Ref | None = None
-    """The aliased, element, referenced or underlying integer type."""
+    """``little`` or ``big``."""
+    is_signed: bool = False
+    type: Ref | None = None
+    """The aliased, element, referenced or underlying integer type; None for incomplete enums."""
     length: int | None = None
     """Elements of an array."""
-    members: list[Member] = field(default_factory=list)
-    enumerators: list[tuple[str, int]] = field(default_factory=list)
+    members: tuple[Member, ...] | None = None
+    enumerators: tuple[tuple[str, int], ...] | None = None
     built: drgn.Type | None = field(default=None, repr=False)
-
-    @property
-    def touched(self) -> bool:
-        """Whether the type of a member was used."""
-        return any(member.resolved is not None for member in self.members)
 
 
 class Interner:
@@ -106,50 +112,23 @@ class Interner:
         return Ref(self._node(type_), type_.qualifiers.value)
 
     def _node(self, type_: drgn.Type) -> Node:
-        kind = type_.kind
-        if kind in KEYWORDS and not type_.is_complete():
-            return self._nodes.setdefault((kind, type_.tag), Node(kind, type_.tag))
-        if kind in COMPOUND:
-            return self._compound(type_)
-        node = Node(kind)
-        if kind in SCALARS:
-            node.name, node.size, node.byteorder = type_.name, type_.size, type_.byteorder
-            node.signed = kind == TypeKind.INT and type_.is_signed
-        elif kind == TypeKind.ENUM:
-            node.name = type_.tag
-            node.enumerators = [(name, value) for name, value in type_.enumerators]
-            node.ref = self.ref(type_.type)
-            node.size = node.ref.node.size
-        elif kind == TypeKind.POINTER:
-            node.size, node.byteorder = type_.size, type_.byteorder
-        elif kind == TypeKind.TYPEDEF:
-            node.name = type_.name
-        elif kind == TypeKind.ARRAY:
-            node.length = type_.length
-        # Parameters of functions are left out, because they are not in memory.
-        if kind in REFERRING:
-            node.ref = self.ref(type_.type)
-        key = (
-            *(kind, node.name, node.size, node.signed, node.byteorder, node.length),
-            *(node.ref and (id(node.ref.node), node.ref.qualifiers), *node.enumerators),
-        )
-        return self._nodes.setdefault(key, node)
-
-    def _compound(self, type_: drgn.Type) -> Node:
-        members = type_.members
-        key = (
-            *(type_.kind, type_.tag, type_.size),
-            *((member.name, member.bit_offset) for member in members),
-        )
-        if type_.tag is not None and key in self._nodes:
-            return self._nodes[key]
-        node = Node(type_.kind, type_.tag, type_.size)
-        node.members = [
-            Member(member.name, member.bit_offset, self._resolver(member)) for member in members
-        ]
-        if type_.tag is not None:
-            self._nodes[key] = node
-        return node
+        fields = {name: getattr(type_, name) for name in FIELDS[type_.kind]}
+        if fields.get("type") is not None:
+            fields["type"] = self.ref(type_.type)
+        if fields.get("enumerators") is not None:
+            fields["enumerators"] = tuple((name, value) for name, value in type_.enumerators)
+        if fields.get("members") is not None:
+            fields["members"] = tuple((member.name, member.bit_offset) for member in type_.members)
+        key = (type_.kind, *fields.values())
+        is_untagged = fields.get("members") is not None and type_.tag is None
+        if is_untagged or key not in self._nodes:
+            node = self._nodes[key] = Node(type_.kind, **fields)
+            if node.members is not None:
+                node.members = tuple(
+                    Member(member.name, member.bit_offset, self._resolver(member))
+                    for member in type_.members
+                )
+        return self._nodes[key]
 
     def _resolver(self, member: drgn.TypeMember) -> Callable[[], MemberType]:
         return lambda: MemberType(self.ref(member.type), member.bit_field_size)
@@ -167,38 +146,20 @@ def build(prog: drgn.Program, ref: Ref) -> drgn.Type:
 
 
 def _build(prog: drgn.Program, node: Node) -> drgn.Type:
-    kind = node.kind
-    if kind in COMPOUND:
-        make = getattr(prog, f"{KEYWORDS[kind]}_type")
-        if node.size is None:
-            return make(node.name)
-        members = [
+    if node.kind == TypeKind.FUNCTION:
+        return prog.function_type(prog.void_type(), ())
+    fields = {name: getattr(node, name) for name in FIELDS[node.kind]}
+    if node.type is not None:
+        fields["type"] = build(prog, node.type)
+    if node.enumerators is not None:
+        fields["enumerators"] = [drgn.TypeEnumerator(*pair) for pair in node.enumerators]
+    if node.members is not None:
+        fields["members"] = [
             drgn.TypeMember(_member_type(prog, member), member.name, member.bit_offset)
             for member in node.members
         ]
-        return make(node.name, node.size, members)
-    if kind == TypeKind.ENUM:
-        if node.ref is None:
-            return prog.enum_type(node.name)
-        enumerators = [drgn.TypeEnumerator(name, value) for name, value in node.enumerators]
-        return prog.enum_type(node.name, build(prog, node.ref), enumerators)
-    name = node.name or ""
-    if kind == TypeKind.INT:
-        return prog.int_type(name, node.size or 0, node.signed, node.byteorder)
-    if kind == TypeKind.BOOL:
-        return prog.bool_type(name, node.size or 0, node.byteorder)
-    if kind == TypeKind.FLOAT:
-        return prog.float_type(name, node.size or 0, node.byteorder)
-    if kind == TypeKind.FUNCTION:
-        return prog.function_type(prog.void_type(), ())
-    if node.ref is None:
-        return prog.void_type()
-    target = build(prog, node.ref)
-    if kind == TypeKind.POINTER:
-        return prog.pointer_type(target, node.size, node.byteorder)
-    if kind == TypeKind.ARRAY:
-        return prog.array_type(target, node.length)
-    return prog.typedef_type(name, target)
+    make: Callable[..., drgn.Type] = getattr(prog, f"{node.kind.name.lower()}_type")
+    return make(**fields)
 
 
 def _member_type(prog: drgn.Program, member: Member) -> Callable[[], drgn.Type | drgn.Object]:

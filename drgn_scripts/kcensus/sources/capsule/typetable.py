@@ -13,18 +13,13 @@ from typing import Any, NamedTuple
 
 from drgn import Qualifiers, TypeKind
 
-from kcensus.sources.capsule.types import (
-    COMPOUND,
-    REFERRING,
-    SCALARS,
-    Member,
-    MemberType,
-    Node,
-    Ref,
-)
+from kcensus.sources.capsule.types import COMPOUND, FIELDS, Member, MemberType, Node, Ref
 
 _KINDS = {kind.name.lower(): kind for kind in TypeKind}
 _QUALIFIERS = sum(qualifier.value for qualifier in Qualifiers)
+_BIT_FIELDS = (TypeKind.INT, TypeKind.BOOL, TypeKind.ENUM)
+_POINTER_SIZES = (8,)
+_SCALAR_SIZES = (1, 2, 4, 8, 16)
 _MAX_NESTED = 64
 """Levels of pointers, arrays, aliases and structs; real types have fewer than ten."""
 _MAX_MEMBERS = 1 << 16
@@ -45,39 +40,41 @@ def complete(roots: Sequence[Node]) -> None:
     pending, seen = list(roots), set()
     while pending:
         node = pending.pop()
-        if id(node) in seen:
+        if node in seen:
             continue
-        seen.add(id(node))
-        if node.ref is not None:
-            target = node.ref.node
-            if node.kind != TypeKind.POINTER or target.touched or target.kind not in COMPOUND:
+        seen.add(node)
+        if node.type is not None:
+            target = node.type.node
+            used = any(member.resolved for member in target.members or ())
+            if node.kind != TypeKind.POINTER or used or target.kind not in COMPOUND:
                 pending.append(target)
-        pending += [member.type().ref.node for member in node.members]
+        pending += [member.type().ref.node for member in node.members or ()]
 
 
 class Writer:
     """Collects the rows of types, each once."""
 
     def __init__(self) -> None:
-        self.rows: list[list[Any]] = []
-        self._index: dict[int, int] = {}
-        self._nodes: list[Node] = []  # keeps nodes alive, so that their id() stays unique
+        self._nodes: list[Node] = []
+        self._rows: list[list[Any]] = []
+        self._index: dict[Node, int] = {}
 
     def use(self, ref: Ref) -> Any:
         """Return how a row refers to ``ref``; adds the row of a new type."""
-        index = self._add(ref.node)
+        if ref.node not in self._index:
+            row = self._row(ref.node)  # first, because it adds the rows that it refers to
+            self._index[ref.node] = len(self._rows)
+            self._nodes.append(ref.node)
+            self._rows.append(row)
+        index = self._index[ref.node]
         return [index, ref.qualifiers] if ref.qualifiers else index
 
     def finish(self) -> list[list[Any]]:
         """Return all rows; fills in the members of structs."""
-        position = 0
-        while position < len(self._nodes):  # resolving members adds nodes
-            node = self._nodes[position]
-            if node.kind in COMPOUND and node.size is not None:
-                row = self.rows[position]
-                row.append([self._member(member) for member in node.members])
-            position += 1
-        return self.rows
+        for position, node in enumerate(self._nodes):  # grows, because members add nodes
+            if node.members is not None:
+                self._rows[position].append([self._member(member) for member in node.members])
+        return self._rows
 
     def _member(self, member: Member) -> list[Any]:
         row: list[Any] = [member.name, member.bit_offset]
@@ -86,30 +83,17 @@ class Writer:
             row += [self.use(ref)] if bits is None else [self.use(ref), bits]
         return row
 
-    def _add(self, node: Node) -> int:
-        if id(node) in self._index:
-            return self._index[id(node)]
-        kind = node.kind.name.lower()
-        row: list[Any] = [kind]
-        if node.kind in SCALARS:
-            row += [node.name, node.size, node.byteorder]
-            row += [node.signed] if node.kind == TypeKind.INT else []
-        elif node.kind in COMPOUND:
-            row += [node.name, node.size]
-        elif node.kind == TypeKind.ENUM:
-            row.append(node.name)
-            if node.ref is not None:
-                row += [self.use(node.ref), [list(pair) for pair in node.enumerators]]
-        elif node.kind in REFERRING and node.ref is not None:
-            row.append(self.use(node.ref))
-            if node.kind == TypeKind.POINTER:
-                row += [node.size, node.byteorder]
-            else:
-                row.append(node.length if node.kind == TypeKind.ARRAY else node.name)
-        self._index[id(node)] = len(self.rows)
-        self.rows.append(row)
-        self._nodes.append(node)
-        return len(self.rows) - 1
+    def _row(self, node: Node) -> list[Any]:
+        """Return the row of a type, a struct without its members."""
+        row: list[Any] = [node.kind.name.lower()]
+        if node.kind in COMPOUND:
+            return [*row, node.tag, node.size]
+        if node.kind == TypeKind.ENUM and node.type is None:
+            return [*row, node.tag]
+        for name in FIELDS[node.kind]:
+            value = getattr(node, name)
+            row.append(self.use(value) if name == "type" else value)
+        return row
 
 
 class Reader:
@@ -123,27 +107,21 @@ class Reader:
     def __init__(self, rows: Any, lacking: Callable[[str], Exception]) -> None:
         self._lacking = lacking
         self._nodes: list[Node] = []
-        self._depth: list[int] = []
-        members: list[tuple[Node, list[Any]]] = []
+        depths: dict[Node, int] = {}
         for row in as_list(rows):
-            word = as_list(row, 1)[0]
-            kind = _KINDS.get(word) if isinstance(word, str) else None
-            if kind is None:
-                raise BadTypes("a type has an unknown kind")
-            depth, node = self._read(kind, row)
-            if depth > _MAX_NESTED:
+            node = self._read(as_list(row, 1))
+            depths[node] = depths[node.type.node] + 1 if node.type else 0
+            if depths[node] > _MAX_NESTED:
                 raise BadTypes("types are nested too deeply")
             self._nodes.append(node)
-            self._depth.append(depth)
-            if kind in COMPOUND and node.size is not None:
-                members.append((node, as_list(as_list(row, 4)[3])))
         # Last, because members may have types of later rows.
-        for node, member_rows in members:
-            node.members = [self._member(node, as_list(member, 2)) for member in member_rows]
-        extents: dict[int, Extent] = {}
+        for node, row in zip(self._nodes, rows, strict=True):
+            if node.kind in COMPOUND and node.size is not None:
+                members = as_list(as_list(row, 4)[3])
+                node.members = tuple(self._member(node, as_list(member, 2)) for member in members)
+        self._extents: dict[Node, Extent] = {}
         for node in self._nodes:
-            _measure(node, extents)
-        self._extents = extents
+            _measure(node, self._extents)
 
     def ref(self, use: Any) -> Ref:
         """Return the type that ``use`` refers to, among the rows read so far.
@@ -151,98 +129,79 @@ class Reader:
         :raises BadTypes: there is no such row
         """
         index, qualifiers = as_list(use, 2)[:2] if isinstance(use, list) else (use, 0)
-        return Ref(
-            self._nodes[as_integer(index, len(self._nodes) - 1)],
-            as_integer(qualifiers, _QUALIFIERS),
-        )
+        node = self._nodes[as_integer(index, len(self._nodes) - 1)]
+        return Ref(node, as_integer(qualifiers, _QUALIFIERS))
 
     def size_of(self, ref: Ref) -> int | None:
         """Return the bytes of a value; None if it has no size."""
-        return self._extents[id(ref.node)].size
+        return self._extents[ref.node].size
 
-    def _earlier(self, use: Any) -> tuple[int, Ref]:
-        """Return the nesting depth of a type that refers to ``use``, and the type of ``use``."""
-        ref = self.ref(use)
-        index = use[0] if isinstance(use, list) else use
-        return self._depth[index] + 1, ref
-
-    def _read(self, kind: TypeKind, row: list[Any]) -> tuple[int, Node]:
-        """Return the nesting depth and the type of a row, a struct without its members."""
-        if kind in (TypeKind.VOID, TypeKind.FUNCTION):
-            return 0, Node(kind)
+    def _read(self, row: list[Any]) -> Node:
+        """Return the type of a row, a struct without its members."""
+        kind = _KINDS.get(row[0]) if isinstance(row[0], str) else None
+        if kind is None:
+            raise BadTypes("a type has an unknown kind")
+        names = FIELDS[kind]
         if kind in COMPOUND:
-            _, tag, size = as_list(row, 3)[:3]
-            size = None if size is None else as_integer(size, _MAX_BYTES)
-            return 0, Node(kind, _optional(tag), size)
-        if kind in SCALARS:
-            _, name, size, order, *signed = as_list(row, 4)
-            if as_integer(size, 16) not in _SCALAR_SIZES:
-                raise BadTypes("a scalar has an invalid size")
-            return 0, Node(kind, as_text(name), size, bool(signed and signed[0]), _order(order))
-        if kind == TypeKind.ENUM:
-            return self._enum(row)
-        depth, ref = self._earlier(as_list(row, 3)[1])
-        if kind == TypeKind.POINTER:
-            _, _, size, order = as_list(row, 4)[:4]
-            if as_integer(size, 8) != _POINTER_SIZE:
-                raise BadTypes("a pointer has an invalid size")
-            return depth, Node(kind, size=size, byteorder=_order(order), ref=ref)
-        if kind == TypeKind.ARRAY:
-            length = None if row[2] is None else as_integer(row[2], _MAX_BYTES)
-            return depth, Node(kind, ref=ref, length=length)
-        return depth, Node(kind, as_text(row[2]), ref=ref)
+            names = ("tag", "size")
+        elif kind == TypeKind.ENUM and len(row) < 4:
+            names = ("tag",)
+        values = as_list(row, 1 + len(names))[1:]
+        node = Node(kind)
+        for name, value in zip(names, values, strict=False):
+            setattr(node, name, self._field(kind, name, value))
+        if kind == TypeKind.ENUM and node.type is not None:
+            integer = node.type.node
+            if integer.kind != TypeKind.INT or node.type.qualifiers or integer.size is None:
+                raise BadTypes("the type of an enum is not an integer")
+            if integer.size > 8:
+                raise BadTypes("an enum has an invalid size")
+            bits = integer.size * 8 - integer.is_signed
+            for _, value in node.enumerators or ():
+                as_integer(value, (1 << bits) - 1, -(1 << bits) if integer.is_signed else 0)
+        return node
 
-    def _enum(self, row: list[Any]) -> tuple[int, Node]:
-        tag = _optional(as_list(row, 2)[1])
-        if len(row) < 4:
-            return 0, Node(TypeKind.ENUM, tag)
-        depth, ref = self._earlier(row[2])
-        compatible = ref.node
-        if compatible.kind != TypeKind.INT or ref.qualifiers or compatible.size is None:
-            raise BadTypes("the type of an enum is not an integer")
-        if compatible.size > 8:
-            raise BadTypes("an enum has an invalid size")
-        bits = compatible.size * 8 - compatible.signed
-        least = -(1 << bits) if compatible.signed else 0
-        enumerators = []
-        for pair in as_list(row[3]):
-            name, value = as_list(pair, 2)[:2]
-            enumerators.append((as_text(name), as_integer(value, (1 << bits) - 1, least)))
-        return depth, Node(TypeKind.ENUM, tag, compatible.size, ref=ref, enumerators=enumerators)
+    def _field(self, kind: TypeKind, name: str, value: Any) -> Any:
+        """Return the valid value of a field of a type."""
+        match name:
+            case "type":
+                return self.ref(value)
+            case "name":
+                return as_text(value)
+            case "tag":
+                return as_optional_text(value)
+            case "is_signed":
+                return bool(value)
+            case "byteorder":
+                if value not in (None, "little", "big"):
+                    raise BadTypes("a byte order is not 'little' or 'big'")
+                return value
+            case "enumerators":
+                pairs = (as_list(pair, 2) for pair in as_list(value))
+                return tuple((as_text(pair[0]), pair[1]) for pair in pairs)
+            case "size" if kind not in COMPOUND:
+                sizes = _POINTER_SIZES if kind == TypeKind.POINTER else _SCALAR_SIZES
+                if as_integer(value, max(_SCALAR_SIZES)) not in sizes:
+                    raise BadTypes("a scalar or pointer has an invalid size")
+                return value
+        return None if value is None else as_integer(value, _MAX_BYTES)
 
     def _member(self, owner: Node, row: list[Any]) -> Member:
-        name = _optional(row[0])
+        name = as_optional_text(row[0])
         offset = as_integer(row[1], 8 * (owner.size or 0))
         bits = None if len(row) < 4 else as_integer(row[3], 64, 1)
         resolved = None if len(row) < 3 else MemberType(self.ref(row[2]), bits)
-        if resolved is not None:
-            node = _unaliased(resolved.ref.node)
-            if name is None and (node.kind not in COMPOUND or bits is not None):
-                raise BadTypes("an unnamed member is not a struct or union")
-            if bits is None and offset % 8:
-                raise BadTypes("a member does not begin at a byte")
-            if bits is not None and (
-                node.kind not in _BIT_FIELDS
-                or bits > 8 * (node.size or 0)
-                or offset + bits > 8 * (owner.size or 0)
-            ):
-                raise BadTypes("a bit field exceeds its type")
 
         def resolve() -> MemberType:
-            label = f"the type of {owner.name or '(anonymous)'}.{name or '(anonymous)'}"
+            label = f"the type of {owner.tag or '(anonymous)'}.{name or '(anonymous)'}"
             raise self._lacking(label)
 
         return Member(name, offset, resolve, resolved)
 
 
-_POINTER_SIZE = 8
-_SCALAR_SIZES = (1, 2, 4, 8, 16)
-_BIT_FIELDS = (TypeKind.INT, TypeKind.BOOL, TypeKind.ENUM)
-
-
 def _unaliased(node: Node) -> Node:
-    while node.kind == TypeKind.TYPEDEF and node.ref:
-        node = node.ref.node
+    while node.kind == TypeKind.TYPEDEF and node.type:
+        node = node.type.node
     return node
 
 
@@ -259,18 +218,18 @@ class Extent(NamedTuple):
     """Bytes; None if the type has no size."""
 
 
-def _measure(node: Node, known: dict[int, Extent], level: int = 0) -> Extent:
+def _measure(node: Node, known: dict[Node, Extent], level: int = 0) -> Extent:
     """Return the extent of ``node``; stores those of nested types in ``known``, too.
 
     :raises BadTypes: the type contains itself, exceeds a limit, or has an invalid member
     """
     if level > _MAX_NESTED:
         raise BadTypes("a type contains itself, or types are nested too deeply")
-    if id(node) in known:
-        return known[id(node)]
+    if node in known:
+        return known[node]
     extent = Extent(1, 0, 1, node.size)
-    if node.kind in (TypeKind.TYPEDEF, TypeKind.ARRAY) and node.ref:
-        depth, members, values, size = _measure(node.ref.node, known, level + 1)
+    if node.kind in (TypeKind.TYPEDEF, TypeKind.ARRAY, TypeKind.ENUM) and node.type:
+        depth, members, values, size = _measure(node.type.node, known, level + 1)
         if node.kind == TypeKind.ARRAY:
             if size is None or size * (node.length or 0) > _MAX_BYTES:
                 raise BadTypes("an array has an invalid size")
@@ -289,22 +248,29 @@ def _measure(node: Node, known: dict[int, Extent], level: int = 0) -> Extent:
         raise BadTypes("types are nested too deeply")
     if extent.members > _MAX_MEMBERS or extent.values > _MAX_VALUES:
         raise BadTypes("a type has too many members")
-    known[id(node)] = extent
+    known[node] = extent
     return extent
 
 
-def _measure_member(owner: Node, member: Member, known: dict[int, Extent], level: int) -> Extent:
+def _measure_member(owner: Node, member: Member, known: dict[Node, Extent], level: int) -> Extent:
     if member.resolved is None:
         return Extent(0, 0, 1, None)
     ref, bits = member.resolved
     extent = _measure(ref.node, known, level + 1)
-    size = extent.size
-    if size is None:
-        # Only an array without a length, as at the end of a struct, has no size.
-        if _unaliased(ref.node).kind != TypeKind.ARRAY:
-            raise BadTypes("a member has no size")
-        size = 0
-    if bits is None and member.bit_offset + 8 * size > 8 * (owner.size or 0):
+    kind = _unaliased(ref.node).kind
+    end = 8 * (owner.size or 0)
+    if member.name is None and (kind not in COMPOUND or bits is not None):
+        raise BadTypes("an unnamed member is not a struct or union")
+    # Only an array without a length, as at the end of a struct, has no size.
+    if extent.size is None and kind != TypeKind.ARRAY:
+        raise BadTypes("a member has no size")
+    size = 8 * (extent.size or 0)
+    if bits is not None:
+        if kind not in _BIT_FIELDS or bits > size or member.bit_offset + bits > end:
+            raise BadTypes("a bit field exceeds its type")
+    elif member.bit_offset % 8:
+        raise BadTypes("a member does not begin at a byte")
+    elif member.bit_offset + size > end:
         raise BadTypes("a member ends beyond its type")
     return extent
 
@@ -313,6 +279,13 @@ def as_list(value: Any, least: int = 0) -> list[Any]:
     """Return ``value`` if it is a list of at least ``least`` items; raises :class:`BadTypes`."""
     if not isinstance(value, list) or len(value) < least:
         raise BadTypes("a list is missing or too short")
+    return value
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return ``value`` if it is a JSON object; raises :class:`BadTypes`."""
+    if not isinstance(value, dict):
+        raise BadTypes("an object is missing")
     return value
 
 
@@ -330,11 +303,6 @@ def as_text(value: Any) -> str:
     return value
 
 
-def _optional(value: Any) -> str | None:
+def as_optional_text(value: Any) -> str | None:
+    """Return ``value`` if it is None or a printable string; raises :class:`BadTypes`."""
     return None if value is None else as_text(value)
-
-
-def _order(value: Any) -> str | None:
-    if value not in (None, "little", "big"):
-        raise BadTypes("a byte order is not 'little' or 'big'")
-    return str(value) if value else None

@@ -9,11 +9,12 @@ because the download takes minutes without progress output.
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import logging.handlers
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import drgn
@@ -21,7 +22,6 @@ import drgn
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
-    Request,
     Target,
     TargetError,
     check_platform,
@@ -35,6 +35,7 @@ _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
 # Folders to descend from a directory that the user passed. An unpacked package needs six:
 # usr/lib/debug/lib/modules/RELEASE/vmlinux.
 _MAX_DEPTH = 8
+_MAX_WARNINGS = 1 << 20
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 
 
@@ -47,62 +48,15 @@ class _Vmlinux:
     release: str | None = None
 
     def __str__(self) -> str:
-        known = [self.release] if self.release else []
-        known += [f"build ID {self.build_id}"] if self.build_id else []
-        path = printable(os.fspath(self.path))
-        return f"{path} ({', '.join(known)})" if known else path
-
-
-@dataclass
-class _Symbols:
-    """What the user passed with ``-s``, by kind."""
-
-    kernels: list[_Vmlinux] = field(default_factory=list)
-    modules: list[Path] = field(default_factory=list)
-    directories: list[Path] = field(default_factory=list)
-
-
-def _sort(paths: tuple[Path, ...]) -> _Symbols:
-    """Sort files and directories by kind.
-
-    :raises TargetError: one of them cannot contain debug info
-    """
-    symbols = _Symbols()
-    for path in paths:
-        if os.path.isdir(path):  # unlike Path.is_dir(), never raises
-            symbols.directories.append(path.absolute())
-            continue
-        with FileReader(path, "-s ") as reader:
-            start = reader.read(0, 1024)
-            if start.startswith(elf.MAGIC):
-                header = elf.read_header(reader)
-                if header.type == elf.ET_CORE:
-                    raise TargetError(
-                        f"{reader.name}: is a dump, not a file with debug info; pass the vmlinux"
-                    )
-                if header.type == elf.ET_REL:
-                    symbols.modules.append(path)
-                else:
-                    symbols.kernels.append(_identify(reader, header, path))
-            elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
-                symbols.kernels.append(_Vmlinux(path))
-            elif start.startswith(_COMPRESSED):
-                symbols.modules.append(path)
-            elif start[514:518] == b"HdrS":
-                raise TargetError(
-                    f"{reader.name}: is a bootable kernel image without debug info; pass the "
-                    "vmlinux of the same build"
-                )
-            else:
-                raise TargetError(f"{reader.name}: is not an ELF file with debug info")
-    return symbols
+        known = (self.release, self.build_id and f"build ID {self.build_id}")
+        facts = ", ".join(filter(None, known))
+        return printable(os.fspath(self.path)) + (f" ({facts})" if facts else "")
 
 
 def _identify(reader: FileReader, header: elf.Header, path: Path) -> _Vmlinux:
     if not header.supported:
         return _Vmlinux(path, None, header.machine)
-    build_id = elf.build_id(reader, header)
-    return _Vmlinux(path, build_id, elf.vmlinux_release(reader, header))
+    return _Vmlinux(path, *elf.identity(reader, header))
 
 
 def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
@@ -114,12 +68,9 @@ def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
         for name in sorted(files):
             if name == "vmlinux" or name.startswith(("vmlinux-", "vmlinux.")):
                 path = Path(folder, name)
-                try:
-                    with FileReader(path) as reader:
-                        if reader.read(0, 4) == elf.MAGIC:
-                            yield _identify(reader, elf.read_header(reader), path)
-                except TargetError:
-                    continue
+                with contextlib.suppress(TargetError), FileReader(path) as reader:
+                    if reader.read(0, 4) == elf.MAGIC:
+                        yield _identify(reader, elf.read_header(reader), path)
 
 
 class DebugInfo:
@@ -132,22 +83,53 @@ class DebugInfo:
 
     def __init__(self, prog: drgn.Program, symbols: tuple[Path, ...]) -> None:
         self._prog = prog
-        self._symbols = _sort(symbols)
+        self._kernels: list[_Vmlinux] = []
+        self._modules: list[Path] = []
+        # Unlike Path.is_dir(), os.path.isdir() never raises.
+        self._directories = [path.absolute() for path in symbols if os.path.isdir(path)]
+        for path in symbols:
+            if not os.path.isdir(path):
+                self._add_file(path)
         self._release = kernel_release(prog)
         self._build_id = _vmcoreinfo_build_id(prog)
-        own = tuple(os.fspath(path) for path in self._symbols.directories)
+        own = tuple(map(os.fspath, self._directories))
         options = prog.debug_info_options
         options.directories = own + options.directories
         options.kernel_directories = own + options.kernel_directories
+
+    def _add_file(self, path: Path) -> None:
+        with FileReader(path, "-s ") as reader:
+            start = reader.read(0, 1024)
+            if start.startswith(elf.MAGIC):
+                header = elf.read_header(reader)
+                if header.type == elf.ET_CORE:
+                    raise TargetError(
+                        f"{reader.name}: is a dump, not a file with debug info; pass the vmlinux"
+                    )
+                if header.type == elf.ET_REL:
+                    self._modules.append(path)
+                else:
+                    self._kernels.append(_identify(reader, header, path))
+            elif start.startswith(_COMPRESSED) and path.name.startswith("vmlinux"):
+                self._kernels.append(_Vmlinux(path))
+            elif start.startswith(_COMPRESSED):
+                self._modules.append(path)
+            elif start[514:518] == b"HdrS":
+                raise TargetError(
+                    f"{reader.name}: is a bootable kernel image without debug info; pass the "
+                    "vmlinux of the same build"
+                )
+            else:
+                raise TargetError(f"{reader.name}: is not an ELF file with debug info")
 
     def load_kernel(self) -> None:
         """Load the debug info of the kernel, without its modules.
 
         :raises TargetError: it is not found, or belongs to another build
         """
-        tried = list(self._symbols.kernels)
+        tried = list(self._kernels)
         self._try(tried)
-        for directory in self._symbols.directories:
+        for directory in self._directories:
             for candidate in _vmlinux_below(directory):
                 if not self._missing():
                     break
@@ -168,7 +150,7 @@ class DebugInfo:
         except Exception as error:
             # drgn's errors have no common base class.
             raise TargetError(
-                f"debug info of kernel {printable(self._release)} cannot be loaded "
+                f"debug info of kernel {self._release} cannot be loaded "
                 f"(drgn: {printable(str(error))})"
             ) from error
 
@@ -180,7 +162,6 @@ class DebugInfo:
         return bool(module.wants_debug_file())
 
     def _why_missing(self, tried: list[_Vmlinux]) -> str:
-        release = printable(self._release)
         for file in tried:
             if file.build_id is not None and file.build_id == self._build_id:
                 return (
@@ -188,19 +169,16 @@ class DebugInfo:
                     "vmlinux from the debug info package"
                 )
         # A single file is the one that the user meant; one of many in a directory is not.
-        if self._symbols.kernels or len(tried) == 1:
+        if self._kernels or len(tried) == 1:
             wanted = f"build ID {self._build_id}" if self._build_id else "no build ID recorded"
             return (
-                f"{tried[0]}: does not belong to this kernel, {release} ({wanted}); pass the "
+                f"{tried[0]}: does not belong to this kernel, {self._release} ({wanted}); pass the "
                 "vmlinux of exactly that build"
             )
         return packages.missing_kernel(self._release, self._build_id)
 
     def _check_symbols_fit(self) -> None:
-        """Compare the symbols with memory if there is no build ID to compare.
-
-        :raises TargetError: the vmlinux belongs to another build
-        """
+        """Compare the symbols with memory if there is no build ID to compare."""
         # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
         # VMCOREINFO") (in v5.9), drgn compares build IDs. Before, it takes any vmlinux of the
         # same release.
@@ -210,33 +188,38 @@ class DebugInfo:
             name = self._prog["init_uts_ns"].name.release.string_()
         except (drgn.FaultError, LookupError):
             return  # not in the dump
-        if name.decode("utf-8", "replace") != self._release:
+        if printable(name) != self._release:
             path = printable(self._prog.main_module().debug_file_path or "vmlinux")
             raise TargetError(
-                f"{path}: has the release {printable(self._release)} of this kernel but belongs to "
+                f"{path}: has the release {self._release} of this kernel but belongs to "
                 "another build; pass the vmlinux of exactly that build"
             )
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""
         wanted = {name.replace("-", "_") for name in names}
-        with _Warnings() as warnings:
-            try:
-                self._prog.create_loaded_modules()
-                loaded = [
-                    module
-                    for module in self._prog.modules()
-                    if isinstance(module, drgn.RelocatableModule) and module.name in wanted
-                ]
-                for module in loaded:
-                    for path in self._symbols.modules:
-                        if module.wants_debug_file():
-                            module.try_file(path)
-                missing = [module for module in loaded if module.wants_debug_file()]
-                self._prog.load_module_debug_info(*missing)
-            except Exception as error:
-                # drgn's errors have no common base class. Analyses work without modules.
-                return [_unreadable(wanted, str(error))]
+        warnings = logging.handlers.BufferingHandler(_MAX_WARNINGS)
+        warnings.setLevel(logging.WARNING)
+        logger = logging.getLogger("drgn")
+        logger.addHandler(warnings)
+        try:
+            self._prog.create_loaded_modules()
+            loaded = [
+                module
+                for module in self._prog.modules()
+                if isinstance(module, drgn.RelocatableModule) and module.name in wanted
+            ]
+            for module in loaded:
+                for path in self._modules:
+                    if module.wants_debug_file():
+                        module.try_file(path)
+            missing = [module for module in loaded if module.wants_debug_file()]
+            self._prog.load_module_debug_info(*missing)
+        except Exception as error:
+            # drgn's errors have no common base class. Analyses work without modules.
+            return [_unreadable(wanted, str(error))]
+        finally:
+            logger.removeHandler(warnings)
         sentences = [
             packages.missing_module(
                 module.name, self._release, module.build_id.hex() if module.build_id else None
@@ -246,19 +229,16 @@ class DebugInfo:
         ]
         # drgn only logs what it cannot read in the kernel's list of modules.
         unseen = wanted - {module.name for module in loaded}
-        if unseen and warnings:
-            sentences.append(_unreadable(unseen, warnings[-1]))
+        if unseen and warnings.buffer:
+            sentences.append(_unreadable(unseen, warnings.buffer[-1].getMessage()))
         return sentences
 
     def places(self) -> list[tuple[str, str]]:
         """See :meth:`kcensus.sources.model.ModuleDebugInfo.places`."""
         return [
-            (
-                "vmlinux" if isinstance(module, drgn.MainModule) else printable(module.name),
-                printable(path),
-            )
+            ("vmlinux" if isinstance(module, drgn.MainModule) else printable(module.name), path)
             for module in self._prog.modules()
-            if (path := module.debug_file_path)
+            if (path := printable(module.debug_file_path or ""))
         ]
 
 
@@ -269,62 +249,21 @@ def _unreadable(names: set[str], reason: str) -> str:
     )
 
 
-def load_target(
-    prog: drgn.Program,
-    request: Request,
-    name: str,
-    *,
-    kind: str,
-    format: str,
-    live: bool,
-    shareable: bool = False,
-    compressed: bool = False,
-) -> Target:
-    """Load the kernel's debug info into ``prog`` and return it as a target.
+def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
+    """Load the kernel's debug info into the program of ``target``, which is set to a kernel.
 
-    :param prog: a program that is set to a kernel
-    :param name: name of the target, already printable; the others are as in :class:`Target`
+    :return: the target
     :raises TargetError: the machine is not supported, or its debug info is unusable
     """
-    check_platform(prog, name)
-    debug_info = DebugInfo(prog, request.symbols)
+    check_platform(target.prog, target.name)
+    debug_info = DebugInfo(target.prog, symbols)
     debug_info.load_kernel()
-    return Target(
-        prog=prog,
-        name=name,
-        kind=kind,
-        format=format,
-        live=live,
-        kernel=printable(kernel_release(prog)),
-        shareable=shareable,
-        compressed=compressed,
-        modules=debug_info,
-    )
-
-
-class _Warnings(logging.Handler):
-    """Collects the warnings that drgn logs in a ``with`` block."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-    def __enter__(self) -> list[str]:
-        logging.getLogger("drgn").addHandler(self)
-        return self.lines
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("drgn").removeHandler(self)
+    target.modules = debug_info
+    return target
 
 
 def _vmcoreinfo_build_id(prog: drgn.Program) -> str | None:
-    raw: bytes = prog["VMCOREINFO"].string_()
-    for line in raw.split(b"\n"):
-        key, _, value = line.partition(b"=")
-        # Hexadecimal digits only, because users paste it into a shell as part of a command.
-        if key == b"BUILD-ID" and re.fullmatch(rb"[0-9a-f]{2,128}", value.strip()):
-            return value.strip().decode()
-    return None
+    # Hexadecimal digits only, because users paste it into a shell as part of a command.
+    pattern = rb"^BUILD-ID=[ \t]*([0-9a-f]{2,128})[ \t\r]*$"
+    match = re.search(pattern, prog["VMCOREINFO"].string_(), re.MULTILINE)
+    return match[1].decode() if match else None

@@ -14,27 +14,17 @@ advisories (``kernel6.12`` beside ``kernel``); Microsoft's Azure Linux package i
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kcensus.text import printable
 
 
-@dataclass(frozen=True)
-class Package:
-    """A package with the debug info of a kernel."""
+class Package(NamedTuple):
+    """A package with the debug info of a kernel; in ``_RULES``, templates of the texts."""
 
     distribution: str
     command: str
     """Command that installs it, of harmless characters only, whatever the dump contains."""
-    note: str
-
-
-@dataclass(frozen=True)
-class _Rule:
-    distribution: str
-    release: str
-    """Regular expression of the whole release; its groups fill in the templates."""
-    command: str
     note: str
 
 
@@ -61,86 +51,79 @@ _DEBIAN = (
 # struct new_utsname has room for 64 characters.
 _MAX_RELEASE = 64
 
-# The first rule that matches wins.
-_RULES: tuple[_Rule, ...] = (
-    _Rule(
-        "Oracle Linux",
+# Regular expressions of the whole release, whose groups fill in the templates; the first that
+# matches wins.
+_RULES = (
+    (
         rf"[\w.-]+\.el[567]uek\.{_ARCH}",
-        "yum install kernel-uek-debuginfo-{release}",
-        _REPO,
+        Package("Oracle Linux", "yum install kernel-uek-debuginfo-{release}", _REPO),
     ),
-    _Rule(
-        "Oracle Linux",
+    (
         rf"[\w.-]+\.el\d+(?:_\d+)?uek\.{_ARCH}",
-        "dnf install kernel-uek-debuginfo-{release}",
-        _REPO,
+        Package("Oracle Linux", "dnf install kernel-uek-debuginfo-{release}", _REPO),
     ),
-    _Rule(
-        "Amazon Linux 2",
+    (
         rf"[\w.-]+\.amzn[12]\.{_ARCH}",
-        "debuginfo-install kernel-{release}",
-        "from yum-utils",
+        Package("Amazon Linux 2", "debuginfo-install kernel-{release}", "from yum-utils"),
     ),
     # The package of 6.1 is kernel; later ones are kernel6.12 and so on.
-    _Rule(
-        "Amazon Linux 2023",
-        rf"6\.1\.[\w.-]+\.amzn20\d\d\.{_ARCH}",
-        "dnf debuginfo-install kernel-{release}",
-        _REPO,
+    (
+        rf"(?:6\.1|(?P<series>\d+\.\d+))\.[\w.-]+\.amzn20\d\d\.{_ARCH}",
+        Package("Amazon Linux 2023", "dnf debuginfo-install kernel{series}-{release}", _REPO),
     ),
-    _Rule(
-        "Amazon Linux 2023",
-        rf"(?P<series>\d+\.\d+)\.[\w.-]+\.amzn20\d\d\.{_ARCH}",
-        "dnf debuginfo-install kernel{series}-{release}",
-        _REPO,
-    ),
-    _Rule(
-        "Fedora",
+    (
         rf"(?P<nvr>[\w.-]+\.fc\d+\.{_ARCH}){_VARIANT}",
-        "dnf debuginfo-install kernel{variant}-{nvr}",
-        _REPO,
+        Package("Fedora", "dnf debuginfo-install kernel{variant}-{nvr}", _REPO),
     ),
     # Real-time kernels before RHEL 9.3 have .rt in their version, later ones +rt at the end.
-    _Rule("RHEL or CentOS", _RT + _EL_YUM, "debuginfo-install kernel-rt{variant}-{nvr}", _REPO),
-    _Rule(_EL_NAMES, _RT + _EL_DNF, "dnf debuginfo-install kernel-rt{variant}-{nvr}", _REPO),
-    _Rule(
-        "RHEL, CentOS or Oracle Linux", _EL_YUM, "debuginfo-install kernel{variant}-{nvr}", _REPO
+    (
+        _RT + _EL_YUM,
+        Package("RHEL or CentOS", "debuginfo-install kernel-rt{variant}-{nvr}", _REPO),
     ),
-    _Rule(_EL_NAMES, _EL_DNF, "dnf debuginfo-install kernel{variant}-{nvr}", _REPO),
-    _Rule(
-        "openEuler, Anolis OS or Alibaba Cloud Linux",
+    (_RT + _EL_DNF, Package(_EL_NAMES, "dnf debuginfo-install kernel-rt{variant}-{nvr}", _REPO)),
+    (
+        _EL_YUM,
+        Package("RHEL, CentOS or Oracle Linux", "debuginfo-install kernel{variant}-{nvr}", _REPO),
+    ),
+    (_EL_DNF, Package(_EL_NAMES, "dnf debuginfo-install kernel{variant}-{nvr}", _REPO)),
+    (
         rf"[\w.-]+\.(?:oe\d+\w*|an\d+|al\d+)\.{_ARCH}",
-        "dnf install kernel-debuginfo-{release}",
-        _REPO,
+        Package(
+            "openEuler, Anolis OS or Alibaba Cloud Linux",
+            "dnf install kernel-debuginfo-{release}",
+            _REPO,
+        ),
     ),
-    _Rule(
-        "Azure Linux", r"[\w.-]+\.(?:azl|cm)\d+", "tdnf install kernel-debuginfo-{release}", _REPO
+    (
+        r"[\w.-]+\.(?:azl|cm)\d+",
+        Package("Azure Linux", "tdnf install kernel-debuginfo-{release}", _REPO),
     ),
-    _Rule(
-        "Debian",
+    (
         rf"\d+\.\d+[\w.+~-]*-(?:(?:cloud|rt)-)?(?:{_DEBIAN})",
-        "apt install linux-image-{release}-dbg",
-        "superseded kernels are in the snapshot archive",
+        Package(
+            "Debian",
+            "apt install linux-image-{release}-dbg",
+            "superseded kernels are in the snapshot archive",
+        ),
     ),
     # The version of the package adds a rebuild count to the release, so it is not known here.
-    _Rule(
-        "SUSE",
-        r"(?P<version>\d+\.\d+\.\d+-[\w.]+)-(?P<flavour>default)",
-        "zypper install kernel-{flavour}-debuginfo",
-        "version {version}, with the debug repositories enabled",
-    ),
-    _Rule(
-        "SUSE",
-        rf"(?P<version>\d+\.\d+\.\d+-\d+\.[\w.]+)-(?P<flavour>{_SUSE})",
-        "zypper install kernel-{flavour}-debuginfo",
-        "version {version}, with the debug repositories enabled",
+    (
+        r"(?P<version>\d+\.\d+\.\d+-(?:[\w.]+(?=-default)|\d+\.[\w.]+))"
+        rf"-(?P<flavour>default|{_SUSE})",
+        Package(
+            "SUSE",
+            "zypper install kernel-{flavour}-debuginfo",
+            "version {version}, with the debug repositories enabled",
+        ),
     ),
     # Six digits are a mainline build, for which Ubuntu publishes no debug info.
-    _Rule(
-        "Ubuntu",
+    (
         rf"\d+\.\d+\.\d+-\d{{1,5}}-(?:{_UBUNTU})(?:-[a-z0-9]+)*",
-        "apt install linux-image-{release}-dbgsym",
-        "or linux-image-unsigned-{release}-dbgsym, with the debug symbol archive ddebs enabled",
+        Package(
+            "Ubuntu",
+            "apt install linux-image-{release}-dbgsym",
+            "or linux-image-unsigned-{release}-dbgsym, with the debug symbol archive ddebs enabled",
+        ),
     ),
 )
 
@@ -153,18 +136,13 @@ def package(release: str) -> Package | None:
     """
     if len(release) > _MAX_RELEASE:
         return None
-    for rule in _RULES:
-        match = re.fullmatch(rule.release, release, re.ASCII)
+    for pattern, template in _RULES:
+        match = re.fullmatch(pattern, release, re.ASCII)
         if match is not None:
             words = {key: value or "" for key, value in match.groupdict().items()}
             if words.get("variant"):
                 words["variant"] = f"-{words['variant']}"
-            words["release"] = release
-            return Package(
-                rule.distribution,
-                rule.command.format_map(words),
-                rule.note.format_map(words),
-            )
+            return Package(*(text.format(release=release, **words) for text in template))
     return None
 
 

@@ -37,7 +37,6 @@ def coverage(path: str | Path) -> Coverage | None:
     """Return what the headers of a dump say.
 
     :return: None for a flattened file, whose bitmaps can be anywhere in it
-    :raises TargetError: the file cannot be read or is corrupt
     """
     with FileReader(path) as reader:
         start = reader.read(0, 16)
@@ -50,14 +49,13 @@ def coverage(path: str | Path) -> Coverage | None:
 
 def _elf(reader: FileReader) -> Coverage:
     loaded = [
-        segment
+        (segment.paddr, segment.paddr + segment.filesz, segment.paddr + segment.memsz)
         for segment in elf.segments(reader, elf.read_header(reader))
         if segment.type == elf.PT_LOAD
     ]
     # /proc/vmcore has two segments for the kernel image: its own mapping and the direct map.
-    saved = _union([(segment.paddr, segment.paddr + segment.filesz) for segment in loaded])
-    memory = _union([(segment.paddr, segment.paddr + segment.memsz) for segment in loaded])
-    return Coverage(saved, memory, "")
+    saved = _union([(start, end) for start, end, _ in loaded])
+    return Coverage(saved, _union([(start, end) for start, _, end in loaded]), "")
 
 
 def _union(spans: list[tuple[int, int]]) -> int:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from kcensus.sources.model import TargetError
 from kcensus.sources.reader import FileReader
 
 MAGIC = b"\x7fELF"
-ET_REL, ET_EXEC, ET_DYN, ET_CORE = 1, 2, 3, 4
-EM_X86_64, EM_AARCH64 = 62, 183
+ET_REL, ET_CORE = 1, 4
 PT_LOAD, PT_NOTE = 1, 4
-SHT_NOTE, SHT_NOBITS = 7, 8
 NT_AUXV = 6
-NT_GNU_BUILD_ID = 3
+_EM_X86_64, _EM_AARCH64 = 62, 183
+_NT_GNU_BUILD_ID = 3
+_SHT_NOTE, _SHT_NOBITS = 7, 8
 
 _PN_XNUM = 0xFFFF
 _EHDR = struct.Struct("<HHIQQQIHHHHHH")
@@ -34,7 +35,7 @@ _MAX_NOTES = 64 << 20
 
 _MACHINES = {
     2: "sparc", 3: "i386", 8: "mips", 20: "ppc", 21: "ppc64", 22: "s390x", 40: "arm",
-    43: "sparc64", 50: "ia64", EM_X86_64: "x86_64", EM_AARCH64: "aarch64", 243: "riscv",
+    43: "sparc64", 50: "ia64", _EM_X86_64: "x86_64", _EM_AARCH64: "aarch64", 243: "riscv",
     258: "loongarch",
 }  # fmt: skip
 
@@ -47,42 +48,25 @@ class Header:
     machine: str
     supported: bool
     """Whether kcensus reads memory of this machine: x86_64 or aarch64, little-endian."""
-    phoff: int = 0
-    phnum: int = 0
-    phentsize: int = 0
-    shoff: int = 0
-    shnum: int = 0
-    shentsize: int = 0
+    phdrs: tuple[int, int, int] = (0, 0, 0)
+    """Program headers: offset, number, bytes of each."""
+    shdrs: tuple[int, int, int] = (0, 0, 0)
+    """Section headers, likewise."""
     shstrndx: int = 0
 
 
-@dataclass(frozen=True)
-class Segment:
-    """A program header (``Elf64_Phdr``)."""
+class Segment(NamedTuple):
+    """What kcensus reads of a program header (``Elf64_Phdr``)."""
 
     type: int
     offset: int
     filesz: int
-    paddr: int = 0
-    memsz: int = 0
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section header (``Elf64_Shdr``)."""
-
-    name: int
-    """Offset in the section header string table."""
-    type: int
-    offset: int
-    size: int
+    paddr: int
+    memsz: int
 
 
 def read_header(reader: FileReader) -> Header:
-    """Return the header of a file that starts with :data:`MAGIC`.
-
-    :raises TargetError: the file ends inside the header
-    """
+    """Return the header of a file that starts with :data:`MAGIC`."""
     ident = reader.exact(0, 20, "ELF header")
     little = ident[5] != 2
     type_, machine = struct.unpack_from("<HH" if little else ">HH", ident, 16)
@@ -91,25 +75,22 @@ def read_header(reader: FileReader) -> Header:
         name = f"32-bit {name}"
     if not little:
         name = f"{name} (big-endian)"
-    if ident[4] != 2 or not little or machine not in (EM_X86_64, EM_AARCH64):
+    if ident[4] != 2 or not little or machine not in (_EM_X86_64, _EM_AARCH64):
         return Header(type_, name, False)
     fields = _EHDR.unpack(reader.exact(16, _EHDR.size, "ELF header"))
     _, _, _, _, phoff, shoff, _, _, phentsize, phnum, shentsize, shnum, shstrndx = fields
-    header = Header(type_, name, True, phoff, phnum, phentsize, shoff, shnum, shentsize, shstrndx)
     if phnum == _PN_XNUM:
         # sh_info of the first section header has the real number.
-        first = _SHDR.unpack(reader.exact(shoff, _SHDR.size, "ELF section headers"))
-        header = replace(header, phnum=first[7])
-    return header
+        phnum = _SHDR.unpack(reader.exact(shoff, _SHDR.size, "ELF section headers"))[7]
+    phdrs, shdrs = (phoff, phnum, phentsize), (shoff, shnum, shentsize)
+    return Header(type_, name, True, phdrs, shdrs, shstrndx)
 
 
 def _table(
-    reader: FileReader, offset: int, number: int, entry: int, layout: struct.Struct
+    reader: FileReader, place: tuple[int, int, int], layout: struct.Struct
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the entries of a header table.
-
-    :raises TargetError: the table is corrupt or the file ends before it does
-    """
+    """Yield the entries of a header table."""
+    offset, number, entry = place
     if number and not (layout.size <= entry <= 4096 and number <= _MAX_HEADERS):
         raise TargetError(f"{reader.name}: has a corrupt ELF header; copy it again")
     table = reader.exact(offset, number * entry, "ELF headers")
@@ -118,24 +99,12 @@ def _table(
 
 
 def segments(reader: FileReader, header: Header) -> list[Segment]:
-    """Return the program headers.
-
-    :raises TargetError: they are corrupt or the file ends before them
-    """
-    table = _table(reader, header.phoff, header.phnum, header.phentsize, _PHDR)
+    """Return the program headers."""
+    table = _table(reader, header.phdrs, _PHDR)
     return [
         Segment(type_, offset, filesz, paddr, memsz)
         for type_, _, offset, _, paddr, filesz, memsz, _ in table
     ]
-
-
-def sections(reader: FileReader, header: Header) -> list[Section]:
-    """Return the section headers.
-
-    :raises TargetError: they are corrupt or the file ends before them
-    """
-    table = _table(reader, header.shoff, header.shnum, header.shentsize, _SHDR)
-    return [Section(name, type_, offset, size) for name, type_, _, _, offset, size, *_ in table]
 
 
 def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
@@ -152,10 +121,7 @@ def notes(data: bytes) -> Iterator[tuple[bytes, int, bytes]]:
 
 
 def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes, int, bytes]]:
-    """Return the notes of all note segments.
-
-    :raises TargetError: the file ends before them
-    """
+    """Return the notes of all note segments."""
     return [
         note
         for segment in segments
@@ -164,33 +130,24 @@ def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes,
     ]
 
 
-def build_id(reader: FileReader, header: Header) -> str | None:
-    """Return the GNU build ID in hexadecimal, from the note sections, which debug files keep.
+def identity(reader: FileReader, header: Header) -> tuple[str | None, str | None]:
+    """Return the GNU build ID in hexadecimal, and the release in a vmlinux's ``linux_banner``.
 
-    :raises TargetError: the file is corrupt
-    """
-    for section in sections(reader, header):
-        if section.type == SHT_NOTE and section.size <= _MAX_NOTES:
-            data = reader.exact(section.offset, section.size, "ELF notes")
-            for owner, type_, contents in notes(data):
-                if owner == b"GNU" and type_ == NT_GNU_BUILD_ID:
-                    return contents.hex()
-    return None
-
-
-def vmlinux_release(reader: FileReader, header: Header) -> str | None:
-    """Return the release in a vmlinux's ``linux_banner``; None if its data was stripped.
-
-    :raises TargetError: the file is corrupt
-    """
-    table = sections(reader, header)
-    if header.shstrndx >= len(table):
-        return None
-    strings = table[header.shstrndx]
-    names = reader.read(strings.offset, min(strings.size, _MAX_NOTES))
-    for section in table:
-        if section.type != SHT_NOBITS and names[section.name :].startswith(b".rodata\0"):
-            data = reader.read(section.offset, min(section.size, _MAX_NOTES))
+    The build ID is in a note section, which debug files keep; the banner may have been stripped."""
+    build_id = release = None
+    sections = list(_table(reader, header.shdrs, _SHDR))
+    names = b""
+    if header.shstrndx < len(sections):
+        _, _, _, _, offset, size, *_ = sections[header.shstrndx]
+        names = reader.read(offset, min(size, _MAX_NOTES))
+    for name, type_, _, _, offset, size, *_ in sections:
+        if type_ == _SHT_NOTE and size <= _MAX_NOTES and build_id is None:
+            for owner, kind, contents in notes(reader.exact(offset, size, "ELF notes")):
+                if owner == b"GNU" and kind == _NT_GNU_BUILD_ID:
+                    build_id = contents.hex()
+                    break
+        elif type_ != _SHT_NOBITS and names[name:].startswith(b".rodata\0"):
+            data = reader.read(offset, min(size, _MAX_NOTES))
             banner = re.search(rb"Linux version ([\x21-\x7e]{1,64}) ", data)
-            return banner[1].decode() if banner else None
-    return None
+            release = banner[1].decode() if banner else None
+    return build_id, release

@@ -76,7 +76,6 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
     """Return the headers of a dump that begins with ``start``, which is the first block and more.
 
     :param name: name of the dump, already printable
-    :raises TargetError: the headers are corrupt or of an unsupported architecture
     """
     corrupt = TargetError(f"{name}: has a corrupt kdump header; copy it again")
     if len(start) < HEADER_BYTES:
@@ -116,10 +115,7 @@ def parse_header(start: bytes, name: str) -> KdumpHeader:
 
 
 def read_header(reader: FileReader) -> KdumpHeader:
-    """Return the headers of a file that starts with :data:`MAGIC`.
-
-    :raises TargetError: they are corrupt, truncated or of an unsupported architecture
-    """
+    """Return the headers of a file that starts with :data:`MAGIC`."""
     header = parse_header(reader.exact(0, HEADER_BYTES, "kdump header"), reader.name)
     start = reader.exact(0, header.block_size + _SUB_HEADER.size, "kdump header")
     return parse_header(start, reader.name)
@@ -178,10 +174,7 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
 
 def flattened_start(reader: FileReader) -> bytes:
     """Return the first bytes of the dump inside a flattened file, as far as they are in its first
-    records.
-
-    :raises TargetError: the file is truncated or corrupt, so its records cannot be put in order
-    """
+    records."""
     if reader.read(reader.size - len(_FLAT_END), len(_FLAT_END)) != _FLAT_END:
         raise TargetError(
             f"{reader.name}: is truncated: it lacks the end mark of makedumpfile's flattened "

@@ -124,14 +124,7 @@ def _no_vmcoreinfo(notes: list[tuple[bytes, int, bytes]]) -> str:
 
 def _kdump(reader: FileReader) -> Sniffed:
     header = kdump.read_header(reader)
-    _refuse_part(reader.name, header)
-    return Sniffed(
-        header.format,
-        compressed=bool(header.compression),
-        needs_libkdumpfile=True,
-        truncated=kdump.check_length(reader, header),
-        if_refused=_qemu_advice(header),
-    )
+    return _sniffed(reader.name, header, header.format, kdump.check_length(reader, header))
 
 
 def _flattened(reader: FileReader) -> Sniffed:
@@ -141,28 +134,21 @@ def _flattened(reader: FileReader) -> Sniffed:
         inner = "ELF" if start.startswith(elf.MAGIC) else "unknown"
         return Sniffed(f"{inner}, flattened", needs_libkdumpfile=True, if_refused=advice)
     header = kdump.parse_header(start, reader.name)
-    _refuse_part(reader.name, header)
-    return Sniffed(
-        f"{header.format}, flattened",
-        compressed=bool(header.compression),
-        needs_libkdumpfile=True,
-        truncated=kdump.OUT_OF_SPACE if header.incomplete else "",
-        if_refused=_qemu_advice(header) or advice,
-    )
+    truncated = kdump.OUT_OF_SPACE if header.incomplete else ""
+    return _sniffed(reader.name, header, f"{header.format}, flattened", truncated, advice)
 
 
-def _refuse_part(name: str, header: kdump.KdumpHeader) -> None:
+def _sniffed(
+    name: str, header: kdump.KdumpHeader, format: str, truncated: str, advice: str = ""
+) -> Sniffed:
     if header.split:
         raise TargetError(
             f"{name}: is one part of a split dump; join the parts with "
             "`makedumpfile --reassemble PART… NEW`"
         )
-
-
-def _qemu_advice(header: kdump.KdumpHeader) -> str:
-    if not header.from_qemu:
-        return ""
-    return (
-        "QEMU writes this format without headers that libkdumpfile needs; dump the guest as ELF, "
-        "the default of dump-guest-memory and `virsh dump --memory-only`"
-    )
+    if header.from_qemu:
+        advice = (
+            "QEMU writes this format without headers that libkdumpfile needs; dump the guest as "
+            "ELF, the default of dump-guest-memory and `virsh dump --memory-only`"
+        )
+    return Sniffed(format, bool(header.compression), True, truncated, advice)
