@@ -9,7 +9,9 @@ import json
 import pytest
 
 from kcensus import cli
+from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
+from kcensus.sources import open_target
 from kcensus.sources.model import Target
 from tests.unit.synthetic import ANALYSIS
 
@@ -52,3 +54,31 @@ def test_a_target_that_is_spelled_is_opened_all_the_same() -> None:
     assert analysis.needs_target(None, {"fail": None})
     assert not analysis.needs_target(None, {"fail": "x"})
     assert analysis.needs_target("vmcore", {"fail": "x"})
+
+
+@pytest.mark.parametrize("name", analyses())
+def test_every_table_and_column_explains_itself(name: str) -> None:
+    specs = analyses()[name].tables()
+    assert len({spec.name for spec in specs}) == len(specs) > 0
+    for spec in specs:
+        assert spec.title
+        assert spec.help.endswith("."), spec.name
+        assert set(spec.largest_first) <= set(spec.columns)
+        for key, column in spec.columns.items():
+            assert column.help.endswith("."), f"{spec.name}.{key}"
+            assert "\n" not in column.help
+            assert len(column.label.split()) <= 5, f"{spec.name}.{key}"
+
+
+@pytest.mark.parametrize("name", analyses())
+def test_metadata_names_what_there_is(name: str) -> None:
+    analysis = analyses()[name]
+    result = Context.of(open_target("sample")).run(analysis)
+    assert 1 <= len(analysis.headline) <= 3
+    assert set(analysis.headline) <= set(result.summary)
+    assert set(analysis.first_tables) <= set(result.tables)
+    declared = {spec.name: spec for spec in analysis.tables()}
+    for key, table in result.tables.items():
+        assert {*table.columns} <= {*declared[key].columns}
+    for key, figure in result.summary.items():
+        assert 1 <= len(figure.label.split()) <= 6, key

@@ -13,13 +13,13 @@ from kcensus.human import human_bytes, human_ratio
 from kcensus.results import Finding, Severity, ratio
 
 _LARGE_SHARE = 0.25
-"""Of RAM: more than that in slab caches is worth a warning on any machine."""
+"""Share of RAM in slab caches that is worth a warning on any machine."""
 _NOTABLE_SHARE = 0.05
-"""Of all slab bytes: a smaller waste is not worth a sentence."""
+"""Share of all slab bytes below which the waste of a cache is not a finding."""
 _NOTABLE_BYTES = 1 << 20
 _GOOD_UTILIZATION = 0.85
 """The best that was measured with memory cgroups before they shared slab pages."""
-_FINDINGS = 5
+_MAX_FINDINGS = 5
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -39,12 +39,12 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
     largest = np.argsort(figures.bytes)[::-1][:3]
     yield Finding(
         Severity.WARNING,
-        f"slab caches hold {human_bytes(total)}, {human_ratio(share)} of RAM",
+        f"slab caches hold {human_bytes(total)} ({human_ratio(share)} of RAM)",
         "largest: "
         + ", ".join(
             f"{figures.caches[at].name} {human_bytes(figures.bytes[at])}" for at in largest
         ),
-        "the table of memory cgroups tells whose objects they are",
+        "Look up the owners of the objects: `kcensus slab --table memcgs --table memcg_caches`",
         cost_bytes=total,
     )
 
@@ -52,7 +52,7 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
 def _waste_findings(figures: Figures) -> Iterator[Finding]:
     waste = figures.bytes - figures.active_bytes
     least = max(_NOTABLE_SHARE * int(figures.bytes.sum()), _NOTABLE_BYTES)
-    for at in np.argsort(waste)[::-1][:_FINDINGS]:
+    for at in np.argsort(waste)[::-1][:_MAX_FINDINGS]:
         utilization = ratio(int(figures.active_bytes[at]), int(figures.bytes[at]))
         if waste[at] < least or utilization > _GOOD_UTILIZATION:
             continue
@@ -60,12 +60,12 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         sparse, slabs = int(fill[:3].sum()), int(fill.sum())
         yield Finding(
             Severity.NOTICE,
-            f"{figures.caches[at].name} is {human_ratio(utilization)} utilized: "
+            f"slab cache {figures.caches[at].name} is {human_ratio(utilization)} utilized: "
             f"{human_bytes(int(waste[at]))} of {human_bytes(int(figures.bytes[at]))} "
             "hold no object",
-            f"{sparse} of its {slabs} slabs are less than half full, {int(fill[0])} are empty",
-            "a slab goes back only with its last object; writing 1 to "
-            f"/sys/kernel/slab/{figures.caches[at].name}/shrink returns the empty ones",
+            f"{sparse:,} of its {slabs:,} slabs are less than half full, {fill[0]:,} are empty",
+            f"Run `echo 1 > /sys/kernel/slab/{figures.caches[at].name}/shrink`: it frees the empty "
+            "slabs, and no others; a slab is freed only with its last object",
             cost_bytes=int(waste[at]),
         )
 
@@ -81,10 +81,10 @@ def _controller_finding(figures: Figures) -> Iterator[Finding]:
     if figures.slab_census.controller is Controller.PER_CACHE:
         yield Finding(
             Severity.WARNING,
-            "each memory cgroup has slab pages of its own: that costs "
-            f"{human_bytes(extra)}, even if all slabs were packed full",
+            "each memory cgroup has slab pages of its own, which costs "
+            f"{human_bytes(extra)} even with all slabs packed full",
             f"{len(figures.caches) - len(figures.roots)} child caches; {need}",
-            "kernels from 5.9 on share slab pages between memory cgroups",
+            "Update to a kernel that shares slab pages between memory cgroups (5.9 and later)",
             patch="slab-objcg-controller",
             cost_bytes=extra,
         )
@@ -93,6 +93,6 @@ def _controller_finding(figures: Figures) -> Iterator[Finding]:
         yield Finding(
             Severity.INFO,
             "sharing slab pages between memory cgroups, as this kernel does, saves "
-            f"{human_bytes(extra)}, if all slabs were packed full",
-            f"{need}; the vectors that this takes are {vectors}",
+            f"{human_bytes(extra)} with all slabs packed full",
+            f"{need}; the obj_cgroup vectors for it use {vectors}",
         )
