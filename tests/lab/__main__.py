@@ -22,7 +22,7 @@ _DAY = 24 * 60 * 60
 def _cases(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     every = store.kernels()
     if unknown := set(arguments.kernel or []) - set(every):
-        raise LabError(f"There is no kernel {', '.join(unknown)}; there are {', '.join(every)}.")
+        raise LabError(f"unknown kernel {', '.join(unknown)} (choose from {', '.join(every)})")
     return [
         (kernel, name)
         for name in arguments.scenario or scenario.scenarios()
@@ -129,7 +129,7 @@ def _main() -> None:
             sub.add_argument("--refresh", action="store_true", help="look for newer kernels")
 
     command("build", _build, "Make the dumps that are not in the cache yet.")
-    command("samples", _samples, "Record the bundled samples anew.")
+    command("samples", _samples, "Record the bundled samples again.")
     command("list", _list, "Show which dumps there are to be had.")
     command("clean", _clean, "Remove from the cache what no scenario uses any more.")
     arguments = parser.parse_args()

@@ -45,7 +45,7 @@ class Dump:
 
     @functools.cached_property
     def truth(self) -> dict[str, str]:
-        """What the guest reported, by name; bytes that are no UTF-8 are surrogates."""
+        """What the guest reported, by name; bytes that are not UTF-8 are surrogates."""
         return truth.read(self.path / "truth.json")
 
 

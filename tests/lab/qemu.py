@@ -194,7 +194,7 @@ class Machine:
 
     def phase(self, name: str) -> dict[str, str]:
         """Wait for a report of the guest's program, and return its files."""
-        # The kernel probes the port; what that leaves in the line is no report.
+        # The kernel probes the port; what that leaves in the line is not a report.
         while self._line() != f"BEGIN {name}":
             pass
         files: dict[str, str] = {}

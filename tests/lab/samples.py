@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Makes the bundled samples anew: ``python3 -m tests.lab samples``.
+"""Record the bundled samples again: ``python3 -m tests.lab samples``.
 
 Two guests, one workload: a kernel before the patches and one after them. What the guests'
 kernels counted lies beside the tests that hold the samples against it.

@@ -101,7 +101,7 @@ class _Context:
     modules: dict[str, None] = field(default_factory=dict)
     records: dict[str, str] = field(default_factory=dict)
     index: int = 0
-    """What ``{i}`` stands for: the number of the enclosing repetition."""
+    """What ``{i}`` becomes: the number of the enclosing repetition."""
     on_cpu: int = -1
 
     def text(self, text: str) -> str:
@@ -310,7 +310,7 @@ def scenarios() -> list[str]:
 def _read(name: str) -> dict[str, Any]:
     path = _DIRECTORY / f"{name}.toml"
     if not path.exists():
-        raise LabError(f"There is no scenario {name}; there are {', '.join(scenarios())}.")
+        raise LabError(f"unknown scenario {name!r} (choose from {', '.join(scenarios())})")
     try:
         return tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
@@ -321,7 +321,7 @@ def kernels_of(name: str) -> list[str]:
     """The kernels that a scenario is for."""
     wanted: list[str] = _read(name).get("kernels", kernels())
     if unknown := set(wanted) - set(kernels()):
-        raise LabError(f"{name}: there is no kernel {', '.join(sorted(unknown))}.")
+        raise LabError(f"{name}: unknown kernel {', '.join(sorted(unknown))}")
     return wanted
 
 
@@ -337,7 +337,7 @@ def load(name: str, kernel: str) -> Scenario:
     table = _Table(data, name)
     formats = tuple(table.get("formats", list, ["elf"]))
     if unknown := set(formats) - set(FORMATS):
-        raise LabError(f"{name}: there is no format {', '.join(sorted(unknown))}.")
+        raise LabError(f"{name}: unknown format {', '.join(sorted(unknown))}")
     context = _Context(cpus=table.get("cpus", int, 2))
     for module in table.get("modules", list, []):
         context.modules[module] = None

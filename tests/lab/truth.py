@@ -34,7 +34,7 @@ def _created(notes: str) -> str:
 
     ``names`` has, per directory, name pattern and memcg, how many files exist
     (``positive``), how many names were left behind that do not (``negative``), and how many
-    files are held open. Paths and names that are no UTF-8 hold surrogates (PEP 383).
+    files are held open. Paths and names that are not UTF-8 hold surrogates (PEP 383).
     """
     names: dict[tuple[str, str, str], Counter[str]] = {}
     memcgs: list[dict[str, Any]] = []

@@ -187,7 +187,7 @@ def test_an_elf_dump_cut_short(mixed_dump: Dump, tmp_path: Path) -> None:
     assert said
     missing, memory_end = map(int, said.groups())
     assert missing == memory_end - size // 2
-    # QEMU writes a few bytes behind the memory, which nobody needs.
+    # QEMU writes a few bytes behind the memory, which no analysis needs.
     assert size - 64 < memory_end <= size
     target = open_target(str(short), mixed_dump.debug, allow_truncated=True)
     assert target.format == "ELF, truncated"

@@ -180,7 +180,7 @@ Answer: {analysis.question}
 :param source: a drgn program, opened by anyone, or a target of :func:`kcensus.open_target`
 {params}\
 :param jobs: worker processes; by default as many as pay
-:param progress: is told how far long reads are
+:param progress: shows how far long reads are
 :return: a :class:`Result`; in a notebook and at a prompt it shows itself
 :raises AnalysisError: the question cannot be answered on this kernel; the message says why
 """
@@ -199,7 +199,7 @@ def report(
 
     :param source: a drgn program, opened by anyone, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default as many as pay
-    :param progress: is told how far long reads are
+    :param progress: shows how far long reads are
     :return: findings first, then the :class:`Result` of each analysis
     """
     made = reports.examine(context_of(source, jobs=jobs, progress=progress))
@@ -220,6 +220,6 @@ def patches(
 
     :param source: a drgn program, opened by anyone, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default as many as pay
-    :param progress: is told how far long reads are
+    :param progress: shows how far long reads are
     """
     return report(source, jobs=jobs, progress=progress).results["patches"]

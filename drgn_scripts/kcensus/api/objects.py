@@ -78,7 +78,7 @@ def objects(
         object; empty where none is
     :param jobs: worker processes; they pay only on compressed dumps
     :param chunk_bytes: bytes per bulk read
-    :param progress: is told how far the scan is
+    :param progress: shows how far the scan is
     :return: one row per object, indexed by its address (``uint64``); ``attrs["report"]`` is the
         :class:`ScanReport` of what could not be read
     :raises LookupError: there is no such type, member or slab cache

@@ -56,7 +56,7 @@ class Memory:
     :param prog: program of a Linux kernel
     :param chunk_bytes: upper bound of one bulk read; peak memory is a small multiple of it
     :param jobs: worker processes of :meth:`each`; 1 where they cannot share the program
-    :param progress: is told how far :meth:`each` is
+    :param progress: shows how far :meth:`each` is
     """
 
     def __init__(

@@ -102,7 +102,7 @@ class XArrayWalk:
     def _level(
         self, lane: Lanes, node: Words, base: Words, shift: int
     ) -> tuple[XBlock, tuple[Lanes, Words, Words, Words]]:
-        """Return what stands in the slots of nodes of one level."""
+        """Return what the slots of nodes of one level hold."""
         slots, readable = gather_arrays(
             self.memory, node + self.slots, self.length, self.word, self.faults
         )

@@ -29,7 +29,7 @@ class Kernel:
     :param live: whether the kernel may change while it is read
     :param jobs: worker processes for bulk reads; 1 where they cannot share the program
     :param chunk_bytes: upper bound of one bulk read
-    :param progress: is told how far long reads are
+    :param progress: shows how far long reads are
     """
 
     def __init__(

@@ -134,7 +134,7 @@ def kernel(name: str, modules: Iterable[str] = (), *, refresh: bool = False) -> 
     """
     wanted = _declared().get(name)
     if not wanted:
-        raise LabError(f"There is no kernel {name}; there are {', '.join(kernels())}.")
+        raise LabError(f"unknown kernel {name!r} (choose from {', '.join(kernels())})")
     all_modules = sorted(
         {*_MODULES, *(module.replace("-", "_") for module in modules)} - headers.names()
     )

@@ -17,7 +17,7 @@ from tests.unit.synthetic import ANALYSIS
 
 
 class Modules:
-    """A kernel with one module, whose debug info nobody has."""
+    """A kernel with one module, whose debug info is missing."""
 
     def need_modules(self, *names: str) -> list[str]:
         return [f"install the debug info of {name}" for name in names if name == "dm_mod"]

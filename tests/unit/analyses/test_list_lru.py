@@ -137,7 +137,7 @@ def test_what_arrays_would_shrink_to(era: str) -> None:
 
 
 def test_how_long_cgroups_have_been_dying() -> None:
-    """There are no times: what was created since is all there is."""
+    """Kernels keep no times: what was created since is all that is known."""
     fake, _ = busy("6.13")
     fake.memcg("late", 7)
     fake.memcg("later", 8)

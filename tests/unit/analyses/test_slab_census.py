@@ -361,7 +361,7 @@ def test_children_are_counted_with_their_roots(era: str, monkeypatch: pytest.Mon
     assert figures["caches"] == 2
     assert figures["objects_charged"] == 20
     assert figures["obj_cgroup_vector_bytes"] == 0
-    # A slab for the dentries of a, of b and of nobody each, and one for the files.
+    # A slab for the dentries of a, of b and of no cgroup each, and one for the files.
     assert figures["old_controller_bytes"] == figures["slab_bytes"] == 4 * PAGE
     assert figures["packed_bytes"] == 3 * PAGE
     assert figures["old_controller_extra_bytes"] == PAGE
@@ -592,7 +592,7 @@ def test_torn_memory_cgroups() -> None:
     assert gaps(result)["lists or pages of memory cgroups"] >= 1
     states = dict(rows(result, "memcgs", "memcg", "objects"))
     assert states["/a"] == 5
-    # b stands behind the tear.
+    # b is behind the tear.
     assert states[UNKNOWN_MEMCG] == 1 + 16
 
 

@@ -98,7 +98,7 @@ def test_another_lists_end_is_no_end() -> None:
 def test_an_unreadable_node_ends_its_list_alone() -> None:
     graph = {node(1): node(2), node(2): node(3), node(4): node(5), node(5): 0}
     found, damage = walk([node(1), node(4), node(9)], graph_step(graph))
-    # The node itself is reported: a pointer to it stands in memory.
+    # The node itself is reported: a pointer to it is in memory.
     assert found == [[node(1), node(2), node(3)], [node(4), node(5)], [node(9)]]
     assert lanes_of(damage.unreadable) == [0, 2]
     assert damage.lanes().tolist() == [0, 2]

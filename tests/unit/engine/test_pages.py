@@ -220,7 +220,7 @@ def test_slab_heads(era: str) -> None:
     pages = page_map(k)
     records = pages.read(0, 1024, Faults()).records(pages.layout, 64)
     assert np.flatnonzero(pages.is_slab(records)).tolist() == slabs
-    # A tail is no slab, whatever its flags say.
+    # A tail is not a slab, whatever its flags say.
     if not k.era.page_type:
         k.set(k.page(slabs[0] + 1).flags, 1 << 9)
         records = pages.read(0, 1024, Faults()).records(pages.layout, 64)
@@ -258,7 +258,7 @@ def test_large_kmalloc() -> None:
     records = pages.read(first, 40, Faults()).records(pages.layout, 64)
     assert pages.large_kmalloc_pages(records) == 4 + 8
     assert pages.large_kmalloc_pages(records[:0]) == 0
-    # The order stands in the second page of an allocation: none is known of a head alone.
+    # The order is in the second page of an allocation: of a head alone it is unknown.
     assert pages.large_kmalloc_pages(records[:9]) == 4
 
 

@@ -396,7 +396,7 @@ def test_containing(era: str) -> None:
     other, compound = k.pages(0), k.pages(2)
     gone = k.slab(small)
     k.set(gone.struct.slab_cache, 0)
-    # What a page's words were when it was a slab may still stand there.
+    # What a page's words were when it was a slab may still be there.
     for pfn in (other, compound):
         k.write_words(VMEMMAP + 64 * pfn + 24, small.address)
     answers = {

@@ -415,7 +415,7 @@ def test_a_torn_free_list(era: str, tear: Tear, chunk_bytes: int) -> None:
     cache = k.cache("thing", 64)
     slabs = [k.slab(cache, [5, 9, 20, 33]) for _ in range(3)]
     tear(k, slabs[1])
-    # Behind the tear nobody can tell a free object from an allocated one.
+    # Behind the tear, free objects cannot be distinguished from allocated ones.
     slabs[1].free -= {20, 33}
     addresses, _, report = scan(k, cache, chunk_bytes=chunk_bytes)
     assert addresses == cache.allocated()

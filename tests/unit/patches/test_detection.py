@@ -131,7 +131,7 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
         },
     ),
     # "4.18" with the slab controller of 5.9 and 5.11 and the vendor's own limit to dentries; the
-    # owner's word in struct page stands in a union that keeps the vendor's binary interface.
+    # owner's word in struct page is in a union that keeps the vendor's binary interface.
     "RHEL 8.10": (
         known.RHEL_8_10,
         {

@@ -238,7 +238,7 @@ def test_kernels_own_counters(case: Case) -> None:
     else:
         assert unreclaimable.difference is not None
         assert unreclaimable.difference >= 0
-    assert not checks, "a check for a single cache stands for a difference"
+    assert not checks, "a check for a single cache means a difference"
     assert case.result.gaps == []
 
 
