@@ -60,7 +60,7 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         sparse, slabs = int(fill[:3].sum()), int(fill.sum())
         yield Finding(
             Severity.NOTICE,
-            f"slab cache {figures.caches[at].name} is {human_ratio(utilization)} utilized: "
+            f"cache {figures.caches[at].name} is {human_ratio(utilization)} utilized: "
             f"{human_bytes(int(waste[at]))} of {human_bytes(int(figures.bytes[at]))} "
             "hold no object",
             f"{sparse:,} of its {slabs:,} slabs are less than half full, {fill[0]:,} are empty",
