@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcensus.analyses import AnalysisError
-from kcensus.analyses.kcopyd.log_events import Event, LogEvents, parse
-from kcensus.analyses.kcopyd.log_file import lines
+from kcensus.analyses.kcopyd.log_events import Event, LogEvents, lines, parse
 from kcensus.analyses.runner import Context
 from kcensus.results.tables import Show
 from tests.running import runner
@@ -262,7 +261,7 @@ def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for binary in (b"\x7fELF\2\1\1" + bytes(1000), "[ 1.0] plain\n".encode("utf-16")):
         log.write_bytes(binary)
         assert refused(log) == f"--log: {log} is not a text; pass the output of dmesg"
-    monkeypatch.setattr("kcensus.analyses.kcopyd.log_file._MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("kcensus.analyses.kcopyd.log_events._MAX_BYTES", 1 << 20)
     log.write_bytes(b"[ 1.0] plain\n" * 100_000)
     assert "is larger than 1 MiB" in refused(log)
 

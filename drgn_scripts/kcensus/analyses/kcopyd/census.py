@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import drgn
@@ -12,7 +12,7 @@ import numpy as np
 from drgn import Object, Program
 
 from kcensus.engine.slub.parked import parked
-from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm.devices import CLIENTS_OF_TARGETS, MappedDevices, mapped_devices
 from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, job_caches
 from kcensus.kernel.dm.snapshots import (
@@ -65,8 +65,7 @@ class Owner:
 class Census:
     """What was read.
 
-    Without debug info of ``dm_mod`` it is of slabs and workqueues only: there are no devices,
-    clients and snapshots, and all jobs are of unknown clients.
+    Without debug info of ``dm_mod`` that is slabs and workqueues; the client of no job is known.
     """
 
     job_slab: SlabUse = NO_JOB_SLAB
@@ -128,7 +127,7 @@ def take(kernel: Kernel) -> Census:
     if caches:
         roles[caches[0].address] = "jobs"
     slabs_report = ScanReport()
-    slabs = slab_uses(slab_map, roles, slabs_report)
+    slabs = _slab_uses(slab_map, roles, slabs_report)
     if caches:
         census.job_slab = slabs.pop(caches[0].address)
     census.related = list(slabs.values())
@@ -200,59 +199,52 @@ def _read_snapshots(census: Census, kernel: Kernel) -> None:
 def _roles(census: Census, prog: Program) -> dict[int, str]:
     """Return what the related slab caches hold, by the address of the cache."""
     roles: dict[int, list[str]] = {}
-    for address, role in _cache_pointers(census, prog):
-        if address and role not in roles.setdefault(address, []):
-            roles[address].append(role)
-    return {address: ", ".join(names) for address, names in roles.items()}
 
+    def note(role: str, cache: Object, *path: str) -> None:
+        with contextlib.suppress(*ABSENT, AttributeError):
+            for name in path:
+                cache = cache.member_(name)
+            address = int(cache)
+            if address and role not in roles.setdefault(address, []):
+                roles[address].append(role)
 
-def _cache_pointers(census: Census, prog: Program) -> Iterator[tuple[int, str]]:
+    def note_bios(role: str, bio_set: Object, *path: str) -> None:
+        note(role, bio_set, *path, "bio_slab")
+        note("bio vectors", bio_set, *path, "bvec_pool", "pool_data")
+
     for name, role in (("pending_cache", "pending exceptions"), ("exception_cache", "exceptions")):
-        with contextlib.suppress(*ABSENT):
-            yield int(prog[name].value_()), role
+        if name in prog:
+            note(role, prog[name])
     for address in census.clients.address.tolist():
         client = Object(prog, "struct dm_kcopyd_client *", value=address)
-        yield from _bio_set(client, ("io_client", "bios"), "bios of kcopyd")
+        note_bios("bios of kcopyd", client, "io_client", "bios")
     for device in census.devices.devices:
         md = Object(prog, "struct mapped_device *", value=device.address)
         # Since Linux kernel commit 29dec90a0f1d ("dm: fix bio_set allocation") (in v5.19).
         pools = ("mempools",) if hasattr(md, "mempools") else ()
         for name in ("bs", "io_bs"):
-            yield from _bio_set(md, (*pools, name), "bios of devices")
-    with contextlib.suppress(*ABSENT):
-        yield from _bio_set(prog["fs_bio_set"], (), "bios of file systems")
+            note_bios("bios of devices", md, *pools, name)
+    if "fs_bio_set" in prog:
+        note_bios("bios of file systems", prog["fs_bio_set"])
+    return {address: ", ".join(names) for address, names in roles.items()}
 
 
-def _bio_set(holder: Object, path: tuple[str, ...], role: str) -> Iterator[tuple[int, str]]:
-    """Yield the slab caches of the bios and bio vectors of a ``struct bio_set``."""
-    with contextlib.suppress(*ABSENT, AttributeError):
-        for name in path:
-            holder = holder.member_(name)
-        yield int(holder.bio_slab), role
-        yield int(holder.bvec_pool.pool_data), "bio vectors"
-
-
-def slab_uses(
-    slab_map: SlabMap, roles: Mapping[int, str], report: ScanReport
-) -> dict[int, SlabUse]:
-    """Return the use of the slab caches in ``roles``, by their addresses.
-
-    :param report: notes what is unreadable
-    """
+def _slab_uses(slab_map: SlabMap, roles: dict[int, str], report: ScanReport) -> dict[int, SlabUse]:
+    """Return the use of the slab caches in ``roles``, by address; ``report`` notes damage."""
     roots, _ = slab_map.lineage
     heads = [cache for cache in slab_map.caches if cache.address in roles]
     is_wanted = np.isin(roots, [head.id for head in heads])
-    wanted: list[SlabCache] = [cache for cache in slab_map.caches if is_wanted[cache.id]]
+    wanted = [cache for cache in slab_map.caches if is_wanted[cache.id]]
     if not wanted:
         return {}
     slabs = slab_map.index(wanted, report)
-    number = len(slab_map.caches)
     root = roots[slabs.cache]
-    pages = np.bincount(root, slab_map.slab_pages(slabs), number).astype(np.int64)
-    objects = np.bincount(root, slabs.objects, number).astype(np.int64)
-    inuse = np.bincount(root, slabs.inuse, number).astype(np.int64)
+    pages, objects, inuse = (
+        np.bincount(root, counts, len(slab_map.caches)).astype(np.int64)
+        for counts in (slab_map.slab_pages(slabs), slabs.objects, slabs.inuse)
+    )
     rows, _ = parked(slab_map, wanted).slots(slab_map, slabs)
-    active = inuse - np.bincount(root[rows], minlength=number)
+    active = inuse - np.bincount(root[rows], minlength=len(inuse))
     return {
         cache.address: SlabUse(
             name=cache.name,

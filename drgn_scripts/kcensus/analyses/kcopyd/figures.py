@@ -39,17 +39,6 @@ class Figures:
         pages = node_page_state(prog, "NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE")
         return None if pages is None else pages << memory.page_shift
 
-    @cached_property
-    def has_bh_pools(self) -> bool:
-        """Whether flag 1 of a worker pool means that it runs in softirq context."""
-        # Since Linux kernel commit 4cb1ef64609f ("workqueue: Implement BH workqueues to eventually
-        # replace tasklets") (in v6.9).
-        try:
-            self.kernel.prog.constant("POOL_BH")
-        except LookupError:
-            return False
-        return True
-
     @property
     def slabs(self) -> list[SlabUse]:
         """The slab caches of jobs and of what grows with them."""
@@ -68,12 +57,6 @@ class Figures:
         return self.census.snapshots.all
 
     @property
-    def snapshot_rows(self) -> list[int]:
-        """The row of each snapshot's client, or -1."""
-        clients = np.array([snapshot.client for snapshot in self.snapshots], np.uint64)
-        return list(map(int, self.census.clients.rows(clients)))
-
-    @property
     def jobs(self) -> int:
         """Jobs in use."""
         return self.census.jobs.active - self.census.jobs.reserve
@@ -81,22 +64,14 @@ class Figures:
     # The limit of copies
 
     @property
-    def unlimited(self) -> bool:
-        """Whether nothing limits the copies of snapshots."""
-        limit, threshold = self.census.limit, self.census.threshold
-        if limit is None or limit is Limit.NONE:
-            return limit is Limit.NONE
-        if threshold is None:
-            return False
-        return threshold >= UNLIMITED or (limit is Limit.SEMAPHORE and threshold <= 0)
-
-    @property
     def limited(self) -> bool | None:
         """Whether the kernel limits the copies of snapshots; None where that is unknown."""
-        limit = self.census.limit
-        if limit is None or (limit is not Limit.NONE and self.census.threshold is None):
+        limit, threshold = self.census.limit, self.census.threshold
+        if limit is Limit.NONE:
+            return False
+        if limit is None or threshold is None:
             return None
-        return not self.unlimited
+        return threshold < UNLIMITED and (limit is Limit.IN_PROGRESS or threshold > 0)
 
     @property
     def bound(self) -> int:
@@ -108,16 +83,18 @@ class Figures:
         limit = (self.census.threshold or 0) if self.limited else DEFAULT_THRESHOLD
         return limit + (self.census.limit is not Limit.SEMAPHORE)
 
+    def jobs_of(self, snapshot: Snapshot) -> int | None:
+        """Return the jobs of a snapshot's client; None if the client is unknown."""
+        row = int(self.census.clients.rows(np.array([snapshot.client], np.uint64))[0])
+        return int(self.census.jobs.jobs[row]) if row >= 0 else None
+
     def copies(self, snapshot: Snapshot) -> int | None:
         """Return the copies in flight of a snapshot: its own count, else the jobs of its client.
 
         A semaphore counts down from the threshold at the snapshot's creation, which is unknown.
         """
-        if self.census.limit is not Limit.IN_PROGRESS:
-            row = int(self.census.clients.rows(np.array([snapshot.client], np.uint64))[0])
-            if row >= 0:
-                return int(self.census.jobs.jobs[row])
-        return snapshot.in_flight
+        jobs = None if self.census.limit is Limit.IN_PROGRESS else self.jobs_of(snapshot)
+        return snapshot.in_flight if jobs is None else jobs
 
     @property
     def in_flight(self) -> int | None:
@@ -176,9 +153,8 @@ class Figures:
         states: dict[int, tuple[str, int]] = {}
         items = self.census.workqueues.items
         items = items[items["work"].isin(self.census.clients.work)]
-        items = items.sort_values("state", kind="stable")
-        columns = (items[name].tolist() for name in ("work", "state", "pid", "pool"))
-        for work, state, pid, pool in zip(*columns, strict=True):
+        items = items.sort_values("state", kind="stable")[["work", "state", "pid", "pool"]]
+        for work, state, pid, pool in items.itertuples(index=False, name=None):
             name = f"running ({pid})" if state == "in-flight" else state
             before, first = states.get(work, ("", pool))
             states[work] = (f"{before}, {name}" if before else name), first

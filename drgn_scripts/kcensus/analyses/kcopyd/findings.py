@@ -18,21 +18,18 @@ _LARGE_SHARE, _HUGE_SHARE = 0.1, 0.25
 """Of RAM: worth a warning, and close to the OOM killer."""
 _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list"
 _FEWER = "lower vm.dirty_bytes, use larger chunks or fewer snapshots per origin"
+_UNTIL_PATCHED = f"Keep fewer copies in flight until the kernel has the patch: {_FEWER}."
 _MAX_NAMES = 6
 
 
 def findings(figures: Figures) -> list[Finding]:
     """Return what is worth acting on, the most severe first."""
     unsorted = [
-        *_idle(figures),
         *(_stall(figures, pool) for pool in figures.stalled),
         *_memory(figures),
-        *_semaphore(figures),
-        *_callbacks(figures),
-        *_waiters(figures),
-        *_invalid(figures),
-        *_pages(figures),
-        *_unowned(figures),
+        *_kernel(figures),
+        *_snapshots(figures),
+        *_clients(figures),
         *log_findings(figures.log),
     ]
     return sorted(unsorted, key=lambda finding: -finding.severity)
@@ -50,15 +47,6 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + more
 
 
-def _idle(figures: Figures) -> Iterator[Finding]:
-    if not figures.census.in_use:
-        yield Finding(
-            Severity.INFO,
-            "kcopyd is not in use",
-            "there is no slab cache kcopyd_job: dm_mod is not loaded",
-        )
-
-
 def _stall(figures: Figures, pool: Pool) -> Finding:
     queues, describe = figures.census.workqueues, figures.functions.described
     items = queues.items[queues.items["pool"] == pool.id]
@@ -74,21 +62,18 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
     title += f" has made no progress for {human_seconds(pool.age or 0)}"
     if runs_kcopyd:
         title += " while it runs kcopyd" + (" and other work" if len(busy) > 1 else "")
-    has_list = figures.census.callback_list
-    patch = ""
+    has_list, patch = figures.census.callback_list, ""
+    remedy = f"Keep fewer copies in flight: {_FEWER}."
     if not runs_kcopyd:
         remedy = "Look at the stacks of the running workers, by their PIDs."
     elif has_list is False:
-        remedy = f"Keep fewer copies in flight until the kernel has the patch: {_FEWER}."
-        patch = _CALLBACK_PATCH
+        remedy, patch = _UNTIL_PATCHED, _CALLBACK_PATCH
     elif has_list:
         remedy = (
             "Find the client whose work item is running in the table clients, and keep fewer of its"
             f" copies in flight: {_FEWER}. This kernel has callback_jobs, so each run of kcopyd "
             "ends; its callbacks take that long."
         )
-    else:
-        remedy = f"Keep fewer copies in flight: {_FEWER}."
     return Finding(
         Severity.CRITICAL,
         title,
@@ -102,32 +87,27 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
 
 
 def _memory(figures: Figures) -> Iterator[Finding]:
-    use = figures.census.job_slab
-    share = ratio(use.bytes, figures.kernel.ram_bytes)
-    if not figures.census.in_use:
-        return
-    if figures.unlimited and figures.snapshots:
-        yield _unlimited(figures, share)
-    elif share >= _LARGE_SHARE:
-        yield Finding(
-            Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING,
-            f"kcopyd jobs use {human_bytes(use.bytes)} ({human_ratio(share)} of RAM)",
-            f"{use.active:,} of {use.objects:,} slots of {use.name} are in use",
-            "Keep fewer copies of the first clients in the table clients in flight."
-            if figures.census.has_jobs
-            else "Install the debug info of dm_mod and dm_snapshot to see whose jobs they are.",
-        )
-
-
-def _unlimited(figures: Figures, share: float) -> Finding:
     census, use, projected = figures.census, figures.census.job_slab, figures.projected_bytes
-    above = [row for row in figures.snapshots if (figures.copies(row) or 0) > figures.bound]
-    severity = Severity.INFO
+    share = ratio(use.bytes, figures.kernel.ram_bytes)
+    of_ram = f"{human_bytes(use.bytes)} ({human_ratio(share)} of RAM)"
+    if not census.in_use:
+        return
+    if figures.limited is not False or not figures.snapshots:
+        if share >= _LARGE_SHARE:
+            yield Finding(
+                Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING,
+                f"kcopyd jobs use {of_ram}",
+                f"{use.active:,} of {use.objects:,} slots of {use.name} are in use",
+                "Keep fewer copies of the first clients in the table clients in flight."
+                if census.has_jobs
+                else "Install the debug info of dm_mod and dm_snapshot to see whose jobs they are.",
+            )
+        return
+    above = sum((figures.copies(row) or 0) > figures.bound for row in figures.snapshots)
+    severity = Severity.WARNING if above or share >= _LARGE_SHARE else Severity.INFO
     if above and share >= _HUGE_SHARE:
         severity = Severity.CRITICAL
-    elif above or share >= _LARGE_SHARE:
-        severity = Severity.WARNING
-    evidence = f"{_counted(len(above), 'snapshot')} with more than {DEFAULT_THRESHOLD:,} copies"
+    evidence = f"{_counted(above, 'snapshot')} with more than {DEFAULT_THRESHOLD:,} copies"
     if census.limit is Limit.NONE:
         evidence += "; struct dm_snapshot has neither cow_count nor in_progress"
         remedy = f"Write less at once until the kernel has the patch: {_FEWER}."
@@ -139,10 +119,10 @@ def _unlimited(figures: Figures, share: float) -> Finding:
         )
         if census.limit is Limit.SEMAPHORE:
             remedy += " Existing snapshots keep their limit."
-    return Finding(
+    jobs = _counted(figures.jobs, "kcopyd job", "use")
+    yield Finding(
         severity,
-        f"dm-snapshot copy-on-write is unthrottled: {_counted(figures.jobs, 'kcopyd job', 'use')} "
-        f"{human_bytes(use.bytes)} ({human_ratio(share)} of RAM)",
+        f"dm-snapshot copy-on-write is unthrottled: {jobs} {of_ram}",
         evidence,
         remedy,
         _LIMIT_PATCH if census.limit is Limit.NONE else "",
@@ -150,9 +130,17 @@ def _unlimited(figures: Figures, share: float) -> Finding:
     )
 
 
-def _semaphore(figures: Figures) -> Iterator[Finding]:
+def _kernel(figures: Figures) -> Iterator[Finding]:
+    """Yield what this kernel lacks, whatever it is doing."""
     census = figures.census
-    if census.in_use and census.limit is Limit.SEMAPHORE and not figures.unlimited:
+    if not census.in_use:
+        yield Finding(
+            Severity.INFO,
+            "kcopyd is not in use",
+            "there is no slab cache kcopyd_job: dm_mod is not loaded",
+        )
+        return
+    if census.limit is Limit.SEMAPHORE and figures.limited is not False:
         yield Finding(
             Severity.NOTICE,
             "dm-snapshot limits copies with a semaphore, which can deadlock",
@@ -161,20 +149,17 @@ def _semaphore(figures: Figures) -> Iterator[Finding]:
             "keep their limit. More copies use more memory, and a reboot resets it.",
             _LIMIT_PATCH,
         )
-
-
-def _callbacks(figures: Figures) -> Iterator[Finding]:
-    if figures.census.in_use and figures.census.callback_list is False:
+    if census.callback_list is False:
         yield Finding(
             Severity.NOTICE,
             "kcopyd can run completion callbacks without end on this kernel",
             "struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend it",
-            f"Keep fewer copies in flight until the kernel has the patch: {_FEWER}.",
+            _UNTIL_PATCHED,
             _CALLBACK_PATCH,
         )
 
 
-def _waiters(figures: Figures) -> Iterator[Finding]:
+def _snapshots(figures: Figures) -> Iterator[Finding]:
     threshold = figures.census.threshold
     for snapshot in figures.snapshots:
         if not snapshot.waiters:
@@ -194,9 +179,6 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             f"{_names(tasks)}",
             remedy,
         )
-
-
-def _invalid(figures: Figures) -> Iterator[Finding]:
     names = sorted(row.device.name for row in figures.snapshots if not row.valid or row.overflowed)
     if names:
         yield Finding(
@@ -209,9 +191,10 @@ def _invalid(figures: Figures) -> Iterator[Finding]:
         )
 
 
-def _pages(figures: Figures) -> Iterator[Finding]:
-    waiting = figures.census.jobs.listed[:, -1]
-    starved = (waiting > 0) & (figures.census.clients.free_pages == 0)
+def _clients(figures: Figures) -> Iterator[Finding]:
+    census = figures.census
+    waiting = census.jobs.listed[:, -1]
+    starved = (waiting > 0) & (census.clients.free_pages == 0)
     if starved.any():
         yield Finding(
             Severity.NOTICE,
@@ -220,10 +203,6 @@ def _pages(figures: Figures) -> Iterator[Finding]:
             "they are on pages_jobs: the reserved pages are in use, and the kernel gives no more",
             "Free memory; the table clients shows which jobs hold pages.",
         )
-
-
-def _unowned(figures: Figures) -> Iterator[Finding]:
-    census = figures.census
     unowned = [address not in census.owners for address in census.clients.address.tolist()]
     if any(unowned) and census.has_jobs:
         jobs = int(census.jobs.jobs[unowned].sum())
@@ -242,17 +221,18 @@ def log_findings(log: LogEvents) -> list[Finding]:
 
 
 def _lockups(log: LogEvents) -> Iterator[Finding]:
-    lockups = log.of("lockup")
-    if not lockups:
+    worst = max(log.of("lockup"), key=lambda event: event.seconds or 0, default=None)
+    if not worst:
         return
-    worst = max(lockups, key=lambda event: event.seconds or 0)
-    busy = [event for event in log.of("in-flight") if event.cpus == worst.cpus]
-    modules = {event: f" [{event.module}]" if event.module else "" for event in busy}
-    running = {f"{event.function}{modules[event]} of {event.workqueue}" for event in busy}
-    runs_kcopyd = any(event.workqueue == "kcopyd" for event in busy)
+    running, runs_kcopyd = set(), False
+    for event in log.of("in-flight"):
+        if event.cpus == worst.cpus:
+            module = f" [{event.module}]" if event.module else ""
+            running.add(f"{event.function}{module} of {event.workqueue}")
+            runs_kcopyd |= event.workqueue == "kcopyd"
     yield Finding(
         Severity.WARNING,
-        f"the log reports {_counted(len(lockups), 'workqueue lockup')}, the longest of "
+        f"the log reports {_counted(len(log.of('lockup')), 'workqueue lockup')}, the longest of "
         f"{human_seconds(worst.seconds or 0)} on CPU {worst.cpus}"
         + (" while it ran kcopyd" if runs_kcopyd else ""),
         f"running there: {_names(sorted(running)) or 'nothing shown'}",
@@ -263,36 +243,32 @@ def _lockups(log: LogEvents) -> Iterator[Finding]:
     )
 
 
+def _tasks(log: LogEvents, kind: str) -> str:
+    return _names(sorted({f"{event.comm}:{event.pid}" for event in log.of(kind)}))
+
+
 def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
-    hung = log.of("hung task")
-    if hung:
-        longest = max(event.seconds or 0 for event in hung)
-        yield Finding(
-            Severity.WARNING,
-            f"the log reports {_counted(len(hung), 'hung task')}, the longest blocked for more "
-            f"than {human_seconds(longest)}",
-            _names(sorted({f"{event.comm}:{event.pid}" for event in hung})),
-        )
+    if hung := log.of("hung task"):
+        longest = human_seconds(max(event.seconds or 0 for event in hung))
+        title = f"the log reports {_counted(len(hung), 'hung task')}, the longest blocked for more "
+        yield Finding(Severity.WARNING, f"{title}than {longest}", _tasks(log, "hung task"))
 
 
 def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
-    ooms = log.of("oom")
-    if not ooms:
+    if not (ooms := log.of("oom")):
         return
-    largest = max(log.of("slab"), key=lambda event: event.total_bytes or 0, default=None)
-    killed = sorted({f"{event.comm}:{event.pid}" for event in log.of("oom kill")})
     title = f"the log reports {_counted(len(ooms), 'run')} of the OOM killer"
+    largest = max(log.of("slab"), key=lambda event: event.total_bytes or 0, default=None)
+    remedy = ""
     if largest:
         title += (
             f"; the largest unreclaimable slab cache was {largest.detail} with "
             f"{human_bytes(largest.total_bytes or 0)}"
         )
-    yield Finding(
-        Severity.WARNING,
-        title,
-        f"killed: {_names(killed) or 'none'}",
-        f"Limit the copies of snapshots with {_PARAMETER}; where the kernel has none, write less "
-        f"at once: {_FEWER}."
-        if largest and largest.detail == "kcopyd_job"
-        else "",
-    )
+        if largest.detail == "kcopyd_job":
+            remedy = (
+                f"Limit the copies of snapshots with {_PARAMETER}; where the kernel has none, "
+                f"write less at once: {_FEWER}."
+            )
+    evidence = f"killed: {_tasks(log, 'oom kill') or 'none'}"
+    yield Finding(Severity.WARNING, title, evidence, remedy)

@@ -7,13 +7,17 @@ The messages are those of Linux 3.10 to 7.3. A line that starts like one of them
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pandas as pd
 
+from kcensus.analyses import AnalysisError
 from kcensus.kernel.log import Line
+from kcensus.text import printable
 
 
 @dataclass(frozen=True)
@@ -55,21 +59,14 @@ class LogEvents:
 
     def frame(self) -> pd.DataFrame:
         """Return a row per event, in the order of the log."""
-        names = list(Event.__dataclass_fields__)
-        columns = {name: [getattr(event, name) for event in self.events] for name in names}
-        frame = pd.DataFrame(columns, dtype=object)
-        for name in ("pool", "pid", "used_bytes", "total_bytes", "count"):
-            frame[name] = frame[name].astype("Int64")
-        for name in ("time", "seconds"):
-            frame[name] = frame[name].astype(float)
-        return frame
+        rows = [vars(event) for event in self.events]
+        frame = pd.DataFrame(rows, columns=list(Event.__dataclass_fields__), dtype=object)
+        integers = ("pool", "pid", "used_bytes", "total_bytes", "count")
+        return frame.astype(dict.fromkeys(integers, "Int64") | {"time": float, "seconds": float})
 
 
 _POOL = r"cpus=(?P<cpus>\S+)(?!\S)(?: node=-?\d+)?(?: flags=0x[0-9a-f]+)?(?: nice=-?\d+)?"
 
-_LOCKUP = re.compile(
-    rf"BUG: workqueue lockup - pool (?:(?P<pool>\d+): )?{_POOL}.* stuck for (?P<seconds>\d+)s!"
-)
 _WORKQUEUE = re.compile(r"workqueue (?P<workqueue>.+): flags=0x[0-9a-f]+$")
 _PWQ = re.compile(rf"pwq (?P<pool>\d+): {_POOL}.* active=(?P<count>\d+)(?P<detail>/\d+)?")
 _POOL_LINE = re.compile(
@@ -81,33 +78,31 @@ _ITEM = re.compile(
     r"(?P<function>[^\s,:\[\]]+)(?: \[(?P<module>[\w-]+)\])?(?P<detail> BAR\(\d+\))?"
     r"(?: for (?P<seconds>\d+)s)?$"
 )
-_TASK = r"(?P<comm>.{0,63}):(?P<pid>\d+)"
-_HUNG = re.compile(
-    rf"INFO: task {_TASK} (?P<detail>blocked|blocked in I/O wait) "
-    r"for more than (?P<seconds>\d+) seconds"
-)
-_SOFT = re.compile(
-    rf"(?:watchdog: )?BUG: soft lockup - CPU#(?P<cpus>\d+) stuck for (?P<seconds>\d+)s! \[{_TASK}\]"
-)
-_HOG = re.compile(
-    r"workqueue: (?P<function>\S+)(?: \[(?P<module>[\w-]+)\])? "
-    r"hogged CPU for >\d+us (?P<count>\d+) times"
-)
-_OOM = re.compile(r"(?P<comm>.{1,63}) invoked oom-killer: (?P<detail>gfp_mask=.*)$")
-_SLAB_PAGES = re.compile(r"slab_reclaimable:(?P<reclaimable>\d+) slab_unreclaimable:(?P<count>\d+)")
 _SIZE = re.compile(r"(\d{1,15})KB")
-_VICTIM = re.compile(
-    r"(?:Out of memory: |Memory cgroup out of memory: )?Kill(?:ed)? process (?P<pid>\d+),? "
-    r"\((?P<comm>.{0,63}?)\)(?P<detail>.*)$"
-)
+_TASK = r"(?P<comm>.{0,63}):(?P<pid>\d+)"
 _SINGLE = {
-    "lockup": _LOCKUP,
-    "hung task": _HUNG,
-    "soft lockup": _SOFT,
-    "cpu hog": _HOG,
-    "oom": _OOM,
-    "oom kill": _VICTIM,
-    "slab pages": _SLAB_PAGES,
+    "lockup": re.compile(
+        r"BUG: workqueue lockup - pool (?:(?P<pool>\d+): )?"
+        rf"{_POOL}.* stuck for (?P<seconds>\d+)s!"
+    ),
+    "hung task": re.compile(
+        rf"INFO: task {_TASK} (?P<detail>blocked|blocked in I/O wait) "
+        r"for more than (?P<seconds>\d+) seconds"
+    ),
+    "soft lockup": re.compile(
+        r"(?:watchdog: )?BUG: soft lockup - "
+        rf"CPU#(?P<cpus>\d+) stuck for (?P<seconds>\d+)s! \[{_TASK}\]"
+    ),
+    "cpu hog": re.compile(
+        r"workqueue: (?P<function>\S+)(?: \[(?P<module>[\w-]+)\])? "
+        r"hogged CPU for >\d+us (?P<count>\d+) times"
+    ),
+    "oom": re.compile(r"(?P<comm>.{1,63}) invoked oom-killer: (?P<detail>gfp_mask=.*)$"),
+    "oom kill": re.compile(
+        r"(?:Out of memory: |Memory cgroup out of memory: )?Kill(?:ed)? process (?P<pid>\d+),? "
+        r"\((?P<comm>.{0,63}?)\)(?P<detail>.*)$"
+    ),
+    "slab pages": re.compile(r"slab_reclaimable:\d+ slab_unreclaimable:(?P<count>\d+)"),
 }
 """Messages of one line, by kind of event."""
 
@@ -125,111 +120,102 @@ _IN_BLOCK = ("workqueue ", "pwq ", "pool ", "in-flight", "pending", "delayed", "
 """Starts of the lines of a block of busy workqueues."""
 _BLOCK = "Showing busy workqueues and worker pools:"
 _SLABS = "Unreclaimable slab info:"
+_NO_PWQ = Event(None, "queue")
+_STAMP = re.compile(
+    r"^(?:<\d+>)?(?:.{0,120}? kernel: )?\s*\[\s*(\d{1,12}\.\d{1,9})\]\s?(?:\[\s*[TC]\d+\]\s?)?"
+)
 _MAX_DIGITS = 18
 """Digits that fit 64 bits."""
+_MAX_BYTES = 256 << 20
+_SAMPLE_BYTES = 64 << 10
+_MAX_BINARY = 0.3
+"""Share of unprintable characters in the sample: a log may hold a few pages of zeros after a
+crash."""
 
 
 def parse(lines: Iterable[Line]) -> LogEvents:
     """Return the events of a log."""
-    parser = _Parser()
+    log, parser = LogEvents(), _Parser()
     for time, text in lines:
-        parser.log.lines += 1
-        parser.line(time, text.strip())
-    return parser.log
+        log.lines += 1
+        for event in parser.events(time, text.strip()):
+            if event:
+                log.events.append(event)
+            else:
+                log.unknown += 1
+    return log
 
 
 class _Parser:
+    """Parses line by line; for what is cut or unknown, the event is None."""
+
     def __init__(self) -> None:
-        self.log = LogEvents()
         self.block = ""
         """The block of lines that the next one may belong to: ``busy``, ``slabs`` or none."""
         self.workqueue: str | None = None
-        self.pwq: Event | None = None
+        self.pwq = _NO_PWQ
 
-    def line(self, time: float | None, text: str) -> None:
-        """Parse the next line, stripped of blanks."""
+    def events(self, time: float | None, text: str) -> Sequence[Event | None]:
+        """Return the events of the next line, stripped of blanks."""
         if text.startswith(_BLOCK):
-            self.block, self.workqueue, self.pwq = "busy", None, None
-            return
+            self.block, self.workqueue, self.pwq = "busy", None, _NO_PWQ
+            return ()
         if text.startswith(_SLABS):
             self.block = "slabs"
-            return
-        if (self.block == "busy" and self._busy(time, text)) or (
-            self.block == "slabs" and self._slab(time, text)
-        ):
-            return
-        if not self._single(time, text) and text.startswith(_STARTS):
-            self.log.unknown += 1
-
-    def _single(self, time: float | None, text: str) -> bool:
+            return ()
+        events: Sequence[Event | None] | None = None
+        if self.block:
+            events = (self._busy if self.block == "busy" else self._slab)(time, text)
+        if events is not None:
+            return events
         for kind, pattern in _SINGLE.items():
             if match := pattern.match(text):
-                self.log.events.append(_event(time, kind, match))
-                return True
-        return False
+                return (_event(time, kind, match),)
+        return (None,) if text.startswith(_STARTS) else ()
 
-    def _busy(self, time: float | None, text: str) -> bool:
-        """Parse a line of busy workqueues; return whether it is one."""
+    def _busy(self, time: float | None, text: str) -> Sequence[Event | None] | None:
+        """Return the events of a line of busy workqueues, or None if it is not one."""
         if match := _WORKQUEUE.match(text):
-            self.workqueue, self.pwq = match["workqueue"], None
-        elif match := _PWQ.match(text):
+            self.workqueue, self.pwq = match["workqueue"], _NO_PWQ
+            return ()
+        if match := _PWQ.match(text):
             self.pwq = replace(_event(time, "queue", match), workqueue=self.workqueue)
-            self.log.events.append(self.pwq)
-        elif match := _POOL_LINE.match(text):
-            self.log.events.append(_event(time, "pool", match))
-        elif (match := _ITEMS.match(text)) and match["items"]:
-            self._items(time, match["state"], match["items"])
-        elif text.startswith(_IN_BLOCK):
-            self.log.unknown += 1
-        else:
-            # The block has no last line, and other messages may come in between.
-            return False
-        return True
+            return (self.pwq,)
+        if match := _POOL_LINE.match(text):
+            return (_event(time, "pool", match),)
+        if (match := _ITEMS.match(text)) and match["items"]:
+            return [self._item(time, match["state"], each) for each in match["items"].split(",")]
+        # The block has no last line, and other messages may come in between.
+        return (None,) if text.startswith(_IN_BLOCK) else None
 
-    def _items(self, time: float | None, state: str, items: str) -> None:
-        pool = self.pwq.pool if self.pwq else None
-        cpus = self.pwq.cpus if self.pwq else None
-        for item in items.split(","):
-            if match := _ITEM.match(item.strip()):
-                event = _event(time, state, match)
-                self.log.events.append(
-                    replace(
-                        event,
-                        pool=pool,
-                        cpus=cpus,
-                        workqueue=self.workqueue,
-                        count=event.count or 1,
-                        detail="rescuer" if match["rescuer"] else event.detail,
-                    )
-                )
-            else:
-                self.log.unknown += 1
+    def _item(self, time: float | None, state: str, text: str) -> Event | None:
+        match = _ITEM.match(text.strip())
+        if not match:
+            return None
+        event = _event(time, state, match)
+        return replace(
+            event,
+            pool=self.pwq.pool,
+            cpus=self.pwq.cpus,
+            workqueue=self.workqueue,
+            count=event.count or 1,
+            detail="rescuer" if match["rescuer"] else event.detail,
+        )
 
-    def _slab(self, time: float | None, text: str) -> bool:
-        """Parse a line of unreclaimable slabs; return whether it is one."""
+    def _slab(self, time: float | None, text: str) -> Sequence[Event | None] | None:
+        """Return the events of a line of unreclaimable slabs, or None if it is not one."""
         words = text.rsplit(None, 2)
         used, total = map(_SIZE.fullmatch, words[1:]) if len(words) == 3 else (None, None)
         if used and total:
-            self.log.events.append(
-                Event(
-                    time,
-                    "slab",
-                    detail=words[0],
-                    used_bytes=int(used[1]) << 10,
-                    total_bytes=int(total[1]) << 10,
-                )
-            )
-            return True
-        if re.match(r"Name\s+Used\s+Total", text):
-            return True
+            in_use, size = int(used[1]) << 10, int(total[1]) << 10
+            return (Event(time, "slab", used_bytes=in_use, total_bytes=size, detail=words[0]),)
+        # The heading, or the ellipsis of an excerpt.
+        if re.match(r"Name\s+Used\s+Total", text) or set(text) == {"."}:
+            return ()
         if re.search(r"\d(K|KB)?$", text) and len(text.split()) in (2, 3) and "KB" in text:
-            self.log.unknown += 1
-            return True
-        if set(text) == {"."}:
-            # An excerpt with an ellipsis.
-            return True
+            return (None,)
         self.block = ""
-        return False
+        return None
 
 
 def _event(time: float | None, kind: str, match: re.Match[str]) -> Event:
@@ -240,8 +226,6 @@ def _event(time: float | None, kind: str, match: re.Match[str]) -> Event:
         value = groups.get(name)
         return int(value) if value is not None and len(value) <= _MAX_DIGITS else None
 
-    seconds = number("seconds")
-    detail = (groups.get("detail") or "").strip(" ,/")
     return Event(
         time,
         kind,
@@ -251,7 +235,37 @@ def _event(time: float | None, kind: str, match: re.Match[str]) -> Event:
         module=groups.get("module"),
         pid=number("pid"),
         comm=groups.get("comm"),
-        seconds=None if seconds is None else float(seconds),
+        seconds=number("seconds"),
         count=number("count"),
-        detail=detail or None,
+        detail=(groups.get("detail") or "").strip(" ,/") or None,
     )
+
+
+def lines(text: Iterable[str]) -> Iterator[Line]:
+    """Yield the time stamp and the rest of each line of a log as ``dmesg`` prints it."""
+    for line in text:
+        stamp = _STAMP.match(line)
+        line = (line[stamp.end() :] if stamp else line).rstrip("\r\n")
+        yield float(stamp[1]) if stamp else None, printable(line)
+
+
+def log_file(path: str) -> Iterator[Line]:
+    """Yield the lines of a file.
+
+    :raises AnalysisError: it is unreadable, too large, or not a text
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            raw = stream.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise AnalysisError(f"--log: cannot read {path}: {error.strerror}") from None
+    if len(raw) > _MAX_BYTES:
+        raise AnalysisError(
+            f"--log: {path} is larger than {_MAX_BYTES >> 20} MiB; "
+            "pass an excerpt around the time of the problem"
+        )
+    sample = raw[:_SAMPLE_BYTES].decode(errors="replace")
+    binary = sum(not char.isprintable() and not char.isspace() for char in sample)
+    if binary + sample.count("\ufffd") > len(sample) * _MAX_BINARY:
+        raise AnalysisError(f"--log: {path} is not a text; pass the output of dmesg")
+    return lines(line.decode(errors="backslashreplace") for line in io.BytesIO(raw))

@@ -9,8 +9,7 @@ from kcensus.analyses.kcopyd.census import take
 from kcensus.analyses.kcopyd.checks import checks, gaps
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.findings import findings, log_findings
-from kcensus.analyses.kcopyd.log_events import LogEvents, parse
-from kcensus.analyses.kcopyd.log_file import log_file
+from kcensus.analyses.kcopyd.log_events import LogEvents, log_file, parse
 from kcensus.analyses.kcopyd.tables import log_events, tables
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
@@ -35,7 +34,12 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
             source=log or "",
         )
     census = take(kernel)
-    figures = Figures(kernel, census, events or _log_in_memory(kernel.prog, census.errors))
+    if events is None:
+        try:
+            events = parse(records(kernel.prog))
+        except (LookupError, ValueError, drgn.FaultError) as error:
+            events, census.errors["kernel log"] = LogEvents(), str(error)
+    figures = Figures(kernel, census, events)
     return Answer(
         summary=summary(figures),
         tables=tables(figures),
@@ -43,14 +47,6 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
         findings=findings(figures),
         gaps=gaps(figures),
     )
-
-
-def _log_in_memory(prog: drgn.Program, errors: dict[str, str]) -> LogEvents:
-    try:
-        return parse(records(prog))
-    except (LookupError, ValueError, drgn.FaultError) as error:
-        errors["kernel log"] = str(error)
-        return LogEvents()
 
 
 def summary(figures: Figures) -> dict[str, Figure]:

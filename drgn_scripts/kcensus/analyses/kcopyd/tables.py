@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.kcopyd.census import NO_JOB_SLAB
@@ -199,8 +199,7 @@ def tables(figures: Figures) -> dict[str, Table]:
     }
     if not figures.census.in_use:
         for name, table in made.items():
-            is_trouble = figures.log.events if name == "log_events" else figures.stalled
-            table.detail = not is_trouble
+            table.detail = not (figures.log.events if name == "log_events" else figures.stalled)
     return made
 
 
@@ -210,8 +209,9 @@ def _optional(values: Iterable[int | None]) -> Any:
     return pd.array(list(known), "Int64")
 
 
-def _integers(values: Iterable[int]) -> npt.NDArray[np.int64]:
-    return np.array(list(values), np.int64)
+def _columns(rows: Sequence[Any], **members: str) -> dict[str, list[Any]]:
+    """Return members of some rows as columns."""
+    return {name: [getattr(row, member) for row in rows] for name, member in members.items()}
 
 
 def _clients(figures: Figures) -> dict[str, Any]:
@@ -237,32 +237,29 @@ def _snapshots(figures: Figures) -> dict[str, Any]:
     census, snapshots = figures.census, figures.snapshots
     names = census.devices.by_number()
     roles = {role: use for use in census.related for role in use.role.split(", ")}
-    jobs = (int(census.jobs.jobs[row]) if row >= 0 else 0 for row in figures.snapshot_rows)
-    exceptions = _integers(row.exceptions for row in snapshots)
-    limit = None if figures.unlimited else census.threshold
+    limit = census.threshold if figures.limited is not False else None
+    exception_size = roles.get("exceptions", NO_JOB_SLAB).slot_size
+    job_size = census.job_slab.slot_size
     return {
+        **_columns(snapshots, target="target", store="store", address="address"),
+        **_columns(snapshots, pending_exceptions="pending", exceptions="exceptions"),
         "device": [row.device.name for row in snapshots],
         "number": [row.device.number for row in snapshots],
-        "target": [row.target for row in snapshots],
         "origin": [_named(row.origin, {row.origin: row.origin_disk} | names) for row in snapshots],
         "cow": [_named(row.cow, names) for row in snapshots],
-        "store": [row.store for row in snapshots],
-        "chunk_bytes": _integers(row.chunk_sectors * 512 for row in snapshots),
+        "chunk_bytes": [row.chunk_sectors * 512 for row in snapshots],
         "state": [_state(row) for row in snapshots],
         "in_flight": _optional(figures.copies(row) for row in snapshots),
         "limit": _optional([limit] * len(snapshots)),
-        "waiting": _integers(len(row.waiters) for row in snapshots),
+        "waiting": [len(row.waiters) for row in snapshots],
         "waiting_tasks": [
             ", ".join(f"{task.comm}:{task.pid}" for task in row.waiters) for row in snapshots
         ],
-        "pending_exceptions": _integers(row.pending for row in snapshots),
-        "exceptions": exceptions,
-        "exception_bytes": exceptions * roles.get("exceptions", NO_JOB_SLAB).slot_size,
+        "exception_bytes": [row.exceptions * exception_size for row in snapshots],
         "used_bytes": _optional(
             None if row.used_sectors is None else row.used_sectors * 512 for row in snapshots
         ),
-        "job_bytes": _integers(jobs) * census.job_slab.slot_size,
-        "address": np.array([row.address for row in snapshots], np.uint64),
+        "job_bytes": [(figures.jobs_of(row) or 0) * job_size for row in snapshots],
     }
 
 
@@ -281,32 +278,34 @@ def _pools(figures: Figures) -> dict[str, Any]:
         figures.census.workqueues.pools,
         key=lambda pool: (not pool.is_stalled, -pool.pending, pool.id),
     )
+    # Since Linux kernel commit 4cb1ef64609f ("workqueue: Implement BH workqueues to eventually
+    # replace tasklets") (in v6.9), flag 1 means that a pool runs in softirq context.
+    bh = 0
+    with contextlib.suppress(LookupError):
+        bh = int(figures.kernel.prog.constant("POOL_BH"))
     busy, inactive = figures.items("in-flight"), figures.items("inactive")["pool"].value_counts()
     longest = busy.groupby("pool")["seconds"].max()
     running: dict[int, list[str]] = {}
     for pool, func, pid in zip(busy["pool"], busy["func"].tolist(), busy["pid"], strict=True):
         running.setdefault(pool, []).append(f"{figures.functions.described(func)} ({pid})")
     return {
-        "pool": _integers(pool.id for pool in pools),
+        **_columns(pools, pool="id", stalled="is_stalled"),
+        **_columns(pools, pending="pending", workers="workers", idle="idle"),
         "cpu": _optional(pool.cpu for pool in pools),
         "node": _optional(pool.node for pool in pools),
-        "kind": [_kind(pool, figures.has_bh_pools) for pool in pools],
+        "kind": [_kind(pool, bh) for pool in pools],
         "nice": pd.array([pool.nice for pool in pools], "Int64"),
-        "stalled": [pool.is_stalled for pool in pools],
         "age": np.array([pool.age for pool in pools], float),
-        "pending": _integers(pool.pending for pool in pools),
-        "inactive": _integers(inactive.get(pool.id, 0) for pool in pools),
-        "workers": _integers(pool.workers for pool in pools),
-        "idle": _integers(pool.idle for pool in pools),
+        "inactive": [inactive.get(pool.id, 0) for pool in pools],
         "running": [", ".join(sorted(running.get(pool.id, []))) for pool in pools],
         "running_seconds": np.array([longest.get(pool.id) for pool in pools], float),
     }
 
 
-def _kind(pool: Pool, has_bh_pools: bool) -> str:
+def _kind(pool: Pool, bh: int) -> str:
     if pool.cpu < 0:
         return "unbound"
-    return "BH" if has_bh_pools and pool.flags & 1 else "bound"
+    return "BH" if pool.flags & bh else "bound"
 
 
 def _pending_work(figures: Figures) -> pd.DataFrame:
@@ -334,17 +333,11 @@ def _pending_work(figures: Figures) -> pd.DataFrame:
 
 
 def _related_slabs(figures: Figures) -> dict[str, Any]:
-    slabs, whole = figures.slabs, figures.unreclaimable_bytes
-    size = _integers(use.bytes for use in slabs)
+    slabs, whole = figures.slabs, figures.unreclaimable_bytes or np.nan
     return {
-        "cache": [use.name for use in slabs],
-        "role": [use.role for use in slabs],
-        "merged": [use.merged for use in slabs],
-        "objects_active": _integers(use.active for use in slabs),
-        "objects_total": _integers(use.objects for use in slabs),
-        "slot_size": _integers(use.slot_size for use in slabs),
-        "bytes": size,
-        "share_of_unreclaimable": size / (whole or np.nan),
+        **_columns(slabs, cache="name", role="role", merged="merged", slot_size="slot_size"),
+        **_columns(slabs, objects_active="active", objects_total="objects", bytes="bytes"),
+        "share_of_unreclaimable": [use.bytes / whole for use in slabs],
     }
 
 

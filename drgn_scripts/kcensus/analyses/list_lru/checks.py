@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from kcensus.analyses import ParamError
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.list_lru.figures import Figures
+from kcensus.engine.memory import Faults
 from kcensus.kernel.mm.list_lru import DENTRY, INODE, KINDS, UNKNOWN
 from kcensus.kernel.mm.vmstat import percpu_sum
 from kcensus.results import Check, Gap, nonzero_gaps
@@ -19,36 +20,22 @@ def checks(figures: Figures, before: Mapping[str, int]) -> list[Check]:
     :param before: earlier slots (num_objs) of slab caches, by name
     """
     note = "the kernel changed while it was read" if figures.kernel.live else ""
-    return [
-        *_item_checks(figures, note),
-        *_registry_checks(figures, note),
-        *_growth_checks(figures, before),
-    ]
+    return [*_checks(figures, note), *_growth_checks(figures, before)]
 
 
-def _item_checks(figures: Figures, note: str) -> Iterator[Check]:
-    items, lrus = figures.items, figures.lrus
+def _checks(figures: Figures, note: str) -> Iterator[Check]:
+    items, lrus, ids, prog = figures.items, figures.lrus, figures.ids, figures.kernel.prog
     for kind, name, file in (
         (DENTRY, "nr_dentry_unused", "dcache.c"),
         (INODE, "nr_unused", "inode.c"),
     ):
         ours = int(items[lrus.kind == KINDS.index(kind)].sum())
-        counter = percpu_sum(figures.kernel.prog, name, file)
-        yield Check(f"{kind} lists", ours, counter, source=name, note=note)
-    yield Check(
-        "items on all lists",
-        int(items.sum()),
-        int(lrus.items.sum()) if lrus.counts_all else None,
-        source="list_lru_node.nr_items",
-        note=note,
-    )
-
-
-def _registry_checks(figures: Figures, note: str) -> Iterator[Check]:
-    lrus, ids = figures.lrus, figures.ids
-    yield Check(
-        "list_lrus with an owner", lrus.owned, lrus.total_listed, source=lrus.list_name, note=note
-    )
+        yield Check(f"{kind} lists", ours, percpu_sum(prog, name, file), source=name, note=note)
+    counter = int(lrus.items.sum()) if lrus.counts_all else None
+    source = "list_lru_node.nr_items"
+    yield Check("items on all lists", int(items.sum()), counter, source=source, note=note)
+    name, source = "list_lrus with an owner", lrus.list_name
+    yield Check(name, lrus.owned, lrus.total_listed, source=source, note=note)
     if ids.offline:
         note = "the counter includes offline memory cgroups: swapped pages keep their ids"
     yield Check(
@@ -60,12 +47,9 @@ def _registry_checks(figures: Figures, note: str) -> Iterator[Check]:
         explained=ids.offline,
     )
     if ids.cache_ids is not None:
-        yield Check(
-            "slots",
-            int(figures.slots.slots.sum()),
-            int((lrus.memcg_lrus != 0).sum()) * ids.cache_ids,
-            source="memcg_nr_cache_ids, for each list_lru and node",
-        )
+        counter = int((lrus.memcg_lrus != 0).sum()) * ids.cache_ids
+        source = "memcg_nr_cache_ids, for each list_lru and node"
+        yield Check("slots", int(figures.slots.slots.sum()), counter, source=source)
 
 
 def _growth_checks(figures: Figures, before: Mapping[str, int]) -> Iterator[Check]:
@@ -92,78 +76,48 @@ def _growth_checks(figures: Figures, before: Mapping[str, int]) -> Iterator[Chec
         )
 
 
+_BEHIND = (
+    "what is behind it is not counted or has no name; lists of memory cgroups there count as "
+    "those of unused ids"
+)
+_EFFECTS = {
+    "list_lrus": "their owner is unknown",
+    "lists of super blocks, mounts, list_lrus or memory cgroups": _BEHIND,
+    "pages of super blocks, list_lrus or memory cgroups": _BEHIND,
+    "registry of ids": "slots of ids that are missing count as those of unused ids",
+    "arrays of pointers": "their slots are not counted",
+    "lists of memory cgroups": "their items are not counted, and they do not count as empty",
+    "nodes of XArrays": "their slots are not counted",
+    "items": "they are not attributed to a memory cgroup",
+    "shrinker maps": "their bytes are not counted",
+    "struct page array: pages of allocations": "these allocations count with the size asked for",
+}
+
+
 def gaps(figures: Figures) -> list[Gap]:
     """Return what the census could not read or make sense of."""
-    blocks, lrus, groups, slots = figures.blocks, figures.lrus, figures.groups, figures.slots
-    sources = blocks, lrus, groups
-    faults = figures.footprint.faults
-    effect = (
-        "what is behind it is not counted or has no name; lists of memory cgroups there count as "
-        "those of unused ids"
+    slots, ids, faults = figures.slots, figures.ids, figures.footprint.faults
+    sources, torn = (figures.blocks, figures.lrus, figures.groups), "torn or unreadable"
+    damaged = sum(source.damaged for source in sources)
+    unreadable = sum((source.faults for source in sources), Faults())
+    known = (
+        ("list_lrus", "no symbol at their address", figures.lrus.owner.count(UNKNOWN)),
+        ("lists of super blocks, mounts, list_lrus or memory cgroups", torn, damaged),
+        (
+            "pages of super blocks, list_lrus or memory cgroups",
+            reasons(unreadable),
+            unreadable.total(),
+        ),
+        ("registry of ids", torn, ids.damaged + ids.faults.total()),
+        ("arrays of pointers", reasons(slots.faults), slots.arrays_unreadable),
+        ("lists of memory cgroups", reasons(slots.faults), slots.unreadable),
+        ("nodes of XArrays", "unreadable, or inconsistent with their parent", slots.torn),
+        ("items", "on lists of ids that no online memory cgroup uses", slots.stray_items),
+        ("shrinker maps", "unreadable", figures.shrinker_maps.unreadable),
+        ("struct page array: pages of allocations", reasons(faults), faults.total()),
     )
     return [
-        *nonzero_gaps(
-            Gap(
-                "list_lrus",
-                "no symbol at their address",
-                lrus.owner.count(UNKNOWN),
-                "their owner is unknown",
-            ),
-            Gap(
-                "lists of super blocks, mounts, list_lrus or memory cgroups",
-                "torn or unreadable",
-                sum(source.damaged for source in sources),
-                effect,
-            ),
-            Gap(
-                "pages of super blocks, list_lrus or memory cgroups",
-                reasons(*(source.faults for source in sources)),
-                sum(source.faults.total() for source in sources),
-                effect,
-            ),
-            Gap(
-                "registry of ids",
-                "torn or unreadable",
-                figures.ids.damaged + figures.ids.faults.total(),
-                "slots of ids that are missing count as those of unused ids",
-            ),
-            Gap(
-                "arrays of pointers",
-                reasons(slots.faults),
-                slots.arrays_unreadable,
-                "their slots are not counted",
-            ),
-            Gap(
-                "lists of memory cgroups",
-                reasons(slots.faults),
-                slots.unreadable,
-                "their items are not counted, and they do not count as empty",
-            ),
-            Gap(
-                "nodes of XArrays",
-                "unreadable, or inconsistent with their parent",
-                slots.torn,
-                "their slots are not counted",
-            ),
-            Gap(
-                "items",
-                "on lists of ids that no online memory cgroup uses",
-                slots.stray_items,
-                "they are not attributed to a memory cgroup",
-            ),
-            Gap(
-                "shrinker maps",
-                "unreadable",
-                figures.shrinker_maps.unreadable,
-                "their bytes are not counted",
-            ),
-            Gap(
-                "struct page array: pages of allocations",
-                reasons(faults),
-                faults.total(),
-                "these allocations count with the size asked for",
-            ),
-        ),
+        *nonzero_gaps(*(Gap(what, why, count, _EFFECTS[what]) for what, why, count in known)),
         *scan_gaps(figures.footprint.slab_map, figures.report, "objects of the cache"),
     ]
 

@@ -57,7 +57,10 @@ class Figures:
         self.node_bytes = self.footprint.sizes(
             lrus.node, self.node_size * nr_node_ids(kernel.prog), NODE_ARRAYS, self.tally
         )
-        self.pointer_bytes = self._pointer_bytes(reader.header)
+        array, node = np.nonzero(lrus.memcg_lrus)
+        asked = reader.header + 8 * len(self.ids.row)
+        sizes = self.footprint.sizes(lrus.memcg_lrus[array, node], asked, POINTERS, self.tally)
+        self.pointer_bytes: Counts = np.bincount(array, sizes, len(lrus)).astype(np.int64)
         """Of arrays of pointers; zeros since v5.18."""
         self.shrinker_maps = shrinker_maps(kernel.memory, self.groups, self.footprint, self.tally)
         self.report = ScanReport()
@@ -70,17 +73,9 @@ class Figures:
         self.map_bytes = int(self.shrinker_maps.bytes.sum())
         self.empty_bytes = int(self.slots.bytes[:, EMPTY].sum())
         self.unused_bytes = int(self.slots.bytes[:, UNUSED].sum())
-        self.nr_cache_ids = self.ids.cache_ids
-        if self.nr_cache_ids is None:
-            # The root has the lowest id; before v5.18 it had none, and the others started at 0.
-            self.nr_cache_ids = nr_cache_ids(max(self.ids.highest - 1, 0))
-
-    def _pointer_bytes(self, header: int) -> Counts:
-        array, _ = np.nonzero(self.lrus.memcg_lrus)
-        address = self.lrus.memcg_lrus[self.lrus.memcg_lrus != 0]
-        asked = header + 8 * len(self.ids.row)
-        sizes = self.footprint.sizes(address, asked, POINTERS, self.tally)
-        return np.bincount(array, sizes, len(self.lrus)).astype(np.int64)
+        # The root has the lowest id; before v5.18 it had none, and the others started at 0.
+        estimate = nr_cache_ids(max(self.ids.highest - 1, 0))
+        self.nr_cache_ids = estimate if self.ids.cache_ids is None else self.ids.cache_ids
 
     @property
     def structural_bytes(self) -> int:
@@ -119,11 +114,9 @@ class Figures:
     def population(self) -> Population:
         """What the cost of the list_lrus of this kernel depends on."""
         aware = int(self.lrus.aware.sum())
-        if self.lrus.has_xarray:
-            pairs = int(self.slots.slots.sum()), int(self.slots.xa_nodes.sum())
-        else:
+        pairs = int(self.slots.slots.sum()), int(self.slots.xa_nodes.sum())
+        if not self.lrus.has_xarray:
             pairs = self._pairs()
-        assert self.nr_cache_ids is not None
         return Population(self.nodes, self.nr_cache_ids, aware, *pairs, len(self.lrus) - aware)
 
     def _pairs(self) -> tuple[int, int]:
@@ -171,22 +164,20 @@ class Figures:
             for stage, model in self.models.items()
         }
 
-    @cached_property
+    @property
     def formula(self) -> int:
         """The published estimate, bytes."""
         of, slot = self.population, self.footprint.allocator().size(LIST_LRU_ONE)
         return formula(of.nodes, of.ids, of.lrus, slot)
 
-    @cached_property
-    def needed_ids(self) -> int | None:
-        """What ``memcg_nr_cache_ids`` would have to be; None since v5.18."""
-        return None if self.ids.cache_ids is None else self.ids.highest + 1
+    @property
+    def needed(self) -> tuple[int, int] | tuple[None, None]:
+        """What ``memcg_nr_cache_ids`` would have to be, and the bytes of arrays and lists for it.
 
-    @cached_property
-    def needed_bytes(self) -> int | None:
-        """Arrays and lists for :attr:`needed_ids`; None since v5.18."""
-        if self.needed_ids is None:
-            return None
-        population = replace(self.population, ids=self.needed_ids)
+        Since v5.18, both are None.
+        """
+        if self.ids.cache_ids is None:
+            return None, None
+        population = replace(self.population, ids=self.ids.highest + 1)
         model = cost(Stage.ARRAYS, population, self.footprint.allocator())
-        return model.pointers + model.lists
+        return population.ids, model.pointers + model.lists

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from kcensus.analyses.list_lru.figures import Figures
-from kcensus.analyses.list_lru.model import LRUS_PER_MOUNT, PATCH, Stage, memcgs_at_once
+from kcensus.analyses.list_lru.model import LRUS_PER_MOUNT, Stage, memcgs_at_once
 from kcensus.analyses.list_lru.slots import EMPTY
 from kcensus.human import human_bytes, human_ratio
 from kcensus.results import Finding, Severity, ratio
@@ -59,7 +59,7 @@ def _waste_finding(figures: Figures) -> Iterator[Finding]:
     at_once = max(memcgs_at_once(ids.cache_ids), in_use)
     yield Finding(
         _severity(ratio(total, figures.kernel.ram_bytes)),
-        f"list_lrus use {_of_ram(figures, total)}: only {slots.with_items:,} of "
+        f"list_lrus use {_of_ram(figures, total)}: only {sum(map(len, slots.pairs)):,} of "
         f"{int(slots.slots.sum()):,} per-memcg lists are non-empty, and "
         f"{human_bytes(figures.unused_bytes)} belong to ids that no online memcg uses",
         f"memcg_nr_cache_ids is {ids.cache_ids:,}: at least {at_once:,} memory cgroups have had an "
@@ -70,7 +70,7 @@ def _waste_finding(figures: Figures) -> Iterator[Finding]:
         f"frees {per_block}. Removing cgroups or dropping caches frees nothing: only a reboot "
         "resets memcg_nr_cache_ids. Update to a kernel that allocates the lists on demand (5.18, "
         f"RHEL 9.2, UEK7): there the same load needs {human_bytes(needed)}, or somewhat more",
-        patch=PATCH[Stage.XARRAY],
+        patch=Stage.XARRAY.patch,
         cost_bytes=total - needed,
     )
 

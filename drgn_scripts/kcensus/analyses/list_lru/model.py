@@ -8,7 +8,6 @@ test of the series (10,000 memory cgroups and as many mounts on two nodes).
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,34 +88,26 @@ def xa_nodes(lane: Lanes, index: Words, bits: int = 6) -> int:
 class Stage(enum.Enum):
     """How per-memcg lists are allocated; patches are those of the series, by number."""
 
-    ARRAYS = "arrays per node"
+    ARRAYS = "arrays per node", "up to 5.17", ""
     """An array of ``list_lru_one`` pointers per node, with a list for every id. Since Linux kernel
     commit 60d3fd32a7a9 ("list_lru: introduce per-memcg lists") (in v4.0)."""
-    PER_MEMCG = "arrays per memcg"
+    PER_MEMCG = "arrays per memcg", "patch 7", "list-lru-per-memcg-arrays"
     """One array; each pointer leads to the lists of all nodes. Since Linux kernel commit
-    6a6b7b77cc0f ("mm: list_lru: transpose the array of per-node per-memcg lru lists") (in v5.18),
-    patch 7."""
-    ON_DEMAND = "on demand"
+    6a6b7b77cc0f ("mm: list_lru: transpose the array of per-node per-memcg lru lists") (in
+    v5.18)."""
+    ON_DEMAND = "on demand", "patch 70", "list-lru-on-demand"
     """The lists are allocated with the first object of a memory cgroup. Since Linux kernel commit
-    5abc1e37afa0 ("mm: list_lru: allocate list_lru_one only when needed") (in v5.18), patch 70."""
-    XARRAY = "xarray"
+    5abc1e37afa0 ("mm: list_lru: allocate list_lru_one only when needed") (in v5.18)."""
+    XARRAY = "xarray", "patch 72; 5.18", "list-lru-xarray"
     """An XArray instead of the array. Since Linux kernel commit bbca91cca9a9 ("mm: list_lru:
-    replace linear array with xarray") (in v5.18), patch 72."""
+    replace linear array with xarray") (in v5.18)."""
 
-
-PATCH = {
-    Stage.PER_MEMCG: "list-lru-per-memcg-arrays",
-    Stage.ON_DEMAND: "list-lru-on-demand",
-    Stage.XARRAY: "list-lru-xarray",
-}
-"""Identifiers in the patch catalogue."""
-ADDS = {
-    Stage.ARRAYS: "up to 5.17",
-    Stage.PER_MEMCG: "patch 7",
-    Stage.ON_DEMAND: "patch 70",
-    Stage.XARRAY: "patch 72; 5.18",
-}
-"""Where each stage is found."""
+    def __init__(self, how: str, source: str, patch: str) -> None:
+        self.how = how
+        self.source = source
+        """Where it is found."""
+        self.patch = patch
+        """Identifier in the patch catalogue."""
 
 
 @dataclass(frozen=True)
@@ -203,14 +194,13 @@ class WhatIf:
 
     population: Population
     memcgs: int
-    mounts: int
     costs: tuple[Cost, ...]
     """In the order of :class:`Stage`."""
     formula: int
     """The published estimate, bytes."""
 
 
-def what_if(text: str, allocator: Allocator | None = None) -> WhatIf:
+def what_if(text: str) -> WhatIf:
     """Return the cost on a machine described as ``nodes=2,memcgs=10000,mounts=10000``.
 
     Further keys: ``ids`` (memcg_nr_cache_ids, by default what follows from ``memcgs``) and
@@ -218,7 +208,7 @@ def what_if(text: str, allocator: Allocator | None = None) -> WhatIf:
 
     :raises ParamError: the description is invalid
     """
-    given = _numbers(text, ("nodes", "memcgs", "mounts", "ids", "pairs"))
+    given = _numbers(text, "nodes", "memcgs", "mounts", "ids", "pairs")
     missing = [key for key in ("nodes", "mounts") if key not in given]
     if "memcgs" not in given and "ids" not in given:
         missing.append("memcgs")
@@ -230,11 +220,8 @@ def what_if(text: str, allocator: Allocator | None = None) -> WhatIf:
     if pairs > lrus * memcgs:
         raise ParamError(f"--what-if: pairs={given['pairs']} is more than memcgs times mounts")
     population = Population(given["nodes"], ids, lrus, pairs, _spread(pairs, lrus, memcgs))
-    allocator = allocator or Allocator()
-    costs = tuple(cost(stage, population, allocator) for stage in Stage)
-    slot = allocator.size(LIST_LRU_ONE)
-    total = formula(given["nodes"], ids, lrus, slot)
-    return WhatIf(population, memcgs, given["mounts"], costs, total)
+    costs = tuple(cost(stage, population, Allocator()) for stage in Stage)
+    return WhatIf(population, memcgs, costs, formula(given["nodes"], ids, lrus))
 
 
 def _spread(pairs: int, lrus: int, memcgs: int) -> int:
@@ -246,7 +233,7 @@ def _spread(pairs: int, lrus: int, memcgs: int) -> int:
     return used * xa_nodes(np.zeros(len(index), np.int64), index)
 
 
-def _numbers(text: str, keys: Sequence[str]) -> dict[str, int]:
+def _numbers(text: str, *keys: str) -> dict[str, int]:
     numbers: dict[str, int] = {}
     for part in text.split(","):
         key, equals, number = (piece.strip() for piece in part.partition("="))

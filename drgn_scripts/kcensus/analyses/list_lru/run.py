@@ -6,7 +6,7 @@ from __future__ import annotations
 from kcensus.analyses.list_lru.checks import checks, gaps, parse_before
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.findings import findings
-from kcensus.analyses.list_lru.model import LEFT_OUT, Stage, WhatIf
+from kcensus.analyses.list_lru.model import LEFT_OUT, LRUS_PER_MOUNT, Stage, WhatIf
 from kcensus.analyses.list_lru.model import what_if as model_of
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.analyses.list_lru.tables import LEFT_OUT_TABLE, projection, tables
@@ -48,7 +48,7 @@ def _modelled(model: WhatIf) -> Answer:
     figures = {
         "nodes": Figure(of.nodes, label="NUMA nodes"),
         "memcgs": Figure(model.memcgs, label="memory cgroups"),
-        "super_blocks": Figure(model.mounts, label="super blocks"),
+        "super_blocks": Figure(of.lrus // LRUS_PER_MOUNT, label="super blocks"),
         "list_lrus": Figure(of.lrus, label="list_lrus"),
         "nr_cache_ids": Figure(of.ids, label="memcg_nr_cache_ids"),
         "formula_bytes": Figure(model.formula, size, "published estimate"),
@@ -71,13 +71,16 @@ def summary(figures: Figures) -> dict[str, Figure]:
     slots, groups, ids, lrus = figures.slots, figures.groups, figures.ids, figures.lrus
     size, count = Unit.BYTES, Unit.COUNT
     online = int(groups.online.sum())
+    needed_ids, needed_bytes = figures.needed
+    empty, unused = (int(slots.slots[:, state].sum()) for state in (EMPTY, UNUSED))
+    share = ratio(figures.structural_bytes, figures.kernel.ram_bytes)
     totals = {
         "nr_cache_ids": Figure(ids.cache_ids, count, "memcg_nr_cache_ids"),
         "nr_cache_ids_if_arrays": Figure(
             figures.nr_cache_ids, count, "memcg_nr_cache_ids (5.18+: estimated)"
         ),
-        "nr_cache_ids_needed": Figure(figures.needed_ids, count, "highest id plus one"),
-        "bytes_if_shrunk": Figure(figures.needed_bytes, size, "arrays and lists, if shrunk"),
+        "nr_cache_ids_needed": Figure(needed_ids, count, "highest id plus one"),
+        "bytes_if_shrunk": Figure(needed_bytes, size, "arrays and lists, if shrunk"),
         "ids_in_use": Figure(int(ids.in_use.sum()), count, "ids in use"),
         "highest_id": Figure(ids.highest, Unit.NONE, "highest id in use"),
         "memcgs_online": Figure(online, count, "online memory cgroups"),
@@ -92,14 +95,10 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "nodes": Figure(figures.nodes, count, "possible NUMA nodes"),
         "items": Figure(int(figures.items.sum()), count, "items on all lists"),
         "slots": Figure(int(slots.slots.sum()), count, "per-memcg lists"),
-        "empty_slots": Figure(
-            int(slots.slots[:, EMPTY].sum()), count, "empty lists of online memcgs"
-        ),
-        "dead_slots": Figure(int(slots.slots[:, UNUSED].sum()), count, "lists of unused ids"),
+        "empty_slots": Figure(empty, count, "empty lists of online memcgs"),
+        "dead_slots": Figure(unused, count, "lists of unused ids"),
         "structural_bytes": Figure(figures.structural_bytes, size, "all structures"),
-        "share_of_ram": Figure(
-            ratio(figures.structural_bytes, figures.kernel.ram_bytes), Unit.RATIO, "share of RAM"
-        ),
+        "share_of_ram": Figure(share, Unit.RATIO, "share of RAM"),
         "empty_bytes": Figure(figures.empty_bytes, size, "waste: empty lists"),
         "dead_slot_bytes": Figure(figures.unused_bytes, size, "waste: lists of unused ids"),
         "shrinker_map_bytes": Figure(figures.map_bytes, size, "shrinker maps"),

@@ -8,9 +8,6 @@ object. There are up to list_lrus times memory cgroups of them, so they are read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-
 import drgn
 import numpy as np
 from drgn.helpers.linux.nodemask import nr_node_ids
@@ -36,53 +33,34 @@ _LRUS = 64
 """XArrays to walk in one task."""
 
 
-@dataclass
 class Slots:
     """What was counted of some slots, or of all."""
 
-    slots: Counts
-    """Shape (list_lrus, 3), by :data:`IN_USE`, :data:`EMPTY`, :data:`UNUSED`; so are the bytes."""
-    bytes: Counts
-    items: Counts
-    """Items on all slots, shape (list_lrus,)."""
-    xa_nodes: Counts
-    """Shape (list_lrus,)."""
-    xa_node_bytes: Counts
-    items_by_id: Counts
-    """Shape (kinds, ids)."""
-    slots_by_id: Counts
-    """Shape (ids,)."""
-    bytes_by_id: Counts
-    pairs: list[Counts] = field(default_factory=list)
-    """Up to v5.17: list_lrus and ids of slots with items, as ``list_lru << 32 | id``."""
-    tally: Tally = field(default_factory=Tally)
-    stray_items: int = 0
-    """Items on slots of ids that no online memory cgroup uses."""
-    unreadable: int = 0
-    """Slots whose count could not be read."""
-    arrays_unreadable: int = 0
-    """Arrays of pointers that could not be read."""
-    torn: int = 0
-    """Nodes of XArrays that were unreadable or inconsistent with their parent."""
-    faults: Faults = field(default_factory=Faults)
-
-    @staticmethod
-    def zeros(lrus: int, ids: int) -> Slots:
-        """Return counts of nothing."""
-
-        def zeros(*shape: int) -> Counts:
-            return np.zeros(shape, np.int64)
-
-        return Slots(
-            slots=zeros(lrus, 3),
-            bytes=zeros(lrus, 3),
-            items=zeros(lrus),
-            xa_nodes=zeros(lrus),
-            xa_node_bytes=zeros(lrus),
-            items_by_id=zeros(len(KINDS), ids),
-            slots_by_id=zeros(ids),
-            bytes_by_id=zeros(ids),
-        )
+    def __init__(self, lrus: int, ids: int) -> None:
+        self.slots = _zeros(lrus, 3)
+        """Shape (list_lrus, 3), by :data:`IN_USE`, :data:`EMPTY`, :data:`UNUSED`; so are the
+        bytes."""
+        self.bytes = _zeros(lrus, 3)
+        self.items = _zeros(lrus)
+        """Items on all slots, shape (list_lrus,)."""
+        self.xa_nodes = _zeros(lrus)
+        self.xa_node_bytes = _zeros(lrus)
+        self.items_by_id = _zeros(len(KINDS), ids)
+        """Shape (kinds, ids)."""
+        self.slots_by_id = _zeros(ids)
+        self.bytes_by_id = _zeros(ids)
+        self.pairs: list[Counts] = []
+        """Up to v5.17: list_lrus and ids of slots with items, as ``list_lru << 32 | id``."""
+        self.tally = Tally()
+        self.stray_items = 0
+        """Items on slots of ids that no online memory cgroup uses."""
+        self.unreadable = 0
+        """Slots whose count could not be read."""
+        self.arrays_unreadable = 0
+        """Arrays of pointers that could not be read."""
+        self.torn = 0
+        """Nodes of XArrays that were unreadable or inconsistent with their parent."""
+        self.faults = Faults()
 
     def add(self, part: Slots) -> None:
         """Add what was counted of other slots."""
@@ -91,10 +69,9 @@ class Slots:
             total += counted
             setattr(self, name, total)
 
-    @property
-    def with_items(self) -> int:
-        """Up to v5.17: how many slots have items."""
-        return sum(map(len, self.pairs))
+
+def _zeros(*shape: int) -> Counts:
+    return np.zeros(shape, np.int64)
 
 
 class SlotReader:
@@ -123,31 +100,24 @@ class SlotReader:
 
     def read(self) -> Slots:
         """Count all slots."""
-        slots = self._zeros()
-        tasks = list(self._tasks())
-        count = self._xarrays if self.lrus.has_xarray else self._arrays
-        for part in self.memory.each(
-            "per-memcg lists", lambda task: count(tasks[task]), len(tasks)
-        ):
+        slots = Slots(len(self.lrus), len(self.ids_in_use))
+        has_xarray = self.lrus.has_xarray
+        heads = np.flatnonzero(self.lrus.xa_head if has_xarray else self.lrus.memcg_lrus)
+        size = self.memory.chunk_bytes // (_SLOT_BYTES * max(len(self.ids_in_use), 1))
+        size = _LRUS if has_xarray else max(size, 1)
+
+        def count(task: int) -> Slots:
+            together = heads[task * size :][:size]
+            return self._xarrays(together) if has_xarray else self._arrays(together)
+
+        for part in self.memory.each("per-memcg lists", count, -(-len(heads) // size)):
             slots.add(part)
         return slots
 
-    def _tasks(self) -> Iterator[Counts]:
-        """Return rows of list_lrus, or positions in their pointers to arrays, to read together."""
-        if self.lrus.has_xarray:
-            rows, size = np.flatnonzero(self.lrus.xa_head), _LRUS
-        else:
-            rows = np.flatnonzero(self.lrus.memcg_lrus)
-            size = self.memory.chunk_bytes // (_SLOT_BYTES * max(len(self.ids_in_use), 1))
-        for start in range(0, len(rows), max(size, 1)):
-            yield rows[start : start + max(size, 1)]
-
-    def _zeros(self) -> Slots:
-        return Slots.zeros(len(self.lrus), len(self.ids_in_use))
-
     def _arrays(self, positions: Counts) -> Slots:
-        """Count the slots of arrays of pointers (up to v5.17)."""
-        part, ids = self._zeros(), len(self.ids_in_use)
+        """Count the slots of arrays of pointers (up to v5.17), given their positions."""
+        ids = len(self.ids_in_use)
+        part = Slots(len(self.lrus), ids)
         start = self.lrus.memcg_lrus.ravel()[positions] + np.uint64(self.header)
         pointers, readable = gather_arrays(self.memory, start, ids, self.word, part.faults)
         part.arrays_unreadable = int((~readable).sum())
@@ -166,7 +136,8 @@ class SlotReader:
 
     def _xarrays(self, rows: Counts) -> Slots:
         """Count the slots of XArrays (v5.18 and later)."""
-        part, ids = self._zeros(), len(self.ids_in_use)
+        ids = len(self.ids_in_use)
+        part = Slots(len(self.lrus), ids)
         walk = XArrayWalk(self.memory, part.faults)
         for block in walk.blocks(self.lrus.xa_head[rows]):
             sizes = self.footprint.sizes(block.node, walk.node.size, XA_NODES, part.tally)

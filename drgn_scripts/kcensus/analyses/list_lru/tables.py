@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kcensus.analyses.list_lru.figures import Figures
-from kcensus.analyses.list_lru.model import ADDS, PATCH, Cost
+from kcensus.analyses.list_lru.model import Cost
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.kernel.mm.footprint import Counts
 from kcensus.kernel.mm.list_lru import DENTRY, INODE, KINDS
@@ -219,15 +219,14 @@ def projection(
     :param measured: cost at the stage of this kernel, for the first row
     :param shrinker_bytes: bytes of shrinker maps, which are the same at all stages
     """
-    rows = [(cost.stage.value, ADDS[cost.stage], PATCH.get(cost.stage, ""), cost) for cost in costs]
-    first = 0
+    rows = [(cost.stage.how, cost.stage.source, cost.stage.patch, cost) for cost in costs]
+    first = int(measured is not None)
     if measured is not None:
-        rows.insert(0, (f"now: {measured.stage.value}", "measured", "", measured))
-        first = 1
+        rows.insert(0, (f"now: {measured.stage.how}", "measured", "", measured))
     stage, source, patch, columns = zip(*rows, strict=True)
     total = np.array([cost.total + shrinker_bytes for cost in columns], np.int64)
     saved = np.zeros_like(total)
-    saved[first + 1 :] = total[first:-1] - total[first + 1 :]
+    saved[first + 1 :] = -np.diff(total[first:])
     return PROJECTION.of(
         {
             "stage": stage,
@@ -309,8 +308,7 @@ def _memcgs(figures: Figures) -> dict[str, Any]:
     newer = np.zeros(count + 1, np.int64)
     if figures.next_serial is not None and groups.serial.any():
         newer[:-1] = figures.next_serial - 1 - groups.serial.astype(np.int64)
-    lists = by_group(slots.bytes_by_id)
-    maps = np.append(figures.shrinker_maps.bytes, 0)
+    lists, maps = by_group(slots.bytes_by_id), np.append(figures.shrinker_maps.bytes, 0)
     return {
         "memcg": [*groups.path, NO_MEMCG],
         "state": [*np.where(groups.online, "online", "offline").tolist(), "none"],
