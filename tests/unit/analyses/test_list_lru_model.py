@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from kcensus.analyses import ParamError
 from kcensus.analyses.list_lru.model import (
     LEFT_OUT,
+    Cost,
     Population,
     Stage,
     cost,
@@ -26,27 +29,32 @@ from tests.unit.fakekernel import FakeKernel
 
 run = runner("list-lru")
 
+
+def evaluated(text: str) -> tuple[Population, list[Cost]]:
+    of = what_if(text)
+    return of, [cost(stage, of, Allocator()) for stage in Stage]
+
+
 MIB, GIB = 1 << 20, 1 << 30
 
 
 def test_published_case() -> None:
     """Four nodes, 24,574 ids, 952 super blocks: about 3 MB per list_lru, and 5.6 GB."""
     assert formula(4, 24574, 1) == pytest.approx(3 * MIB, rel=0.001)
-    model = what_if("nodes=4,ids=24574,mounts=952")
-    assert model.formula == formula(4, 24574, 2 * 952)
-    assert round(model.formula / GIB, 1) == 5.6
-    assert model.costs[0].lists == model.formula
+    of, costs = evaluated("nodes=4,ids=24574,mounts=952")
+    assert round(formula(of.nodes, of.ids, of.lrus) / GIB, 1) == 5.6
+    assert costs[0].lists == formula(4, 24574, 2 * 952)
     # "More than 12286 memory cgroups have been created on this machine."
-    assert model.memcgs == 12287
+    assert of.memcgs == 12287
 
 
 def test_published_test_of_the_series() -> None:
     """10,000 memory cgroups and mounts on two nodes, by free(1): 24464 MB, and after patches
     7, 70 and 72: 21957, 6895 and 4367. What the series does not change cancels out."""
     published = [24464, 21957, 6895, 4367]
-    model = what_if("nodes=2,memcgs=10000,mounts=10000")
-    assert model.population.ids == 12286
-    totals = [found.total / MIB for found in model.costs]
+    of, costs = evaluated("nodes=2,memcgs=10000,mounts=10000")
+    assert of.ids == 12286
+    totals = [found.total / MIB for found in costs]
     for at in range(3):
         difference = published[at] - published[at + 1]
         assert totals[at] - totals[at + 1] == pytest.approx(difference, rel=0.03)
@@ -136,12 +144,12 @@ def test_nodes_of_xarrays(arrays: list[set[int]]) -> None:
 
 def test_pairs() -> None:
     """A thousand cgroups that each use one mount of their own."""
-    model = what_if("nodes=2,memcgs=1000,mounts=1000,pairs=1000")
-    assert model.population.pairs == 2000
+    of, costs = evaluated("nodes=2,memcgs=1000,mounts=1000,pairs=1000")
+    assert of.pairs == 2000
     # One id in each XArray: a node for a low one, two for one from 64 on.
-    assert 2000 <= model.population.xa_nodes <= 4000
-    assert model.costs[2].lists == 2000 * 64
-    assert model.costs[3].lists == 2000 * 64
+    assert 2000 <= of.xa_nodes <= 4000
+    assert costs[2].lists == 2000 * 64
+    assert costs[3].lists == 2000 * 64
 
 
 @pytest.mark.parametrize(
@@ -168,17 +176,16 @@ def test_descriptions_that_are_none(text: str, why: str) -> None:
 def test_result_of_a_model() -> None:
     context = on(FakeKernel().prog)
     result = run(context, what_if="nodes=2, memcgs=10000, mounts=10000")
-    model = what_if("nodes=2,memcgs=10000,mounts=10000")
+    of, costs = evaluated("nodes=2,memcgs=10000,mounts=10000")
     summary = {name: figure.value for name, figure in result.summary.items()}
     assert summary["nr_cache_ids"] == 12286
-    assert summary["formula_bytes"] == model.formula
-    assert summary["projected_patch7_bytes"] == model.costs[1].total
-    assert summary["projected_ondemand_bytes"] == model.costs[2].total
-    assert summary["projected_xarray_bytes"] == model.costs[3].total
+    assert summary["formula_bytes"] == formula(of.nodes, of.ids, of.lrus)
+    assert summary["projected_patch7_bytes"] == costs[1].total
+    assert summary["projected_ondemand_bytes"] == costs[2].total
+    assert summary["projected_xarray_bytes"] == costs[3].total
     frame = result.tables["projection"].frame
-    assert frame["bytes"].tolist() == [found.total for found in model.costs]
+    assert frame["bytes"].tolist() == [found.total for found in costs]
     assert frame["saved_bytes"].tolist()[1:] == [
-        before.total - after.total
-        for before, after in zip(model.costs[:-1], model.costs[1:], strict=True)
+        before.total - after.total for before, after in pairwise(costs)
     ]
     assert result.tables["left_out"].frame["what"].tolist() == list(LEFT_OUT)

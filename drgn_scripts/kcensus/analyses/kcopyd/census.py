@@ -13,16 +13,10 @@ from drgn import Object, Program
 
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
+from kcensus.kernel.dm import snapshots as dm_snapshots
 from kcensus.kernel.dm.devices import CLIENTS_OF_TARGETS, MappedDevices, mapped_devices
 from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, job_caches
-from kcensus.kernel.dm.snapshots import (
-    TARGETS,
-    Limit,
-    Snapshots,
-    cow_threshold,
-    limit_mechanism,
-    snapshots,
-)
+from kcensus.kernel.dm.snapshots import Limit, Snapshots
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.workqueues import Workqueues, workqueues
@@ -39,10 +33,8 @@ class SlabUse:
     role: str
     slot_size: int
     objects: int
-    """Slots."""
     active: int
     bytes: int
-    """Of its slabs."""
     merged: bool
     objects_per_slab: int = 1
     slab_bytes: int = 0
@@ -108,11 +100,7 @@ class Census:
 
 
 def take(kernel: Kernel) -> Census:
-    """Read jobs, clients, snapshots and workqueues.
-
-    :raises UnsupportedAllocator: the kernel does not use SLUB
-    :raises LookupError: its slabs cannot be found
-    """
+    """Read jobs, clients, snapshots and workqueues."""
     census, slab_map = Census(), kernel.slab_map
     caches = job_caches(slab_map)
     try:
@@ -180,17 +168,17 @@ def _owners(census: Census, prog: Program) -> dict[int, Owner]:
 def _read_snapshots(census: Census, kernel: Kernel) -> None:
     devices = census.devices
     try:
-        census.limit = limit_mechanism(kernel.prog)
+        census.limit = dm_snapshots.limit_mechanism(kernel.prog)
     except LookupError:
         names = {target.type_name for device in devices.devices for target in device.targets}
-        census.has_snapshots = names.isdisjoint(TARGETS) and not devices.damaged
+        census.has_snapshots = names.isdisjoint(dm_snapshots.TARGETS) and not devices.damaged
         return
     try:
-        census.threshold = cow_threshold(kernel.prog)
+        census.threshold = dm_snapshots.cow_threshold(kernel.prog)
     except drgn.FaultError as error:
         census.errors["snapshot_cow_threshold"] = str(error)
     try:
-        census.snapshots = snapshots(kernel.memory, devices.devices, census.threshold)
+        census.snapshots = dm_snapshots.snapshots(kernel.memory, devices.devices, census.threshold)
         census.has_snapshots = True
     except (LookupError, drgn.FaultError) as error:
         census.errors["snapshots"] = str(error)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
 from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD, Census, Owner, SlabUse
 from kcensus.analyses.kcopyd.log_events import LogEvents
@@ -141,11 +140,6 @@ class Figures:
     def is_kcopyd(self, wq: int) -> bool:
         """Return whether a workqueue is that of a kcopyd client."""
         return wq in self.devices_of_wqs or self.census.workqueues.names.get(wq) == "kcopyd"
-
-    def items(self, state: str) -> pd.DataFrame:
-        """Return the work items in a state."""
-        items = self.census.workqueues.items
-        return items[items["state"] == state]
 
     @cached_property
     def work_states(self) -> dict[int, tuple[str, int]]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -74,7 +75,7 @@ _POOL_LINE = re.compile(
 )
 _ITEMS = re.compile(r"(?P<state>in-flight|pending|delayed|inactive): ?(?P<items>.*)$")
 _ITEM = re.compile(
-    r"(?:(?P<pid>\d+)(?P<rescuer>\(RESCUER\))?:)?(?:(?P<count>\d+)\*)?"
+    r"(?:(?P<pid>\d+)(\(RESCUER\))?:)?(?:(?P<count>\d+)\*)?"
     r"(?P<function>[^\s,:\[\]]+)(?: \[(?P<module>[\w-]+)\])?(?P<detail> BAR\(\d+\))?"
     r"(?: for (?P<seconds>\d+)s)?$"
 )
@@ -199,7 +200,7 @@ class _Parser:
             cpus=self.pwq.cpus,
             workqueue=self.workqueue,
             count=event.count or 1,
-            detail="rescuer" if match["rescuer"] else event.detail,
+            detail="rescuer" if match[2] else event.detail,
         )
 
     def _slab(self, time: float | None, text: str) -> Sequence[Event | None] | None:
@@ -220,25 +221,12 @@ class _Parser:
 
 def _event(time: float | None, kind: str, match: re.Match[str]) -> Event:
     """Return the event that the named groups of a pattern describe."""
-    groups = match.groupdict()
-
-    def number(name: str) -> int | None:
-        value = groups.get(name)
-        return int(value) if value is not None and len(value) <= _MAX_DIGITS else None
-
-    return Event(
-        time,
-        kind,
-        pool=number("pool"),
-        cpus=groups.get("cpus"),
-        function=groups.get("function"),
-        module=groups.get("module"),
-        pid=number("pid"),
-        comm=groups.get("comm"),
-        seconds=number("seconds"),
-        count=number("count"),
-        detail=(groups.get("detail") or "").strip(" ,/") or None,
-    )
+    values: dict[str, Any] = match.groupdict()
+    for name in values.keys() & {"pool", "pid", "seconds", "count"}:
+        digits = values[name] or ""
+        values[name] = int(digits) if 0 < len(digits) <= _MAX_DIGITS else None
+    values["detail"] = (values.get("detail") or "").strip(" ,/") or None
+    return Event(time, kind, **values)
 
 
 def lines(text: Iterable[str]) -> Iterator[Line]:

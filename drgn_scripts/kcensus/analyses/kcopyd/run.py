@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import drgn
 
 from kcensus.analyses.kcopyd.census import take
@@ -52,53 +54,50 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
 def summary(figures: Figures) -> dict[str, Figure]:
     """Return the totals; None for what is unknown."""
     census, snapshots = figures.census, figures.snapshots
-    jobs, use = census.jobs, census.job_slab
+    jobs, size, has_jobs = census.jobs, census.job_slab.bytes, census.has_jobs
+    has_clients = has_jobs or not census.in_use
+    has_snapshots = census.has_snapshots or not census.in_use
     has_pools = "workqueues" not in census.errors
 
-    def count_if(known: bool, count: int, label: str) -> Figure:
-        return Figure(count if known else None, Unit.COUNT, label)
-
-    def bytes_(value: Scalar, label: str) -> Figure:
-        return Figure(value, Unit.BYTES, label)
+    def figure(value: Scalar, label: str, unit: Unit = Unit.COUNT, known: bool = True) -> Figure:
+        return Figure(value if known else None, unit, label)
 
     def share(whole: int | None, label: str) -> Figure:
-        return Figure(use.bytes / whole if whole else None, Unit.RATIO, label)
+        return Figure(size / whole if whole else None, Unit.RATIO, label)
 
-    has_clients = census.has_jobs or not census.in_use
-    has_snapshots = census.has_snapshots or not census.in_use
-    data_pages = int(jobs.pages.sum()) * figures.kernel.memory.page_size
-    pending = sum(snapshot.pending for snapshot in snapshots)
-    exceptions = sum(snapshot.exceptions for snapshot in snapshots)
-    waiting = sum(len(snapshot.waiters) for snapshot in snapshots)
+    def total(counts: Iterable[int], label: str) -> Figure:
+        return figure(sum(counts), label, known=has_snapshots)
+
+    limit, threshold = census.limit and census.limit.value, census.workqueues.threshold
+    data_bytes = int(jobs.pages.sum()) * figures.kernel.memory.page_size
     clients = len(census.clients) if census.in_use else 0
+    bound = figures.bound if limit else None
     return {
-        "jobs": Figure(figures.jobs, Unit.COUNT, "kcopyd jobs"),
-        "job_bytes": bytes_(use.bytes, "kcopyd_job slabs"),
-        "clients": count_if(has_clients, clients, "kcopyd clients"),
-        "snapshots": count_if(has_snapshots, len(snapshots), "snapshots"),
-        "in_flight_cow": Figure(figures.in_flight, Unit.COUNT, "snapshot copies in flight"),
-        "cow_threshold": Figure(census.threshold, Unit.COUNT, "snapshot_cow_threshold"),
-        "limit_mechanism": Figure(
-            census.limit.value if census.limit else None, Unit.TEXT, "limit of copies"
-        ),
-        "limited": Figure(figures.limited, Unit.NONE, "copies are limited"),
-        "callback_list": Figure(census.callback_list, Unit.NONE, "clients have callback_jobs"),
-        "stalled_pools": count_if(has_pools, len(figures.stalled), "stalled worker pools"),
+        "jobs": figure(figures.jobs, "kcopyd jobs"),
+        "job_bytes": figure(size, "kcopyd_job slabs", Unit.BYTES),
+        "clients": figure(clients, "kcopyd clients", known=has_clients),
+        "snapshots": figure(len(snapshots), "snapshots", known=has_snapshots),
+        "in_flight_cow": figure(figures.in_flight, "snapshot copies in flight"),
+        "cow_threshold": figure(census.threshold, "snapshot_cow_threshold"),
+        "limit_mechanism": figure(limit, "limit of copies", Unit.TEXT),
+        "limited": figure(figures.limited, "copies are limited", Unit.NONE),
+        "callback_list": figure(census.callback_list, "clients have callback_jobs", Unit.NONE),
+        "stalled_pools": figure(len(figures.stalled), "stalled worker pools", known=has_pools),
         "share_of_unreclaimable": share(figures.unreclaimable_bytes, "kcopyd_job in SUnreclaim"),
         "share_of_ram": share(figures.kernel.ram_bytes, "kcopyd_job in RAM"),
-        "projected_jobs": Figure(figures.projected_jobs, Unit.COUNT, "jobs under the limit"),
-        "projected_job_bytes": bytes_(figures.projected_bytes, "kcopyd_job under the limit"),
-        "bound_per_snapshot": count_if(
-            census.limit is not None, figures.bound, "most copies of a snapshot"
+        "projected_jobs": figure(figures.projected_jobs, "jobs under the limit"),
+        "projected_job_bytes": figure(
+            figures.projected_bytes, "kcopyd_job under the limit", Unit.BYTES
         ),
-        "reserved_jobs": count_if(census.has_jobs, jobs.reserve, "jobs preallocated in mempools"),
-        "data_page_bytes": bytes_(data_pages if census.has_jobs else None, "data pages of jobs"),
-        "pending_exceptions": count_if(has_snapshots, pending, "pending exceptions"),
-        "exceptions": count_if(has_snapshots, exceptions, "completed exceptions"),
-        "waiting_tasks": count_if(has_snapshots, waiting, "tasks waiting for the limit"),
-        "stall_threshold": Figure(
-            census.workqueues.threshold if has_pools else None, Unit.SECONDS, "stall threshold"
+        "bound_per_snapshot": figure(bound, "most copies of a snapshot"),
+        "reserved_jobs": figure(jobs.reserve, "jobs preallocated in mempools", known=has_jobs),
+        "data_page_bytes": figure(data_bytes, "data pages of jobs", Unit.BYTES, has_jobs),
+        "pending_exceptions": total((each.pending for each in snapshots), "pending exceptions"),
+        "exceptions": total((each.exceptions for each in snapshots), "completed exceptions"),
+        "waiting_tasks": total(
+            (len(each.waiters) for each in snapshots), "tasks waiting for the limit"
         ),
+        "stall_threshold": figure(threshold, "stall threshold", Unit.SECONDS, has_pools),
         **_log_summary(figures.log),
     }
 

@@ -15,8 +15,6 @@ from kcensus.analyses.kcopyd.census import NO_JOB_SLAB
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.kcopyd import LISTS
-from kcensus.kernel.dm.snapshots import Snapshot
-from kcensus.kernel.workqueues import Pool
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
 
@@ -248,7 +246,10 @@ def _snapshots(figures: Figures) -> dict[str, Any]:
         "origin": [_named(row.origin, {row.origin: row.origin_disk} | names) for row in snapshots],
         "cow": [_named(row.cow, names) for row in snapshots],
         "chunk_bytes": [row.chunk_sectors * 512 for row in snapshots],
-        "state": [_state(row) for row in snapshots],
+        "state": [
+            "invalid" if not row.valid else "overflowed" if row.overflowed else "valid"
+            for row in snapshots
+        ],
         "in_flight": _optional(figures.copies(row) for row in snapshots),
         "limit": _optional([limit] * len(snapshots)),
         "waiting": [len(row.waiters) for row in snapshots],
@@ -261,12 +262,6 @@ def _snapshots(figures: Figures) -> dict[str, Any]:
         ),
         "job_bytes": [(figures.jobs_of(row) or 0) * job_size for row in snapshots],
     }
-
-
-def _state(snapshot: Snapshot) -> str:
-    if not snapshot.valid:
-        return "invalid"
-    return "overflowed" if snapshot.overflowed else "valid"
 
 
 def _named(number: str, names: Mapping[str, str]) -> str:
@@ -283,29 +278,27 @@ def _pools(figures: Figures) -> dict[str, Any]:
     bh = 0
     with contextlib.suppress(LookupError):
         bh = int(figures.kernel.prog.constant("POOL_BH"))
-    busy, inactive = figures.items("in-flight"), figures.items("inactive")["pool"].value_counts()
+    items, describe = figures.census.workqueues.items, figures.functions.described
+    inactive = items["pool"][items["state"] == "inactive"].value_counts()
+    busy = items[items["state"] == "in-flight"]
     longest = busy.groupby("pool")["seconds"].max()
     running: dict[int, list[str]] = {}
     for pool, func, pid in zip(busy["pool"], busy["func"].tolist(), busy["pid"], strict=True):
-        running.setdefault(pool, []).append(f"{figures.functions.described(func)} ({pid})")
+        running.setdefault(pool, []).append(f"{describe(func)} ({pid})")
     return {
         **_columns(pools, pool="id", stalled="is_stalled"),
         **_columns(pools, pending="pending", workers="workers", idle="idle"),
         "cpu": _optional(pool.cpu for pool in pools),
         "node": _optional(pool.node for pool in pools),
-        "kind": [_kind(pool, bh) for pool in pools],
+        "kind": [
+            "unbound" if pool.cpu < 0 else "BH" if pool.flags & bh else "bound" for pool in pools
+        ],
         "nice": pd.array([pool.nice for pool in pools], "Int64"),
         "age": np.array([pool.age for pool in pools], float),
         "inactive": [inactive.get(pool.id, 0) for pool in pools],
         "running": [", ".join(sorted(running.get(pool.id, []))) for pool in pools],
         "running_seconds": np.array([longest.get(pool.id) for pool in pools], float),
     }
-
-
-def _kind(pool: Pool, bh: int) -> str:
-    if pool.cpu < 0:
-        return "unbound"
-    return "BH" if pool.flags & bh else "bound"
 
 
 def _pending_work(figures: Figures) -> pd.DataFrame:

@@ -10,17 +10,8 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.nodemask import for_each_node, nr_node_ids
 
-from kcensus.analyses.list_lru.model import (
-    LIST_LRU_ONE,
-    XA_NODE,
-    Cost,
-    Population,
-    Stage,
-    cost,
-    formula,
-    nr_cache_ids,
-    xa_nodes,
-)
+from kcensus.analyses.list_lru import model
+from kcensus.analyses.list_lru.model import Cost, Population, Stage
 from kcensus.analyses.list_lru.slots import EMPTY, NODE_ARRAYS, POINTERS, UNUSED, SlotReader
 from kcensus.engine.memory import Faults
 from kcensus.engine.slub.slabs import ScanReport
@@ -34,11 +25,7 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 
 
 class Figures:
-    """Figures of list_lrus, shape (list_lrus,), and of the memory cgroups that they serve.
-
-    :raises NoListLru: the kernel has no list_lrus for dentries and inodes
-    :raises UnsupportedAllocator: the kernel does not use SLUB
-    """
+    """Figures of list_lrus, shape (list_lrus,), and of the memory cgroups that they serve."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -74,7 +61,7 @@ class Figures:
         self.empty_bytes = int(self.slots.bytes[:, EMPTY].sum())
         self.unused_bytes = int(self.slots.bytes[:, UNUSED].sum())
         # The root has the lowest id; before v5.18 it had none, and the others started at 0.
-        estimate = nr_cache_ids(max(self.ids.highest - 1, 0))
+        estimate = model.nr_cache_ids(max(self.ids.highest - 1, 0))
         self.nr_cache_ids = estimate if self.ids.cache_ids is None else self.ids.cache_ids
 
     @property
@@ -89,14 +76,6 @@ class Figures:
         if not serial.any() or online.all():
             return None
         return int((serial[online] > serial[~online].min()).sum())
-
-    @cached_property
-    def next_serial(self) -> int | None:
-        """``css_serial_nr_next``; None if unknown."""
-        try:
-            return int(self.kernel.prog["css_serial_nr_next"])
-        except (LookupError, drgn.FaultError):
-            return None
 
     # The model
 
@@ -133,22 +112,15 @@ class Figures:
             key = np.setdiff1d((key - key % count + above)[above > 0], seen)
             seen = np.union1d(seen, key)
         ids = groups.kmemcg_id[seen % count] if len(seen) else seen
-        return len(seen), xa_nodes(seen // count, ids.astype(np.uint64))
+        return len(seen), model.xa_nodes(seen // count, ids.astype(np.uint64))
 
     @cached_property
     def models(self) -> dict[Stage, Cost]:
         """Modelled cost of each stage."""
         slots = {cache.name: cache.slot_size for cache in self.footprint.slab_map.caches}
-        return {
-            stage: cost(
-                stage,
-                self.population,
-                self.footprint.allocator(),
-                node_bytes=self.node_size,
-                xa_node_bytes=slots.get("radix_tree_node", XA_NODE),
-            )
-            for stage in Stage
-        }
+        xa_node, allocator = slots.get("radix_tree_node", model.XA_NODE), self.footprint.allocator()
+        sizes = {"node_bytes": self.node_size, "xa_node_bytes": xa_node}
+        return {each: model.cost(each, self.population, allocator, **sizes) for each in Stage}
 
     @cached_property
     def costs(self) -> dict[Stage, Cost]:
@@ -157,18 +129,15 @@ class Figures:
         Arrays of nodes are as measured: they are the same at all stages.
         """
         measured = self.measured
-        return {
-            stage: measured
-            if stage is measured.stage
-            else replace(model, node_arrays=measured.node_arrays)
-            for stage, model in self.models.items()
-        }
+        arrays = measured.node_arrays
+        costs = {stage: replace(each, node_arrays=arrays) for stage, each in self.models.items()}
+        return costs | {measured.stage: measured}
 
     @property
     def formula(self) -> int:
         """The published estimate, bytes."""
-        of, slot = self.population, self.footprint.allocator().size(LIST_LRU_ONE)
-        return formula(of.nodes, of.ids, of.lrus, slot)
+        of, slot = self.population, self.footprint.allocator().size(model.LIST_LRU_ONE)
+        return model.formula(of.nodes, of.ids, of.lrus, slot)
 
     @property
     def needed(self) -> tuple[int, int] | tuple[None, None]:
@@ -179,5 +148,5 @@ class Figures:
         if self.ids.cache_ids is None:
             return None, None
         population = replace(self.population, ids=self.ids.highest + 1)
-        model = cost(Stage.ARRAYS, population, self.footprint.allocator())
-        return population.ids, model.pointers + model.lists
+        cost = model.cost(Stage.ARRAYS, population, self.footprint.allocator())
+        return population.ids, cost.pointers + cost.lists

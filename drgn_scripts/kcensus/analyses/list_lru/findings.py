@@ -30,18 +30,15 @@ def findings(figures: Figures) -> list[Finding]:
     ]
 
 
-def _severity(share: float) -> Severity:
-    """Return the severity of a share of RAM."""
-    if share >= _HUGE_SHARE:
-        return Severity.CRITICAL
+def _severity(figures: Figures, size: int) -> Severity:
+    share = ratio(size, figures.kernel.ram_bytes)
     if share >= _LARGE_SHARE:
-        return Severity.WARNING
+        return Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING
     return Severity.NOTICE if share >= _NOTABLE_SHARE else Severity.INFO
 
 
 def _of_ram(figures: Figures, size: int) -> str:
-    share = ratio(size, figures.kernel.ram_bytes)
-    return f"{human_bytes(size)} ({human_ratio(share)} of RAM)"
+    return f"{human_bytes(size)} ({human_ratio(ratio(size, figures.kernel.ram_bytes))} of RAM)"
 
 
 def _waste_finding(figures: Figures) -> Iterator[Finding]:
@@ -58,7 +55,7 @@ def _waste_finding(figures: Figures) -> Iterator[Finding]:
     in_use = int(ids.in_use.sum())
     at_once = max(memcgs_at_once(ids.cache_ids), in_use)
     yield Finding(
-        _severity(ratio(total, figures.kernel.ram_bytes)),
+        _severity(figures, total),
         f"list_lrus use {_of_ram(figures, total)}: only {sum(map(len, slots.pairs)):,} of "
         f"{int(slots.slots.sum()):,} per-memcg lists are non-empty, and "
         f"{human_bytes(figures.unused_bytes)} belong to ids that no online memcg uses",
@@ -81,7 +78,7 @@ def _empty_finding(figures: Figures) -> Iterator[Finding]:
     if not figures.lrus.has_xarray or size < _NOTABLE_BYTES:
         return
     yield Finding(
-        _severity(ratio(size, figures.kernel.ram_bytes)),
+        _severity(figures, size),
         f"empty per-memcg lists use {_of_ram(figures, size)}",
         f"{int(slots[:, EMPTY].sum()):,} of {int(slots.sum()):,} lists are empty: the memory "
         "cgroup, or one below it, has used the file system before",
@@ -117,12 +114,12 @@ def _offline_finding(figures: Figures) -> Iterator[Finding]:
 
 def _map_finding(figures: Figures) -> Iterator[Finding]:
     size, shrinkers = figures.map_bytes, figures.shrinker_maps.shrinkers
-    share = ratio(size, figures.kernel.ram_bytes)
-    if size < _NOTABLE_BYTES or share < _NOTABLE_SHARE:
+    severity = _severity(figures, size)
+    if size < _NOTABLE_BYTES or severity is Severity.INFO:
         return
     room = "" if shrinkers is None else f", with room for {shrinkers:,} shrinkers"
     yield Finding(
-        _severity(share),
+        severity,
         f"shrinker maps of memory cgroups use {_of_ram(figures, size)}",
         f"{len(figures.groups):,} memory cgroups, offline ones included, have a map on each "
         f"of {figures.nodes} nodes{room}; every super block has a shrinker",

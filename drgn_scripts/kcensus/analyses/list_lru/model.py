@@ -126,6 +126,8 @@ class Population:
     """Nodes of the XArrays that hold these pairs."""
     others: int = 0
     """list_lrus without per-memcg lists."""
+    memcgs: int = 0
+    """Memory cgroups; the cost depends on their ids alone."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +156,7 @@ def cost(
     node_bytes: int = LIST_LRU_NODE,
     xa_node_bytes: int = XA_NODE,
 ) -> Cost:
-    """Return the cost of a stage.
-
-    :param allocator: how the kernel rounds sizes up
-    :param node_bytes: size of a ``list_lru_node``
-    :param xa_node_bytes: slot size of an ``xa_node``
-    """
+    """Return the cost of a stage, given the sizes of ``list_lru_node`` and ``xa_node``."""
     array = allocator.size(HEADER + 8 * of.ids)
     every_node = LIST_LRU_ONE * of.nodes
     if stage is Stage.ARRAYS:
@@ -188,20 +185,8 @@ LEFT_OUT = (
 """What :func:`what_if` leaves out."""
 
 
-@dataclass(frozen=True)
-class WhatIf:
-    """The model of a hypothetical machine."""
-
-    population: Population
-    memcgs: int
-    costs: tuple[Cost, ...]
-    """In the order of :class:`Stage`."""
-    formula: int
-    """The published estimate, bytes."""
-
-
-def what_if(text: str) -> WhatIf:
-    """Return the cost on a machine described as ``nodes=2,memcgs=10000,mounts=10000``.
+def what_if(text: str) -> Population:
+    """Return the population of a machine described as ``nodes=2,memcgs=10000,mounts=10000``.
 
     Further keys: ``ids`` (memcg_nr_cache_ids, by default what follows from ``memcgs``) and
     ``pairs`` (mounts that a memory cgroup uses, summed over all memory cgroups; by default 0).
@@ -219,9 +204,8 @@ def what_if(text: str) -> WhatIf:
     lrus, pairs = given["mounts"] * LRUS_PER_MOUNT, given.get("pairs", 0) * LRUS_PER_MOUNT
     if pairs > lrus * memcgs:
         raise ParamError(f"--what-if: pairs={given['pairs']} is more than memcgs times mounts")
-    population = Population(given["nodes"], ids, lrus, pairs, _spread(pairs, lrus, memcgs))
-    costs = tuple(cost(stage, population, Allocator()) for stage in Stage)
-    return WhatIf(population, memcgs, costs, formula(given["nodes"], ids, lrus))
+    nodes = _spread(pairs, lrus, memcgs)
+    return Population(given["nodes"], ids, lrus, pairs, nodes, memcgs=memcgs)
 
 
 def _spread(pairs: int, lrus: int, memcgs: int) -> int:

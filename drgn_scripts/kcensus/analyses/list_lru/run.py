@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+from kcensus.analyses.list_lru import model
 from kcensus.analyses.list_lru.checks import checks, gaps, parse_before
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.findings import findings
-from kcensus.analyses.list_lru.model import LEFT_OUT, LRUS_PER_MOUNT, Stage, WhatIf
-from kcensus.analyses.list_lru.model import what_if as model_of
+from kcensus.analyses.list_lru.model import Population, Stage
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.analyses.list_lru.tables import LEFT_OUT_TABLE, projection, tables
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.mm.allocator import Allocator
 from kcensus.results import Answer, Figure, Unit, ratio
 
 _STAGES = {
@@ -31,7 +32,7 @@ def run(kernel: Kernel, what_if: str | None = None, before: str | None = None) -
         lacks what is needed
     """
     if what_if is not None:
-        return _modelled(model_of(what_if))
+        return _modelled(model.what_if(what_if))
     earlier = parse_before(before)
     figures = Figures(kernel)
     return Answer(
@@ -43,27 +44,22 @@ def run(kernel: Kernel, what_if: str | None = None, before: str | None = None) -
     )
 
 
-def _modelled(model: WhatIf) -> Answer:
-    of, size = model.population, Unit.BYTES
+def _modelled(of: Population) -> Answer:
+    formula = model.formula(of.nodes, of.ids, of.lrus)
+    costs, size = [model.cost(stage, of, Allocator()) for stage in Stage], Unit.BYTES
     figures = {
         "nodes": Figure(of.nodes, label="NUMA nodes"),
-        "memcgs": Figure(model.memcgs, label="memory cgroups"),
-        "super_blocks": Figure(of.lrus // LRUS_PER_MOUNT, label="super blocks"),
+        "memcgs": Figure(of.memcgs, label="memory cgroups"),
+        "super_blocks": Figure(of.lrus // model.LRUS_PER_MOUNT, label="super blocks"),
         "list_lrus": Figure(of.lrus, label="list_lrus"),
         "nr_cache_ids": Figure(of.ids, label="memcg_nr_cache_ids"),
-        "formula_bytes": Figure(model.formula, size, "published estimate"),
+        "formula_bytes": Figure(formula, size, "published estimate"),
     }
-    for cost in model.costs:
-        key, label = _STAGES[cost.stage]
-        figures[key] = Figure(cost.total, size, label)
-    return Answer(
-        summary=figures,
-        tables={
-            "projection": projection(model.costs),
-            "left_out": LEFT_OUT_TABLE.of({"what": list(LEFT_OUT)}),
-        },
-        measures=False,
-    )
+    for each, (key, label) in zip(costs, _STAGES.values(), strict=True):
+        figures[key] = Figure(each.total, size, label)
+    left_out = LEFT_OUT_TABLE.of({"what": model.LEFT_OUT})
+    made = {"projection": projection(costs), "left_out": left_out}
+    return Answer(summary=figures, tables=made, measures=False)
 
 
 def summary(figures: Figures) -> dict[str, Figure]:

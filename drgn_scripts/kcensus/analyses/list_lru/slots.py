@@ -161,10 +161,7 @@ class SlotReader:
     def _items(
         self, address: Words, part: Slots, index: PageIndex | None = None
     ) -> tuple[Counts, Mask]:
-        """Return ``nr_items`` of each ``list_lru_one``, and which could be read.
-
-        :param index: of the addresses, if there is one already
-        """
+        """Return ``nr_items`` of each ``list_lru_one``, and which could be read."""
         place = address + np.uint64(self.count.offset)
         shift = np.uint64(self.memory.page_shift)
         if index is not None and (place >> shift != address >> shift).any():

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
+import drgn
 import numpy as np
 import pandas as pd
 
@@ -214,11 +216,7 @@ def tables(figures: Figures) -> dict[str, Table]:
 def projection(
     costs: Iterable[Cost], *, measured: Cost | None = None, shrinker_bytes: int = 0
 ) -> Table:
-    """Return the stages of the series, in order, with the cost of each.
-
-    :param measured: cost at the stage of this kernel, for the first row
-    :param shrinker_bytes: bytes of shrinker maps, which are the same at all stages
-    """
+    """Return the measured cost, then that of each stage in order, all with shrinker maps."""
     rows = [(cost.stage.how, cost.stage.source, cost.stage.patch, cost) for cost in costs]
     first = int(measured is not None)
     if measured is not None:
@@ -306,8 +304,10 @@ def _memcgs(figures: Figures) -> dict[str, Any]:
     row = np.where(lrus.aware, 0, count)
     np.add.at(items, (lrus.kind, row), lrus.root_items.sum(axis=1))
     newer = np.zeros(count + 1, np.int64)
-    if figures.next_serial is not None and groups.serial.any():
-        newer[:-1] = figures.next_serial - 1 - groups.serial.astype(np.int64)
+    with contextlib.suppress(LookupError, drgn.FaultError):
+        next_serial = int(figures.kernel.prog["css_serial_nr_next"])
+        if groups.serial.any():
+            newer[:-1] = next_serial - 1 - groups.serial.astype(np.int64)
     lists, maps = by_group(slots.bytes_by_id), np.append(figures.shrinker_maps.bytes, 0)
     return {
         "memcg": [*groups.path, NO_MEMCG],
