@@ -397,8 +397,10 @@ def figures_of(
         client=0,
         waiters=(),
     )
+    slab = SlabUse("kcopyd_job", "jobs", 3312, 30000, 30000, 100 * MIB, False)
     census = Census(
-        job_slab=SlabUse("kcopyd_job", "jobs", 3312, 30000, 30000, 100 * MIB, False),
+        job_slab=slab,
+        slabs=[slab],
         jobs=Jobs(active=30000),
         limit=limit,
         threshold=threshold,

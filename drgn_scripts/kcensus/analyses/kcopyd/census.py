@@ -61,8 +61,8 @@ class Census:
     """
 
     job_slab: SlabUse = NO_JOB_SLAB
-    related: Sequence[SlabUse] = ()
-    """Other slab caches that grow with the jobs."""
+    slabs: Sequence[SlabUse] = ()
+    """This one, and others that grow with the jobs."""
     has_clients: bool = False
     """Whether clients and jobs could be read."""
     devices: MappedDevices = field(default_factory=MappedDevices)
@@ -117,8 +117,8 @@ def take(kernel: Kernel) -> Census:
     slabs_report = ScanReport()
     slabs = _slab_uses(slab_map, roles, slabs_report)
     if caches:
-        census.job_slab = slabs.pop(caches[0].address)
-    census.related = list(slabs.values())
+        census.job_slab = slabs[caches[0].address]
+    census.slabs = list(slabs.values())
     if not census.has_clients:
         census.jobs = Jobs(active=census.job_slab.active)
     census.report = replace(

@@ -57,7 +57,7 @@ def _checks(figures: Figures, note: str) -> Iterator[Check]:
     source = "dm_snapshot.pending_exceptions_count"
     yield Check("pending exceptions in tables", ours, counter, source=source, note=note)
     ours = sum(snapshot.exceptions for snapshot in snapshots)
-    for use in census.related:
+    for use in census.slabs:
         if use.role == "exceptions" and not use.merged:
             yield Check("exceptions in tables", ours, use.active, source=slab, note=note)
 

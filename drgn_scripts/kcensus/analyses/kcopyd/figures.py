@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD, Census, Owner, SlabUse
+from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD, Census, Owner
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.kernel import Kernel
@@ -37,12 +37,6 @@ class Figures:
         prog, memory = self.kernel.prog, self.kernel.memory
         pages = node_page_state(prog, "NR_SLAB_UNRECLAIMABLE_B", "NR_SLAB_UNRECLAIMABLE")
         return None if pages is None else pages << memory.page_shift
-
-    @property
-    def slabs(self) -> list[SlabUse]:
-        """The slab caches of jobs and of what grows with them."""
-        census = self.census
-        return [*([census.job_slab] if census.in_use else ()), *census.related]
 
     @property
     def owners(self) -> list[Owner]:
@@ -98,31 +92,25 @@ class Figures:
     @property
     def in_flight(self) -> int | None:
         """Copies in flight of all snapshots; None if that of one is unknown."""
-        if not self.census.in_use:
-            return 0
         counts = [self.copies(snapshot) for snapshot in self.snapshots]
-        if not self.census.has_snapshots or None in counts:
-            return None
-        return sum(count or 0 for count in counts)
+        is_known = self.census.has_snapshots and None not in counts
+        return sum(filter(None, counts)) if is_known or not self.census.in_use else None
 
     @property
-    def projected_jobs(self) -> int | None:
-        """Jobs in use if no snapshot had more than :attr:`bound`; None if jobs are unknown."""
-        if not self.census.has_jobs:
-            return None if self.census.in_use else 0
-        jobs = self.census.jobs.jobs
-        clients = [snapshot.client for snapshot in self.snapshots]
-        is_limited = np.isin(self.census.clients.address, np.array(clients, np.uint64))
-        return int(np.where(is_limited, np.minimum(jobs, self.bound), jobs).sum())
+    def projected(self) -> tuple[int, int] | tuple[None, None]:
+        """Jobs in use if no snapshot had more than :attr:`bound`, and bytes of their slabs.
 
-    @property
-    def projected_bytes(self) -> int | None:
-        """Slabs of these jobs and the preallocated ones, packed full."""
-        projected, use = self.projected_jobs, self.census.job_slab
-        if projected is None:
-            return None
-        together = projected + self.census.jobs.reserve + self.census.jobs.unknown
-        return -(-together // use.objects_per_slab) * use.slab_bytes
+        The slabs are packed full, and hold the preallocated jobs as well. Both are None where jobs
+        are unknown.
+        """
+        jobs, use, clients = self.census.jobs, self.census.job_slab, self.census.clients
+        if self.census.in_use and not self.census.has_jobs:
+            return None, None
+        owners = [snapshot.client for snapshot in self.snapshots]
+        is_limited = np.isin(clients.address, np.array(owners, np.uint64))
+        projected = int(np.where(is_limited, np.minimum(jobs.jobs, self.bound), jobs.jobs).sum())
+        together = projected + jobs.reserve + jobs.unknown
+        return projected, -(-together // use.objects_per_slab) * use.slab_bytes
 
     # Workqueues
 

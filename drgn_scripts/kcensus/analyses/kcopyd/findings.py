@@ -87,7 +87,7 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
 
 
 def _memory(figures: Figures) -> Iterator[Finding]:
-    census, use, projected = figures.census, figures.census.job_slab, figures.projected_bytes
+    census, use, (_, projected) = figures.census, figures.census.job_slab, figures.projected
     share = ratio(use.bytes, figures.kernel.ram_bytes)
     of_ram = f"{human_bytes(use.bytes)} ({human_ratio(share)} of RAM)"
     if not census.in_use:

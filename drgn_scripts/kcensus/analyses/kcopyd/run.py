@@ -71,7 +71,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
     limit, threshold = census.limit and census.limit.value, census.workqueues.threshold
     data_bytes = int(jobs.pages.sum()) * figures.kernel.memory.page_size
     clients = len(census.clients) if census.in_use else 0
-    bound = figures.bound if limit else None
+    bound, (projected, packed) = figures.bound if limit else None, figures.projected
     return {
         "jobs": figure(figures.jobs, "kcopyd jobs"),
         "job_bytes": figure(size, "kcopyd_job slabs", Unit.BYTES),
@@ -85,10 +85,8 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "stalled_pools": figure(len(figures.stalled), "stalled worker pools", known=has_pools),
         "share_of_unreclaimable": share(figures.unreclaimable_bytes, "kcopyd_job in SUnreclaim"),
         "share_of_ram": share(figures.kernel.ram_bytes, "kcopyd_job in RAM"),
-        "projected_jobs": figure(figures.projected_jobs, "jobs under the limit"),
-        "projected_job_bytes": figure(
-            figures.projected_bytes, "kcopyd_job under the limit", Unit.BYTES
-        ),
+        "projected_jobs": figure(projected, "jobs under the limit"),
+        "projected_job_bytes": figure(packed, "kcopyd_job under the limit", Unit.BYTES),
         "bound_per_snapshot": figure(bound, "most copies of a snapshot"),
         "reserved_jobs": figure(jobs.reserve, "jobs preallocated in mempools", known=has_jobs),
         "data_page_bytes": figure(data_bytes, "data pages of jobs", Unit.BYTES, has_jobs),

@@ -234,7 +234,7 @@ def _clients(figures: Figures) -> dict[str, Any]:
 def _snapshots(figures: Figures) -> dict[str, Any]:
     census, snapshots = figures.census, figures.snapshots
     names = census.devices.by_number()
-    roles = {role: use for use in census.related for role in use.role.split(", ")}
+    roles = {role: use for use in census.slabs for role in use.role.split(", ")}
     limit = census.threshold if figures.limited is not False else None
     exception_size = roles.get("exceptions", NO_JOB_SLAB).slot_size
     job_size = census.job_slab.slot_size
@@ -326,7 +326,7 @@ def _pending_work(figures: Figures) -> pd.DataFrame:
 
 
 def _related_slabs(figures: Figures) -> dict[str, Any]:
-    slabs, whole = figures.slabs, figures.unreclaimable_bytes or np.nan
+    slabs, whole = figures.census.slabs, figures.unreclaimable_bytes or np.nan
     return {
         **_columns(slabs, cache="name", role="role", merged="merged", slot_size="slot_size"),
         **_columns(slabs, objects_active="active", objects_total="objects", bytes="bytes"),
@@ -338,7 +338,7 @@ def log_events(log: LogEvents, figures: Figures | None = None) -> Table:
     """Return the events of a log, beside what memory holds now."""
     pools = figures.census.workqueues.by_id if figures else {}
     of_cpus = {str(pool.cpu): pool for pool in pools.values() if pool.nice in (0, None)}
-    slabs = {use.name: use.bytes for use in figures.slabs} if figures else {}
+    slabs = {use.name: use.bytes for use in figures.census.slabs} if figures else {}
     ages, sizes = [], []
     for event in log.events:
         pool = None

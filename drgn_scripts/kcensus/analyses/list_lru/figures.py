@@ -58,16 +58,13 @@ class Figures:
         self.bytes += self.slots.bytes.sum(axis=1)
         self.items: Counts = lrus.root_items.sum(axis=1) + self.slots.items
         self.map_bytes = int(self.shrinker_maps.bytes.sum())
+        self.structural_bytes = int(self.bytes.sum()) + self.map_bytes
+        """Of everything, shrinker maps included."""
         self.empty_bytes = int(self.slots.bytes[:, EMPTY].sum())
         self.unused_bytes = int(self.slots.bytes[:, UNUSED].sum())
         # The root has the lowest id; before v5.18 it had none, and the others started at 0.
         estimate = model.nr_cache_ids(max(self.ids.highest - 1, 0))
         self.nr_cache_ids = estimate if self.ids.cache_ids is None else self.ids.cache_ids
-
-    @property
-    def structural_bytes(self) -> int:
-        """Everything, shrinker maps included."""
-        return int(self.bytes.sum()) + self.map_bytes
 
     @cached_property
     def newer(self) -> int | None:
