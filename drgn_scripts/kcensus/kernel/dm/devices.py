@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import drgn
 from drgn import Object, Program, cast
@@ -102,41 +103,37 @@ def _targets(md: Object, devices: MappedDevices) -> Iterator[DmTarget]:
         table = cast("struct dm_table *", md.map)
         number = min(int(table.num_targets), _MAX_TARGETS) if table else 0
         for target in (table.targets[i] for i in range(number)):
-            yield DmTarget(
-                name_at(target.type.name), int(target.begin), int(target.len), int(target.private)
-            )
+            numbers = int(target.begin), int(target.len), int(target.private)
+            yield DmTarget(name_at(target.type.name), *numbers)
     except drgn.FaultError:
         devices.damaged += 1
 
 
-def _member(type_name: str, path: str) -> Callable[[Program, int], list[int]]:
-    def get(prog: Program, private: int) -> list[int]:
-        client = Object(prog, f"struct {type_name} *", value=private)
-        for name in path.split("."):
-            client = client.member_(name)
-        return [int(client.value_())]
-
-    return get
+def _client(type_name: str, path: str, prog: Program, private: int) -> list[int]:
+    client = Object(prog, f"struct {type_name} *", value=private)
+    for name in path.split("."):
+        client = client.member_(name)
+    return [int(client.value_())]
 
 
 def _zoned(prog: Program, private: int) -> list[int]:
     target = Object(prog, "struct dmz_target *", value=private)
     # Since Linux kernel commit f97809aec589 ("dm zoned: per-device reclaim") (in v5.8), each
     # device has a reclaim of its own.
-    if not prog.type("struct dmz_dev").has_member("reclaim"):
+    if not prog.type("struct dmz_dev").haspartial(_client, "reclaim"):
         return [int(target.reclaim.kc)]
     devices = min(int(target.nr_ddevs), _MAX_ZONED_DEVICES)
     return [int(target.dev[i].reclaim.kc) for i in range(devices)]
 
 
 CLIENTS_OF_TARGETS: dict[str, Callable[[Program, int], list[int]]] = {
-    "snapshot": _member("dm_snapshot", "kcopyd_client"),
-    "snapshot-merge": _member("dm_snapshot", "kcopyd_client"),
-    "mirror": _member("mirror_set", "kcopyd_client"),
-    "thin-pool": _member("pool_c", "pool.copier"),
-    "cache": _member("cache", "copier"),
-    "clone": _member("clone", "kcopyd_client"),
-    "writecache": _member("dm_writecache", "dm_kcopyd"),
+    "snapshot": partial(_client, "dm_snapshot", "kcopyd_client"),
+    "snapshot-merge": partial(_client, "dm_snapshot", "kcopyd_client"),
+    "mirror": partial(_client, "mirror_set", "kcopyd_client"),
+    "thin-pool": partial(_client, "pool_c", "pool.copier"),
+    "cache": partial(_client, "cache", "copier"),
+    "clone": partial(_client, "clone", "kcopyd_client"),
+    "writecache": partial(_client, "dm_writecache", "dm_kcopyd"),
     "zoned": _zoned,
 }
 """By target type: a function of the address of a target's private data that returns the addresses
