@@ -16,7 +16,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from drgn import Object, Program
+from drgn import Object, Program, Type
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 from drgn.helpers.linux.percpu import per_cpu
@@ -155,6 +155,7 @@ class _Reader:
         self.faults = Faults()
         self.damaged = 0
         self.pool_type = prog.type("struct worker_pool")
+        self.link = layout(prog, "struct list_head", ["next"])
         self.now, self.hz = jiffies(prog), hz(prog)
         threshold = 0
         with contextlib.suppress(*ABSENT):
@@ -196,7 +197,7 @@ class _Reader:
         members = layout(
             self.prog,
             self.pool_type,
-            ["cpu", "node", "id", "flags", "nr_workers", "nr_idle", "worklist.next", "attrs"],
+            ["cpu", "node", "id", "flags", "nr_workers", "nr_idle", "attrs"],
             # Since Linux kernel commit 82607adcf9cd ("workqueue: implement lockup detector") (in
             # v4.5), watchdog_ts; since Linux kernel commit 6037160e52d7 ("workqueue: Rename
             # pool->watchdog_ts to pool->last_progress_ts") (in v7.0), last_progress_ts.
@@ -207,8 +208,7 @@ class _Reader:
         self.damaged += damaged + int((~read.readable).sum())
         addresses = addresses[read.readable]
         columns = {name: column[read.readable] for name, column in read.columns.items()}
-        head = addresses + np.uint64(drgn.offsetof(self.pool_type, "worklist"))
-        lanes, entries = self._follow(columns["worklist.next"], head)
+        lanes, entries = self._listed(addresses, self.pool_type, "worklist")
         pending = np.bincount(lanes, minlength=len(addresses)).tolist()
         nice = layout(self.prog, "struct workqueue_attrs", ["nice"])
         attrs = gather(self.memory, columns["attrs"], nice, Faults())
@@ -256,8 +256,7 @@ class _Reader:
         """
         damage = Damage()
         # In list_head and hlist_node alike, next comes first.
-        link = layout(self.prog, "struct list_head", ["next"])
-        step = pointer_step(self.memory, link, "next", self.faults)
+        step = pointer_step(self.memory, self.link, "next", self.faults)
         lanes, nodes = collect(first, step, limit=_MAX_ITEMS, damage=damage, ends=ends)
         self.damaged += damage.lists
         order = np.argsort(lanes, kind="stable")
@@ -267,6 +266,12 @@ class _Reader:
             again = pd.DataFrame({"lane": lanes, "node": nodes}).duplicated().to_numpy()
             lanes, nodes = lanes[~again], nodes[~again]
         return lanes, nodes
+
+    def _listed(self, address: Words, type_: Type, member: str) -> tuple[Lanes, Words]:
+        """Return all nodes on the ``list_head`` in each struct, with the index of the struct."""
+        head = address + np.uint64(drgn.offsetof(type_, member))
+        first = self._gather(head, self.link)
+        return self._follow(np.where(first.readable, first["next"], head), head)
 
     def _items(
         self, entries: Words, state: str, pool: npt.NDArray[np.int64], **columns: Any
@@ -299,19 +304,16 @@ class _Reader:
         nodes, torn = circular(self.memory, head, self.faults, limit=_MAX_WORKQUEUES)
         self.damaged += torn
         wqs = nodes - np.uint64(drgn.offsetof(type_, "list"))
-        read = self._gather(wqs, layout(self.prog, type_, {"name": "name", "pwqs": "pwqs.next"}))
+        read = self._gather(wqs, layout(self.prog, type_, ["name"]))
         names = dict(zip(wqs.tolist(), map(decode_array, read["name"].tolist()), strict=True))
-        heads = wqs + np.uint64(drgn.offsetof(type_, "pwqs"))
-        lanes, links = self._follow(np.where(read.readable, read["pwqs"], heads), heads)
+        lanes, links = self._listed(wqs, type_, "pwqs")
         address = links - np.uint64(drgn.offsetof(pwq_type, "pwqs_node"))
         # Since Linux kernel commit f97a4a1a3f87 ("workqueue: Rename "delayed" (delayed by active
         # management) to "inactive"") (in v5.15).
         inactive = "inactive_works" if pwq_type.has_member("inactive_works") else "delayed_works"
-        members = layout(self.prog, pwq_type, {"pool": "pool", "inactive": f"{inactive}.next"})
-        pwq = self._gather(address, members)
+        pwq = self._gather(address, layout(self.prog, pwq_type, ["pool"]))
         pwqs = pd.DataFrame({"pwq": address, "pool": pwq["pool"], "wq": wqs[lanes]})
-        ends = address + np.uint64(drgn.offsetof(pwq_type, inactive))
-        lanes, entries = self._follow(np.where(pwq.readable, pwq["inactive"], ends), ends)
+        lanes, entries = self._listed(address, pwq_type, inactive)
         pool = np.full(len(entries), -1)
         waiting = self._items(entries, "inactive", pool, pwq=address[lanes])
         return names, pwqs.drop_duplicates("pwq"), waiting
@@ -331,7 +333,7 @@ class _Reader:
         members = layout(
             self.prog,
             worker_type,
-            ["current_work", "current_func", "current_pwq", "task", "scheduled.next"],
+            ["current_work", "current_func", "current_pwq", "task"],
             # Since Linux kernel commit e8e14ac7cfe4 ("workqueue: Show in-flight work item duration
             # in stall diagnostics") (in v7.0).
             {"start": "current_start"},
@@ -354,7 +356,6 @@ class _Reader:
                 "seconds": np.array(seconds, np.float64),
             }
         )
-        ends = workers + np.uint64(drgn.offsetof(worker_type, "scheduled"))
-        lanes, entries = self._follow(np.where(read.readable, read["scheduled.next"], ends), ends)
+        lanes, entries = self._listed(workers, worker_type, "scheduled")
         pid = running["pid"].to_numpy()[lanes]
         return running, self._items(entries, "scheduled", ids[home][lanes], pid=pid)

@@ -260,13 +260,13 @@ def test_membership_of_lists_equals_a_walk(seed: int) -> None:
     # Stale links into a list lead nowhere.
     for stray in np.flatnonzero(on == -1)[:5]:
         following[stray] = nodes[random.integers(number)]
-    assert list_heads(nodes, following, before, heads).tolist() == on.tolist()
+    assert list_heads(heads, nodes, following, before).tolist() == on.tolist()
 
 
 def test_circles_end() -> None:
     nodes = np.array([64, 128, 192], np.uint64)
     heads = np.array([640], np.uint64)
-    ends = list_heads(nodes, np.roll(nodes, -1), np.roll(nodes, 1), heads)
+    ends = list_heads(heads, nodes, np.roll(nodes, -1), np.roll(nodes, 1))
     assert ends.tolist() == [-1, -1, -1]
 
 

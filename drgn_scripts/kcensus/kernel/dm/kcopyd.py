@@ -29,6 +29,7 @@ LISTS = ("callback", "complete", "io", "pages")
 Since Linux kernel commit "dm kcopyd: Fix bug causing workqueue stalls" (in v5.0, and stable; commit
 not verified), callbacks have a list of their own, ``callback_jobs``."""
 
+_LINKS = ["list.next", "list.prev"]
 _SPLIT_COUNT = 8
 _MAX_RESERVE = 1 << 16
 """Elements of a mempool of jobs."""
@@ -160,7 +161,7 @@ class Kcopyd:
 
         :param report: notes what is unreadable
         """
-        columns = layout(self.prog, self.client_type, {"pool": self._pool})
+        columns = layout(self.prog, self.client_type, [self._pool])
         sizes = [
             cache.object_size
             for cache in self.slab_map.caches
@@ -175,7 +176,7 @@ class Kcopyd:
             return _no_words()
 
         def look(view: View, _report: ScanReport) -> Words:
-            pools, address = view.column("pool")[view.allocated], view.address()[view.allocated]
+            pools, address = view.column(self._pool)[view.allocated], view.address()[view.allocated]
             if not self._pool_embedded:
                 pools = gather(self.memory, pools, self._mempool, Faults())["pool_data"]
             return address[np.isin(pools, self._cache_addresses)]
@@ -187,22 +188,12 @@ class Kcopyd:
 
     def clients(self, addresses: Words) -> Clients:
         """Read the clients at ``addresses``, in any order; drop what is not a client."""
-        members = layout(
-            self.prog,
-            self.client_type,
-            {
-                "nr_jobs": "nr_jobs.counter",
-                "reserved_pages": "nr_reserved_pages",
-                "free_pages": "nr_free_pages",
-                "throttle": "throttle",
-                "wq": "kcopyd_wq",
-                "pool": self._pool,
-            },
-            {"sub_job_sectors": "sub_job_size", **{name: f"{name}_jobs.next" for name in LISTS}},
-        )
+        required = ["nr_reserved_pages", "nr_free_pages", "throttle", "kcopyd_wq", self._pool]
+        optional = {"sub_job_size": "sub_job_size"} | {name: f"{name}_jobs.next" for name in LISTS}
+        members = layout(self.prog, self.client_type, ["nr_jobs.counter", *required], optional)
         unique = np.unique(addresses[addresses != 0])
         read = gather(self.memory, unique, members, self.faults)
-        pools = read["pool"]
+        pools = read[self._pool]
         if self._pool_embedded:
             pools = unique + np.uint64(drgn.offsetof(self.client_type, "job_pool"))
         pool = gather(self.memory, pools, self._mempool, self.faults)
@@ -222,15 +213,15 @@ class Kcopyd:
         throttle = layout(self.prog, "struct dm_kcopyd_throttle", ["throttle"])
         throttles = gather(self.memory, client["throttle"], throttle, self.faults)
         unthrottled = np.where(client["throttle"] == 0, 100, -1)
-        sub_jobs = client.get("sub_job_sectors", np.full(len(address), _OLD_SUB_JOB_SECTORS))
+        sub_jobs = client.get("sub_job_size", np.full(len(address), _OLD_SUB_JOB_SECTORS))
         return Clients(
             address=address,
-            nr_jobs=client["nr_jobs"].astype(np.int64),
+            nr_jobs=client["nr_jobs.counter"].astype(np.int64),
             sub_job_sectors=sub_jobs.astype(np.int64),
-            reserved_pages=client["reserved_pages"].astype(np.int64),
-            free_pages=client["free_pages"].astype(np.int64),
+            reserved_pages=client["nr_reserved_pages"].astype(np.int64),
+            free_pages=client["nr_free_pages"].astype(np.int64),
             throttle=np.where(throttles.readable, throttles["throttle"], unthrottled),
-            wq=client["wq"],
+            wq=client["kcopyd_wq"],
             work=address + np.uint64(drgn.offsetof(self.client_type, "kcopyd_work")),
             heads=heads,
             reserve=reserve,
@@ -256,25 +247,14 @@ class Kcopyd:
 
         :param report: notes what is unreadable
         """
-        members = layout(
-            self.prog,
-            self.job_type,
-            {
-                "kc": "kc",
-                "next": "list.next",
-                "prev": "list.prev",
-                "sectors": "source.count",
-                "pages": "pages",
-                "sub_jobs": "sub_jobs.counter",
-            },
-        )
-        return allocated(self.slab_map, self.caches, members, report)
+        members = ["kc", *_LINKS, "source.count", "pages", "sub_jobs.counter"]
+        columns = layout(self.prog, self.job_type, members)
+        return allocated(self.slab_map, self.caches, columns, report)
 
     def count(self, clients: Clients, address: Words, columns: Columns) -> Jobs:
         """Count jobs by client and state.
 
-        :param address: of all objects, as :meth:`scan` returns them
-        :param columns: likewise
+        :param address: of all objects, and ``columns``: what :meth:`scan` returns
         """
         used = ~np.isin(address, clients.reserve)
         row = clients.rows(columns["kc"])
@@ -282,27 +262,38 @@ class Kcopyd:
         unknown = int((used & (row < 0)).sum())
         row, master = row[masters], address[masters]
         job = {name: column[masters] for name, column in columns.items()}
-        split = job["sectors"].astype(np.int64) > clients.sub_job_sectors[row]
-        running = np.where(split, np.clip(job["sub_jobs"].astype(np.int64), 0, _SPLIT_COUNT), 0)
+        sectors = job["source.count"].astype(np.int64)
+        split = sectors > clients.sub_job_sectors[row]
+        running = np.where(
+            split, np.clip(job["sub_jobs.counter"].astype(np.int64), 0, _SPLIT_COUNT), 0
+        )
 
         def per_client(rows: Counts, weights: Counts | None = None) -> Counts:
             return np.bincount(rows, weights, len(clients)).astype(np.int64)
 
         steps = np.arange(1, _SPLIT_COUNT + 1) * drgn.sizeof(self.job_type)
         parts = (master[split][:, None] + steps.astype(np.uint64)).ravel()
-        links = layout(self.prog, self.job_type, {"next": "list.next", "prev": "list.prev"})
-        part = gather(self.memory, parts, links, self.faults)
+        part = gather(self.memory, parts, layout(self.prog, self.job_type, _LINKS), self.faults)
         heads = clients.heads[clients.heads != 0]
         ends = list_heads(
-            np.concatenate([master, parts]) + np.uint64(drgn.offsetof(self.job_type, "list")),
-            np.concatenate([job["next"], part["next"]]),
-            np.concatenate([job["prev"], part["prev"]]),
             heads,
+            np.concatenate([master, parts]) + np.uint64(drgn.offsetof(self.job_type, "list")),
+            *(np.concatenate([job[link], part[link]]) for link in _LINKS),
         )
         members = np.bincount(ends[ends >= 0], minlength=len(heads))
         listed = np.zeros(clients.heads.shape, np.int64)
         listed[clients.heads != 0] = members
         jobs, sub_jobs = per_client(row), per_client(row, running)
+        zero = np.uint64(0)
+        with contextlib.suppress(*ABSENT):
+            zero = np.uint64(self.prog["zero_page_list"].address_of_().value_())
+        per_page = self.memory.page_size // 512
+        each = -(-clients.sub_job_sectors[row] // per_page)
+        pages = np.where(
+            split, running * each, np.where(job["pages"] != 0, -(-sectors // per_page), 0)
+        )
+        # Zeroing shares zero_page_list.
+        pages[(job["pages"] == zero) & (zero != 0)] = 0
         # A split master with running sub-jobs is neither on a list nor in flight.
         waiting = per_client(row[running > 0])
         return Jobs(
@@ -311,28 +302,15 @@ class Kcopyd:
             sub_jobs=sub_jobs,
             listed=listed,
             in_flight=jobs + sub_jobs - waiting - listed.sum(axis=1),
-            pages=per_client(row, self._pages(clients, row, job, split, running)),
+            pages=per_client(row, pages),
             unknown=unknown,
             reserve=int((~used).sum()),
             active=len(address),
             torn=int((members == 0).sum()),
         )
 
-    def _pages(
-        self, clients: Clients, row: Counts, job: Columns, split: Mask, running: Counts
-    ) -> Counts:
-        """Return the pages with the data of each master; zeroing shares ``zero_page_list``."""
-        zero = np.uint64(0)
-        with contextlib.suppress(*ABSENT):
-            zero = np.uint64(self.prog["zero_page_list"].address_of_().value_())
-        per_page = self.memory.page_size // 512
-        whole = np.where(job["pages"] != 0, -(-job["sectors"].astype(np.int64) // per_page), 0)
-        each = -(-clients.sub_job_sectors[row] // per_page)
-        zeroing = (job["pages"] == zero) & (zero != 0)
-        return np.where(zeroing, 0, np.where(split, running * each, whole))
 
-
-def list_heads(node: Words, following: Words, before: Words, heads: Words) -> Counts:
+def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Counts:
     """Return the index of the head of the doubly linked list that each node is on, or -1.
 
     A step per node would take a minute for lists of a million jobs; instead all nodes look twice

@@ -120,10 +120,7 @@ def cache_use(slab_map: SlabMap, ids: Counts, report: ScanReport) -> CacheUse:
     :param ids: of the caches
     :param report: what could not be read is added to it
     """
-    wanted = [slab_map.caches[id_] for id_ in ids.tolist()]
-    count = len(slab_map.caches)
-    if not wanted:
-        return CacheUse(np.zeros(count, np.int64), np.zeros(count, np.int64))
+    wanted, count = [slab_map.caches[id_] for id_ in ids.tolist()], len(slab_map.caches)
     slabs = slab_map.index(wanted, report)
     stores = parked(slab_map, wanted)
     report.lists_lost += stores.lost
