@@ -25,7 +25,7 @@ from kcensus.engine.chase import Damage, Lanes, circular, collect, pointer_step
 from kcensus.engine.gather import Gathered, gather, gather_arrays
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.kernel.clock import elapsed, hz, jiffies
+from kcensus.kernel.clock import elapsed, hz
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import ABSENT, decode, decode_array
@@ -156,7 +156,7 @@ class _Reader:
         self.damaged = 0
         self.pool_type = prog.type("struct worker_pool")
         self.link = layout(prog, "struct list_head", ["next"])
-        self.now, self.hz = jiffies(prog), hz(prog)
+        self.now, self.hz = int(prog["jiffies_64"]), hz(prog)
         threshold = 0
         with contextlib.suppress(*ABSENT):
             # With CONFIG_WQ_WATCHDOG; 0 turns the watchdog off.
@@ -251,7 +251,6 @@ class _Reader:
     def _follow(self, first: Words, ends: Words | None = None) -> tuple[Lanes, Words]:
         """Return all nodes of many lists, list by list, with the index of their list.
 
-        :param first: first node of each list
         :param ends: head of each list; None for lists that end with a null pointer
         """
         damage = Damage()
@@ -276,10 +275,7 @@ class _Reader:
     def _items(
         self, entries: Words, state: str, pool: npt.NDArray[np.int64], **columns: Any
     ) -> pd.DataFrame:
-        """Return a row per ``work_struct.entry``.
-
-        :param columns: columns to replace those of the items
-        """
+        """Return a row per ``work_struct.entry``; ``columns`` replace those of the items."""
         type_ = self.prog.type("struct work_struct")
         members = layout(self.prog, type_, {"data": "data.counter", "func": "func"})
         works = entries - np.uint64(drgn.offsetof(type_, "entry"))

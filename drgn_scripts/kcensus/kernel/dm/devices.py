@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -85,28 +85,25 @@ def mapped_devices(kernel: Kernel) -> MappedDevices:
 
 
 def _device(md: Object, devices: MappedDevices) -> MappedDevice:
-    number = decode(md.name.string_())
+    """Return a device with its targets up to the first unreadable one."""
+    number, name = decode(md.name.string_()), ""
+    targets: list[DmTarget] = []
     try:
         # Since Linux kernel commit b82096afc8af ("dm ioctl: replace device hash with red-black
         # tree") (in v5.13), hash_cell is a node of a tree; interface_ptr points to it either way.
         cell = cast("struct hash_cell *", md.interface_ptr)
         name = name_at(cell.name) if cell else ""
     except (drgn.FaultError, LookupError):
-        name = ""
         devices.damaged += 1
-    return MappedDevice(int(md.value_()), number, name, tuple(_targets(md, devices)))
-
-
-def _targets(md: Object, devices: MappedDevices) -> Iterator[DmTarget]:
-    """Yield the targets of a table up to the first unreadable one."""
     try:
         table = cast("struct dm_table *", md.map)
-        number = min(int(table.num_targets), _MAX_TARGETS) if table else 0
-        for target in (table.targets[i] for i in range(number)):
+        for index in range(min(int(table.num_targets), _MAX_TARGETS) if table else 0):
+            target = table.targets[index]
             numbers = int(target.begin), int(target.len), int(target.private)
-            yield DmTarget(name_at(target.type.name), *numbers)
+            targets.append(DmTarget(name_at(target.type.name), *numbers))
     except drgn.FaultError:
         devices.damaged += 1
+    return MappedDevice(int(md.value_()), number, name, tuple(targets))
 
 
 def _client(type_name: str, path: str, prog: Program, private: int) -> list[int]:

@@ -158,22 +158,13 @@ class Kcopyd:
         """Return the addresses of kmalloc objects whose mempool allocates from the cache of jobs.
 
         So idle clients of unknown targets are found.
-
-        :param report: notes what is unreadable
         """
         columns = layout(self.prog, self.client_type, [self._pool])
-        sizes = [
-            cache.object_size
-            for cache in self.slab_map.caches
-            if cache.name.startswith("kmalloc-") and cache.object_size >= columns.size
-        ]
-        homes = [
-            cache
-            for cache in self.slab_map.caches
-            if cache.name.startswith("kmalloc-") and cache.object_size == min(sizes, default=0)
-        ]
-        if not homes or not self.caches:
+        kmalloc = [cache for cache in self.slab_map.caches if cache.name.startswith("kmalloc-")]
+        sizes = [cache.object_size for cache in kmalloc if cache.object_size >= columns.size]
+        if not sizes or not self.caches:
             return _no_words()
+        homes = [cache for cache in kmalloc if cache.object_size == min(sizes)]
 
         def look(view: View, _report: ScanReport) -> Words:
             pools, address = view.column(self._pool)[view.allocated], view.address()[view.allocated]
@@ -243,19 +234,13 @@ class Kcopyd:
         return np.unique(read["word"][read.readable]), sizes, int((~known).sum())
 
     def scan(self, report: ScanReport) -> tuple[Words, Columns]:
-        """Return the addresses of all allocated objects of the cache, and members of the masters.
-
-        :param report: notes what is unreadable
-        """
+        """Return the addresses of all allocated objects, and members of the masters."""
         members = ["kc", *_LINKS, "source.count", "pages", "sub_jobs.counter"]
         columns = layout(self.prog, self.job_type, members)
         return allocated(self.slab_map, self.caches, columns, report)
 
     def count(self, clients: Clients, address: Words, columns: Columns) -> Jobs:
-        """Count jobs by client and state.
-
-        :param address: of all objects, and ``columns``: what :meth:`scan` returns
-        """
+        """Count jobs by client and state, from what :meth:`scan` returns."""
         used = ~np.isin(address, clients.reserve)
         row = clients.rows(columns["kc"])
         masters = np.flatnonzero(used & (row >= 0))
@@ -317,9 +302,7 @@ def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Co
     as far in every round, so rounds grow with the logarithm of the longest list. A link counts
     only if the next node points back.
 
-    :param node: all members of all lists, in any order
-    :param following: ``next`` of each
-    :param before: ``prev`` of each
+    :param node: all members of all lists, in any order; their ``next`` and ``prev`` follow
     """
     total, nowhere = len(node), len(node) + len(heads)
     # Positions: nodes, then heads, then one for "nowhere". The last two lead to themselves.

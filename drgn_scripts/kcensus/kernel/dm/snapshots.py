@@ -12,7 +12,7 @@ import drgn
 import numpy as np
 from drgn import Object, Program, cast
 
-from kcensus.engine.chase import Damage, chase, circular, pointer_step
+from kcensus.engine.chase import Damage, circular, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory
@@ -184,13 +184,10 @@ class _Reader:
             # Since Linux kernel commits ac6424b981bc ("sched/wait: Rename wait_queue_t =>
             # wait_queue_entry_t") and 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list
             # and wq_head->task_list naming") (in v4.13).
-            if hasattr(queue, "head"):
-                waiters = self._tasks(queue.head, "struct wait_queue_entry", "entry", "private")
-            else:
-                waiters = self._tasks(
-                    queue.task_list, "struct __wait_queue", "task_list", "private"
-                )
-            return int(snapshot.in_progress), waiters
+            path = ("head", "struct wait_queue_entry", "entry")
+            if not hasattr(queue, "head"):
+                path = ("task_list", "struct __wait_queue", "task_list")
+            return int(snapshot.in_progress), self._tasks(queue, *path, "private")
         if self.limit is Limit.NONE:
             return None, ()
         in_flight = None
@@ -198,8 +195,8 @@ class _Reader:
             # The semaphore counts down from the threshold at the snapshot's creation.
             start = self.threshold if 0 < self.threshold < UNLIMITED else UNLIMITED
             in_flight = max(start - int(snapshot.cow_count.count), 0)
-        wait_list = snapshot.cow_count.wait_list
-        return in_flight, self._tasks(wait_list, "struct semaphore_waiter", "list", "task")
+        path = ("wait_list", "struct semaphore_waiter", "list")
+        return in_flight, self._tasks(snapshot.cow_count, *path, "task")
 
     def _entries(self, table: Object) -> int:
         """Return the number of exceptions in a hash table."""
@@ -217,25 +214,21 @@ class _Reader:
         is_circular = head.type_name() == "struct list_head"
         path = "next" if is_circular else ("first", "head.first")
         first = gather(self.memory, addresses, layout(self.prog, head, {"node": path}), self.faults)
-        link = layout(
-            self.prog, self.prog.type("struct dm_exception").member("hash_list").type, ["next"]
-        )
-        step, damage = pointer_step(self.memory, link, "next", self.faults), Damage()
-        chains = chase(
-            first["node"].astype(np.uint64) & ~np.uint64(1),
-            step,
-            limit=_MAX_EXCEPTIONS,
-            damage=damage,
-            ends=addresses if is_circular else None,
-        )
-        count = sum(len(nodes) for _, nodes in chains)
+        node = self.prog.type("struct dm_exception").member("hash_list").type
+        link = layout(self.prog, node, ["next"])
+        heads, damage = first["node"].astype(np.uint64) & ~np.uint64(1), Damage()
+        step = pointer_step(self.memory, link, "next", self.faults)
+        ends = addresses if is_circular else None
+        lanes, _ = collect(heads, step, limit=_MAX_EXCEPTIONS, damage=damage, ends=ends)
         self.snapshots.damaged += damage.lists + int((~first.readable).sum())
-        return count
+        return len(lanes)
 
-    def _tasks(self, head: Object, type_name: str, link: str, task: str) -> tuple[Waiter, ...]:
+    def _tasks(
+        self, queue: Object, head: str, type_name: str, link: str, task: str
+    ) -> tuple[Waiter, ...]:
         """Return the tasks on a list: their nodes are ``link``, their pointers ``task``."""
         type_ = self.prog.type(type_name)
-        address = int(head.address_of_().value_())
+        address = int(queue.member_(head).address_of_().value_())
         nodes, torn = circular(self.memory, address, self.faults, limit=_MAX_WAITERS)
         self.snapshots.damaged += torn
         waiters = nodes - np.uint64(drgn.offsetof(type_, link))
@@ -243,10 +236,8 @@ class _Reader:
         pointers = gather(self.memory, waiters, pointer, self.faults)
         members = layout(self.prog, "struct task_struct", ["pid", "comm"])
         tasks = gather(self.memory, pointers["task"], members, self.faults)
-        rows = np.flatnonzero(tasks.readable).tolist()
-        return tuple(
-            Waiter(int(tasks["pid"][row]), decode_array(tasks["comm"][row])) for row in rows
-        )
+        columns = (tasks[name][tasks.readable].tolist() for name in ("pid", "comm"))
+        return tuple(Waiter(pid, decode_array(comm)) for pid, comm in zip(*columns, strict=True))
 
 
 def _disk(device: Object) -> str:

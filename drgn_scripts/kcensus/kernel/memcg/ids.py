@@ -145,6 +145,5 @@ def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
     words, readable = gather_arrays(memory, entry[~is_value], _BITMAP_WORDS, word, faults)
     if damaged or not readable.all():
         return None
-    return int(
-        np.bitwise_count(entry[is_value] >> np.uint64(1)).sum() + np.bitwise_count(words).sum()
-    )
+    bits = np.concatenate([entry[is_value] >> np.uint64(1), words.ravel().astype(np.uint64)])
+    return int(np.unpackbits(bits.view(np.uint8)).sum())

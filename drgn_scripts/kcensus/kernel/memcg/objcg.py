@@ -124,7 +124,6 @@ class OwnerVectors:
         The kernel clears the element of an object that is freed.
 
         :param vectors: of these slabs, as returned by :meth:`find`
-        :param faults: counts unreadable pages
         :return: the owners, and how many vectors could not be read
         """
         parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]

@@ -39,12 +39,10 @@ class ShrinkerMaps:
 def shrinker_maps(
     memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally
 ) -> ShrinkerMaps:
-    """Return what the maps of all memory cgroups occupy, offline ones included.
+    """Return what the maps of all memory cgroups occupy, and add the allocations to ``tally``.
 
     The maps came with Linux kernel commit 0a4465d34028 ("mm, memcg: assign memcg-aware shrinkers
     bitmap to memcg") (in v4.19); without them, all is zero.
-
-    :param tally: the allocations are added to it
     """
     prog, faults, word = memory.prog, footprint.faults, word_dtype(memory.prog)
     size = np.zeros(len(groups), np.int64)

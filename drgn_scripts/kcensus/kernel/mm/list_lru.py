@@ -132,7 +132,10 @@ class _Finder:
         self._zswap_pools()
         name, listed = self._listed()
         for address in [] if listed is None else np.sort(listed).tolist():
-            self._add(address, self._symbol(address))
+            owner = UNKNOWN
+            with contextlib.suppress(LookupError):
+                owner = str(self.prog.symbol(address).name)
+            self._add(address, owner)
         address = np.array([*self.owners], np.uint64)
         columns = self._members(address)
         # A list_lru that is not initialized, or destroyed, has no array.
@@ -231,20 +234,14 @@ class _Finder:
             if name not in self.prog:
                 continue
             start = self.prog[name].address_of_().value_()
+            nodes, offset = np.empty(0, np.uint64), np.uint64(drgn.offsetof(self.type, "list"))
             try:
                 nodes, damaged = circular(self.memory, start, self.faults, limit=_MAX_LIST_LRUS)
+                self.damaged += damaged
             except drgn.FaultError as error:
                 self.faults.note(error)
-                return name, np.empty(0, np.uint64)
-            self.damaged += damaged
-            return name, np.unique(nodes) - np.uint64(drgn.offsetof(self.type, "list"))
+            return name, np.unique(nodes) - offset
         return "list_lrus", None
-
-    def _symbol(self, address: int) -> str:
-        try:
-            return str(self.prog.symbol(address).name)
-        except LookupError:
-            return UNKNOWN
 
     def _members(self, address: Words) -> dict[str, npt.NDArray[np.uint64]]:
         """Read the members of the ``struct list_lru``."""

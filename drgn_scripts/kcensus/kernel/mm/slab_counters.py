@@ -25,10 +25,7 @@ class NodeCounters:
 
 
 def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
-    """Return the counters of all caches; None without CONFIG_SLUB_DEBUG, which has them.
-
-    :param faults: counts unreadable pages
-    """
+    """Return the counters of all caches; None without CONFIG_SLUB_DEBUG, which has them."""
     members = {"nr_slabs": "nr_slabs.counter", "total_objects": "total_objects.counter"}
     try:
         counters = layout(slab_map.prog, "struct kmem_cache_node", members)
