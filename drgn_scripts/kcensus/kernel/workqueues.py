@@ -194,15 +194,13 @@ class _Reader:
             pointers, damaged = idr_entries(self.memory, self.prog["worker_pool_idr"])
         except drgn.FaultError:
             pointers, damaged = [], 1
-        members = layout(
-            self.prog,
-            self.pool_type,
-            ["cpu", "node", "id", "flags", "nr_workers", "nr_idle", "attrs"],
-            # Since Linux kernel commit 82607adcf9cd ("workqueue: implement lockup detector") (in
-            # v4.5), watchdog_ts; since Linux kernel commit 6037160e52d7 ("workqueue: Rename
-            # pool->watchdog_ts to pool->last_progress_ts") (in v7.0), last_progress_ts.
-            {"stamp": ("last_progress_ts", "watchdog_ts")},
-        )
+        numbers = {name: name for name in ("id", "cpu", "node", "flags")}
+        numbers |= {"workers": "nr_workers", "idle": "nr_idle"}
+        # Since Linux kernel commit 82607adcf9cd ("workqueue: implement lockup detector") (in v4.5),
+        # watchdog_ts; since Linux kernel commit 6037160e52d7 ("workqueue: Rename pool->watchdog_ts
+        # to pool->last_progress_ts") (in v7.0), last_progress_ts.
+        stamps = {"stamp": ("last_progress_ts", "watchdog_ts")}
+        members = layout(self.prog, self.pool_type, numbers | {"attrs": "attrs"}, stamps)
         addresses = np.array(sorted(set(pointers) - {0}), np.uint64)
         read = self._gather(addresses, members)
         self.damaged += damaged + int((~read.readable).sum())
@@ -214,25 +212,21 @@ class _Reader:
         attrs = gather(self.memory, columns["attrs"], nice, Faults())
         pools = []
         for row, address in enumerate(addresses.tolist()):
-            pool = {name: int(column[row]) for name, column in columns.items()}
+            pool = {name: int(columns[name][row]) for name in numbers}
             age, is_stalled = None, False
-            if "stamp" in pool:
-                age = elapsed(self.now, pool["stamp"]) / self.hz
-                idle = elapsed(self.now, self._touched(pool["stamp"], pool["cpu"])) / self.hz
+            if "stamp" in columns:
+                stamp = int(columns["stamp"][row])
+                age = elapsed(self.now, stamp) / self.hz
+                idle = elapsed(self.now, self._touched(stamp, pool["cpu"])) / self.hz
                 is_stalled = pending[row] > 0 and idle > self.threshold
             pools.append(
                 Pool(
                     address,
-                    id=pool["id"],
-                    cpu=pool["cpu"],
-                    node=pool["node"],
                     nice=int(attrs["nice"][row]) if attrs.readable[row] else None,
-                    flags=pool["flags"],
-                    workers=pool["nr_workers"],
-                    idle=pool["nr_idle"],
                     pending=pending[row],
                     age=age,
                     is_stalled=is_stalled,
+                    **pool,
                 )
             )
         return pools, lanes, entries

@@ -306,15 +306,12 @@ def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Co
     """
     total, nowhere = len(node), len(node) + len(heads)
     # Positions: nodes, then heads, then one for "nowhere". The last two lead to themselves.
-    position = np.arange(nowhere + 1)
     column = np.concatenate([node, heads])
     order = np.argsort(column)
     rank = rows_of(column[order], following)
     target = np.where(rank < 0, nowhere, order[rank])
-    onto_node = np.flatnonzero(target < total)
-    points_back = before[target[onto_node]] == node[onto_node]
-    target[onto_node[~points_back]] = nowhere
-    position[:total] = target
+    leads_on = (target >= total) | (before.take(target, mode="clip") == node)
+    position = np.append(np.where(leads_on, target, nowhere), np.arange(total, nowhere + 1))
     for _ in range(max(total, 1).bit_length()):
         further = position[position[:total]]
         if np.array_equal(further, position[:total]):

@@ -14,6 +14,7 @@ from kcensus.engine.layout import word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory
 from kcensus.kernel.idr import xarray_entries
 from kcensus.kernel.memcg.memcgs import Memcgs
+from kcensus.kernel.names import integer
 
 MAX_IDS = 65535
 """MEM_CGROUP_ID_MAX: memcg_nr_cache_ids grows no further."""
@@ -74,13 +75,8 @@ def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
     rows = np.flatnonzero(own)
     if has_xarray:
         return _registered(memory, groups, rows)
-    faults, count = Faults(), 0
-    try:
-        count = int(memory.prog["memcg_nr_cache_ids"])
-    except LookupError:
-        pass
-    except drgn.FaultError as error:
-        faults.note(error)
+    faults = Faults()
+    count = integer(memory.prog, "memcg_nr_cache_ids", faults) or 0
     size = min(max(count, 0), MAX_IDS)
     row = np.full(size, -1)
     rows = rows[groups.kmemcg_id[rows] < size]

@@ -14,9 +14,10 @@ from drgn.helpers.linux.nodemask import nr_node_ids
 
 from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.memory import Memory, Words
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
+from kcensus.kernel.names import integer
 
 SHRINKER_MAPS = "shrinker maps"
 """Their kind in a :class:`Tally`."""
@@ -46,7 +47,9 @@ def shrinker_maps(
     """
     prog, faults, word = memory.prog, footprint.faults, word_dtype(memory.prog)
     size = np.zeros(len(groups), np.int64)
-    shrinkers = _shrinkers(prog, faults)
+    shrinkers = integer(prog, "shrinker_nr_max", faults)
+    if shrinkers is not None and not 0 <= shrinkers <= _MAX_UNITS * _UNIT_SHRINKERS:
+        shrinkers = None
     try:
         # Since Linux kernel commit e4262c4f51d6 ("mm: memcontrol: rename shrinker_map to
         # shrinker_info") (in v5.13), the map is part of a struct shrinker_info.
@@ -96,14 +99,3 @@ def shrinker_maps(
         unit = drgn.sizeof(prog.type("struct shrinker_info_unit"))
         add(owners[rows[row]], arrays[row, column], unit)
     return ShrinkerMaps(size, shrinkers, unreadable)
-
-
-def _shrinkers(prog: drgn.Program, faults: Faults) -> int | None:
-    try:
-        shrinkers = int(prog["shrinker_nr_max"])
-    except LookupError:
-        return None
-    except drgn.FaultError as error:
-        faults.note(error)
-        return None
-    return shrinkers if 0 <= shrinkers <= _MAX_UNITS * _UNIT_SHRINKERS else None

@@ -141,14 +141,14 @@ class _Finder:
         # A list_lru that is not initialized, or destroyed, has no array.
         initialized = np.flatnonzero(columns["node"])
         columns = {key: column[initialized] for key, column in columns.items()}
-        all_owners = [*self.owners.values()]
-        owners = [all_owners[row] for row in initialized.tolist()]
+        address = address[initialized]
+        owners = [self.owners[each] for each in address.tolist()]
         nodes = self._nodes(columns["node"])
         zeros = np.zeros_like(nodes["root"])
         memcg_lrus = nodes.get("memcg_lrus", zeros).astype(np.uint64)
-        unknown = sum(owner == UNKNOWN for owner, _, _ in all_owners)
+        unknown = sum(owner == UNKNOWN for owner, _, _ in self.owners.values())
         return ListLrus(
-            address=address[initialized],
+            address=address,
             owner=[owner for owner, _, _ in owners],
             kind=np.array([KINDS.index(kind) for _, kind, _ in owners], np.int8),
             super_block=np.array([row for _, _, row in owners], np.int64),
