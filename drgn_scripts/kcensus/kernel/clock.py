@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Jiffies and their frequency."""
+"""Frequency and distance of jiffies."""
 
 from __future__ import annotations
 
 import drgn
-
-_MASK = (1 << 64) - 1
 
 
 def hz(prog: drgn.Program) -> int:
@@ -22,15 +20,7 @@ def hz(prog: drgn.Program) -> int:
     return round(1_000_000_000 / tick)
 
 
-def jiffies(prog: drgn.Program) -> int:
-    """Return ``jiffies_64``.
-
-    :raises LookupError: the variable has no debug info
-    """
-    return int(prog["jiffies_64"]) & _MASK
-
-
 def elapsed(now: int, then: int) -> int:
-    """Return the ticks from ``then`` to ``now``; 0 where another CPU's stamp is ahead."""
-    distance = (now - then) & _MASK
+    """Return the jiffies from ``then`` to ``now``; 0 where another CPU's stamp is ahead."""
+    distance = (now - then) % (1 << 64)
     return 0 if distance >= 1 << 63 else distance

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""IDRs: pointers by number."""
+"""IDRs and XArrays: pointers by number."""
 
 from __future__ import annotations
 
@@ -7,8 +7,24 @@ import numpy as np
 from drgn import Object
 from drgn.helpers.linux.idr import idr_for_each
 
-from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.xarray import XArrayWalk
+
+
+def xarray_entries(memory: Memory, array: Object, faults: Faults) -> tuple[Words, Words, int]:
+    """Return the indexes of a ``struct xarray``, ascending, their entries, and the damaged nodes.
+
+    :raises LookupError: the kernel has no XArray
+    :raises AttributeError: the object is none
+    :raises drgn.FaultError: the head is unreadable
+    """
+    walk = XArrayWalk(memory, faults)
+    blocks = list(walk.blocks(np.array([array.xa_head.value_()], np.uint64)))
+    none = np.empty(0, np.uint64)
+    index = np.concatenate([none, *(block.index for block in blocks)])
+    entry = np.concatenate([none, *(block.entry for block in blocks)])
+    order = np.argsort(index)
+    return index[order], entry[order], walk.damage.unreadable + walk.damage.torn
 
 
 def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
@@ -22,9 +38,5 @@ def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
     tree = getattr(idr, "idr_rt", None)
     if tree is None or not hasattr(tree, "xa_head"):
         return [int(entry) for _, entry in idr_for_each(idr.address_of_())], 0
-    walk = XArrayWalk(memory, Faults())
-    head = memory.word(int(tree.xa_head.address_of_()))
-    entries: list[tuple[int, int]] = []
-    for block in walk.blocks(np.array([head], np.uint64)):
-        entries += zip(block.index.tolist(), block.entry.tolist(), strict=True)
-    return [entry for _, entry in sorted(entries)], walk.damage.unreadable + walk.damage.torn
+    _, entries, damaged = xarray_entries(memory, tree, Faults())
+    return entries.tolist(), damaged

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import drgn
 from drgn.helpers.linux.printk import get_printk_records
 
@@ -22,22 +24,16 @@ def records(prog: drgn.Program) -> list[Line]:
     :raises drgn.FaultError: it is unreadable
     :raises ValueError: head and tail of the ring buffer are impossible
     """
-    _check_ring(prog)
+    with contextlib.suppress(LookupError):
+        # Since Linux kernel commit 896fbe20b4e2 ("printk: use the lockless ringbuffer") (in v5.10).
+        ring = prog["prb"].desc_ring
+        bits = int(ring.count_bits)
+        # drgn walks from tail to head, however far.
+        distance = (int(ring.head_id.counter) - int(ring.tail_id.counter)) % (1 << 62)
+        if bits > _MAX_RECORD_BITS or distance >= 1 << bits:
+            raise ValueError("head and tail of the printk ring buffer are damaged")
     return [
         (record.timestamp / 1e9, printable(line))
         for record in get_printk_records(prog)
         for line in record.text.split(b"\n")
     ]
-
-
-def _check_ring(prog: drgn.Program) -> None:
-    """Check the distance of head and tail: drgn walks from one to the other, however far."""
-    try:
-        # Since Linux kernel commit 896fbe20b4e2 ("printk: use the lockless ringbuffer") (in v5.10).
-        ring = prog["prb"].desc_ring
-    except LookupError:
-        return
-    bits = int(ring.count_bits)
-    distance = int(ring.head_id.counter) - int(ring.tail_id.counter)
-    if bits > _MAX_RECORD_BITS or not 0 <= distance % (1 << 62) < 1 << bits:
-        raise ValueError("head and tail of the printk ring buffer are damaged")

@@ -28,13 +28,10 @@ class Machine:
 
 def machine(prog: drgn.Program) -> Machine:
     """Return RAM, online CPUs and uptime of the machine; raises nothing."""
-    pages = _or_none(lambda: int(totalram_pages(prog)))
-    page_size = _or_none(lambda: int(prog["PAGE_SIZE"]))
-    up = _or_none(lambda: float(uptime(prog)))
     return Machine(
-        ram_bytes=None if pages is None or page_size is None else pages * page_size,
+        ram_bytes=_or_none(lambda: int(totalram_pages(prog)) * int(prog["PAGE_SIZE"])),
         cpus=_or_none(lambda: int(num_online_cpus(prog))),
-        uptime_seconds=up,
+        uptime_seconds=_or_none(lambda: float(uptime(prog))),
     )
 
 

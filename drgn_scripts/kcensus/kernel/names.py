@@ -1,15 +1,28 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Names in a kernel's memory, as text that keeps all their bytes; not safe to print."""
+"""Variables, and names as text that keeps all their bytes; not safe to print."""
 
 from __future__ import annotations
 
 import drgn
 from drgn import Object
 
+from kcensus.engine.memory import Faults
+
 ABSENT = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
 """Raised for a variable without debug info, on a missing page, or of a module not loaded."""
 _MAX_NAME = 256
 """Device-mapper names have at most 128 bytes."""
+
+
+def integer(prog: drgn.Program, name: str, faults: Faults) -> int | None:
+    """Return the value of a variable; None where it has no debug info or is unreadable."""
+    try:
+        return int(prog[name])
+    except LookupError:
+        return None
+    except drgn.FaultError as error:
+        faults.note(error)
+        return None
 
 
 def decode(raw: bytes) -> str:

@@ -6,6 +6,7 @@ It is what the kernel prints as "Showing busy workqueues and worker pools", read
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,16 +16,16 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from drgn import Object, Program
+from drgn import Object, Program, Type
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 from drgn.helpers.linux.percpu import per_cpu
 
-from kcensus.engine.chase import Damage, Lanes, chase, circular, pointer_step
+from kcensus.engine.chase import Damage, Lanes, circular, collect, pointer_step
 from kcensus.engine.gather import Gathered, gather, gather_arrays
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.kernel.clock import elapsed, hz, jiffies
+from kcensus.kernel.clock import elapsed, hz
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import ABSENT, decode, decode_array
@@ -101,12 +102,12 @@ class Functions:
         self.prog = prog
         self._known: dict[int, tuple[str, str]] = {}
         self._symbols: dict[int, dict[int, str]] = {}
+        """Of each module, by its address."""
 
     def __call__(self, address: int) -> tuple[str, str]:
         """Return name and module of a function; its address where it has no symbol."""
         if address not in self._known:
-            module, name = self._module(address)
-            self._known[address] = (self._name(address, module), name)
+            self._known[address] = self._find(address)
         return self._known[address]
 
     def described(self, address: int) -> str:
@@ -114,30 +115,27 @@ class Functions:
         name, module = self(address)
         return f"{name} [{module}]" if module else name
 
-    def _name(self, address: int, module: Object | None) -> str:
+    def _find(self, address: int) -> tuple[str, str]:
+        module, module_name, symbols = None, "", dict[int, str]()
+        with contextlib.suppress(LookupError, AttributeError, drgn.FaultError):
+            module = address_to_module(self.prog, address)
+            module_name = decode(module.name.string_()) if module else ""
         try:
-            return str(self.prog.symbol(address).name)
+            return str(self.prog.symbol(address).name), module_name
         except LookupError:
             # The kernel has the symbols of modules without debug info.
-            name = self._symbols_of(module).get(address) if module is not None else None
-            return name or (f"0x{address:x}" if address else "?")
+            if module_name:
+                symbols = self._symbols_of(module)
+        return symbols.get(address) or (f"0x{address:x}" if address else "?"), module_name
 
     def _symbols_of(self, module: Object) -> dict[int, str]:
         base = int(module.value_())
         if base not in self._symbols:
-            try:
-                symbols = {symbol.address: str(symbol.name) for symbol in module_kallsyms(module)}
-            except (LookupError, AttributeError, ValueError, drgn.FaultError):
-                symbols = {}
-            self._symbols[base] = symbols
+            self._symbols[base] = {}
+            with contextlib.suppress(LookupError, AttributeError, ValueError, drgn.FaultError):
+                names = {symbol.address: str(symbol.name) for symbol in module_kallsyms(module)}
+                self._symbols[base] = names
         return self._symbols[base]
-
-    def _module(self, address: int) -> tuple[Object | None, str]:
-        try:
-            module = address_to_module(self.prog, address)
-            return (module, decode(module.name.string_())) if module else (None, "")
-        except (LookupError, AttributeError, drgn.FaultError):
-            return None, ""
 
 
 @once
@@ -158,21 +156,22 @@ class _Reader:
         self.damaged = 0
         self.pool_type = prog.type("struct worker_pool")
         self.link = layout(prog, "struct list_head", ["next"])
-        self.now, self.hz = jiffies(prog), hz(prog)
-        try:
+        self.now, self.hz = int(prog["jiffies_64"]), hz(prog)
+        threshold = 0
+        with contextlib.suppress(*ABSENT):
             # With CONFIG_WQ_WATCHDOG; 0 turns the watchdog off.
             threshold = int(prog["wq_watchdog_thresh"])
-        except ABSENT:
-            threshold = 0
         self.has_watchdog = threshold > 0
         self.threshold = threshold if self.has_watchdog else _DEFAULT_THRESHOLD
 
     def read(self) -> Workqueues:
-        pools, worklists, entries = self._pools()
+        pools, lanes, entries = self._pools()
         ids = np.array([pool.id for pool in pools], np.int64)
         names, pwqs, inactive = self._queues()
-        pending = self._items(entries, "pending", ids[worklists])
-        items = _concat([*self._busy(pools, ids), pending, inactive])
+        pending = self._items(entries, "pending", ids[lanes])
+        frames = [*self._busy(pools, ids), pending, inactive]
+        # Types of empty ones are undefined.
+        items = pd.concat([frame for frame in frames if len(frame)] or frames, ignore_index=True)
         known = pwqs.set_index("pwq").reindex(items["pwq"], fill_value=0).reset_index(drop=True)
         home = known["pool"].map({pool.address: pool.id for pool in pools})
         items["wq"] = known["wq"]
@@ -195,85 +194,64 @@ class _Reader:
             pointers, damaged = idr_entries(self.memory, self.prog["worker_pool_idr"])
         except drgn.FaultError:
             pointers, damaged = [], 1
-        members = layout(
-            self.prog,
-            self.pool_type,
-            {
-                "cpu": "cpu",
-                "node": "node",
-                "id": "id",
-                "flags": "flags",
-                "workers": "nr_workers",
-                "idle": "nr_idle",
-                "worklist": "worklist.next",
-                "attrs": "attrs",
-            },
-            # Since Linux kernel commit 82607adcf9cd ("workqueue: implement lockup detector") (in
-            # v4.5), watchdog_ts; since Linux kernel commit 6037160e52d7 ("workqueue: Rename
-            # pool->watchdog_ts to pool->last_progress_ts") (in v7.0), last_progress_ts.
-            {"stamp": ("last_progress_ts", "watchdog_ts")},
-        )
+        numbers = {name: name for name in ("id", "cpu", "node", "flags")}
+        numbers |= {"workers": "nr_workers", "idle": "nr_idle"}
+        # Since Linux kernel commit 82607adcf9cd ("workqueue: implement lockup detector") (in v4.5),
+        # watchdog_ts; since Linux kernel commit 6037160e52d7 ("workqueue: Rename pool->watchdog_ts
+        # to pool->last_progress_ts") (in v7.0), last_progress_ts.
+        stamps = {"stamp": ("last_progress_ts", "watchdog_ts")}
+        members = layout(self.prog, self.pool_type, numbers | {"attrs": "attrs"}, stamps)
         addresses = np.array(sorted(set(pointers) - {0}), np.uint64)
         read = self._gather(addresses, members)
         self.damaged += damaged + int((~read.readable).sum())
         addresses = addresses[read.readable]
-        pool = {name: column[read.readable] for name, column in read.columns.items()}
-        head = addresses + np.uint64(drgn.offsetof(self.pool_type, "worklist"))
-        lanes, entries = self._follow(pool["worklist"], head)
-        pending = np.bincount(lanes, minlength=len(addresses))
+        columns = {name: column[read.readable] for name, column in read.columns.items()}
+        lanes, entries = self._listed(addresses, self.pool_type, "worklist")
+        pending = np.bincount(lanes, minlength=len(addresses)).tolist()
         nice = layout(self.prog, "struct workqueue_attrs", ["nice"])
-        attrs = gather(self.memory, pool["attrs"], nice, Faults())
+        attrs = gather(self.memory, columns["attrs"], nice, Faults())
         pools = []
         for row, address in enumerate(addresses.tolist()):
-            cpu, waiting = int(pool["cpu"][row]), int(pending[row])
+            pool = {name: int(columns[name][row]) for name in numbers}
             age, is_stalled = None, False
-            if "stamp" in pool:
-                stamp = int(pool["stamp"][row])
+            if "stamp" in columns:
+                stamp = int(columns["stamp"][row])
                 age = elapsed(self.now, stamp) / self.hz
-                idle = elapsed(self.now, self._touched(stamp, cpu)) / self.hz
-                is_stalled = waiting > 0 and idle > self.threshold
+                idle = elapsed(self.now, self._touched(stamp, pool["cpu"])) / self.hz
+                is_stalled = pending[row] > 0 and idle > self.threshold
             pools.append(
                 Pool(
-                    address=address,
-                    cpu=cpu,
+                    address,
                     nice=int(attrs["nice"][row]) if attrs.readable[row] else None,
-                    pending=waiting,
+                    pending=pending[row],
                     age=age,
                     is_stalled=is_stalled,
-                    **{
-                        name: int(pool[name][row])
-                        for name in ("id", "node", "flags", "workers", "idle")
-                    },
+                    **pool,
                 )
             )
         return pools, lanes, entries
 
     def _touched(self, stamp: int, cpu: int) -> int:
         """Return the later of the stamp and the last touch_*_watchdog(), as the watchdog does."""
-        if not self.has_watchdog:
-            return stamp
-        try:
-            if cpu >= 0:
-                touched = int(per_cpu(self.prog["wq_watchdog_touched_cpu"], cpu))
-            else:
-                touched = int(self.prog["wq_watchdog_touched"])
-        except (LookupError, drgn.FaultError):
-            return stamp
+        touched = stamp
+        if self.has_watchdog:
+            with contextlib.suppress(LookupError, drgn.FaultError):
+                if cpu >= 0:
+                    touched = int(per_cpu(self.prog["wq_watchdog_touched_cpu"], cpu))
+                else:
+                    touched = int(self.prog["wq_watchdog_touched"])
         return touched if elapsed(touched, stamp) else stamp
 
     def _follow(self, first: Words, ends: Words | None = None) -> tuple[Lanes, Words]:
         """Return all nodes of many lists, list by list, with the index of their list.
 
-        :param first: first node of each list
         :param ends: head of each list; None for lists that end with a null pointer
         """
         damage = Damage()
         # In list_head and hlist_node alike, next comes first.
         step = pointer_step(self.memory, self.link, "next", self.faults)
-        steps = list(chase(first, step, limit=_MAX_ITEMS, damage=damage, ends=ends))
+        lanes, nodes = collect(first, step, limit=_MAX_ITEMS, damage=damage, ends=ends)
         self.damaged += damage.lists
-        lanes = np.concatenate([np.empty(0, np.int64), *(lanes for lanes, _ in steps)])
-        nodes = np.concatenate([np.empty(0, np.uint64), *(nodes for _, nodes in steps)])
         order = np.argsort(lanes, kind="stable")
         lanes, nodes = lanes[order], nodes[order]
         if damage.cyclic:
@@ -282,32 +260,29 @@ class _Reader:
             lanes, nodes = lanes[~again], nodes[~again]
         return lanes, nodes
 
-    @cached_property
-    def _pwq_mask(self) -> int:
-        """The bits of work_struct.data that point to a pool_workqueue."""
-        # Since Linux kernel commit e9a8e01f9b13 ("workqueue: Clean up enum work_bits and related
-        # constants") (in v6.9), WORK_STRUCT_PWQ_SHIFT; WORK_STRUCT_FLAG_BITS is smaller there.
-        for name in ("WORK_STRUCT_PWQ_SHIFT", "WORK_STRUCT_FLAG_BITS"):
-            try:
-                return ~((1 << int(self.prog.constant(name))) - 1) & ((1 << 64) - 1)
-            except LookupError:
-                continue
-        raise LookupError("neither WORK_STRUCT_PWQ_SHIFT nor WORK_STRUCT_FLAG_BITS is known")
+    def _listed(self, address: Words, type_: Type, member: str) -> tuple[Lanes, Words]:
+        """Return all nodes on the ``list_head`` in each struct, with the index of the struct."""
+        head = address + np.uint64(drgn.offsetof(type_, member))
+        first = self._gather(head, self.link)
+        return self._follow(np.where(first.readable, first["next"], head), head)
 
     def _items(
         self, entries: Words, state: str, pool: npt.NDArray[np.int64], **columns: Any
     ) -> pd.DataFrame:
-        """Return a row per ``work_struct.entry``.
-
-        :param columns: columns to replace those of the items
-        """
+        """Return a row per ``work_struct.entry``; ``columns`` replace those of the items."""
         type_ = self.prog.type("struct work_struct")
         members = layout(self.prog, type_, {"data": "data.counter", "func": "func"})
         works = entries - np.uint64(drgn.offsetof(type_, "entry"))
         read = self._gather(works, members)
         data = read["data"].astype(np.uint64)
         queued = np.uint64(1 << int(self.prog.constant("WORK_STRUCT_PWQ_BIT")))
-        pwq = np.where((data & queued) != 0, data & np.uint64(self._pwq_mask), np.uint64(0))
+        try:
+            # Since Linux kernel commit e9a8e01f9b13 ("workqueue: Clean up enum work_bits and
+            # related constants") (in v6.9); WORK_STRUCT_FLAG_BITS is smaller there.
+            shift = np.uint64(self.prog.constant("WORK_STRUCT_PWQ_SHIFT").value_())
+        except LookupError:
+            shift = np.uint64(self.prog.constant("WORK_STRUCT_FLAG_BITS").value_())
+        pwq = np.where((data & queued) != 0, data >> shift << shift, np.uint64(0))
         items = {"pool": pool, "pwq": pwq, "work": works, "func": read["func"], "state": state}
         return pd.DataFrame(items | {"pid": 0, "seconds": np.nan} | columns)
 
@@ -319,19 +294,16 @@ class _Reader:
         nodes, torn = circular(self.memory, head, self.faults, limit=_MAX_WORKQUEUES)
         self.damaged += torn
         wqs = nodes - np.uint64(drgn.offsetof(type_, "list"))
-        read = self._gather(wqs, layout(self.prog, type_, {"name": "name", "pwqs": "pwqs.next"}))
+        read = self._gather(wqs, layout(self.prog, type_, ["name"]))
         names = dict(zip(wqs.tolist(), map(decode_array, read["name"].tolist()), strict=True))
-        heads = wqs + np.uint64(drgn.offsetof(type_, "pwqs"))
-        lanes, links = self._follow(np.where(read.readable, read["pwqs"], heads), heads)
+        lanes, links = self._listed(wqs, type_, "pwqs")
         address = links - np.uint64(drgn.offsetof(pwq_type, "pwqs_node"))
         # Since Linux kernel commit f97a4a1a3f87 ("workqueue: Rename "delayed" (delayed by active
         # management) to "inactive"") (in v5.15).
         inactive = "inactive_works" if pwq_type.has_member("inactive_works") else "delayed_works"
-        members = layout(self.prog, pwq_type, {"pool": "pool", "inactive": f"{inactive}.next"})
-        pwq = self._gather(address, members)
+        pwq = self._gather(address, layout(self.prog, pwq_type, ["pool"]))
         pwqs = pd.DataFrame({"pwq": address, "pool": pwq["pool"], "wq": wqs[lanes]})
-        ends = address + np.uint64(drgn.offsetof(pwq_type, inactive))
-        lanes, entries = self._follow(np.where(pwq.readable, pwq["inactive"], ends), ends)
+        lanes, entries = self._listed(address, pwq_type, inactive)
         pool = np.full(len(entries), -1)
         waiting = self._items(entries, "inactive", pool, pwq=address[lanes])
         return names, pwqs.drop_duplicates("pwq"), waiting
@@ -351,13 +323,7 @@ class _Reader:
         members = layout(
             self.prog,
             worker_type,
-            {
-                "work": "current_work",
-                "func": "current_func",
-                "pwq": "current_pwq",
-                "task": "task",
-                "scheduled": "scheduled.next",
-            },
+            ["current_work", "current_func", "current_pwq", "task"],
             # Since Linux kernel commit e8e14ac7cfe4 ("workqueue: Show in-flight work item duration
             # in stall diagnostics") (in v7.0).
             {"start": "current_start"},
@@ -368,26 +334,18 @@ class _Reader:
             seconds = [elapsed(self.now, int(start)) / self.hz for start in read["start"]]
         else:
             # The stamp of the pool is not older than the start of what its workers run.
-            ages = [pools[pool].age for pool in home.tolist()]
-            seconds = [np.nan if age is None else age for age in ages]
+            seconds = [pools[pool].age for pool in home.tolist()]
         running = pd.DataFrame(
             {
                 "pool": ids[home],
-                "pwq": read["pwq"],
-                "work": read["work"],
-                "func": read["func"],
+                "pwq": read["current_pwq"],
+                "work": read["current_work"],
+                "func": read["current_func"],
                 "state": "in-flight",
                 "pid": tasks["pid"].astype(np.int64),
                 "seconds": np.array(seconds, np.float64),
             }
         )
-        ends = workers + np.uint64(drgn.offsetof(worker_type, "scheduled"))
-        lanes, entries = self._follow(np.where(read.readable, read["scheduled"], ends), ends)
+        lanes, entries = self._listed(workers, worker_type, "scheduled")
         pid = running["pid"].to_numpy()[lanes]
         return running, self._items(entries, "scheduled", ids[home][lanes], pid=pid)
-
-
-def _concat(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of all frames; empty ones are left out, their types are undefined."""
-    filled = [frame for frame in frames if len(frame)]
-    return pd.concat(filled or frames, ignore_index=True)

@@ -20,7 +20,7 @@ from kcensus.analyses.kcopyd.tables import tables
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm.devices import DmTarget, MappedDevice
-from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, _Nodes, job_caches
+from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, job_caches, list_heads
 from kcensus.kernel.dm.snapshots import (
     UNLIMITED,
     Limit,
@@ -260,13 +260,14 @@ def test_membership_of_lists_equals_a_walk(seed: int) -> None:
     # Stale links into a list lead nowhere.
     for stray in np.flatnonzero(on == -1)[:5]:
         following[stray] = nodes[random.integers(number)]
-    assert _Nodes(nodes, following, before).ends(heads).tolist() == on.tolist()
+    assert list_heads(heads, nodes, following, before).tolist() == on.tolist()
 
 
 def test_circles_end() -> None:
     nodes = np.array([64, 128, 192], np.uint64)
-    circle = _Nodes(nodes, np.roll(nodes, -1), np.roll(nodes, 1))
-    assert circle.ends(np.array([640], np.uint64)).tolist() == [-1, -1, -1]
+    heads = np.array([640], np.uint64)
+    ends = list_heads(heads, nodes, np.roll(nodes, -1), np.roll(nodes, 1))
+    assert ends.tolist() == [-1, -1, -1]
 
 
 # Snapshots

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import drgn
 from drgn import Object, Program, cast
@@ -84,59 +85,52 @@ def mapped_devices(kernel: Kernel) -> MappedDevices:
 
 
 def _device(md: Object, devices: MappedDevices) -> MappedDevice:
-    number = decode(md.name.string_())
+    """Return a device with its targets up to the first unreadable one."""
+    number, name = decode(md.name.string_()), ""
+    targets: list[DmTarget] = []
     try:
         # Since Linux kernel commit b82096afc8af ("dm ioctl: replace device hash with red-black
         # tree") (in v5.13), hash_cell is a node of a tree; interface_ptr points to it either way.
         cell = cast("struct hash_cell *", md.interface_ptr)
         name = name_at(cell.name) if cell else ""
     except (drgn.FaultError, LookupError):
-        name = ""
         devices.damaged += 1
-    return MappedDevice(int(md.value_()), number, name, tuple(_targets(md, devices)))
-
-
-def _targets(md: Object, devices: MappedDevices) -> Iterator[DmTarget]:
-    """Yield the targets of a table up to the first unreadable one."""
     try:
         table = cast("struct dm_table *", md.map)
-        number = min(int(table.num_targets), _MAX_TARGETS) if table else 0
-        for target in (table.targets[i] for i in range(number)):
-            yield DmTarget(
-                name_at(target.type.name), int(target.begin), int(target.len), int(target.private)
-            )
+        for index in range(min(int(table.num_targets), _MAX_TARGETS) if table else 0):
+            target = table.targets[index]
+            numbers = int(target.begin), int(target.len), int(target.private)
+            targets.append(DmTarget(name_at(target.type.name), *numbers))
     except drgn.FaultError:
         devices.damaged += 1
+    return MappedDevice(int(md.value_()), number, name, tuple(targets))
 
 
-def _member(type_name: str, path: str) -> Callable[[Program, int], list[int]]:
-    def get(prog: Program, private: int) -> list[int]:
-        client = Object(prog, f"struct {type_name} *", value=private)
-        for name in path.split("."):
-            client = client.member_(name)
-        return [int(client.value_())]
-
-    return get
+def _client(type_name: str, path: str, prog: Program, private: int) -> list[int]:
+    client = Object(prog, f"struct {type_name} *", value=private)
+    for name in path.split("."):
+        client = client.member_(name)
+    return [int(client.value_())]
 
 
 def _zoned(prog: Program, private: int) -> list[int]:
     target = Object(prog, "struct dmz_target *", value=private)
     # Since Linux kernel commit f97809aec589 ("dm zoned: per-device reclaim") (in v5.8), each
     # device has a reclaim of its own.
-    if not prog.type("struct dmz_dev").has_member("reclaim"):
+    if not prog.type("struct dmz_dev").haspartial(_client, "reclaim"):
         return [int(target.reclaim.kc)]
     devices = min(int(target.nr_ddevs), _MAX_ZONED_DEVICES)
     return [int(target.dev[i].reclaim.kc) for i in range(devices)]
 
 
 CLIENTS_OF_TARGETS: dict[str, Callable[[Program, int], list[int]]] = {
-    "snapshot": _member("dm_snapshot", "kcopyd_client"),
-    "snapshot-merge": _member("dm_snapshot", "kcopyd_client"),
-    "mirror": _member("mirror_set", "kcopyd_client"),
-    "thin-pool": _member("pool_c", "pool.copier"),
-    "cache": _member("cache", "copier"),
-    "clone": _member("clone", "kcopyd_client"),
-    "writecache": _member("dm_writecache", "dm_kcopyd"),
+    "snapshot": partial(_client, "dm_snapshot", "kcopyd_client"),
+    "snapshot-merge": partial(_client, "dm_snapshot", "kcopyd_client"),
+    "mirror": partial(_client, "mirror_set", "kcopyd_client"),
+    "thin-pool": partial(_client, "pool_c", "pool.copier"),
+    "cache": partial(_client, "cache", "copier"),
+    "clone": partial(_client, "clone", "kcopyd_client"),
+    "writecache": partial(_client, "dm_writecache", "dm_kcopyd"),
     "zoned": _zoned,
 }
 """By target type: a function of the address of a target's private data that returns the addresses

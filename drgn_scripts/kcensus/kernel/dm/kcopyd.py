@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.gather import gather
-from kcensus.engine.layout import Field, Layout, layout
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
 from kcensus.kernel.names import ABSENT
@@ -28,6 +29,7 @@ LISTS = ("callback", "complete", "io", "pages")
 Since Linux kernel commit "dm kcopyd: Fix bug causing workqueue stalls" (in v5.0, and stable; commit
 not verified), callbacks have a list of their own, ``callback_jobs``."""
 
+_LINKS = ["list.next", "list.prev"]
 _SPLIT_COUNT = 8
 _MAX_RESERVE = 1 << 16
 """Elements of a mempool of jobs."""
@@ -39,12 +41,12 @@ Counts = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[np.uint64]]
 
 
-def _no_counts() -> Counts:
-    return np.empty(0, np.int64)
+def _no_counts(*shape: int) -> Counts:
+    return np.empty((0, *shape), np.int64)
 
 
-def _no_words() -> Words:
-    return np.empty(0, np.uint64)
+def _no_words(*shape: int) -> Words:
+    return np.empty((0, *shape), np.uint64)
 
 
 def job_caches(slab_map: SlabMap) -> list[SlabCache]:
@@ -55,17 +57,16 @@ def job_caches(slab_map: SlabMap) -> list[SlabCache]:
     commit 9855609bde03 ("mm: memcg/slab: use a single set of kmem_caches for all accounted
     allocations") (in v5.9).
     """
-    ids: set[int] = set()
+    pointer = 0
     with contextlib.suppress(*ABSENT):
         pointer = int(slab_map.prog["_job_cache"].value_())
-        ids = {cache.id for cache in slab_map.caches if cache.address == pointer}
-    if not ids:
-        names = {cache.name: cache.id for cache in slab_map.caches}
-        id_ = names.get("kcopyd_job", names.get(slab_map.aliases.get("kcopyd_job", "")))
-        ids = set() if id_ is None else {id_}
+    names = {cache.name: cache.id for cache in slab_map.caches}
+    alias = slab_map.aliases.get("kcopyd_job", "")
+    ids = {cache.address: cache.id for cache in slab_map.caches}
+    id_ = ids.get(pointer, names.get("kcopyd_job", names.get(alias)))
     roots, _ = slab_map.lineage
-    caches = [cache for cache in slab_map.caches if int(roots[cache.id]) in ids]
-    return sorted(caches, key=lambda cache: int(roots[cache.id]) != cache.id)
+    caches = [cache for cache in slab_map.caches if roots[cache.id] == id_]
+    return sorted(caches, key=lambda cache: cache.id != id_)
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,9 @@ class Clients:
     """Address of its ``struct workqueue_struct``."""
     work: Words = field(default_factory=_no_words)
     """Address of its work item."""
-    heads: Words = field(default_factory=lambda: np.empty((0, len(LISTS)), np.uint64))
-    """Addresses of its list heads, shape (clients, len(LISTS)); 0 for a list it does not have."""
-    first: Words = field(default_factory=lambda: np.empty((0, len(LISTS)), np.uint64))
-    """``next`` of these heads."""
+    heads: Words = field(default_factory=lambda: _no_words(len(LISTS)))
+    """Addresses of its list heads, shape (clients, len(LISTS)); 0 for a list that is empty or that
+    it does not have."""
     reserve: Words = field(default_factory=_no_words)
     """Preallocated jobs in the mempools of all clients, ascending addresses."""
     reserves: Counts = field(default_factory=_no_counts)
@@ -101,7 +101,7 @@ class Clients:
 
     def rows(self, addresses: Words) -> Counts:
         """Return the row of each client, or -1."""
-        return _rows_of(self.address, addresses)
+        return rows_of(self.address, addresses)
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Jobs:
     """Masters that have been split."""
     sub_jobs: Counts = field(default_factory=_no_counts)
     """Running sub-jobs."""
-    listed: Counts = field(default_factory=lambda: np.empty((0, len(LISTS)), np.int64))
+    listed: Counts = field(default_factory=lambda: _no_counts(len(LISTS)))
     """Jobs and sub-jobs on each list, shape (clients, len(LISTS))."""
     in_flight: Counts = field(default_factory=_no_counts)
     """Jobs and sub-jobs on no list: in I/O, or prepared and not yet dispatched."""
@@ -129,16 +129,6 @@ class Jobs:
     torn: int = 0
     """Non-empty lists without a job of the client."""
     report: ScanReport = field(default_factory=ScanReport)
-
-
-_JOB_MEMBERS = {
-    "kc": "kc",
-    "next": "list.next",
-    "prev": "list.prev",
-    "count": "source.count",
-    "pages": "pages",
-    "sub_jobs": "sub_jobs.counter",
-}
 
 
 class Kcopyd:
@@ -160,102 +150,75 @@ class Kcopyd:
         # (in v4.18), the mempool is embedded.
         pool = self.client_type.member("job_pool").type
         self._pool_embedded = pool.kind != drgn.TypeKind.POINTER
-        self._client = layout(
-            self.prog,
-            self.client_type,
-            {
-                "nr_jobs": "nr_jobs.counter",
-                "reserved_pages": "nr_reserved_pages",
-                "free_pages": "nr_free_pages",
-                "throttle": "throttle",
-                "wq": "kcopyd_wq",
-            },
-            {"sub_job_sectors": "sub_job_size", **{name: f"{name}_jobs.next" for name in LISTS}},
-        )
-        self._mempool = layout(
-            self.prog,
-            "mempool_t",
-            {"count": "curr_nr", "elements": "elements", "cache": "pool_data"},
-        )
+        self._pool = "job_pool.pool_data" if self._pool_embedded else "job_pool"
+        self._mempool = layout(self.prog, "mempool_t", ["curr_nr", "elements", "pool_data"])
         self._cache_addresses = np.array([cache.address for cache in caches], np.uint64)
 
     def candidates(self, report: ScanReport) -> Words:
         """Return the addresses of kmalloc objects whose mempool allocates from the cache of jobs.
 
         So idle clients of unknown targets are found.
-
-        :param report: notes what is unreadable
         """
-        size = drgn.sizeof(self.client_type)
-        kmalloc = [
-            cache
-            for cache in self.slab_map.caches
-            if cache.name.startswith("kmalloc-") and cache.object_size >= size
-        ]
-        if not kmalloc or not self.caches:
-            return np.empty(0, np.uint64)
-        smallest = min(cache.object_size for cache in kmalloc)
-        homes = [cache for cache in kmalloc if cache.object_size == smallest]
-        offset = drgn.offsetof(self.client_type, "job_pool")
-        if self._pool_embedded:
-            offset += self._mempool.fields["cache"].offset
-        word = self.slab_map.word.fields["word"].dtype
-        columns = Layout("struct dm_kcopyd_client", size, {"pool": Field("", offset, word)})
+        columns = layout(self.prog, self.client_type, [self._pool])
+        kmalloc = [cache for cache in self.slab_map.caches if cache.name.startswith("kmalloc-")]
+        sizes = [cache.object_size for cache in kmalloc if cache.object_size >= columns.size]
+        if not sizes or not self.caches:
+            return _no_words()
+        homes = [cache for cache in kmalloc if cache.object_size == min(sizes)]
 
         def look(view: View, _report: ScanReport) -> Words:
-            pools, address = view.column("pool")[view.allocated], view.address()[view.allocated]
+            pools, address = view.column(self._pool)[view.allocated], view.address()[view.allocated]
             if not self._pool_embedded:
-                pools = gather(self.memory, pools, self._mempool, Faults())["cache"]
+                pools = gather(self.memory, pools, self._mempool, Faults())["pool_data"]
             return address[np.isin(pools, self._cache_addresses)]
 
         slabs = self.slab_map.index(homes, report)
         slabs = slabs[slabs.inuse > 0]
         clients = visit(self.slab_map, slabs, columns, look, report)
-        return np.concatenate([np.empty(0, np.uint64), *clients])
+        return np.concatenate([_no_words(), *clients])
 
     def clients(self, addresses: Words) -> Clients:
         """Read the clients at ``addresses``, in any order; drop what is not a client."""
+        required = ["nr_reserved_pages", "nr_free_pages", "throttle", "kcopyd_wq", self._pool]
+        optional = {"sub_job_size": "sub_job_size"} | {name: f"{name}_jobs.next" for name in LISTS}
+        members = layout(self.prog, self.client_type, ["nr_jobs.counter", *required], optional)
         unique = np.unique(addresses[addresses != 0])
-        read = gather(self.memory, unique, self._client, self.faults)
-        pools = unique + np.uint64(drgn.offsetof(self.client_type, "job_pool"))
-        if not self._pool_embedded:
-            pools = gather(self.memory, pools, self.slab_map.word, self.faults)["word"]
+        read = gather(self.memory, unique, members, self.faults)
+        pools = read[self._pool]
+        if self._pool_embedded:
+            pools = unique + np.uint64(drgn.offsetof(self.client_type, "job_pool"))
         pool = gather(self.memory, pools, self._mempool, self.faults)
         known = read.readable
         if self.caches:
-            known = known & (~pool.readable | np.isin(pool["cache"], self._cache_addresses))
+            known = known & (~pool.readable | np.isin(pool["pool_data"], self._cache_addresses))
         address = unique[known]
+        client = {name: column[known] for name, column in read.columns.items()}
         heads = np.zeros((len(address), len(LISTS)), np.uint64)
-        first = np.zeros_like(heads)
         for column, name in enumerate(LISTS):
-            if name in self._client:
-                heads[:, column] = address + np.uint64(self._client.fields[name].offset)
-                first[:, column] = read[name][known]
+            if name in members:
+                head = address + np.uint64(members.fields[name].offset)
+                heads[:, column] = np.where(client[name] == head, 0, head)
         reserve, reserves, lost = self._reserves(
-            pool["elements"][known], pool["count"][known], pool.readable[known]
+            pool["elements"][known], pool["curr_nr"][known], pool.readable[known]
         )
-        sub_jobs = read.columns.get("sub_job_sectors", np.full(len(unique), _OLD_SUB_JOB_SECTORS))
+        throttle = layout(self.prog, "struct dm_kcopyd_throttle", ["throttle"])
+        throttles = gather(self.memory, client["throttle"], throttle, self.faults)
+        unthrottled = np.where(client["throttle"] == 0, 100, -1)
+        sub_jobs = client.get("sub_job_size", np.full(len(address), _OLD_SUB_JOB_SECTORS))
         return Clients(
             address=address,
-            nr_jobs=read["nr_jobs"][known].astype(np.int64),
-            sub_job_sectors=sub_jobs[known].astype(np.int64),
-            reserved_pages=read["reserved_pages"][known].astype(np.int64),
-            free_pages=read["free_pages"][known].astype(np.int64),
-            throttle=self._throttle(read["throttle"][known]),
-            wq=read["wq"][known],
+            nr_jobs=client["nr_jobs.counter"].astype(np.int64),
+            sub_job_sectors=sub_jobs.astype(np.int64),
+            reserved_pages=client["nr_reserved_pages"].astype(np.int64),
+            free_pages=client["nr_free_pages"].astype(np.int64),
+            throttle=np.where(throttles.readable, throttles["throttle"], unthrottled),
+            wq=client["kcopyd_wq"],
             work=address + np.uint64(drgn.offsetof(self.client_type, "kcopyd_work")),
             heads=heads,
-            first=first,
             reserve=reserve,
             reserves=reserves,
             reserves_lost=lost,
         )
-
-    def _throttle(self, pointers: Words) -> Counts:
-        throttle = layout(self.prog, "struct dm_kcopyd_throttle", ["throttle"])
-        read = gather(self.memory, pointers, throttle, self.faults)
-        unknown = np.where(pointers == 0, 100, -1)
-        return np.where(read.readable, read["throttle"].astype(np.int64), unknown)
 
     def _reserves(self, elements: Words, count: Counts, known: Mask) -> tuple[Words, Counts, int]:
         """Return the elements of mempools, which are allocated objects but not in use.
@@ -271,43 +234,51 @@ class Kcopyd:
         return np.unique(read["word"][read.readable]), sizes, int((~known).sum())
 
     def scan(self, report: ScanReport) -> tuple[Words, Columns]:
-        """Return the addresses of all allocated objects of the cache, and members of the masters.
-
-        :param report: notes what is unreadable
-        """
-        members = layout(self.prog, self.job_type, _JOB_MEMBERS)
-        return allocated(self.slab_map, self.caches, members, report)
+        """Return the addresses of all allocated objects, and members of the masters."""
+        members = ["kc", *_LINKS, "source.count", "pages", "sub_jobs.counter"]
+        columns = layout(self.prog, self.job_type, members)
+        return allocated(self.slab_map, self.caches, columns, report)
 
     def count(self, clients: Clients, address: Words, columns: Columns) -> Jobs:
-        """Count jobs by client and state.
-
-        :param address: of all objects, as :meth:`scan` returns them
-        :param columns: likewise
-        """
+        """Count jobs by client and state, from what :meth:`scan` returns."""
         used = ~np.isin(address, clients.reserve)
         row = clients.rows(columns["kc"])
         masters = np.flatnonzero(used & (row >= 0))
         unknown = int((used & (row < 0)).sum())
-        row = row[masters]
+        row, master = row[masters], address[masters]
         job = {name: column[masters] for name, column in columns.items()}
-        number = len(clients)
+        sectors = job["source.count"].astype(np.int64)
+        split = sectors > clients.sub_job_sectors[row]
+        running = np.where(
+            split, np.clip(job["sub_jobs.counter"].astype(np.int64), 0, _SPLIT_COUNT), 0
+        )
 
         def per_client(rows: Counts, weights: Counts | None = None) -> Counts:
-            return np.bincount(rows, weights, number).astype(np.int64)
+            return np.bincount(rows, weights, len(clients)).astype(np.int64)
 
-        sectors = job["count"].astype(np.int64)
-        split = sectors > clients.sub_job_sectors[row]
-        running = np.where(split, np.clip(job["sub_jobs"].astype(np.int64), 0, _SPLIT_COUNT), 0)
-        parts = self._sub_jobs(address[masters][split])
-        link = np.uint64(drgn.offsetof(self.job_type, "list"))
-        nodes = _Nodes(
-            np.concatenate([address[masters], parts.address]) + link,
-            np.concatenate([job["next"], parts.next]),
-            np.concatenate([job["prev"], parts.prev]),
+        steps = np.arange(1, _SPLIT_COUNT + 1) * drgn.sizeof(self.job_type)
+        parts = (master[split][:, None] + steps.astype(np.uint64)).ravel()
+        part = gather(self.memory, parts, layout(self.prog, self.job_type, _LINKS), self.faults)
+        heads = clients.heads[clients.heads != 0]
+        ends = list_heads(
+            heads,
+            np.concatenate([master, parts]) + np.uint64(drgn.offsetof(self.job_type, "list")),
+            *(np.concatenate([job[link], part[link]]) for link in _LINKS),
         )
-        listed, torn = _listed(clients, nodes)
-        jobs = per_client(row)
-        sub_jobs = per_client(row, running)
+        members = np.bincount(ends[ends >= 0], minlength=len(heads))
+        listed = np.zeros(clients.heads.shape, np.int64)
+        listed[clients.heads != 0] = members
+        jobs, sub_jobs = per_client(row), per_client(row, running)
+        zero = np.uint64(0)
+        with contextlib.suppress(*ABSENT):
+            zero = np.uint64(self.prog["zero_page_list"].address_of_().value_())
+        per_page = self.memory.page_size // 512
+        each = -(-clients.sub_job_sectors[row] // per_page)
+        pages = np.where(
+            split, running * each, np.where(job["pages"] != 0, -(-sectors // per_page), 0)
+        )
+        # Zeroing shares zero_page_list.
+        pages[(job["pages"] == zero) & (zero != 0)] = 0
         # A split master with running sub-jobs is neither on a list nor in flight.
         waiting = per_client(row[running > 0])
         return Jobs(
@@ -316,87 +287,35 @@ class Kcopyd:
             sub_jobs=sub_jobs,
             listed=listed,
             in_flight=jobs + sub_jobs - waiting - listed.sum(axis=1),
-            pages=per_client(row, self._pages(clients, row, job, split, running)),
+            pages=per_client(row, pages),
             unknown=unknown,
             reserve=int((~used).sum()),
             active=len(address),
-            torn=torn,
+            torn=int((members == 0).sum()),
         )
 
-    def _sub_jobs(self, masters: Words) -> _Nodes:
-        """Return the links of the sub-jobs of split masters."""
-        steps = np.arange(1, _SPLIT_COUNT + 1) * drgn.sizeof(self.job_type)
-        address = (masters[:, None] + steps.astype(np.uint64)[None, :]).ravel()
-        link = layout(self.prog, self.job_type, {"next": "list.next", "prev": "list.prev"})
-        read = gather(self.memory, address, link, self.faults)
-        return _Nodes(address, read["next"], read["prev"])
 
-    def _pages(
-        self, clients: Clients, row: Counts, job: Columns, split: Mask, running: Counts
-    ) -> Counts:
-        """Return the pages with the data of each master; zeroing shares ``zero_page_list``."""
-        zero = np.uint64(0)
-        with contextlib.suppress(*ABSENT):
-            zero = np.uint64(self.prog["zero_page_list"].address_of_().value_())
-        per_page = self.memory.page_size // 512
-        whole = np.where(job["pages"] != 0, -(-job["count"].astype(np.int64) // per_page), 0)
-        each = -(-clients.sub_job_sectors[row] // per_page)
-        zeroing = (job["pages"] == zero) & (zero != 0)
-        return np.where(zeroing, 0, np.where(split, running * each, whole))
+def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Counts:
+    """Return the index of the head of the doubly linked list that each node is on, or -1.
 
+    A step per node would take a minute for lists of a million jobs; instead all nodes look twice
+    as far in every round, so rounds grow with the logarithm of the longest list. A link counts
+    only if the next node points back.
 
-def _listed(clients: Clients, nodes: _Nodes) -> tuple[Counts, int]:
-    """Return how many nodes are on each list, and how many non-empty lists have none."""
-    counts = np.zeros(clients.heads.shape, np.int64)
-    heads = clients.heads.ravel()
-    filled = np.flatnonzero((heads != 0) & (clients.first.ravel() != heads))
-    if not len(filled):
-        return counts, 0
-    ends = nodes.ends(heads[filled])
-    members = np.bincount(ends[ends >= 0], minlength=len(filled))
-    counts.ravel()[filled] = members
-    return counts, int((members == 0).sum())
-
-
-@dataclass(frozen=True)
-class _Nodes:
-    """Nodes of doubly linked lists, all of whose members are known."""
-
-    address: Words
-    next: Words
-    prev: Words
-
-    def ends(self, heads: Words) -> Counts:
-        """Return the index of the head of the list that each node is on, or -1.
-
-        A step per node would take a minute for lists of a million jobs; instead all nodes look
-        twice as far in every round, so rounds grow with the logarithm of the longest list. A
-        link counts only if the next node points back.
-        """
-        order, heads_order = np.argsort(self.address), np.argsort(heads)
-        total, nowhere = len(self.address), len(self.address) + len(heads)
-        # Positions: nodes, then heads, then one for "nowhere". The last two lead to themselves.
-        position = np.arange(nowhere + 1)
-        node = _rows_of(self.address[order], self.next)
-        head = _rows_of(heads[heads_order], self.next)
-        onto_node, onto_head = np.flatnonzero(node >= 0), np.flatnonzero(head >= 0)
-        target = order[node[onto_node]]
-        points_back = self.prev[target] == self.address[onto_node]
-        position[:total] = nowhere
-        position[onto_node[points_back]] = target[points_back]
-        position[onto_head] = total + heads_order[head[onto_head]]
-        for _ in range(max(total, 1).bit_length()):
-            further = position[position[:total]]
-            if np.array_equal(further, position[:total]):
-                break
-            position[:total] = further
-        index = position[:total] - total
-        return np.where((index >= 0) & (index < len(heads)), index, -1)
-
-
-def _rows_of(ascending: Words, addresses: Words) -> Counts:
-    """Return the row of each address, or -1."""
-    if not len(ascending):
-        return np.full(len(addresses), -1)
-    row = np.minimum(np.searchsorted(ascending, addresses), len(ascending) - 1)
-    return np.where(ascending[row] == addresses, row, -1)
+    :param node: all members of all lists, in any order; their ``next`` and ``prev`` follow
+    """
+    total, nowhere = len(node), len(node) + len(heads)
+    # Positions: nodes, then heads, then one for "nowhere". The last two lead to themselves.
+    column = np.concatenate([node, heads])
+    order = np.argsort(column)
+    rank = rows_of(column[order], following)
+    target = np.where(rank < 0, nowhere, order[rank])
+    leads_on = (target >= total) | (before.take(target, mode="clip") == node)
+    position = np.append(np.where(leads_on, target, nowhere), np.arange(total, nowhere + 1))
+    for _ in range(max(total, 1).bit_length()):
+        further = position[position[:total]]
+        if np.array_equal(further, position[:total]):
+            break
+        position[:total] = further
+    index = position[:total] - total
+    return np.where((index >= 0) & (index < len(heads)), index, -1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,11 +12,11 @@ import drgn
 import numpy as np
 from drgn import Object, Program, cast
 
-from kcensus.engine.chase import Damage, chase, circular, pointer_step
+from kcensus.engine.chase import Damage, circular, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.kernel.dm.devices import MappedDevice
+from kcensus.engine.memory import Faults, Memory
+from kcensus.kernel.dm.devices import DmTarget, MappedDevice
 from kcensus.kernel.names import decode, decode_array, name_at
 
 TARGETS = ("snapshot", "snapshot-merge")
@@ -131,7 +132,7 @@ def snapshots(memory: Memory, devices: Iterable[MappedDevice], threshold: int | 
         for target in device.targets:
             if target.type_name in TARGETS:
                 try:
-                    reader.read(device, target.type_name, target.private)
+                    reader.snapshots.all.append(reader.snapshot(device, target))
                 except drgn.FaultError:
                     reader.snapshots.damaged += 1
     return reader.snapshots
@@ -142,47 +143,51 @@ class _Reader:
         self.memory = memory
         self.prog = memory.prog
         self.threshold = threshold
-        self.type = self.prog.type("struct dm_snapshot *")
         self.limit = limit_mechanism(self.prog)
         self.snapshots = Snapshots()
         self.faults = Faults()
 
-    def read(self, device: MappedDevice, target: str, address: int) -> None:
-        """Add the snapshot at ``address``.
+    def snapshot(self, device: MappedDevice, target: DmTarget) -> Snapshot:
+        """Return the snapshot of a target.
 
         :raises drgn.FaultError: it is unreadable
         """
-        snapshot = Object(self.prog, self.type, value=address)
+        snapshot = Object(self.prog, "struct dm_snapshot *", value=target.private)
         in_flight, waiters = self._copies(snapshot)
         store = snapshot.store
-        self.snapshots.all.append(
-            Snapshot(
-                address=address,
-                device=device,
-                target=target,
-                origin=decode(snapshot.origin.name.string_()),
-                origin_disk=_disk(snapshot.origin),
-                cow=decode(snapshot.cow.name.string_()),
-                store=name_at(store.type.name),
-                chunk_sectors=int(store.chunk_size),
-                valid=bool(snapshot.valid),
-                # Since Linux kernel commit "dm snapshot: don't invalidate on-disk image on snapshot
-                # write overflow" (commit not verified).
-                overflowed=bool(getattr(snapshot, "snapshot_overflowed", 0)),
-                in_flight=in_flight,
-                pending=int(snapshot.pending_exceptions_count.counter),
-                exceptions=self._entries(snapshot.complete),
-                pending_in_table=self._entries(snapshot.pending),
-                used_sectors=_used(store),
-                client=int(snapshot.kcopyd_client),
-                waiters=waiters,
-            )
+        return Snapshot(
+            address=target.private,
+            device=device,
+            target=target.type_name,
+            origin=decode(snapshot.origin.name.string_()),
+            origin_disk=_disk(snapshot.origin),
+            cow=decode(snapshot.cow.name.string_()),
+            store=name_at(store.type.name),
+            chunk_sectors=int(store.chunk_size),
+            valid=bool(snapshot.valid),
+            # Since Linux kernel commit "dm snapshot: don't invalidate on-disk image on snapshot
+            # write overflow" (commit not verified).
+            overflowed=bool(getattr(snapshot, "snapshot_overflowed", 0)),
+            in_flight=in_flight,
+            pending=int(snapshot.pending_exceptions_count.counter),
+            exceptions=self._entries(snapshot.complete),
+            pending_in_table=self._entries(snapshot.pending),
+            used_sectors=_used(store),
+            client=int(snapshot.kcopyd_client),
+            waiters=waiters,
         )
 
     def _copies(self, snapshot: Object) -> tuple[int | None, tuple[Waiter, ...]]:
         """Return the copies in flight by the snapshot's count, and the tasks that wait."""
         if self.limit is Limit.IN_PROGRESS:
-            return int(snapshot.in_progress), self._wait_queue(snapshot.in_progress_wait)
+            queue = snapshot.in_progress_wait
+            # Since Linux kernel commits ac6424b981bc ("sched/wait: Rename wait_queue_t =>
+            # wait_queue_entry_t") and 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list
+            # and wq_head->task_list naming") (in v4.13).
+            path = ("head", "struct wait_queue_entry", "entry")
+            if not hasattr(queue, "head"):
+                path = ("task_list", "struct __wait_queue", "task_list")
+            return int(snapshot.in_progress), self._tasks(queue, *path, "private")
         if self.limit is Limit.NONE:
             return None, ()
         in_flight = None
@@ -190,8 +195,8 @@ class _Reader:
             # The semaphore counts down from the threshold at the snapshot's creation.
             start = self.threshold if 0 < self.threshold < UNLIMITED else UNLIMITED
             in_flight = max(start - int(snapshot.cow_count.count), 0)
-        wait_list = snapshot.cow_count.wait_list
-        return in_flight, self._tasks(wait_list, "struct semaphore_waiter", "list", "task")
+        path = ("wait_list", "struct semaphore_waiter", "list")
+        return in_flight, self._tasks(snapshot.cow_count, *path, "task")
 
     def _entries(self, table: Object) -> int:
         """Return the number of exceptions in a hash table."""
@@ -206,65 +211,47 @@ class _Reader:
         # v5.2), a bucket is a hlist_bl_head, whose pointer holds a lock bit, not a list_head. Since
         # Linux kernel commit 8581b19eb2c5 ("dm-snapshot: fix 'scheduling while atomic' on real-time
         # kernels") (in v6.19), it is a dm_hlist_head.
-        ends: Words | None = None
-        if head.type_name() == "struct list_head":
-            first, ends = layout(self.prog, head, {"first": "next"}), addresses
-        else:
-            first = layout(self.prog, head, {"first": ("first", "head.first")})
-        starts = gather(self.memory, addresses, first, self.faults)
-        heads = starts["first"].astype(np.uint64) & ~np.uint64(1)
-        link = layout(
-            self.prog, self.prog.type("struct dm_exception").member("hash_list").type, ["next"]
-        )
-        step, damage = pointer_step(self.memory, link, "next", self.faults), Damage()
-        chains = chase(heads, step, limit=_MAX_EXCEPTIONS, damage=damage, ends=ends)
-        count = sum(len(nodes) for _, nodes in chains)
-        self.snapshots.damaged += damage.lists + int((~starts.readable).sum())
-        return count
+        is_circular = head.type_name() == "struct list_head"
+        path = "next" if is_circular else ("first", "head.first")
+        first = gather(self.memory, addresses, layout(self.prog, head, {"node": path}), self.faults)
+        node = self.prog.type("struct dm_exception").member("hash_list").type
+        link = layout(self.prog, node, ["next"])
+        heads, damage = first["node"].astype(np.uint64) & ~np.uint64(1), Damage()
+        step = pointer_step(self.memory, link, "next", self.faults)
+        ends = addresses if is_circular else None
+        lanes, _ = collect(heads, step, limit=_MAX_EXCEPTIONS, damage=damage, ends=ends)
+        self.snapshots.damaged += damage.lists + int((~first.readable).sum())
+        return len(lanes)
 
-    def _wait_queue(self, queue: Object) -> tuple[Waiter, ...]:
-        """Return the tasks on a wait queue."""
-        # Since Linux kernel commits ac6424b981bc ("sched/wait: Rename wait_queue_t =>
-        # wait_queue_entry_t") and 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list and
-        # wq_head->task_list naming") (in v4.13).
-        if hasattr(queue, "head"):
-            return self._tasks(queue.head, "struct wait_queue_entry", "entry", "private")
-        return self._tasks(queue.task_list, "struct __wait_queue", "task_list", "private")
-
-    def _tasks(self, head: Object, type_name: str, link: str, task: str) -> tuple[Waiter, ...]:
+    def _tasks(
+        self, queue: Object, head: str, type_name: str, link: str, task: str
+    ) -> tuple[Waiter, ...]:
         """Return the tasks on a list: their nodes are ``link``, their pointers ``task``."""
         type_ = self.prog.type(type_name)
-        nodes, torn = circular(
-            self.memory, int(head.address_of_().value_()), self.faults, limit=_MAX_WAITERS
-        )
+        address = int(queue.member_(head).address_of_().value_())
+        nodes, torn = circular(self.memory, address, self.faults, limit=_MAX_WAITERS)
         self.snapshots.damaged += torn
         waiters = nodes - np.uint64(drgn.offsetof(type_, link))
-        pointers = gather(
-            self.memory, waiters, layout(self.prog, type_, {"task": task}), self.faults
-        )
+        pointer = layout(self.prog, type_, {"task": task})
+        pointers = gather(self.memory, waiters, pointer, self.faults)
         members = layout(self.prog, "struct task_struct", ["pid", "comm"])
         tasks = gather(self.memory, pointers["task"], members, self.faults)
-        rows = np.flatnonzero(tasks.readable).tolist()
-        return tuple(
-            Waiter(int(tasks["pid"][row]), decode_array(tasks["comm"][row])) for row in rows
-        )
+        columns = (tasks[name][tasks.readable].tolist() for name in ("pid", "comm"))
+        return tuple(Waiter(pid, decode_array(comm)) for pid, comm in zip(*columns, strict=True))
 
 
 def _disk(device: Object) -> str:
-    try:
+    with contextlib.suppress(LookupError, AttributeError, drgn.FaultError):
         return decode(device.bdev.bd_disk.disk_name.string_())
-    except (LookupError, AttributeError, drgn.FaultError):
-        return ""
+    return ""
 
 
 def _used(store: Object) -> int | None:
     """Return the allocated sectors of an exception store; None where its type is unknown."""
-    try:
+    with contextlib.suppress(LookupError, drgn.FaultError):
         name = name_at(store.type.name)
         if name.startswith("N"):
             return int(cast("struct transient_c *", store.context).next_free)
         if name.startswith("P"):
             return int(cast("struct pstore *", store.context).next_free) * int(store.chunk_size)
-    except (LookupError, drgn.FaultError):
-        pass
     return None

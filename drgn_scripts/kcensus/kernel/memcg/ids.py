@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory, Words
-from kcensus.engine.xarray import XArrayWalk
+from kcensus.engine.memory import Faults, Mask, Memory
+from kcensus.kernel.idr import xarray_entries
 from kcensus.kernel.memcg.memcgs import Memcgs
+from kcensus.kernel.names import integer
 
 MAX_IDS = 65535
 """MEM_CGROUP_ID_MAX: memcg_nr_cache_ids grows no further."""
@@ -75,20 +76,20 @@ def memcg_ids(memory: Memory, groups: Memcgs, has_xarray: bool) -> MemcgIds:
     if has_xarray:
         return _registered(memory, groups, rows)
     faults = Faults()
-    count = 0
-    try:
-        count = int(memory.prog["memcg_nr_cache_ids"])
-    except LookupError:
-        pass
-    except drgn.FaultError as error:
-        faults.note(error)
+    count = integer(memory.prog, "memcg_nr_cache_ids", faults) or 0
     size = min(max(count, 0), MAX_IDS)
     row = np.full(size, -1)
     rows = rows[groups.kmemcg_id[rows] < size]
     row[groups.kmemcg_id[rows]] = rows
-    registered = _ida_count(memory, "memcg_cache_ida", faults)
-    ours, damaged = int((row >= 0).sum()), int(count != size)
-    return MemcgIds(row, size, ours, registered, "memcg_cache_ida", damaged=damaged, faults=faults)
+    return MemcgIds(
+        row,
+        size,
+        ours=int((row >= 0).sum()),
+        registered=_ida_count(memory, "memcg_cache_ida", faults),
+        registry="memcg_cache_ida",
+        damaged=int(count != size),
+        faults=faults,
+    )
 
 
 def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> MemcgIds:
@@ -98,15 +99,12 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
     for name in REGISTRIES:
         try:
             registry = memory.prog[name]
-            walk = XArrayWalk(memory, faults)
             array = registry.idr_rt if registry.type_.has_member("idr_rt") else registry
-            head = np.array([array.xa_head.value_()], np.uint64)
+            index, pointer, damaged = xarray_entries(memory, array, faults)
         except (LookupError, AttributeError, drgn.FaultError):
             continue
-        index, pointer = _entries(walk, head)
         group = groups.rows(pointer)
-        has_id = group >= 0
-        has_id[has_id] = groups.has_id[group[has_id]]
+        has_id = np.isin(pointer, groups.address[groups.has_id])
         # kmemcg_id of an offline memory cgroup may belong to another one by now; the registry
         # decides.
         valid = has_id & (index <= MAX_IDS)
@@ -120,18 +118,11 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
             registered=len(index),
             registry=name,
             offline=int(((group >= 0) & ~has_id).sum()),
-            damaged=walk.damage.unreadable + walk.damage.torn,
+            damaged=damaged,
             faults=faults,
         )
     row[groups.kmemcg_id[rows]] = rows
     return MemcgIds(row, None, len(rows), None, "", faults=faults)
-
-
-def _entries(walk: XArrayWalk, head: Words) -> tuple[Words, Words]:
-    blocks = list(walk.blocks(head))
-    none = np.empty(0, np.uint64)
-    index = np.concatenate([none, *(block.index for block in blocks)])
-    return index, np.concatenate([none, *(block.entry for block in blocks)])
 
 
 def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
@@ -141,17 +132,14 @@ def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
     XArray of bitmaps; the radix tree before is not read.
     """
     try:
-        array = memory.prog[name].xa
-        walk = XArrayWalk(memory, faults)
-        head = np.array([array.xa_head.value_()], np.uint64)
+        _, entry, damaged = xarray_entries(memory, memory.prog[name].xa, faults)
     except (LookupError, AttributeError, drgn.FaultError):
         return None
-    _, entry = _entries(walk, head)
     # The bits of the lowest ids are stored in the entry itself, as a value.
-    is_value = (entry & np.uint64(1)).astype(np.bool_)
+    is_value = (entry & np.uint64(1)) != 0
     word = word_dtype(memory.prog)
     words, readable = gather_arrays(memory, entry[~is_value], _BITMAP_WORDS, word, faults)
-    if not readable.all() or walk.damage.unreadable or walk.damage.torn:
+    if damaged or not readable.all():
         return None
     bits = np.concatenate([entry[is_value] >> np.uint64(1), words.ravel().astype(np.uint64)])
     return int(np.unpackbits(bits.view(np.uint8)).sum())

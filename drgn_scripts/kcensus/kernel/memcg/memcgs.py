@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.chase import Damage, Lanes, chase, pointer_step
+from kcensus.engine.chase import Damage, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.rows import rows_of
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import decode
 
 _MAX_MEMCGS = 1 << 22
 """More than any machine has: a longer list is damaged."""
@@ -54,13 +57,7 @@ class Memcgs:
 
     def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
         """Return the row of each ``struct mem_cgroup`` pointer, or -1."""
-        if not len(self):
-            return np.full(len(addresses), -1)
-        order = np.argsort(self.address)
-        place = np.searchsorted(self.address[order], addresses)
-        place[place == len(order)] = 0
-        row = order[place]
-        return np.where(self.address[row] == addresses, row, -1)
+        return rows_of(self.address, addresses, np.argsort(self.address))
 
 
 @once
@@ -72,127 +69,84 @@ def memcgs(kernel: Kernel) -> Memcgs:
     registries of ids drop them when they go offline. (Kernels before 4.4, and those of RHEL 7,
     take it off the list at rmdir.)
     """
-    try:
+    damaged = 0
+    with contextlib.suppress(KeyError):
         root = kernel.prog["root_mem_cgroup"]
-    except KeyError:
-        return _none(damaged=0)
-    try:
-        return _Walk(kernel.memory, root).all() if root else _none(damaged=0)
-    except (LookupError, drgn.FaultError):
-        # Objects can then not be attributed to memory cgroups, but still be counted.
-        return _none(damaged=1)
-
-
-def _none(damaged: int) -> Memcgs:
+        try:
+            if root:
+                return _walk(kernel.memory, root)
+        except (LookupError, drgn.FaultError):
+            # Objects can then not be attributed to memory cgroups, but still be counted.
+            damaged = 1
     words, rows, mask = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_)
     return Memcgs(words, rows, [], mask, mask, rows, words, damaged)
 
 
-class _Walk:
-    def __init__(self, memory: Memory, root: drgn.Object) -> None:
-        self.memory = memory
-        self.root = root
-        prog = memory.prog
-        memcg, css = prog.type("struct mem_cgroup"), prog.type("struct cgroup_subsys_state")
-        self.css = np.uint64(drgn.offsetof(memcg, "css"))
-        self.children = np.uint64(drgn.offsetof(css, "children"))
-        self.sibling = np.uint64(drgn.offsetof(css, "sibling"))
-        self.state = layout(
-            prog,
-            css,
-            {"flags": "flags", "cgroup": "cgroup", "next": "children.next"},
-            {"serial": "serial_nr"},
+def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
+    """Walk the tree level by level: the children of one level are read together."""
+    prog, faults = memory.prog, Faults()
+    memcg, css = prog.type("struct mem_cgroup"), prog.type("struct cgroup_subsys_state")
+    children, sibling = (np.uint64(drgn.offsetof(css, name)) for name in ("children", "sibling"))
+    required = {"flags": "flags", "cgroup": "cgroup", "first": "children.next"}
+    members = layout(prog, css, required, {"serial": "serial_nr"})
+    link = layout(prog, "struct list_head", ["next"])
+    online = np.uint32(prog.constant("CSS_ONLINE").value_())
+    try:
+        dying = np.uint32(prog.constant("CSS_DYING").value_())
+    except LookupError:
+        # CSS_DYING was added in Linux kernel commit 33c35aa48178 ("cgroup: Prevent kill_css()
+        # from being called more than once") (in v4.12).
+        dying = np.uint32(0)
+    level = np.array([root.css.address_of_().value_()], np.uint64)
+    parent, paths = np.array([-1]), list[str]()
+    levels: list[tuple[Words, ...]] = []
+    seen = np.empty(0, np.uint64)
+    damaged = 0
+    while len(level) and len(levels) < _MAX_DEPTH and len(seen) <= _MAX_MEMCGS:
+        states = gather(memory, level, members, faults)
+        # The last node of a torn list is whatever its last pointer points at.
+        level, parent = level[states.readable], parent[states.readable]
+        state = {name: column[states.readable] for name, column in states.columns.items()}
+        for row, name in zip(parent.tolist(), _names(memory, state["cgroup"], faults), strict=True):
+            above = "" if row <= 0 else paths[row]
+            paths.append("/" if row < 0 else f"{above}/{name}")
+        levels.append((level, parent, state["flags"], state.get("serial", np.zeros_like(level))))
+        seen = np.union1d(seen, level)
+        damage, step = Damage(), pointer_step(memory, link, "next", faults)
+        lanes, nodes = collect(
+            state["first"], step, limit=_MAX_MEMCGS, damage=damage, ends=level + children
         )
-        # Since Linux kernel commit 3a3b7fec3974 ("mm: remove CONFIG_MEMCG_KMEM") (in v6.11), every
-        # kernel with CONFIG_MEMCG has kmemcg_id.
-        self.id = layout(prog, memcg, {}, {"id": "kmemcg_id"})
-        self.link = layout(prog, "struct list_head", ["next"])
-        self.kn = layout(prog, "struct cgroup", ["kn"])
-        self.name = layout(prog, "struct kernfs_node", ["name"])
-        self.online = np.uint32(prog.constant("CSS_ONLINE").value_())
-        try:
-            self.dying = np.uint32(prog.constant("CSS_DYING").value_())
-        except LookupError:
-            # CSS_DYING was added in Linux kernel commit 33c35aa48178 ("cgroup: Prevent kill_css()
-            # from being called more than once") (in v4.12).
-            self.dying = np.uint32(0)
-        self.faults = Faults()
+        below = nodes - sibling
+        # A torn list may lead back into the tree: count each memory cgroup once.
+        fresh = np.zeros(len(below), np.bool_)
+        fresh[np.unique(below, return_index=True)[1]] = True
+        fresh &= ~np.isin(below, seen)
+        damaged += len(np.union1d(damage.lanes(), lanes[~fresh]))
+        order = np.flatnonzero(fresh)[np.argsort(lanes[fresh], kind="stable")]
+        parent, level = lanes[order] + len(paths) - len(level), below[order]
+    css_address, parent, flags, serial = (np.concatenate(c) for c in zip(*levels, strict=True))
+    address = css_address - np.uint64(drgn.offsetof(memcg, "css"))
+    # Since Linux kernel commit 3a3b7fec3974 ("mm: remove CONFIG_MEMCG_KMEM") (in v6.11), every
+    # kernel with CONFIG_MEMCG has kmemcg_id.
+    ids = gather(memory, address, layout(prog, memcg, {}, {"id": "kmemcg_id"}), faults)
+    kmemcg_id = ids.columns.get("id", np.full(len(address), -1)).astype(np.int64)
+    has_id = (flags & online) != 0
+    return Memcgs(
+        address=address,
+        parent=parent,
+        path=paths,
+        online=has_id & ((flags & dying) == 0),
+        has_id=has_id,
+        kmemcg_id=np.where(ids.readable, kmemcg_id, -1),
+        serial=serial,
+        damaged=damaged + len(level),
+        faults=faults,
+    )
 
-    def all(self) -> Memcgs:
-        """Walk the tree level by level: the children of one level are read together."""
-        level = np.array([self.root.css.address_of_().value_()], np.uint64)
-        parent = np.array([-1])
-        levels, parents, paths = [], [], list[str]()
-        flags, serials = [], []
-        seen = np.empty(0, np.uint64)
-        first = damaged = 0
-        for _ in range(_MAX_DEPTH):
-            if not len(level) or len(seen) > _MAX_MEMCGS:
-                break
-            states = gather(self.memory, level, self.state, self.faults)
-            # The last node of a torn list is whatever its last pointer points at.
-            level, parent = level[states.readable], parent[states.readable]
-            state = {name: column[states.readable] for name, column in states.columns.items()}
-            for row, name in zip(parent.tolist(), self._names(state["cgroup"]), strict=True):
-                above = "" if row <= 0 else paths[row]
-                paths.append("/" if row < 0 else f"{above}/{name}")
-            levels.append(level)
-            parents.append(parent)
-            flags.append(state["flags"])
-            serials.append(state.get("serial", np.zeros(len(level), np.uint64)))
-            seen = np.union1d(seen, level)
-            lanes, below, torn = self._children(level, state["next"])
-            # A torn list may lead back into the tree: count each memory cgroup once.
-            fresh = np.zeros(len(below), np.bool_)
-            fresh[np.unique(below, return_index=True)[1]] = True
-            fresh &= ~np.isin(below, seen)
-            damaged += len(np.union1d(torn, lanes[~fresh]))
-            order = np.argsort(lanes[fresh], kind="stable")
-            parent, first = lanes[fresh][order] + first, first + len(level)
-            level = below[fresh][order]
-        damaged += len(level)
-        address, state_flags = np.concatenate(levels) - self.css, np.concatenate(flags)
-        has_id = (state_flags & self.online) != 0
-        return Memcgs(
-            address=address,
-            parent=np.concatenate(parents),
-            path=paths,
-            online=has_id & ((state_flags & self.dying) == 0),
-            has_id=has_id,
-            kmemcg_id=self._ids(address),
-            serial=np.concatenate(serials),
-            damaged=damaged,
-            faults=self.faults,
-        )
 
-    def _ids(self, address: Words) -> npt.NDArray[np.int64]:
-        if "id" not in self.id:
-            return np.full(len(address), -1)
-        read = gather(self.memory, address, self.id, self.faults)
-        return np.where(read.readable, read["id"].astype(np.int64), -1)
-
-    def _children(self, level: Words, first: Words) -> tuple[Lanes, Words, Lanes]:
-        """Return the children of one level: parents' rows, css, and the rows of torn lists."""
-        damage = Damage()
-        walk = list(
-            chase(
-                first,
-                pointer_step(self.memory, self.link, "next", self.faults),
-                limit=_MAX_MEMCGS,
-                damage=damage,
-                ends=level + self.children,
-            )
-        )
-        if not walk:
-            return np.empty(0, np.int64), np.empty(0, np.uint64), damage.lanes()
-        lanes = np.concatenate([lanes for lanes, _ in walk])
-        nodes = np.concatenate([nodes for _, nodes in walk])
-        return lanes, nodes - self.sibling, damage.lanes()
-
-    def _names(self, cgroups: Words) -> list[str]:
-        nodes = gather(self.memory, cgroups, self.kn, self.faults)
-        names = gather(self.memory, nodes["kn"], self.name, self.faults)
-        return [
-            "?" if raw is None else raw.decode(errors="backslashreplace")
-            for raw in c_strings(self.memory, names["name"], self.faults)
-        ]
+def _names(memory: Memory, cgroups: Words, faults: Faults) -> list[str]:
+    nodes = gather(memory, cgroups, layout(memory.prog, "struct cgroup", ["kn"]), faults)
+    member = layout(memory.prog, "struct kernfs_node", ["name"])
+    names = gather(memory, nodes["kn"], member, faults)
+    texts = c_strings(memory, names["name"], faults)
+    return ["?" if raw is None else decode(raw) for raw in texts]

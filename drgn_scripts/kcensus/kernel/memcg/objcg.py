@@ -8,15 +8,15 @@ memory cgroup had its own child caches.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
-import drgn
 import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.gather import gather, gather_arrays
-from kcensus.engine.layout import LayoutError, layout
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.slabs import SlabMap, Slabs
 
 VECTOR_MEMBERS = {
@@ -74,37 +74,43 @@ class OwnerVectors:
         if "vector" not in slab_map.layout:
             raise LookupError("struct slab has no vector of obj_cgroups")
         member = slab_map.layout.fields["vector"].path
-        self.mask = np.uint64(_flags_mask(prog, member))
+        # enum page_memcg_data_flags has OBJCGS and KMEM.
+        mask = {"obj_cgroups": 1, "memcg_data": 3}.get(member)
+        if mask is None:
+            mask = int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1
+        self.mask = np.uint64(mask)
+        """Low bits of the vector's word that are not part of the address."""
         self.tagged = member != "obj_exts"
         self.owner = layout(prog, "struct obj_cgroup", ["memcg"])
         self.element, self.offset = 8, 0
         """Bytes of an element, and offset of the objcg in it."""
         if member == "obj_exts":
-            ext = prog.type("struct slabobj_ext")
             # Since Linux kernel commit f901ed647994 ("mm/slab: change struct slabobj_ext to a
             # union") (in v7.3), the member is _objcg.
-            try:
-                members = layout(prog, ext, {"objcg": ("objcg", "_objcg")})
-            except LayoutError:
-                raise LookupError("struct slabobj_ext has no objcg") from None
-            self.element, self.offset = drgn.sizeof(ext), members.fields["objcg"].offset
+            ext = layout(prog, "struct slabobj_ext", {}, {"objcg": ("objcg", "_objcg")})
+            if "objcg" not in ext:
+                raise LookupError("struct slabobj_ext has no objcg")
+            self.element, self.offset = ext.size, ext.fields["objcg"].offset
         self.needs_objcg = "needs_objcg" in slab_map.layout
         if self.needs_objcg:
             # Since v7.3, as above: with allocation profiling an object has a second element, for
-            # its codetag.
-            self.element *= 1 + _codetag_enabled(prog)
+            # its codetag. The key came with Linux kernel commit 580258a19284 ("mm/slab: introduce
+            # slab_obj_ext_has_codetag()") (in v7.3).
+            with contextlib.suppress(KeyError, AttributeError):
+                key = prog["slab_obj_ext_has_codetag_key"].key
+                self.element *= 1 + (int(key.enabled.counter) > 0)
 
     def find(self, slabs: Slabs) -> Vectors:
         """Return the vectors of slabs."""
         word = slabs.extra["vector"]
         pointer = word & ~self.mask
-        has_vector: Mask = np.asarray(pointer != 0)
+        has_vector = np.not_equal(pointer, 0)
         if self.tagged:
             # The word can also be a mem_cgroup pointer, which has bit 0 clear.
-            has_vector = has_vector & ((word & np.uint64(1)) != 0)
+            has_vector &= (word & np.uint64(1)) != 0
         stride = np.full(len(slabs), self.element)
         if self.needs_objcg:
-            has_vector = has_vector & (slabs.extra["needs_objcg"] != 0)
+            has_vector &= slabs.extra["needs_objcg"] != 0
             slot = self.slab_map.column("slot_size").astype(np.int64)[slabs.cache]
             stride = np.where(slabs.extra["in_object"] != 0, slot, self.element)
         elif "stride" in slabs.extra:
@@ -118,39 +124,31 @@ class OwnerVectors:
         The kernel clears the element of an object that is freed.
 
         :param vectors: of these slabs, as returned by :meth:`find`
-        :param faults: counts unreadable pages
         :return: the owners, and how many vectors could not be read
         """
-        rows: list[npt.NDArray[np.int64]] = []
-        slots: list[npt.NDArray[np.int64]] = []
-        owners: list[Words] = []
+        parts = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64))]
         unreadable = 0
         # Vectors of the same length and stride are read together: there are few such shapes.
         shapes = slabs.objects[vectors.slab].astype(np.int64) << 32 | vectors.stride
         word = self.slab_map.word.fields["word"].dtype
         for shape in np.unique(shapes).tolist():
-            at = np.flatnonzero(shapes == shape)
+            rows = np.flatnonzero(shapes == shape)
             count, stride = shape >> 32, shape & 0xFFFFFFFF
-            start = vectors.address[at] + np.uint64(self.offset)
+            start = vectors.address[rows] + np.uint64(self.offset)
             if stride == 8:
                 values, ok = gather_arrays(self.memory, start, count, word, faults)
             else:
                 steps = np.arange(count, dtype=np.uint64) * np.uint64(stride)
-                places = (start[:, None] + steps[None, :]).ravel()
+                places = (start[:, None] + steps).ravel()
                 read = gather(self.memory, places, self.slab_map.word, faults)
-                values = read["word"].reshape(len(at), count)
-                ok = np.logical_and.reduce(read.readable.reshape(len(at), count), axis=1)
+                values = read["word"].reshape(len(rows), count)
+                ok = np.logical_and.reduce(read.readable.reshape(len(rows), count), axis=1)
             unreadable += int((~ok).sum())
             values[~ok] = 0
-            row, column = np.nonzero(values)
-            rows.append(vectors.slab[at[row]])
-            slots.append(column)
-            owners.append(values[row, column])
-        if not rows:
-            none = np.empty(0, np.int64)
-            return Owners(none, none, np.empty(0, np.uint64)), unreadable
-        columns = np.concatenate(rows), np.concatenate(slots), np.concatenate(owners)
-        return Owners(*columns), unreadable
+            row, slot = np.nonzero(values)
+            parts.append((vectors.slab[rows[row]], slot, values[row, slot]))
+        slab, slots, objcg = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return Owners(slab, slots, objcg), unreadable
 
     def memcg(self, objcgs: Words, faults: Faults) -> Words:
         """Return the ``struct mem_cgroup`` pointer of each ``obj_cgroup``, 0 if unreadable.
@@ -159,24 +157,3 @@ class OwnerVectors:
         offline one.
         """
         return gather(self.memory, objcgs, self.owner, faults)["memcg"]
-
-
-def _flags_mask(prog: drgn.Program, member: str) -> int:
-    """Return the low bits of the vector's word that are not part of the address."""
-    if member == "obj_cgroups":
-        return 1
-    if member == "memcg_data":
-        return 3  # enum page_memcg_data_flags: OBJCGS and KMEM
-    return int(prog.constant("__NR_OBJEXTS_FLAGS")) - 1
-
-
-def _codetag_enabled(prog: drgn.Program) -> bool:
-    """Return whether memory allocation profiling gives each object a codetag as well.
-
-    The key is that of Linux kernel commit 580258a19284 ("mm/slab: introduce
-    slab_obj_ext_has_codetag()") (in v7.3).
-    """
-    try:
-        return int(prog["slab_obj_ext_has_codetag_key"].key.enabled.counter) > 0
-    except (KeyError, AttributeError):
-        return False

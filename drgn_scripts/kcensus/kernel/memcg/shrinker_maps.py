@@ -13,10 +13,11 @@ import numpy as np
 from drgn.helpers.linux.nodemask import nr_node_ids
 
 from kcensus.engine.gather import gather, gather_arrays, gather_words
-from kcensus.engine.layout import LayoutError, layout, word_dtype
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Memory, Words
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
+from kcensus.kernel.names import integer
 
 SHRINKER_MAPS = "shrinker maps"
 """Their kind in a :class:`Tally`."""
@@ -39,88 +40,62 @@ class ShrinkerMaps:
 def shrinker_maps(
     memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally
 ) -> ShrinkerMaps:
-    """Return what the maps of all memory cgroups occupy, offline ones included.
+    """Return what the maps of all memory cgroups occupy, and add the allocations to ``tally``.
 
     The maps came with Linux kernel commit 0a4465d34028 ("mm, memcg: assign memcg-aware shrinkers
     bitmap to memcg") (in v4.19); without them, all is zero.
-
-    :param tally: the allocations are added to it
     """
-    prog = memory.prog
+    prog, faults, word = memory.prog, footprint.faults, word_dtype(memory.prog)
     size = np.zeros(len(groups), np.int64)
-    shrinkers = _shrinkers(footprint, prog)
+    shrinkers = integer(prog, "shrinker_nr_max", faults)
+    if shrinkers is not None and not 0 <= shrinkers <= _MAX_UNITS * _UNIT_SHRINKERS:
+        shrinkers = None
     try:
-        pernode = layout(
-            prog,
-            "struct mem_cgroup_per_node",
-            # Since Linux kernel commit e4262c4f51d6 ("mm: memcontrol: rename shrinker_map to
-            # shrinker_info") (in v5.13), the map is part of a struct shrinker_info.
-            {"map": ("shrinker_info", "shrinker_map")},
-        )
-        nodeinfo = drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo")
-    except (LookupError, LayoutError):
+        # Since Linux kernel commit e4262c4f51d6 ("mm: memcontrol: rename shrinker_map to
+        # shrinker_info") (in v5.13), the map is part of a struct shrinker_info.
+        members = {"map": ("shrinker_info", "shrinker_map")}
+        pernode = layout(prog, "struct mem_cgroup_per_node", members)
+        nodeinfo = np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
+    except LookupError:
         return ShrinkerMaps(size, shrinkers)
+
+    def add(owners: Counts, addresses: Words, asked: int) -> None:
+        np.add.at(size, owners, footprint.sizes(addresses, asked, SHRINKER_MAPS, tally))
+
     nodes = nr_node_ids(prog)
-    steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + np.uint64(nodeinfo)
-    places = (groups.address[:, None] + steps[None, :]).ravel()
-    owners = np.repeat(np.arange(len(groups)), nodes)
-    pointers, readable = gather_words(memory, places, word_dtype(prog), footprint.faults)
-    maps = gather(memory, pointers, pernode, footprint.faults)
+    steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + nodeinfo
+    places = (groups.address[:, None] + steps).ravel()
+    pointers, readable = gather_words(memory, places, word, faults)
+    maps = gather(memory, pointers, pernode, faults)
     unreadable = int((~readable).sum() + (readable & (pointers != 0) & ~maps.readable).sum())
     has_map = maps["map"] != 0
-    address, owners = maps["map"][has_map], owners[has_map]
+    address, owners = maps["map"][has_map], np.repeat(np.arange(len(groups)), nodes)[has_map]
     units = -(-(shrinkers or 0) // _UNIT_SHRINKERS)
     if pernode.fields["map"].path == "shrinker_map":
         asked = drgn.sizeof(prog.type("struct memcg_shrinker_map")) + 8 * units
-    else:
-        info = prog.type("struct shrinker_info")
-        # Since Linux kernel commit 307bececcd12 ("mm: shrinker: add a secondary array for
-        # shrinker_info::{map, nr_deferred}") (in v6.7), it has an array of pointers to units.
-        if info.has_member("unit"):
-            asked = drgn.offsetof(info, "unit") + 8 * units
-            unreadable += _add_units(memory, address, owners, size, footprint, tally)
-        else:
-            asked = drgn.sizeof(info) + (_UNIT_SHRINKERS * _DEFERRED_BYTES + 8) * units
-    np.add.at(size, owners, footprint.sizes(address, asked, SHRINKER_MAPS, tally))
-    return ShrinkerMaps(size, shrinkers, unreadable)
-
-
-def _shrinkers(footprint: Footprint, prog: drgn.Program) -> int | None:
-    try:
-        shrinkers = int(prog["shrinker_nr_max"])
-    except LookupError:
-        return None
-    except drgn.FaultError as error:
-        footprint.faults.note(error)
-        return None
-    return shrinkers if 0 <= shrinkers <= _MAX_UNITS * _UNIT_SHRINKERS else None
-
-
-def _add_units(
-    memory: Memory,
-    address: Words,
-    owners: Counts,
-    size: Counts,
-    footprint: Footprint,
-    tally: Tally,
-) -> int:
-    """Add what the units occupy to ``size``; return how many maps could not be read."""
-    info = memory.prog.type("struct shrinker_info")
-    read = gather(memory, address, layout(memory.prog, info, ["map_nr_max"]), footprint.faults)
+        add(owners, address, asked)
+        return ShrinkerMaps(size, shrinkers, unreadable)
+    info = prog.type("struct shrinker_info")
+    if not info.has_member("unit"):
+        asked = drgn.sizeof(info) + (_UNIT_SHRINKERS * _DEFERRED_BYTES + 8) * units
+        add(owners, address, asked)
+        return ShrinkerMaps(size, shrinkers, unreadable)
+    # Since Linux kernel commit 307bececcd12 ("mm: shrinker: add a secondary array for
+    # shrinker_info::{map, nr_deferred}") (in v6.7), it has an array of pointers to units.
+    first = drgn.offsetof(info, "unit")
+    add(owners, address, first + 8 * units)
+    read = gather(memory, address, layout(prog, info, ["map_nr_max"]), faults)
     counts = -(-read["map_nr_max"].astype(np.int64) // _UNIT_SHRINKERS)
-    valid = (counts >= 0) & (counts <= _MAX_UNITS)
-    unreadable = int((~read.readable | ~valid).sum())
-    word = word_dtype(memory.prog)
-    asked = drgn.sizeof(memory.prog.type("struct shrinker_info_unit"))
-    first = np.uint64(drgn.offsetof(info, "unit"))
+    valid = read.readable & (counts >= 0) & (counts <= _MAX_UNITS)
+    unreadable += int((~valid).sum())
     # All maps have the same size, except those that are being replaced.
     for count in np.unique(counts[valid]).tolist():
         rows = np.flatnonzero(valid & (counts == count))
-        units, readable = gather_arrays(
-            memory, address[rows] + first, count, word, footprint.faults
+        arrays, readable = gather_arrays(
+            memory, address[rows] + np.uint64(first), count, word, faults
         )
         unreadable += int((~readable).sum())
-        row, column = np.nonzero(units)
-        sizes = footprint.sizes(units[row, column], asked, SHRINKER_MAPS, tally)
-        np.add.at(size, owners[rows][row], sizes)
-    return unreadable
+        row, column = np.nonzero(arrays)
+        unit = drgn.sizeof(prog.type("struct shrinker_info_unit"))
+        add(owners[rows[row]], arrays[row, column], unit)
+    return ShrinkerMaps(size, shrinkers, unreadable)

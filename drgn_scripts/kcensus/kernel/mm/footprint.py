@@ -41,10 +41,7 @@ class Tally:
 
 
 class Footprint:
-    """Sizes of the allocations of a kernel.
-
-    :param faults: counts unreadable pages
-    """
+    """Sizes of the allocations of a kernel."""
 
     def __init__(self, slab_map: SlabMap, faults: Faults) -> None:
         self.slab_map = slab_map
@@ -53,19 +50,13 @@ class Footprint:
         self.slot_size = slab_map.column("slot_size").astype(np.int64)
 
     def sizes(
-        self,
-        address: Words,
-        asked: int,
-        kind: str,
-        tally: Tally,
-        index: PageIndex | None = None,
+        self, address: Words, asked: int, kind: str, tally: Tally, index: PageIndex | None = None
     ) -> Counts:
-        """Return the bytes that each allocation occupies, shape (addresses,).
+        """Return the bytes that each allocation occupies, and add them to ``tally`` as ``kind``.
 
         :param asked: bytes asked for; the result where no slab page is known for the address
-        :param kind: of the structure, for ``tally``
-        :param tally: the allocations are added to it
         :param index: of the addresses, if there is one already
+        :return: shape (addresses,)
         """
         index = index or PageIndex.of(self.slab_map.memory, address)
         pages = self.slab_map.pages
@@ -115,15 +106,8 @@ class CacheUse:
 
 
 def cache_use(slab_map: SlabMap, ids: Counts, report: ScanReport) -> CacheUse:
-    """Count the objects of some slab caches.
-
-    :param ids: of the caches
-    :param report: what could not be read is added to it
-    """
-    wanted = [slab_map.caches[id_] for id_ in ids.tolist()]
-    count = len(slab_map.caches)
-    if not wanted:
-        return CacheUse(np.zeros(count, np.int64), np.zeros(count, np.int64))
+    """Count the objects of the slab caches with these ids."""
+    wanted, count = [slab_map.caches[id_] for id_ in ids.tolist()], len(slab_map.caches)
     slabs = slab_map.index(wanted, report)
     stores = parked(slab_map, wanted)
     report.lists_lost += stores.lost

@@ -7,6 +7,7 @@ Any others on the kernel's own list are named after their symbol.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 
 import drgn
@@ -113,7 +114,7 @@ class _Finder:
         self.blocks = blocks
         self.faults = Faults()
         self.damaged = 0
-        self.owners: dict[int, tuple[str, int, int]] = {}
+        self.owners: dict[int, tuple[str, str, int]] = {}
         """By address: owner, kind, row of the super block."""
         try:
             self.type = self.prog.type("struct list_lru")
@@ -131,27 +132,29 @@ class _Finder:
         self._zswap_pools()
         name, listed = self._listed()
         for address in [] if listed is None else np.sort(listed).tolist():
-            self._add(address, self._symbol(address), OTHER)
+            owner = UNKNOWN
+            with contextlib.suppress(LookupError):
+                owner = str(self.prog.symbol(address).name)
+            self._add(address, owner)
         address = np.array([*self.owners], np.uint64)
         columns = self._members(address)
         # A list_lru that is not initialized, or destroyed, has no array.
         initialized = np.flatnonzero(columns["node"])
         columns = {key: column[initialized] for key, column in columns.items()}
-        all_owners = [*self.owners.values()]
-        owners = [all_owners[row] for row in initialized.tolist()]
+        address = address[initialized]
+        owners = [self.owners[each] for each in address.tolist()]
         nodes = self._nodes(columns["node"])
         zeros = np.zeros_like(nodes["root"])
         memcg_lrus = nodes.get("memcg_lrus", zeros).astype(np.uint64)
-        # The member memcg_aware came with Linux kernel commit 3e8589963773 ("memcg: make it work on
-        # sparse non-0-node systems") (in v5.2).
-        aware = columns["aware"] if "aware" in columns else memcg_lrus.any(axis=1)
-        unknown = sum(owner == UNKNOWN for owner, _, _ in all_owners)
+        unknown = sum(owner == UNKNOWN for owner, _, _ in self.owners.values())
         return ListLrus(
-            address=address[initialized],
+            address=address,
             owner=[owner for owner, _, _ in owners],
-            kind=np.array([kind for _, kind, _ in owners], np.int8),
+            kind=np.array([KINDS.index(kind) for _, kind, _ in owners], np.int8),
             super_block=np.array([row for _, _, row in owners], np.int64),
-            aware=aware != 0,
+            # The member memcg_aware came with Linux kernel commit 3e8589963773 ("memcg: make it
+            # work on sparse non-0-node systems") (in v5.2).
+            aware=columns.get("aware", memcg_lrus.any(axis=1)) != 0,
             node=columns["node"],
             xa_head=columns.get("xa_head", np.zeros_like(columns["node"])),
             memcg_lrus=memcg_lrus,
@@ -166,8 +169,8 @@ class _Finder:
             faults=self.faults,
         )
 
-    def _add(self, address: int, owner: str, kind: str, super_block: int = -1) -> None:
-        self.owners.setdefault(address, (owner, KINDS.index(kind), super_block))
+    def _add(self, address: int, owner: str, kind: str = OTHER, super_block: int = -1) -> None:
+        self.owners.setdefault(address, (owner, kind, super_block))
 
     def _super_blocks(self) -> None:
         type_ = self.prog.type("struct super_block")
@@ -182,35 +185,30 @@ class _Finder:
 
     def _xfs(self) -> None:
         """Add the list_lrus of buffers and quotas of XFS, which have no per-memcg lists."""
-        rows = np.array([row for row, name in enumerate(self.blocks.type) if name == "xfs"])
-        if not len(rows):
-            return
+        rows = np.flatnonzero([name == "xfs" for name in self.blocks.type])
+        buffers = "struct xfs_buftarg", "bt_lru"
+        lrus = dict.fromkeys(("m_ddev_targp", "m_logdev_targp", "m_rtdev_targp"), buffers)
+        lrus["m_quotainfo"] = "struct xfs_quotainfo", "qi_lru"
         try:
             info = layout(self.prog, "struct super_block", ["s_fs_info"])
-            members = ("m_ddev_targp", "m_logdev_targp", "m_rtdev_targp", "m_quotainfo")
-            mount = layout(self.prog, "struct xfs_mount", {}, {name: name for name in members})
-            buffers = drgn.offsetof(self.prog.type("struct xfs_buftarg"), "bt_lru")
-            quotas = drgn.offsetof(self.prog.type("struct xfs_quotainfo"), "qi_lru")
+            mount = layout(self.prog, "struct xfs_mount", {}, {name: name for name in lrus})
+            offsets = {lru: drgn.offsetof(self.prog.type(lru[0]), lru[1]) for lru in lrus.values()}
         except LookupError:
             return
         mounts = gather(self.memory, self.blocks.address[rows], info, self.faults)
         pointers = gather(self.memory, mounts["s_fs_info"], mount, self.faults)
         for name in mount.fields:
-            owner, offset = "xfs_buftarg.bt_lru", buffers
-            if name == "m_quotainfo":
-                owner, offset = "xfs_quotainfo.qi_lru", quotas
+            owner = ".".join(lrus[name]).removeprefix("struct ")
             for row, pointer in zip(rows.tolist(), pointers[name].tolist(), strict=True):
                 if pointer:
-                    self._add(pointer + offset, owner, OTHER, row)
+                    self._add(pointer + offsets[lrus[name]], owner, OTHER, row)
 
     def _variables(self) -> None:
         for name in VARIABLES:
-            try:
+            with contextlib.suppress(LookupError):
                 variable = self.prog[name]
-            except LookupError:
-                continue
-            if variable.type_.type_name() == "struct list_lru" and variable.address_:
-                self._add(variable.address_, name, OTHER)
+                if variable.type_.type_name() == "struct list_lru" and variable.address_:
+                    self._add(variable.address_, name)
 
     def _zswap_pools(self) -> None:
         """Add the list_lru of each zswap pool.
@@ -220,10 +218,9 @@ class _Finder:
         """
         try:
             pools = self.prog["zswap_pools"].address_of_()
-            if not self.prog.type("struct zswap_pool").has_member("list_lru"):
-                return
+            offset = drgn.offsetof(self.prog.type("struct zswap_pool"), "list_lru")
             for pool in list_for_each_entry("struct zswap_pool", pools, "list"):
-                self._add(pool.list_lru.address_of_().value_(), "zswap_pool.list_lru", OTHER)
+                self._add(int(pool) + offset, "zswap_pool.list_lru")
         except LookupError:
             return
         except drgn.FaultError as error:
@@ -237,20 +234,14 @@ class _Finder:
             if name not in self.prog:
                 continue
             start = self.prog[name].address_of_().value_()
+            nodes, offset = np.empty(0, np.uint64), np.uint64(drgn.offsetof(self.type, "list"))
             try:
                 nodes, damaged = circular(self.memory, start, self.faults, limit=_MAX_LIST_LRUS)
+                self.damaged += damaged
             except drgn.FaultError as error:
                 self.faults.note(error)
-                return name, np.empty(0, np.uint64)
-            self.damaged += damaged
-            return name, np.unique(nodes) - np.uint64(drgn.offsetof(self.type, "list"))
+            return name, np.unique(nodes) - offset
         return "list_lrus", None
-
-    def _symbol(self, address: int) -> str:
-        try:
-            return str(self.prog.symbol(address).name)
-        except LookupError:
-            return UNKNOWN
 
     def _members(self, address: Words) -> dict[str, npt.NDArray[np.uint64]]:
         """Read the members of the ``struct list_lru``."""

@@ -25,25 +25,17 @@ class NodeCounters:
 
 
 def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
-    """Return the counters of all caches; None without CONFIG_SLUB_DEBUG, which has them.
-
-    :param faults: counts unreadable pages
-    """
-    prog = slab_map.prog
+    """Return the counters of all caches; None without CONFIG_SLUB_DEBUG, which has them."""
+    members = {"nr_slabs": "nr_slabs.counter", "total_objects": "total_objects.counter"}
     try:
-        counters = layout(
-            prog,
-            "struct kmem_cache_node",
-            {"nr_slabs": "nr_slabs.counter", "total_objects": "total_objects.counter"},
-        )
+        counters = layout(slab_map.prog, "struct kmem_cache_node", members)
     except LayoutError:
         return None
     pointers, ids, unknown = slab_map.per_node("node", slab_map.caches, faults)
     read = gather(slab_map.memory, pointers, counters, faults)
-    sums = {}
-    for name in counters.fields:
-        sums[name] = np.bincount(ids, read[name], len(slab_map.caches)).astype(np.int64)
-    unreadable = np.bincount(ids, ~read.readable, len(slab_map.caches)) > 0
+    caches = len(slab_map.caches)
+    sums = {name: np.bincount(ids, read[name], caches).astype(np.int64) for name in members}
+    unreadable = np.bincount(ids, ~read.readable, caches) > 0
     unreadable[unknown] = True
     return NodeCounters(**sums, readable=~unreadable)
 

@@ -28,21 +28,16 @@ def node_page_state(prog: drgn.Program, *names: str) -> int | None:
         # counters") (in v4.13) moved the slab counters from enum zone_stat_item.
         if item.type_.type_name() != "enum node_stat_item":
             return None
-        index = int(item)
+        total = 0
         try:
-            return _sum(prog, index)
+            for pgdat in for_each_online_pgdat(prog):
+                total += int(pgdat.vm_stat[item].counter)
+                for cpu in for_each_possible_cpu(prog):
+                    total += int(per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[item])
         except drgn.FaultError:
             return None
+        return total
     return None
-
-
-def _sum(prog: drgn.Program, index: int) -> int:
-    total = 0
-    for pgdat in for_each_online_pgdat(prog):
-        total += int(pgdat.vm_stat[index].counter)
-        for cpu in for_each_possible_cpu(prog):
-            total += int(per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[index])
-    return total
 
 
 def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | None:
