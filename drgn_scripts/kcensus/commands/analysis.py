@@ -10,13 +10,7 @@ import click
 
 from kcensus.actions import action, deferred
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared import (
-    CONTEXT_SETTINGS,
-    examples_epilog,
-    reading_options,
-    showing_options,
-    target_argument,
-)
+from kcensus.commands.shared import command, showing_options, target_argument
 
 _run = action("kcensus.actions.analysis:run")
 _help_tables = deferred("kcensus.actions.analysis:help_tables")
@@ -24,21 +18,18 @@ _help_tables = deferred("kcensus.actions.analysis:help_tables")
 
 def analysis_command(analysis: Analysis) -> click.Command:
     """Return the command that runs ``analysis`` and shows its result."""
-    description = inspect.cleandoc(analysis.description)
-    return click.Command(
+    return command(
         analysis.name,
-        callback=functools.partial(_run, analysis),
-        params=[
+        functools.partial(_run, analysis),
+        [
             target_argument(),
             *map(_own_option, analysis.params),
             *showing_options(),
             _help_tables_option(analysis),
-            *reading_options(),
         ],
-        help=f"{analysis.question}\n\n{description}" if description else analysis.question,
-        short_help=analysis.question,
-        epilog=examples_epilog(analysis.examples),
-        context_settings=CONTEXT_SETTINGS,
+        analysis.question,
+        f"{analysis.question}\n\n{inspect.cleandoc(analysis.description)}".rstrip(),
+        analysis.examples,
     )
 
 

@@ -51,7 +51,7 @@ def analyses_option(help_: str) -> click.Option:
 
 
 def reading_options() -> list[click.Parameter]:
-    """Return the options of a command that reads a target."""
+    """Return the options of :class:`~kcensus.actions.Reading`."""
     return [
         click.Option(
             ["-s", "--symbols"],
@@ -128,11 +128,41 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
     ]
 
 
-def examples_epilog(examples: Sequence[tuple[str, str]]) -> str | None:
-    """Return examples, (command line, what it is for), as help shows them."""
-    return f"\b\nExamples:\n{example_lines(examples)}" if examples else None
+def catalogue_option() -> click.Option:
+    """Return the option that adds patches to the catalogue."""
+    return click.Option(
+        ["--catalogue"],
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="Add a directory of patch files and rules. May be repeated.",
+    )
+
+
+def command(
+    name: str,
+    run: Callable[..., Any],
+    params: Sequence[click.Parameter],
+    question: str,
+    help_: str,
+    examples: Sequence[tuple[str, str]] = (),
+) -> click.Command:
+    """Return a command that reads a target, with the options for that.
+
+    :param question: what it answers, on one line
+    :param examples: command lines, and what each is for
+    """
+    return click.Command(
+        name,
+        callback=run,
+        params=[*params, *reading_options()],
+        help=help_,
+        short_help=question,
+        epilog=f"\b\nExamples:\n{example_lines(examples)}" if examples else None,
+        context_settings=CONTEXT_SETTINGS,
+    )
 
 
 def example_lines(examples: Sequence[tuple[str, str]]) -> str:
-    """Return the lines of :func:`examples_epilog`."""
+    """Return examples as help shows them."""
     return "\n".join(f"  {line}\n      {purpose}" for line, purpose in examples)

@@ -97,6 +97,12 @@ class Screen:
             grid.add_row(tag, Text("\n").join(paragraphs))
         self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
 
+    def section(self, title: str, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
+        """Print a heading, tags with their paragraphs, and an empty line."""
+        self.heading(title)
+        self.tagged(rows)
+        self.blank()
+
     def pairs(self, rows: Sequence[tuple[str, str]]) -> None:
         """Print labels on the left, and their values flush right."""
         widest = max(Text(value).cell_len for _, value in rows)
