@@ -14,7 +14,7 @@ from kcensus.actions import Reading
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.progress import Progress, SilentProgress
-from kcensus.render.progress import TerminalProgress
+from kcensus.render.progress import terminal_progress
 from kcensus.sources import Target, TargetError
 
 
@@ -22,7 +22,7 @@ from kcensus.sources import Target, TargetError
 def progress_bars(no_progress: bool) -> Iterator[Progress]:
     """Show progress on stderr if that is a terminal."""
     if sys.stderr.isatty() and not no_progress:
-        with TerminalProgress(sys.stderr) as progress:
+        with terminal_progress(sys.stderr) as progress:
             yield progress
     else:
         yield SilentProgress()
