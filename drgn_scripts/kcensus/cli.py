@@ -58,16 +58,13 @@ class _Commands(click.Group):
         return analysis_command(analysis) if analysis else commands.commands().get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections = {
-            "Analyses": [(each.name, each.question) for each in analyses.analyses().values()],
-            "Commands": [
-                (name, command.short_help or "") for name, command in commands.commands().items()
-            ],
-        }
-        for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        known = analyses.analyses().values()
+        rows = [(each.name, each.question) for each in known]
+        with formatter.section("Analyses"):
+            formatter.write_dl(rows)
+        rows = [(name, each.short_help or "") for name, each in commands.commands().items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         first = [each.examples[0] for each in analyses.analyses().values() if each.examples]
@@ -110,34 +107,20 @@ def kcensus(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-def _debugging(args: Sequence[str]) -> bool:
-    return "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0")
-
-
 def _report(error: Exception, args: Sequence[str]) -> Exit:
     """Report an error in one sentence on stderr; return the exit status."""
     if isinstance(error, click.ClickException):
-        status, sentence, expected = Exit.USAGE, error.format_message(), True
+        status, sentence = Exit.USAGE, error.format_message()
     else:
         status, sentence, expected = _verdict(error)
-    if _debugging(args) and not isinstance(error, click.ClickException):
-        for line in "".join(traceback.format_exception(error)).splitlines():
-            click.echo(printable(line), err=True)
-    elif not expected:
-        sentence += " (--debug shows where)"
+        if "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"):
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                click.echo(printable(line), err=True)
+        elif not expected:
+            sentence += " (--debug shows where)"
     click.echo(f"kcensus: {printable('; '.join(sentence.splitlines()))}", err=True)
     if isinstance(error, click.UsageError) and error.ctx:
         click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
-    return status
-
-
-def _invoke(args: Sequence[str]) -> int:
-    try:
-        with kcensus.make_context("kcensus", list(args)) as context:
-            status = int(kcensus.invoke(context) or Exit.DONE)
-    except click.exceptions.Exit as done:  # --help, --version
-        status = done.exit_code
-    sys.stdout.flush()
     return status
 
 
@@ -147,7 +130,13 @@ def main(args: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the shell (>&-)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
-        return _invoke(args)
+        try:
+            with kcensus.make_context("kcensus", list(args)) as context:
+                status = int(kcensus.invoke(context) or Exit.DONE)
+        except click.exceptions.Exit as done:  # --help, --version
+            status = done.exit_code
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         click.echo("kcensus: interrupted", err=True)
         return Exit.INTERRUPTED

@@ -36,20 +36,17 @@ def help_tables(analysis: Analysis, context: click.Context) -> str:
     """Return the help of the analysis' tables: what a row of each is, and its columns."""
     formatter = context.make_formatter()
     for spec in analysis.tables():
-        formatter.write_heading(spec.name)
-        with formatter.indentation():
+        with formatter.section(spec.name):
             formatter.write_text(f"{spec.title}. Row: {spec.help}")
             formatter.write_paragraph()
-            formatter.write_dl(
-                [(name, _help(name, column)) for name, column in spec.columns.items()]
-            )
-        formatter.write_paragraph()
+            formatter.write_dl([(name, _help(name, each)) for name, each in spec.columns.items()])
+    formatter.write_paragraph()
     formatter.write_text(
         "Columns marked (data) are in --json, --csv and --parquet, not on screen."
-        if formatter.getvalue()
+        if analysis.tables()
         else "This analysis does not describe its tables."
     )
-    return formatter.getvalue().rstrip("\n")
+    return formatter.getvalue().strip("\n")
 
 
 def _help(name: str, column: Column) -> str:

@@ -10,7 +10,7 @@ import click
 
 from kcensus.actions import action, deferred
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared import command, showing_options, target_argument
+from kcensus.commands.shared import command, showing_options
 
 _run = action("kcensus.actions.analysis:run")
 _help_tables = deferred("kcensus.actions.analysis:help_tables")
@@ -22,7 +22,7 @@ def analysis_command(analysis: Analysis) -> click.Command:
         analysis.name,
         functools.partial(_run, analysis),
         [
-            target_argument(),
+            click.Argument(["target"], required=False),
             *map(_own_option, analysis.params),
             *showing_options(),
             _help_tables_option(analysis),

@@ -8,15 +8,17 @@ from pathlib import Path
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import CONTEXT_SETTINGS, analyses_option, command, target_argument
+from kcensus.commands.shared import CONTEXT_SETTINGS, command
 
 _CREATE = command(
     "create",
     action("kcensus.actions.capsule:create"),
     [
-        target_argument("target", required=True),
+        click.Argument(["target"]),
         click.Argument(["out"], type=click.Path(path_type=Path)),
-        analyses_option("Record for these analyses only. Default: all."),
+        click.Option(
+            ["--analyses"], metavar="NAME,…", help="Record for these analyses only. Default: all."
+        ),
         click.Option(
             ["--level"],
             type=click.IntRange(1, 19),

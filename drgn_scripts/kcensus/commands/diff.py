@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import click
+
 from kcensus.actions import action
-from kcensus.commands.shared import analyses_option, command, showing_options, target_argument
+from kcensus.commands.shared import command, showing_options
 
 _HELP = """Compare two kernels, or two dumps of one.
 
@@ -19,9 +21,11 @@ COMMAND = command(
     "diff",
     action("kcensus.actions.diff:run"),
     [
-        target_argument("before", required=True),
-        target_argument("after", required=True),
-        analyses_option("Run these analyses only. Default: all."),
+        click.Argument(["before"]),
+        click.Argument(["after"]),
+        click.Option(
+            ["--analyses"], metavar="NAME,…", help="Run these analyses only. Default: all."
+        ),
         *showing_options(),
     ],
     "what changed between two kernels, or two dumps of one?",

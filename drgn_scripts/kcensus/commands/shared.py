@@ -40,16 +40,6 @@ def _size(text: str) -> int:
     return size
 
 
-def target_argument(name: str = "target", *, required: bool = False) -> click.Argument:
-    """Return the argument that names what to read."""
-    return click.Argument([name], required=required)
-
-
-def analyses_option(help_: str) -> click.Option:
-    """Return the option that selects analyses."""
-    return click.Option(["--analyses"], metavar="NAME,…", help=help_)
-
-
 def reading_options() -> list[click.Parameter]:
     """Return the options of :class:`~kcensus.actions.Reading`."""
     return [
@@ -84,23 +74,15 @@ def reading_options() -> list[click.Parameter]:
 
 
 def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
-    """Return the options of a command that shows a result.
+    """Return the options of :class:`~kcensus.actions.Showing`.
 
     :param tables: whether tables can be selected
     :param top: default of ``--top``
     """
     path = click.Path(path_type=Path)
     severities = [severity.name.lower() for severity in Severity]
-    selection = [
-        click.Option(
-            ["tables", "--table"],
-            multiple=True,
-            metavar="NAME",
-            help="Show this table on screen. May be repeated.",
-        ),
-        click.Option(["every_table", "--all"], is_flag=True, help="Show all tables on screen."),
-    ]
-    return [
+    at_least = f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)})."
+    options: list[click.Parameter] = [
         click.Option(["--json"], is_flag=True, help="Print one JSON document, with all rows."),
         click.Option(
             ["--csv"], type=path, metavar="DIR", help="Write CSV files to DIR, with all rows."
@@ -109,7 +91,19 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
             ["--parquet"], type=path, metavar="DIR", help="Write Parquet files to DIR, all rows."
         ),
         click.Option(["--html"], type=path, metavar="FILE", help="Write one HTML page to FILE."),
-        *(selection if tables else ()),
+    ]
+    if tables:
+        options += [
+            click.Option(
+                ["tables", "--table"],
+                multiple=True,
+                metavar="NAME",
+                help="Show this table on screen. May be repeated.",
+            ),
+            click.Option(["every_table", "--all"], is_flag=True, help="Show all tables on screen."),
+        ]
+    return [
+        *options,
         click.Option(
             ["--top"],
             type=_at_least(0),
@@ -119,11 +113,7 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
             help="Rows of each table on screen; 0 for all.",
         ),
         click.Option(
-            ["--fail-on"],
-            type=click.Choice(severities),
-            metavar="SEVERITY",
-            help="Exit with status 1 if a finding is at least this severe"
-            f" ({', '.join(severities)}).",
+            ["--fail-on"], type=click.Choice(severities), metavar="SEVERITY", help=at_least
         ),
     ]
 
