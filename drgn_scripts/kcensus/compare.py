@@ -146,9 +146,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     numeric = [
         name
         for name, column in columns.items()
-        if column.unit in _NUMBERS
-        and older[name].dtype.kind in "iuf"
-        and newer[name].dtype.kind in "iuf"
+        if column.unit in _NUMBERS and {older[name].dtype.kind, newer[name].dtype.kind} <= {*"iuf"}
     ]
     keys = _keys(older, newer, columns)
     if not any(columns[name].unit in _AMOUNTS for name in numeric) or keys is None:
@@ -162,22 +160,18 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     main = _main(columns, changed)
 
     names = rows.to_frame(index=False)
-    ordinal = Column(Unit.NONE, "", Show.DATA)
     shown: dict[str, tuple[Any, Column]] = {
-        f"name_{key}" if key in _OWN else key: (
-            names[key],
-            replace(columns[key], show=Show.ALWAYS) if key in columns else ordinal,
-        )
+        f"name_{key}" if key in _OWN else key: (names[key], replace(columns[key], show=Show.ALWAYS))
         for key in keys
+        if key != _OCCURRENCE
     }
+    if _OCCURRENCE in keys:
+        shown[_OCCURRENCE] = names[_OCCURRENCE], Column(Unit.NONE, "", Show.DATA)
+    heading = "row" if "state" in keys else "state"
+    state = Column(_TEXT, heading, Show.ALWAYS, "new, gone or changed.")
     amount, label = replace(columns[main], show=Show.ALWAYS), columns[main].label or main
     shown |= {
-        "state": (
-            np.where(~was, "new", np.where(~now, "gone", "changed")),
-            Column(
-                _TEXT, "row" if "state" in keys else "state", Show.ALWAYS, "new, gone or changed."
-            ),
-        ),
+        "state": (np.where(~was, "new", np.where(~now, "gone", "changed")), state),
         "before": (old[main].to_numpy(), replace(amount, label=f"{label} before")),
         "after": (new[main].to_numpy(), replace(amount, label=f"{label} after")),
         "change": (changes[main], replace(amount, label="change")),
@@ -192,8 +186,9 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     }
     table = Table.of(before.title, shown, detail=before.detail and after.detail)
     frame = table.frame[np.logical_or.reduce([~(was & now), *changed.values()])]
-    order = np.argsort(-np.abs(frame["change"].to_numpy().astype(float)), kind="stable")
-    table.frame = frame.iloc[order].reset_index(drop=True)
+    table.frame = frame.sort_values(
+        "change", key=lambda change: -change.astype(float).abs(), kind="stable", ignore_index=True
+    )
     return table
 
 
@@ -241,10 +236,7 @@ def _changed(before: pd.Series[Any], after: pd.Series[Any], change: Any) -> Any:
 
 def _difference(before: pd.Series[Any], after: pd.Series[Any]) -> Any:
     """Return ``after - before``; exact for integers, unsigned ones too."""
-    sides = (before, after)
-    if any(side.dtype.kind == "f" or side.hasnans for side in sides):
-        old, new = (side.to_numpy(float, na_value=np.nan) for side in sides)
+    if any(side.dtype.kind == "f" or side.hasnans for side in (before, after)):
         with np.errstate(invalid="ignore"):  # infinite on both sides: unchanged
-            return new - old
-    old, new = (side.to_numpy().astype(np.int64) for side in sides)
-    return new - old
+            return after.to_numpy(float, na_value=np.nan) - before.to_numpy(float, na_value=np.nan)
+    return after.to_numpy().astype(np.int64) - before.to_numpy().astype(np.int64)

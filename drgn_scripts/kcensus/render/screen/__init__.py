@@ -53,6 +53,7 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.width = console.width
+        self._prose_width = min(self.width, _MAX_PROSE)
         self.is_unicode = console.encoding.startswith("utf")
 
     def show(self, section: RenderableType) -> None:
@@ -113,7 +114,3 @@ class Screen:
         for label, value in rows:
             grid.add_row(Text(label), Text(value))
         self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
-
-    @property
-    def _prose_width(self) -> int:
-        return min(self.width, _MAX_PROSE)
