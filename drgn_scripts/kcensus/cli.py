@@ -72,15 +72,6 @@ class _Commands(click.Group):
         super().format_epilog(ctx, formatter)
 
 
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        try:
-            click.echo(f"kcensus {_installed_version('kcensus')}")
-        except ModuleNotFoundError:
-            click.echo("kcensus (run from its source tree, not installed)")
-        ctx.exit()
-
-
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
@@ -88,21 +79,20 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     subcommand_metavar="ANALYSIS [TARGET] [OPTIONS]",
     context_settings=CONTEXT_SETTINGS,
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version and exit.",
-)
+@click.option("--version", is_flag=True, help="Show the version and exit.")
 @click.pass_context
-def kcensus(ctx: click.Context) -> None:
+def kcensus(ctx: click.Context, version: bool) -> None:
     """A census of kernel memory and I/O, on live kernels and vmcores.
 
     Each analysis answers one question. Every figure is cross-checked against the kernel's own
     counters, and anything unreadable is reported.
     """
+    if version:
+        try:
+            click.echo(f"kcensus {_installed_version('kcensus')}")
+        except ModuleNotFoundError:
+            click.echo("kcensus (run from its source tree, not installed)")
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.api.source import Readable, context_of, program_of
+from kcensus.api.source import Readable, context_of
 from kcensus.engine.layout import Layout, element_paths, layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
@@ -23,6 +23,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import OwnerVectors
 from kcensus.progress import Progress
+from kcensus.sources import Target
 from kcensus.text import printable
 
 Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
@@ -133,7 +134,7 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str) -> dr
     :raises LookupError: there is no such type
     """
     address = int(row.name if isinstance(row, pd.Series) else row)  # type: ignore[call-overload]
-    prog = program_of(source)
+    prog = source.prog if isinstance(source, Target) else source
     return drgn.Object(prog, prog.type(type_name), address=address)
 
 
@@ -207,8 +208,7 @@ class _Owners:
     """Memory cgroups that objects are charged to."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.faults = Faults()
+        self.kernel, self.faults = kernel, Faults()
         try:
             self.vectors: OwnerVectors | None = OwnerVectors(kernel.slab_map)
         except LookupError:
@@ -220,9 +220,10 @@ class _Owners:
         if self.vectors is None:
             _, child_owner = self.kernel.slab_map.lineage
             owner[:] = child_owner[view.slabs.cache][:, None]
-            return owner
-        charged, _ = self.vectors.read(view.slabs, self.vectors.find(view.slabs), self.faults)
-        owner[charged.slab, charged.slot] = charged.objcg
+        else:
+            vectors = self.vectors.find(view.slabs)
+            charged, _ = self.vectors.read(view.slabs, vectors, self.faults)
+            owner[charged.slab, charged.slot] = charged.objcg
         return owner
 
     def paths(self, owners: Words) -> npt.NDArray[np.object_]:
