@@ -173,7 +173,7 @@ True
 :param source: a drgn program, or a target of :func:`kcensus.open_target`
 {params}\
 :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
-:param progress: takes the progress of long reads
+:param progress: shows how far long reads are
 :return: a :class:`Result`; in a notebook and at a prompt it shows itself
 :raises AnalysisError: the question cannot be answered on this kernel; the message says why
 """
@@ -192,7 +192,7 @@ def report(
 
     :param source: a drgn program, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
-    :param progress: takes the progress of long reads
+    :param progress: shows how far long reads are
     :return: findings first, then the :class:`Result` of each analysis
     """
     made = reports.examine(context_of(source, jobs=jobs, progress=progress))
@@ -213,6 +213,6 @@ def patches(
 
     :param source: a drgn program, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
-    :param progress: takes the progress of long reads
+    :param progress: shows how far long reads are
     """
     return Result(reports.price(context_of(source, jobs=jobs, progress=progress), load()))

@@ -80,7 +80,7 @@ def objects(
         object; empty where none is
     :param jobs: worker processes; they pay only on compressed dumps
     :param chunk_bytes: bytes per bulk read
-    :param progress: takes the progress of the scan
+    :param progress: shows how far the scan is
     :return: one row per object, indexed by its address (``uint64``); ``attrs["report"]`` is the
         :class:`ScanReport` of what could not be read
     :raises LookupError: there is no such type, member or slab cache
