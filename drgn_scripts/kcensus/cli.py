@@ -58,30 +58,18 @@ class _Commands(click.Group):
         return analysis_command(analysis) if analysis else commands.commands().get(cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections = {
-            "Analyses": [(each.name, each.question) for each in analyses.analyses().values()],
-            "Commands": [
-                (name, command.short_help or "") for name, command in commands.commands().items()
-            ],
-        }
-        for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        known = analyses.analyses().values()
+        rows = [(each.name, each.question) for each in known]
+        with formatter.section("Analyses"):
+            formatter.write_dl(rows)
+        rows = [(name, each.short_help or "") for name, each in commands.commands().items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         first = [each.examples[0] for each in analyses.analyses().values() if each.examples]
         self.epilog = _TOP_EPILOG.format(examples=example_lines(first))
         super().format_epilog(ctx, formatter)
-
-
-def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        try:
-            click.echo(f"kcensus {_installed_version('kcensus')}")
-        except ModuleNotFoundError:
-            click.echo("kcensus (run from its source tree, not installed)")
-        ctx.exit()
 
 
 @click.group(
@@ -91,53 +79,38 @@ def _version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     subcommand_metavar="ANALYSIS [TARGET] [OPTIONS]",
     context_settings=CONTEXT_SETTINGS,
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
-    help="Show the version and exit.",
-)
+@click.option("--version", is_flag=True, help="Show the version and exit.")
 @click.pass_context
-def kcensus(ctx: click.Context) -> None:
+def kcensus(ctx: click.Context, version: bool) -> None:
     """A census of kernel memory and I/O, on live kernels and vmcores.
 
     Each analysis answers one question. Every figure is cross-checked against the kernel's own
     counters, and anything unreadable is reported.
     """
+    if version:
+        try:
+            click.echo(f"kcensus {_installed_version('kcensus')}")
+        except ModuleNotFoundError:
+            click.echo("kcensus (run from its source tree, not installed)")
+        ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-def _debugging(args: Sequence[str]) -> bool:
-    return "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0")
 
 
 def _report(error: Exception, args: Sequence[str]) -> Exit:
     """Report an error in one sentence on stderr; return the exit status."""
     if isinstance(error, click.ClickException):
-        status, sentence, expected = Exit.USAGE, error.format_message(), True
+        status, sentence = Exit.USAGE, error.format_message()
     else:
         status, sentence, expected = _verdict(error)
-    if _debugging(args) and not isinstance(error, click.ClickException):
-        for line in "".join(traceback.format_exception(error)).splitlines():
-            click.echo(printable(line), err=True)
-    elif not expected:
-        sentence += " (--debug shows where)"
+        if "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"):
+            for line in "".join(traceback.format_exception(error)).splitlines():
+                click.echo(printable(line), err=True)
+        elif not expected:
+            sentence += " (--debug shows where)"
     click.echo(f"kcensus: {printable('; '.join(sentence.splitlines()))}", err=True)
     if isinstance(error, click.UsageError) and error.ctx:
         click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
-    return status
-
-
-def _invoke(args: Sequence[str]) -> int:
-    try:
-        with kcensus.make_context("kcensus", list(args)) as context:
-            status = int(kcensus.invoke(context) or Exit.DONE)
-    except click.exceptions.Exit as done:  # --help, --version
-        status = done.exit_code
-    sys.stdout.flush()
     return status
 
 
@@ -147,7 +120,13 @@ def main(args: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the shell (>&-)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
-        return _invoke(args)
+        try:
+            with kcensus.make_context("kcensus", list(args)) as context:
+                status = int(kcensus.invoke(context) or Exit.DONE)
+        except click.exceptions.Exit as done:  # --help, --version
+            status = done.exit_code
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         click.echo("kcensus: interrupted", err=True)
         return Exit.INTERRUPTED

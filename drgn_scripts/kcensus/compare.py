@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,67 +65,21 @@ def compare(pairs: Iterable[tuple[Result, Result]], before: str, after: str) -> 
     return made
 
 
-@dataclass(frozen=True)
-class _Change:
-    """A figure of a summary that differs."""
-
-    analysis: str
-    key: str
-    figure: Figure
-    before: Any
-    after: Any
-
-    @property
-    def value(self) -> int | float | None:
-        if _number(self.before) is None or _number(self.after) is None:
-            return None
-        change: int | float = self.after - self.before
-        return change
-
-    @property
-    def share(self) -> float:
-        """The change as a share of the larger value, 0 to 2; 2 for values that are not numbers."""
-        if self.value is None:
-            return 2.0
-        return float(abs(self.value) / max(abs(self.before), abs(self.after)))
-
-    def shown(self, value: Any) -> str:
-        return human(value, self.figure.unit)
-
-
-def _each(get: Any) -> Any:
-    """Return a getter of a column from the changes, with values of any type."""
-    # dtype=object: a missing number must not turn the others into floats.
-    return lambda changes: pd.Series([get(change) for change in changes], dtype=object)
-
-
-def _text(label: str, show: Show, help_: str, get: Any) -> Column:
-    return Column(Unit.TEXT, label, show, help_, lambda changes: [get(each) for each in changes])
-
-
+_TEXT = Unit.TEXT
 _FIGURES = TableSpec(
     "figures",
     "Figures",
     {
-        "analysis": _text("analysis", Show.ALWAYS, "Name of the analysis.", lambda c: c.analysis),
-        "figure": _text("key", Show.DATA, "Key in its summary.", lambda c: c.key),
-        "label": _text("figure", Show.ALWAYS, "The figure.", lambda c: c.figure.label or c.key),
-        "before": _text("", Show.ALWAYS, "Value before.", lambda c: c.shown(c.before)),
-        "after": _text("", Show.ALWAYS, "Value after.", lambda c: c.shown(c.after)),
-        "change": _text(
-            "change",
-            Show.ALWAYS,
-            "After minus before.",
-            lambda c: ("+" if (c.value or 0) > 0 else "") + c.shown(c.value),
-        ),
-        "before_value": Column(
-            Unit.NONE, "", Show.DATA, "Exact value before.", _each(lambda c: _number(c.before))
-        ),
-        "after_value": Column(
-            Unit.NONE, "", Show.DATA, "Exact value after.", _each(lambda c: _number(c.after))
-        ),
-        "change_value": Column(Unit.NONE, "", Show.DATA, "Exact change.", _each(lambda c: c.value)),
-        "unit": _text("unit", Show.DATA, "Unit of the values.", lambda c: c.figure.unit.value),
+        "analysis": Column(_TEXT, "", Show.ALWAYS, "Name of the analysis."),
+        "figure": Column(_TEXT, "key", Show.DATA, "Key in its summary."),
+        "label": Column(_TEXT, "figure", Show.ALWAYS, "The figure."),
+        "before": Column(_TEXT, "", Show.ALWAYS, "Value before."),
+        "after": Column(_TEXT, "", Show.ALWAYS, "Value after."),
+        "change": Column(_TEXT, "", Show.ALWAYS, "After minus before."),
+        "before_value": Column(Unit.NONE, "", Show.DATA, "Exact value before."),
+        "after_value": Column(Unit.NONE, "", Show.DATA, "Exact value after."),
+        "change_value": Column(Unit.NONE, "", Show.DATA, "Exact change."),
+        "unit": Column(_TEXT, "", Show.DATA, "Unit of the values."),
     },
     "A figure of a summary that differs, the largest share of change first.",
 )
@@ -133,16 +87,35 @@ _FIGURES = TableSpec(
 
 def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
     """Return the figures that differ, the largest share of change first."""
-    changes = []
+    rows = []
     for older, newer in pairs:
         for key in {**older.summary, **newer.summary}:
             sides = older.summary.get(key), newer.summary.get(key)
-            before, after = (side and _plain(side.value) for side in sides)
+            before, after = (_plain(side.value if side else None) for side in sides)
             figure = sides[0] or sides[1]
-            if figure is not None and before != after:
-                changes.append(_Change(older.analysis, key, figure, before, after))
-    changes.sort(key=lambda change: (-change.share, change.analysis, change.key))
-    return _FIGURES.of(changes)
+            if figure is None or before == after:
+                continue
+            old, new = _number(before), _number(after)
+            change = None if old is None or new is None else new - old
+            share = abs(change) / max(abs(old or 0), abs(new or 0)) if change else 2.0
+            sign = "+" if (change or 0) > 0 else ""
+            row = (
+                older.analysis,
+                key,
+                figure.label or key,
+                human(before, figure.unit),
+                human(after, figure.unit),
+                sign + human(change, figure.unit),
+                old,
+                new,
+                change,
+                figure.unit.value,
+            )
+            rows.append((-share, *row))
+    rows.sort(key=lambda row: row[:3])
+    # dtype=object: a missing number must not turn the others into floats.
+    columns = pd.Index(["share", *_FIGURES.columns])
+    return _FIGURES.of(pd.DataFrame(rows, columns=columns, dtype=object))
 
 
 def _plain(value: Any) -> Any:
@@ -164,71 +137,65 @@ def compare_tables(before: Table, after: Table) -> Table | None:
     :return: None where there is nothing to compare: no names, or no amounts
     """
     columns = {name: column for name, column in before.columns.items() if name in after.columns}
-    before, after = _typed(before, after, columns), _typed(after, before, columns)
+    older, newer = (table.frame[list(columns)] for table in (before, after))
+    # A table without rows has no types; give it those of the other.
+    if older.empty:
+        older = newer.head(0)
+    elif newer.empty:
+        newer = older.head(0)
     numeric = [
         name
         for name, column in columns.items()
-        if column.unit in _NUMBERS and _is_numeric(before, name) and _is_numeric(after, name)
+        if column.unit in _NUMBERS and {older[name].dtype.kind, newer[name].dtype.kind} <= {*"iuf"}
     ]
-    keys = _keys(before, after, columns)
+    keys = _keys(older, newer, columns)
     if not any(columns[name].unit in _AMOUNTS for name in numeric) or keys is None:
         return None
-    old, new = (_indexed(table, keys, numeric) for table in (before, after))
+    old, new = (_indexed(frame, keys, numeric) for frame in (older, newer))
     rows = old.index.union(new.index)
     was, now = rows.isin(old.index), rows.isin(new.index)
     old, new = old.reindex(rows, fill_value=0), new.reindex(rows, fill_value=0)
     changes = {name: _difference(old[name], new[name]) for name in numeric}
     changed = {name: _changed(old[name], new[name], change) for name, change in changes.items()}
-    main = _main(columns, numeric, changed)
+    main = _main(columns, changed)
 
-    names = {key: f"name_{key}" if key in _OWN else key for key in keys}
-    frame = rows.to_frame(index=False).rename(columns=names)
-    described = {
-        name: Column(columns[key].unit, columns[key].label, Show.ALWAYS, columns[key].help)
-        if key in columns
-        else Column(Unit.NONE, "", Show.DATA)
-        for key, name in names.items()
+    names = rows.to_frame(index=False)
+    shown: dict[str, tuple[Any, Column]] = {
+        f"name_{key}" if key in _OWN else key: (names[key], replace(columns[key], show=Show.ALWAYS))
+        for key in keys
+        if key != _OCCURRENCE
     }
-    frame["state"] = np.where(~was, "new", np.where(~now, "gone", "changed"))
-    described["state"] = Column(
-        Unit.TEXT, "row" if "state" in keys else "state", Show.ALWAYS, "new, gone or changed."
+    if _OCCURRENCE in keys:
+        shown[_OCCURRENCE] = names[_OCCURRENCE], Column(Unit.NONE, "", Show.DATA)
+    heading = "row" if "state" in keys else "state"
+    state = Column(_TEXT, heading, Show.ALWAYS, "new, gone or changed.")
+    amount, label = replace(columns[main], show=Show.ALWAYS), columns[main].label or main
+    shown |= {
+        "state": (np.where(~was, "new", np.where(~now, "gone", "changed")), state),
+        "before": (old[main].to_numpy(), replace(amount, label=f"{label} before")),
+        "after": (new[main].to_numpy(), replace(amount, label=f"{label} after")),
+        "change": (changes[main], replace(amount, label="change")),
+    }
+    shown |= {
+        f"{name}_change": (
+            changes[name],
+            Column(columns[name].unit, f"{columns[name].label or name} change", Show.DATA),
+        )
+        for name in numeric
+        if name != main
+    }
+    table = Table.of(before.title, shown, detail=before.detail and after.detail)
+    frame = table.frame[np.logical_or.reduce([~(was & now), *changed.values()])]
+    table.frame = frame.sort_values(
+        "change", key=lambda change: -change.astype(float).abs(), kind="stable", ignore_index=True
     )
-    unit, label = columns[main].unit, columns[main].label or main
-    for name, values, heading in (
-        ("before", old[main].to_numpy(), f"{label} before"),
-        ("after", new[main].to_numpy(), f"{label} after"),
-        ("change", changes[main], "change"),
-    ):
-        frame[name] = values
-        described[name] = Column(unit, heading, Show.ALWAYS, columns[main].help)
-    for name in numeric:
-        if name != main:
-            frame[f"{name}_change"] = changes[name]
-            described[f"{name}_change"] = Column(
-                columns[name].unit, f"{columns[name].label or name} change", Show.DATA
-            )
-    frame = frame[np.logical_or.reduce([~(was & now), *changed.values()])]
-    order = np.argsort(-np.abs(frame["change"].to_numpy().astype(float)), kind="stable")
-    frame = frame.iloc[order].reset_index(drop=True)
-    return Table(frame, described, before.title, detail=before.detail)
+    return table
 
 
-def _typed(table: Table, like: Table, columns: Mapping[str, Column]) -> Table:
-    """Give a table without rows, which has no types, those of the other table."""
-    if len(table.frame):
-        return table
-    empty = like.frame.head(0)[list(columns)]
-    return Table(empty, {name: table.columns[name] for name in columns}, table.title)
-
-
-def _is_numeric(table: Table, name: str) -> bool:
-    return table.frame[name].dtype.kind in "iuf"
-
-
-def _main(columns: Mapping[str, Column], numeric: Sequence[str], changed: Mapping[str, Any]) -> str:
+def _main(columns: Mapping[str, Column], changed: Mapping[str, Any]) -> str:
     """Return the amount that ranks rows; one that changed, unless none did."""
     return min(
-        (name for name in numeric if columns[name].unit in _AMOUNTS),
+        (name for name in changed if columns[name].unit in _AMOUNTS),
         key=lambda name: (
             not changed[name].any(),
             _AMOUNTS.index(columns[name].unit),
@@ -237,23 +204,24 @@ def _main(columns: Mapping[str, Column], numeric: Sequence[str], changed: Mappin
     )
 
 
-def _keys(before: Table, after: Table, columns: Mapping[str, Column]) -> list[str] | None:
+def _keys(
+    before: pd.DataFrame, after: pd.DataFrame, columns: Mapping[str, Column]
+) -> list[str] | None:
     """Return the fewest leading names that are unique; with an ordinal where all are not."""
     names = [
         name
         for name, column in columns.items()
         if (column.unit is Unit.TEXT or (column.unit is Unit.NONE and column.show is Show.ALWAYS))
-        and before.frame[name].dtype.kind == after.frame[name].dtype.kind != "b"
+        and before[name].dtype.kind == after[name].dtype.kind != "b"
     ]
     for count in range(1, len(names) + 1):
         keys = names[:count]
-        if not any(table.frame.duplicated(keys).any() for table in (before, after)):
+        if not any(frame.duplicated(keys).any() for frame in (before, after)):
             return keys
     return [*names, _OCCURRENCE] if names else None
 
 
-def _indexed(table: Table, keys: Sequence[str], numeric: Sequence[str]) -> pd.DataFrame:
-    frame = table.frame
+def _indexed(frame: pd.DataFrame, keys: Sequence[str], numeric: Sequence[str]) -> pd.DataFrame:
     if keys[-1] == _OCCURRENCE:
         ordinal = frame.groupby(list(keys[:-1]), dropna=False).cumcount()
         frame = frame.assign(**{_OCCURRENCE: ordinal})
@@ -268,10 +236,7 @@ def _changed(before: pd.Series[Any], after: pd.Series[Any], change: Any) -> Any:
 
 def _difference(before: pd.Series[Any], after: pd.Series[Any]) -> Any:
     """Return ``after - before``; exact for integers, unsigned ones too."""
-    sides = (before, after)
-    if any(side.dtype.kind == "f" or side.hasnans for side in sides):
-        old, new = (side.to_numpy(float, na_value=np.nan) for side in sides)
+    if any(side.dtype.kind == "f" or side.hasnans for side in (before, after)):
         with np.errstate(invalid="ignore"):  # infinite on both sides: unchanged
-            return new - old
-    old, new = (side.to_numpy().astype(np.int64) for side in sides)
-    return new - old
+            return after.to_numpy(float, na_value=np.nan) - before.to_numpy(float, na_value=np.nan)
+    return after.to_numpy().astype(np.int64) - before.to_numpy().astype(np.int64)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from kcensus.results import Scalar, Unit
 
-MISSING = "-"
-
 
 def human_bytes(value: float) -> str:
     """Return ``1536`` as ``1.5 KiB``."""
@@ -39,10 +37,9 @@ def human_seconds(value: float) -> str:
     size = abs(value)
     if size == 0:
         return "0 s"
-    if size < 0.9995e-3:
-        return f"{value * 1e6:.0f} us"
-    if size < 0.9995:
-        return f"{value * 1e3:.1f} ms"
+    for scale, decimals, unit in ((1e6, 0, "us"), (1e3, 1, "ms")):
+        if size * scale < 999.5:
+            return f"{value * scale:.{decimals}f} {unit}"
     if size < 59.95:
         return f"{value:.1f} s"
     whole = round(size)
@@ -51,27 +48,26 @@ def human_seconds(value: float) -> str:
     return f"{sign}{whole // length:,} {unit} {whole % length // shorter} {part}"
 
 
-def _number(value: int | float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
-
-
 def human(value: Scalar, unit: Unit) -> str:
     """Return ``value``, which is in ``unit``, for a screen."""
     if value is None:
-        return MISSING
+        return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
-    if unit is Unit.BYTES:
-        return human_bytes(value)
-    if unit is Unit.RATIO:
-        return human_ratio(value)
-    if unit is Unit.SECONDS:
-        return human_seconds(value)
-    if unit is Unit.ADDRESS and isinstance(value, int):
-        return f"0x{value:016x}"
-    if unit is Unit.PAGES:
-        return f"{_number(value)} {'page' if value == 1 else 'pages'}"
-    # A plain number may be an identifier (a PID, an inode): no separators.
-    return str(value) if unit is Unit.NONE else _number(value)
+    number = f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+    match unit:
+        case Unit.BYTES:
+            return human_bytes(value)
+        case Unit.RATIO:
+            return human_ratio(value)
+        case Unit.SECONDS:
+            return human_seconds(value)
+        case Unit.PAGES:
+            return f"{number} {'page' if value == 1 else 'pages'}"
+        case Unit.ADDRESS if isinstance(value, int):
+            return f"0x{value:016x}"
+        case Unit.NONE:  # may be an identifier (a PID, an inode): no separators
+            return str(value)
+    return number

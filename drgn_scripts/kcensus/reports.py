@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 import drgn
 
@@ -16,7 +16,6 @@ from kcensus.catalogue import Catalogue, Detected, Patch, Prober, detect, load, 
 from kcensus.catalogue.price import analyses_wanted
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
-from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import machine
 from kcensus.results import Finding, Result, rank
 from kcensus.sources.capsule import BadCapsule, NotRecorded
@@ -32,9 +31,9 @@ class Section:
     name: str
     question: str
     result: Result | None
-    error: str
+    error: str = ""
     """One sentence if there is no result."""
-    seconds: float
+    seconds: float = 0.0
     headline: tuple[str, ...] = ()
     """Keys of the summary that tell most."""
 
@@ -43,23 +42,11 @@ class Section:
 class Report:
     """The outcomes of all."""
 
-    target: str
-    kernel: str
-    live: bool
-    sections: list[Section] = field(default_factory=list)
+    head: Result
+    """Target and kernel, without figures."""
+    sections: list[Section]
     ram_bytes: int | None = None
     """None where it is unreadable."""
-
-    @property
-    def findings(self) -> list[tuple[str, Finding]]:
-        """All findings with the names of their analyses, in the order of :func:`rank`."""
-        findings = [
-            (section.name, finding)
-            for section in self.sections
-            if section.result
-            for finding in section.result.findings
-        ]
-        return sorted(findings, key=lambda pair: rank(pair[1], self.ram_bytes))
 
     @property
     def results(self) -> dict[str, Result]:
@@ -71,6 +58,13 @@ class Report:
         """Why an analysis has no result, by analysis."""
         return {section.name: section.error for section in self.sections if not section.result}
 
+    @property
+    def findings(self) -> list[tuple[str, Finding]]:
+        """All findings with the names of their analyses, in the order of :func:`rank`."""
+        results = self.results.items()
+        findings = [(name, finding) for name, result in results for finding in result.findings]
+        return sorted(findings, key=lambda pair: rank(pair[1], self.ram_bytes))
+
 
 def report(context: Context, wanted: Iterable[Analysis]) -> Report:
     """Run the analyses ``wanted``; one that fails does not stop the others.
@@ -79,12 +73,16 @@ def report(context: Context, wanted: Iterable[Analysis]) -> Report:
     """
     chosen = list(wanted)
     context.load_modules(chosen)
-    sections = []
-    for analysis in chosen:
-        run = functools.partial(context.run, analysis)
-        sections.append(attempt(analysis.name, analysis.question, run, analysis.headline))
-    kernel = context.kernel
-    return Report(context.name, context.release, kernel.live, sections, _ram_bytes(kernel))
+    sections = [
+        _section(each.name, each.question, functools.partial(context.run, each), each.headline)
+        for each in chosen
+    ]
+    try:
+        ram_bytes = context.kernel.ram_bytes
+    except Exception:  # damaged in any way: findings are ranked without it
+        ram_bytes = None
+    head = Result("report", context.name, context.release, context.kernel.live)
+    return Report(head, sections, ram_bytes)
 
 
 def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
@@ -93,14 +91,13 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
     :param catalogue: of patches; the one that comes with kcensus and what is installed by default
     """
     made = report(context, analyses().values())
-    judged = functools.partial(judge, context, load() if catalogue is None else catalogue, made)
-    made.sections.append(attempt("patches", PATCHES_QUESTION, judged))
+
+    def judge() -> Result:
+        known = load() if catalogue is None else catalogue
+        return _patches(context, known, _detect(context, known), made.results, made.errors)
+
+    made.sections.append(_section("patches", PATCHES_QUESTION, judge))
     return made
-
-
-def judge(context: Context, catalogue: Catalogue, made: Report) -> Result:
-    """Return the states of all patches on a kernel whose analyses have already run."""
-    return _patches(context, catalogue, *detect_patches(context, catalogue), made)
 
 
 def price(context: Context, catalogue: Catalogue, *, prices: bool = True) -> Result:
@@ -108,22 +105,9 @@ def price(context: Context, catalogue: Catalogue, *, prices: bool = True) -> Res
 
     :param prices: whether to run any
     """
-    lacking, detected = detect_patches(context, catalogue)
-    wanted = analyses_wanted(catalogue, detected) if prices else ()
-    known = analyses()
-    made = report(context, [known[name] for name in wanted if name in known])
-    unknown = {name: "unknown analysis" for name in wanted if name not in known}
-    return _patches(context, catalogue, lacking, detected, made, unknown, priced=prices)
-
-
-def detect_patches(context: Context, catalogue: Catalogue) -> tuple[list[str], dict[str, Detected]]:
-    """Detect the patches of a catalogue.
-
-    :return: one sentence for each module whose debug info is missing; states by patch id
-    """
-    lacking = context.need_modules(*modules(catalogue.patches))
-    prober = Prober(context.kernel.prog, lacking)
-    return lacking, detect(catalogue.patches, prober, context.release)
+    detection = _detect(context, catalogue)
+    wanted = analyses_wanted(catalogue, detection[1]) if prices else ()
+    return _patches(context, catalogue, detection, *_run_named(context, wanted), priced=prices)
 
 
 def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
@@ -133,10 +117,8 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
     metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
     if validation.predicted is not None:
         metrics.append(validation.predicted)
-    wanted = dict.fromkeys(metric.analysis for metric in metrics)
-    lacking, detected = detect_patches(context, catalogue)
-    known = analyses()
-    made = report(context, [known[name] for name in wanted if name in known])
+    lacking, detected = _detect(context, catalogue)
+    results, failed = _run_named(context, dict.fromkeys(metric.analysis for metric in metrics))
     prog = context.kernel.prog
     size = machine(prog)
     switch = validation.switch
@@ -144,8 +126,8 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
         target=context.name,
         kernel=context.release,
         detected=detected[patch.id],
-        results=made.results,
-        failed=made.errors | {name: "unknown analysis" for name in wanted if name not in known},
+        results=results,
+        failed=failed,
         ram_bytes=size.ram_bytes,
         cpus=size.cpus,
         uptime_seconds=size.uptime_seconds,
@@ -153,30 +135,49 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
     )
 
 
+def _detect(context: Context, catalogue: Catalogue) -> tuple[list[str], dict[str, Detected]]:
+    """Detect the patches of a catalogue.
+
+    :return: one sentence for each module whose debug info is missing; states by patch id
+    """
+    lacking = context.need_modules(*modules(catalogue.patches))
+    prober = Prober(context.kernel.prog, lacking)
+    return lacking, detect(catalogue.patches, prober, context.release)
+
+
+def _run_named(
+    context: Context, names: Collection[str]
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """Run analyses by name; return their results, and why there is none of the others."""
+    known = analyses()
+    made = report(context, [known[name] for name in names if name in known])
+    unknown = {name: "unknown analysis" for name in names if name not in known}
+    return made.results, made.errors | unknown
+
+
 def _patches(
     context: Context,
     catalogue: Catalogue,
-    lacking: list[str],
-    detected: dict[str, Detected],
-    made: Report,
-    unknown: Mapping[str, str] | None = None,
+    detection: tuple[list[str], dict[str, Detected]],
+    results: dict[str, Result],
+    failed: dict[str, str],
     *,
     priced: bool = True,
 ) -> Result:
     return patches_result(
         catalogue,
-        detected,
-        made.results,
+        detection[1],
+        results,
         target=context.name,
         kernel=context.release,
         live=context.kernel.live,
-        lacking=lacking,
-        failed=made.errors | {**(unknown or {})},
+        lacking=detection[0],
+        failed=failed,
         priced=priced,
     )
 
 
-def attempt(
+def _section(
     name: str, question: str, run: Callable[[], Result], headline: tuple[str, ...] = ()
 ) -> Section:
     """Run one section of a report, and turn any failure of it into a sentence."""
@@ -194,10 +195,3 @@ def attempt(
         error = f"failed with {type(unexpected).__name__}: {unexpected}"
     seconds = time.monotonic() - start
     return Section(name, question, result, printable(error), seconds, headline)
-
-
-def _ram_bytes(kernel: Kernel) -> int | None:
-    try:
-        return kernel.ram_bytes
-    except Exception:  # damaged in any way: findings are ranked without it
-        return None

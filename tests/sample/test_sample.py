@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,8 +11,6 @@ import pytest
 from kcensus import cli
 from kcensus.sources.sample import SAMPLES
 from tests.sample.conftest import NAMES, Sample, open_sample
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -61,34 +55,6 @@ def test_report_has_findings_and_all_recorded_analyses(
     recorded = [*sample.analyses, "patches"]
     assert [name for name in report["analyses"] if name in recorded] == recorded
     assert report["findings"]
-
-
-def test_report_from_a_wheel(tmp_path: Path) -> None:
-    """A wheel contains the samples and needs nothing from the checkout."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    done = subprocess.run(
-        [sys.executable, "-m", "kcensus", "report", "sample", "--top", "1"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "Findings" in done.stdout
-    assert done.stderr == ""
-    place = subprocess.run(
-        [sys.executable, "-c", "import kcensus; print(kcensus.__file__)"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert str(tmp_path) in place.stdout
 
 
 def test_a_file_of_that_name_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

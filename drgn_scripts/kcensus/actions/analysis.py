@@ -16,9 +16,17 @@ from kcensus.results.tables import Column, Show
 
 
 def run(
-    analysis: Analysis, target: str | None, reading: Reading, showing: Showing, **params: Any
+    analysis: Analysis,
+    target: str | None,
+    reading: Reading,
+    showing: Showing,
+    help_tables: bool,
+    **params: Any,
 ) -> Exit:
     """Run ``analysis`` on a target, or on nothing where its parameters replace one."""
+    if help_tables:
+        click.echo(_help_tables(analysis))
+        return Exit.DONE
     check_output(showing)
     known = [spec.name for spec in analysis.tables()]
     if known:
@@ -32,24 +40,21 @@ def run(
     return show(result, showing, analysis.first_tables, known)
 
 
-def help_tables(analysis: Analysis, context: click.Context) -> str:
-    """Return the help of the analysis' tables: what a row of each is, and its columns."""
-    formatter = context.make_formatter()
+def _help_tables(analysis: Analysis) -> str:
+    """Return what a row of each table is, and its columns."""
+    formatter = click.get_current_context().make_formatter()
     for spec in analysis.tables():
-        formatter.write_heading(spec.name)
-        with formatter.indentation():
+        with formatter.section(spec.name):
             formatter.write_text(f"{spec.title}. Row: {spec.help}")
             formatter.write_paragraph()
-            formatter.write_dl(
-                [(name, _help(name, column)) for name, column in spec.columns.items()]
-            )
-        formatter.write_paragraph()
+            formatter.write_dl([(name, _help(name, each)) for name, each in spec.columns.items()])
+    formatter.write_paragraph()
     formatter.write_text(
         "Columns marked (data) are in --json, --csv and --parquet, not on screen."
-        if formatter.getvalue()
+        if analysis.tables()
         else "This analysis does not describe its tables."
     )
-    return formatter.getvalue().rstrip("\n")
+    return formatter.getvalue().strip("\n")
 
 
 def _help(name: str, column: Column) -> str:

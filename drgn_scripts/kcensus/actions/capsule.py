@@ -60,14 +60,17 @@ def create(
 
 def _check_out(target: str, out: Path, force: bool) -> None:
     """Refuse an impossible place before any work is done."""
+    problem = ""
     if os.path.lexists(out) and not force:
-        raise click.UsageError(f"'{out}' exists; choose another name, or add --force.")
+        problem = "exists; choose another name, or add --force"
+    elif out.is_dir():
+        problem = "is a directory; give a file"
+    elif out.exists() and os.path.exists(target) and out.samefile(target):
+        problem = "is the target itself; choose another name"
+    if problem:
+        raise click.UsageError(f"'{out}' {problem}.")
     if not out.parent.is_dir():
         raise click.UsageError(f"'{out.parent}' is not a directory.")
-    if out.is_dir():
-        raise click.UsageError(f"'{out}' is a directory; give a file.")
-    if out.exists() and os.path.exists(target) and out.samefile(target):
-        raise click.UsageError(f"'{out}' is the target itself; choose another name.")
 
 
 def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
@@ -80,7 +83,6 @@ def _key(path: Path | None, redact: tuple[str, ...]) -> bytes | None:
     except OSError as error:
         raise click.UsageError(f"--redact-key: '{path}': {os_reason(error)}.") from None
     if len(key) < _MIN_KEY_BYTES:
-        raise click.UsageError(
-            f"--redact-key: '{path}' is too short for a key; it takes {_MIN_KEY_BYTES} bytes."
-        )
+        problem = f"is too short for a key; it takes {_MIN_KEY_BYTES} bytes"
+        raise click.UsageError(f"--redact-key: '{path}' {problem}.")
     return key

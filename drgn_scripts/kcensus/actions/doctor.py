@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 
+import pandas as pd
+
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.output import check_output, show
 from kcensus.actions.target import opened
@@ -16,17 +18,19 @@ from kcensus.sources.formats.coverage import coverage
 from kcensus.sources.formats.sniff import sniff
 from kcensus.text import printable
 
+_TEXT = Unit.TEXT
 _ANALYSES = TableSpec(
     "analyses",
     "Analyses",
     {
-        "analysis": Column(Unit.TEXT, show=Show.ALWAYS, help="Name of the analysis."),
+        "analysis": Column(_TEXT, "", Show.ALWAYS, "Name of the analysis."),
         "works": Column(
-            Unit.TEXT,
-            show=Show.ALWAYS,
-            help="yes; partly: figures may be missing; no: the capsule is for other analyses.",
+            _TEXT,
+            "",
+            Show.ALWAYS,
+            "yes; partly: figures may be missing; no: the capsule is for other analyses.",
         ),
-        "missing": Column(Unit.TEXT, help="What it lacks."),
+        "missing": Column(_TEXT, help="What it lacks."),
     },
     "An analysis.",
 )
@@ -34,8 +38,8 @@ _DEBUG_INFO = TableSpec(
     "debug_info",
     "Debug info",
     {
-        "of": Column(Unit.TEXT, show=Show.ALWAYS, help="The kernel, or a module."),
-        "place": Column(Unit.TEXT, show=Show.ALWAYS, help="File that its debug info is read from."),
+        "of": Column(_TEXT, "", Show.ALWAYS, "The kernel, or a module."),
+        "place": Column(_TEXT, "", Show.ALWAYS, "File that its debug info is read from."),
     },
     "A file with debug info.",
 )
@@ -69,15 +73,14 @@ def _file_facts(path: str | None) -> dict[str, Figure]:
         header, memory = sniff(path), coverage(path)
     except TargetError:
         return facts
-    facts["format"] = Figure(header.format, Unit.TEXT, "format")
+    facts["format"] = Figure(header.format, _TEXT, "format")
     if header.truncated:
-        facts["truncated"] = Figure(header.truncated, Unit.TEXT, "truncated")
+        facts["truncated"] = Figure(header.truncated, _TEXT, "truncated")
     if memory:
+        filtered = memory.filtered or "nothing, by its header"
         share = ratio(memory.saved_bytes, memory.memory_bytes)
         facts |= {
-            "filtered": Figure(
-                memory.filtered or "nothing, by its header", Unit.TEXT, "filtered out"
-            ),
+            "filtered": Figure(filtered, _TEXT, "filtered out"),
             "memory_bytes": Figure(memory.memory_bytes, Unit.BYTES, "memory of the machine"),
             "saved_bytes": Figure(memory.saved_bytes, Unit.BYTES, "memory in the file"),
             "coverage": Figure(share, Unit.RATIO, "share of memory saved"),
@@ -87,22 +90,21 @@ def _file_facts(path: str | None) -> dict[str, Figure]:
 
 def _examine(target: Target, result: Result) -> None:
     result.kernel, result.live = target.kernel, target.live
-    result.summary |= {
-        "format": Figure(target.format, Unit.TEXT, "format"),
-        **{key: Figure(value, Unit.TEXT, label) for key, label, value in target.facts()},
-    }
-    rows: dict[str, list[str]] = {"analysis": [], "works": [], "missing": []}
+    result.summary["format"] = Figure(target.format, _TEXT, "format")
+    for key, label, value in target.facts():
+        result.summary[key] = Figure(value, _TEXT, label)
+    rows = []
     for name, analysis in analyses().items():
         lacks = target.need_modules(*analysis.modules) if analysis.modules else []
         works = "partly" if lacks else "yes"
         if target.recorded_for is not None and name not in target.recorded_for:
             lacks, works = ["the capsule was not recorded for this analysis"], "no"
-        for column, value in zip(rows, (name, works, "; ".join(lacks)), strict=True):
-            rows[column].append(value)
+        rows.append((name, works, "; ".join(lacks)))
         result.gaps += [
             Gap(f"what {name} needs", sentence, 1, "figures that depend on it are missing")
             for sentence in lacks
         ]
     places = target.modules.places() if target.modules else []
-    files = {"of": [of for of, _ in places], "place": [place for _, place in places]}
-    result.tables |= {"analyses": _ANALYSES.of(rows), "debug_info": _DEBUG_INFO.of(files)}
+    for spec, values in ((_ANALYSES, rows), (_DEBUG_INFO, places)):
+        frame = pd.DataFrame(values, columns=pd.Index(list(spec.columns)), dtype=object)
+        result.tables[spec.name] = spec.of(frame)

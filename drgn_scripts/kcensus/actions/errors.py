@@ -14,24 +14,22 @@ from kcensus.sources.capsule import BadCapsule, NotRecorded
 
 def verdict(error: Exception) -> tuple[Exit, str, bool]:
     """Return the exit status, a sentence, and whether the error is an expected one."""
-    if isinstance(error, ParamError):
-        return Exit.USAGE, str(error), True
-    if isinstance(error, (TargetError, AnalysisError, NotRecorded)):
-        return Exit.TARGET, str(error), True
-    if isinstance(error, BadCapsule):
-        return Exit.TARGET, f"the capsule {error}", True
-    if isinstance(error, drgn.MissingDebugInfoError):
-        return Exit.TARGET, f"debug info is missing: {error}", True
-    if isinstance(error, drgn.FaultError):
-        return (
-            Exit.TARGET,
-            f"memory that the command cannot do without is unreadable: {error}",
-            False,
-        )
-    if isinstance(error, OutputError):
-        return Exit.FAILED, str(error), True
-    if isinstance(error, OSError):
-        return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
-    if isinstance(error, MemoryError):
-        return Exit.FAILED, "this machine has not enough free memory for the result", False
+    match error:
+        case ParamError():
+            return Exit.USAGE, str(error), True
+        case TargetError() | AnalysisError() | NotRecorded():
+            return Exit.TARGET, str(error), True
+        case BadCapsule():
+            return Exit.TARGET, f"the capsule {error}", True
+        case drgn.MissingDebugInfoError():
+            return Exit.TARGET, f"debug info is missing: {error}", True
+        case drgn.FaultError():
+            sentence = f"memory that the command cannot do without is unreadable: {error}"
+            return Exit.TARGET, sentence, False
+        case OutputError():
+            return Exit.FAILED, str(error), True
+        case OSError():
+            return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
+        case MemoryError():
+            return Exit.FAILED, "this machine has not enough free memory for the result", False
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,8 @@ from kcensus.results import Finding, Result, Severity
 from kcensus.text import printable
 
 # Each form loads a library of its own, so only the one that is asked for is imported.
-write_csv: Callable[[Result, Path], list[Path]] = deferred("kcensus.render.csvdir:write_csv")
-write_parquet: Callable[[Result, Path], list[Path]] = deferred(
-    "kcensus.render.parquet:write_parquet"
-)
+write_csv = deferred("kcensus.render.csvdir:write_csv")
+write_parquet = deferred("kcensus.render.parquet:write_parquet")
 _write_html = deferred("kcensus.render.html:write_html")
 _write_json = deferred("kcensus.render.json:write_json")
 _write_terminal = deferred("kcensus.render.terminal:write_terminal")
@@ -76,16 +74,11 @@ def show(
     elif showing.html:
         list_written(_write_html(result, showing.html))
     elif showing.json:
-        _write_json(result, json_stdout())
+        _write_json(result, stdout(encoding="utf-8"))
     else:
         check_tables(showing, dict.fromkeys([*known, *result.tables]))
-        names = showing.tables or first
-        _write_terminal(
-            result,
-            console_for(text_stdout()),
-            showing.top,
-            tables=tuple(result.tables) if showing.every_table else tuple(names) or None,
-        )
+        names = tuple(result.tables) if showing.every_table else showing.tables
+        _write_terminal(result, console_for(stdout()), showing.top, names, first)
     return exit_status(result.findings, showing.fail_on)
 
 
@@ -96,19 +89,13 @@ def exit_status(findings: Iterable[Finding], fail_on: str | None) -> Exit:
     return Exit.DONE
 
 
-def json_stdout() -> Any:
-    """Return standard output for JSON, which is UTF-8 whatever the locale says."""
-    return _stdout(encoding="utf-8")
+def stdout(encoding: str | None = None) -> Any:
+    """Return standard output; characters that its encoding lacks are escaped.
 
-
-def text_stdout() -> Any:
-    """Return standard output for text; characters that the locale lacks are escaped."""
-    return _stdout(errors="backslashreplace")
-
-
-def _stdout(encoding: str | None = None, errors: str | None = None) -> Any:
+    :param encoding: by default that of the locale
+    """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding=encoding, errors=errors)
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     return sys.stdout
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from kcensus.actions import Exit, Reading, Showing
-from kcensus.actions.output import check_output, json_stdout, show, text_stdout
+from kcensus.actions.output import check_output, show, stdout
 from kcensus.actions.target import context_of, opened
 from kcensus.catalogue import Catalogue, CatalogueError, load
 from kcensus.catalogue.result import catalogue_result
@@ -65,10 +65,9 @@ def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit
         hint = f"did you mean '{near[0]}'?" if near else "`kcensus patches` lists all"
         raise click.UsageError(f"unknown patch '{printable(identifier)}' ({hint})")
     if showing.json:
-        out = json_stdout()
-        out.write(json.dumps({"schema": SCHEMA, **document(patch)}, indent=2, ensure_ascii=False))
-        out.write("\n")
+        text = json.dumps({"schema": SCHEMA, **document(patch)}, indent=2, ensure_ascii=False)
+        stdout(encoding="utf-8").write(f"{text}\n")
     else:
         width = min(shutil.get_terminal_size((100, 0)).columns, 100)
-        text_stdout().write(story(patch, catalogue.patches, width))
+        stdout().write(story(patch, catalogue.patches, width))
     return Exit.DONE

@@ -12,16 +12,15 @@ from kcensus.actions.output import (
     check_output,
     console_for,
     exit_status,
-    json_stdout,
     list_written,
-    text_stdout,
+    stdout,
     write_csv,
     write_parquet,
 )
 from kcensus.actions.patches import load_catalogue
 from kcensus.actions.target import context_of, opened
 from kcensus.analyses import analyses
-from kcensus.reports import Report, examine
+from kcensus.reports import examine
 from kcensus.text import printable
 
 _write_html = deferred("kcensus.render.html:write_report_html")
@@ -41,24 +40,19 @@ def run(
     patches = load_catalogue(catalogue)
     with opened(target, reading) as (opened_target, progress):
         report = examine(context_of(opened_target, progress, reading), patches)
-    if showing.csv or showing.parquet:
-        _write_directories(report, showing)
+    directory = showing.csv or showing.parquet
+    if directory:
+        write = write_csv if showing.csv else write_parquet
+        for name, error in report.errors.items():
+            click.echo(f"kcensus: {printable(f'{name} failed on this target: {error}')}", err=True)
+        for name, result in report.results.items():
+            list_written(write(result, directory / name))
     elif showing.html:
         list_written(_write_html(report, showing.html))
     elif showing.json:
-        _write_json(report, json_stdout())
+        _write_json(report, stdout(encoding="utf-8"))
     else:
-        _write_terminal(report, console_for(text_stdout()), showing.top, full)
+        _write_terminal(report, console_for(stdout()), showing.top, full)
     if not any(name in analyses() for name in report.results):
         return Exit.TARGET
     return exit_status((finding for _, finding in report.findings), showing.fail_on)
-
-
-def _write_directories(report: Report, showing: Showing) -> None:
-    for name, error in report.errors.items():
-        click.echo(f"kcensus: {printable(f'{name} failed on this target: {error}')}", err=True)
-    for name, result in report.results.items():
-        if showing.csv:
-            list_written(write_csv(result, showing.csv / name))
-        elif showing.parquet:
-            list_written(write_parquet(result, showing.parquet / name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import click
 
@@ -14,18 +14,15 @@ from kcensus.actions import Reading
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.progress import Progress, SilentProgress
-from kcensus.render.progress import TerminalProgress
+from kcensus.render.progress import terminal_progress
 from kcensus.sources import Target, TargetError
 
 
-@contextmanager
-def progress_bars(no_progress: bool) -> Iterator[Progress]:
+def progress_bars(no_progress: bool) -> AbstractContextManager[Progress]:
     """Show progress on stderr if that is a terminal."""
     if sys.stderr.isatty() and not no_progress:
-        with TerminalProgress(sys.stderr) as progress:
-            yield progress
-    else:
-        yield SilentProgress()
+        return terminal_progress(sys.stderr)
+    return nullcontext(SilentProgress())
 
 
 @contextmanager
@@ -59,9 +56,9 @@ def chosen_analyses(text: str | None) -> list[Analysis]:
     known = analyses()
     if text is None:
         return list(known.values())
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in names if name not in known]
+    names = dict.fromkeys(filter(None, map(str.strip, text.split(","))))
+    unknown = [f"unknown analysis {name!r}" for name in names if name not in known]
     if unknown or not names:
-        problem = f"unknown analysis {unknown[0]!r}" if unknown else "the list is empty"
+        problem = unknown[0] if unknown else "the list is empty"
         raise click.UsageError(f"--analyses: {problem} (choose from {', '.join(known)})")
-    return [known[name] for name in dict.fromkeys(names)]
+    return [known[name] for name in names]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from kcensus.actions.output import check_output, show
 from kcensus.actions.patches import load_catalogue
 from kcensus.actions.target import context_of, opened
 from kcensus.catalogue import Catalogue, Patch
-from kcensus.catalogue.validate import Refused, Side, Verdict, judge, look_at
+from kcensus.catalogue.validate import Refused, Verdict, judge, look_at
 from kcensus.catalogue.verdict import validation_result
 from kcensus.reports import measured
 from kcensus.text import printable
@@ -33,18 +34,19 @@ def run(
     known = load_catalogue(catalogue)
     chosen = _patch(known, patch)
     names = [(before, after), *more]
-    _all_different(names)
-    sides = {name: _side(name, chosen, known, reading) for pair in names for name in pair}
+    _check_pairs(names)
+    sides = {}
+    for name in dict.fromkeys(itertools.chain(*names)):
+        with opened(name, reading) as (target, progress):
+            sides[name] = measured(context_of(target, progress, reading), chosen, known)
     try:
         pairs = [look_at(chosen, sides[first], sides[second]) for first, second in names]
     except Refused as error:
         raise click.UsageError(f"{error}.") from None
     judgement = judge(chosen, pairs)
     status = show(validation_result(chosen, judgement), showing)
-    if judgement.verdict is Verdict.CONFIRMED:
-        return status
-    contradicted = judgement.verdict is Verdict.CONTRADICTED
-    return Exit.FINDING if contradicted else Exit.INCONCLUSIVE
+    statuses = {Verdict.CONFIRMED: status, Verdict.CONTRADICTED: Exit.FINDING}
+    return statuses.get(judgement.verdict, Exit.INCONCLUSIVE)
 
 
 def _patch(catalogue: Catalogue, name: str) -> Patch:
@@ -56,16 +58,12 @@ def _patch(catalogue: Catalogue, name: str) -> Patch:
     return patch
 
 
-def _all_different(pairs: list[tuple[str, str]]) -> None:
-    for before, after in pairs:
-        if os.path.realpath(before) == os.path.realpath(after):
+def _check_pairs(pairs: list[tuple[str, str]]) -> None:
+    paths = [(os.path.realpath(before), os.path.realpath(after)) for before, after in pairs]
+    for (before, after), (first, second) in zip(pairs, paths, strict=True):
+        if first == second:
             raise click.UsageError(
                 f"'{printable(before)}' and '{printable(after)}' are the same target."
             )
-    if len({tuple(map(os.path.realpath, pair)) for pair in pairs}) < len(pairs):
+    if len(set(paths)) < len(paths):
         raise click.UsageError("a pair is given twice; give each pair once.")
-
-
-def _side(name: str, patch: Patch, catalogue: Catalogue, reading: Reading) -> Side:
-    with opened(name, reading) as (target, progress):
-        return measured(context_of(target, progress, reading), patch, catalogue)

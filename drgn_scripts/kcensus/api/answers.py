@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +14,9 @@ import pandas as pd
 from rich.console import Console
 
 from kcensus import reports, results
-from kcensus.analyses import Analysis
+from kcensus.analyses import Analysis, analyses
 from kcensus.api.source import Readable, context_of
+from kcensus.catalogue import load
 from kcensus.progress import Progress
 from kcensus.render.report import write_report
 from kcensus.render.terminal import write_terminal
@@ -27,29 +28,38 @@ _WIDTH = 100
 _PAGE = '<pre style="white-space:pre; overflow-x:auto; line-height:1.3">{code}</pre>'
 
 
-def _text(write: Callable[[Console], None]) -> str:
-    """Return what ``write`` prints, as a terminal without colours shows it."""
-    out = io.StringIO()
-    write(Console(file=out, width=_WIDTH, highlight=False, markup=False, emoji=False))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+class _Shown:
+    """What a prompt and a notebook show as a terminal does."""
 
+    def _write(self, console: Console) -> None:
+        raise NotImplementedError
 
-def _page(write: Callable[[Console], None]) -> str:
-    """Return what ``write`` prints on a terminal, as HTML."""
-    console = Console(
-        file=io.StringIO(), width=_WIDTH, record=True, force_terminal=True,
-        highlight=False, markup=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
-    write(console)
-    return console.export_html(inline_styles=True, code_format=_PAGE)
+    def _console(self, *, terminal: bool) -> Console:
+        """Return a console on which this is written; without colours where it is no terminal."""
+        console = Console(
+            file=io.StringIO(), width=_WIDTH, record=True, force_terminal=terminal,
+            highlight=False, markup=False, emoji=False, legacy_windows=False,
+        )  # fmt: skip
+        self._write(console)
+        return console
+
+    def __repr__(self) -> str:
+        lines = self._console(terminal=False).export_text().splitlines()
+        return "\n".join(line.rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        console = self._console(terminal=True)
+        return console.export_html(inline_styles=True, code_format=_PAGE)
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(_Shown):
     """The answer of one analysis."""
 
     result: results.Result
-    """All of it, as the faces of kcensus take it."""
+    """All of it, as :mod:`kcensus.render` takes it."""
+    first_tables: tuple[str, ...] = ()
+    """Tables that are shown; all where empty."""
 
     @property
     def summary(self) -> dict[str, Scalar]:
@@ -71,7 +81,7 @@ class Result:
 
     @property
     def checks(self) -> list[Check]:
-        """Its figures held against counters that the kernel keeps itself."""
+        """Its figures, cross-checked against the kernel's own counters."""
         return self.result.checks
 
     @property
@@ -84,11 +94,8 @@ class Result:
         """What could not be read, and what that does to the figures."""
         return self.result.gaps
 
-    def __repr__(self) -> str:
-        return _text(lambda console: write_terminal(self.result, console))
-
-    def _repr_html_(self) -> str:
-        return _page(lambda console: write_terminal(self.result, console))
+    def _write(self, console: Console) -> None:
+        write_terminal(self.result, console, first=self.first_tables)
 
 
 def _frame(table: Table) -> pd.DataFrame:
@@ -103,33 +110,29 @@ def _frame(table: Table) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, repr=False)
-class Report:
+class Report(_Shown):
     """The answers of all analyses, and which patches the kernel has."""
 
     report: reports.Report
-    results: Mapping[str, Result] = field(default_factory=dict)
+    results: Mapping[str, Result]
     """By the name of the analysis; ``patches`` is one of them."""
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings with the names of their analyses, the most urgent first."""
+        """All findings with the names of their analyses, sorted by severity and cost."""
         return self.report.findings
 
     @property
     def failed(self) -> dict[str, str]:
-        """Analyses that could not be answered, and why."""
-        return {one.name: one.error for one in self.report.sections if one.result is None}
+        """Why an analysis has no result, by analysis."""
+        return self.report.errors
 
-    def __repr__(self) -> str:
-        return _text(lambda console: write_report(self.report, console))
-
-    def _repr_html_(self) -> str:
-        return _page(lambda console: write_report(self.report, console))
+    def _write(self, console: Console) -> None:
+        write_report(self.report, console)
 
 
 def analysis_function(analysis: Analysis) -> Callable[..., Result]:
     """Make the function that runs ``analysis`` on a program or a target."""
-    name = analysis.name.replace("-", "_")
 
     def function(
         source: Readable,
@@ -138,48 +141,38 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
         progress: Progress | None = None,
         **params: Any,
     ) -> Result:
-        return Result(context_of(source, jobs=jobs, progress=progress).run(analysis, **params))
+        result = context_of(source, jobs=jobs, progress=progress).run(analysis, **params)
+        return Result(result, analysis.first_tables)
 
-    unknown = inspect.Parameter
-    keyword = unknown.KEYWORD_ONLY
-    function.__name__ = function.__qualname__ = name
+    source, jobs, progress, _ = inspect.signature(function).parameters.values()
+    own = [
+        jobs.replace(name=param.name, default=param.default, annotation=param.type)
+        for param in analysis.params
+    ]
+    function.__name__ = function.__qualname__ = name = analysis.name.replace("-", "_")
     function.__doc__ = _docstring(analysis, name)
     function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            unknown("source", unknown.POSITIONAL_OR_KEYWORD, annotation=Readable),
-            *(
-                unknown(one.name, keyword, default=one.default, annotation=one.type)
-                for one in analysis.params
-            ),
-            unknown("jobs", keyword, default=None, annotation="int | None"),
-            unknown("progress", keyword, default=None, annotation="Progress | None"),
-        ],
-        return_annotation=Result,
+        [source, *own, jobs, progress], return_annotation=Result
     )
     return function
 
 
 def _docstring(analysis: Analysis, name: str) -> str:
     """Return the docstring of an analysis' function, with an example that runs on the sample."""
-    params = "".join(f":param {one.name}: {one.help}\n" for one in analysis.params)
-    examples = [f'>>> result = kcensus.{name}(kcensus.open_target("sample"))']
-    for key in analysis.headline[:1]:
-        examples += [f'>>> result.summary["{key}"] is None, result.units["{key}"] == ""']
-        examples += ["(False, False)"]
-    for table in analysis.first_tables[:1]:
-        examples += [f'>>> list(result.tables["{table}"]) == []', "False"]
-    lines = "\n".join(examples)
+    params = "".join(f":param {param.name}: {param.help}\n" for param in analysis.params)
     return f"""\
 Answer: {analysis.question}
 
 {inspect.cleandoc(analysis.description)}
 
 >>> import kcensus
-{lines}
+>>> result = kcensus.{name}(kcensus.open_target("sample"))
+>>> all(table in result.tables for table in {analysis.first_tables})
+True
 
-:param source: a drgn program, opened by anyone, or a target of :func:`kcensus.open_target`
+:param source: a drgn program, or a target of :func:`kcensus.open_target`
 {params}\
-:param jobs: worker processes; by default as many as pay
+:param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
 :param progress: shows how far long reads are
 :return: a :class:`Result`; in a notebook and at a prompt it shows itself
 :raises AnalysisError: the question cannot be answered on this kernel; the message says why
@@ -197,29 +190,29 @@ def report(
     >>> severity, sorted(report.results)
     ('WARNING', ['dentries', 'kcopyd', 'list-lru', 'patches', 'slab'])
 
-    :param source: a drgn program, opened by anyone, or a target of :func:`kcensus.open_target`
-    :param jobs: worker processes; by default as many as pay
+    :param source: a drgn program, or a target of :func:`kcensus.open_target`
+    :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
     :param progress: shows how far long reads are
     :return: findings first, then the :class:`Result` of each analysis
     """
     made = reports.examine(context_of(source, jobs=jobs, progress=progress))
-    return Report(
-        made, {one.name: Result(one.result) for one in made.sections if one.result is not None}
-    )
+    first = {name: analysis.first_tables for name, analysis in analyses().items()}
+    results = {name: Result(each, first.get(name, ())) for name, each in made.results.items()}
+    return Report(made, results)
 
 
 def patches(
     source: Readable, *, jobs: int | None = None, progress: Progress | None = None
 ) -> Result:
-    """Tell which kernel patches of the catalogue are in this kernel, and what they matter here.
+    """Detect which kernel patches this kernel has, and what they cost or save.
 
     >>> import kcensus
-    >>> found = kcensus.patches(kcensus.open_target("sample")).tables["patches"]
-    >>> found.set_index("patch").loc["list-lru-xarray", "state"]
+    >>> states = kcensus.patches(kcensus.open_target("sample")).tables["patches"]
+    >>> states.set_index("patch").loc["list-lru-xarray", "state"]
     'absent'
 
-    :param source: a drgn program, opened by anyone, or a target of :func:`kcensus.open_target`
-    :param jobs: worker processes; by default as many as pay
+    :param source: a drgn program, or a target of :func:`kcensus.open_target`
+    :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
     :param progress: shows how far long reads are
     """
-    return report(source, jobs=jobs, progress=progress).results["patches"]
+    return Result(reports.price(context_of(source, jobs=jobs, progress=progress), load()))

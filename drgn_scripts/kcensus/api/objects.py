@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -12,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.api.source import Readable, context_of, program_of
+from kcensus.api.source import Readable, context_of
 from kcensus.engine.layout import Layout, element_paths, layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
-from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
+from kcensus.engine.slub.slabs import ScanReport, SlabCache
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import OwnerVectors
 from kcensus.progress import Progress
+from kcensus.sources import Target
 from kcensus.text import printable
 
 Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
@@ -86,23 +88,21 @@ def objects(
     """
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
     slab_map = kernel.slab_map
-    type_, cache = _type_and_cache(kernel.prog, slab_map, type_name, cache)
-    paths = [members] if isinstance(members, str) else list(members)
-    if type_ is None:
-        if paths:
-            raise LookupError(f"there is no type 'struct {type_name}' to find members of")
-        columns = Layout(type_name, 0, {})
-    else:
-        columns = layout(
-            kernel.prog, type_, [path for each in paths for path in element_paths(type_, each)]
-        )
+    type_, cache = _type_and_cache(kernel.prog, type_name, cache)
     caches = find_caches(slab_map, type_name, cache)
+    paths = [members] if isinstance(members, str) else members
+    if type_ is not None:
+        elements = [element for path in paths for element in element_paths(type_, path)]
+        columns = layout(kernel.prog, type_, elements)
+    elif paths:
+        raise LookupError(f"there is no type 'struct {type_name}' to find members of")
+    else:
+        columns = Layout(type_name, 0, {})
     _check(caches, columns)
     report = ScanReport()
     if where is None and not memcg:
         address, values = allocated(slab_map, caches, columns, report)
-        index = pd.Index(address, name="address", copy=False)
-        frame = pd.DataFrame(values, index=index, copy=False)
+        frame = pd.DataFrame(values, pd.Index(address, name="address", copy=False), copy=False)
     else:
         frame = _filtered(kernel, caches, columns, where, memcg, report)
     report.lists_lost += slab_map.caches_torn + slab_map.caches_damaged
@@ -134,27 +134,24 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str) -> dr
     :raises LookupError: there is no such type
     """
     address = int(row.name if isinstance(row, pd.Series) else row)  # type: ignore[call-overload]
-    prog = program_of(source)
+    prog = source.prog if isinstance(source, Target) else source
     return drgn.Object(prog, prog.type(type_name), address=address)
 
 
 def _type_and_cache(
-    prog: drgn.Program, slab_map: SlabMap, type_name: str, cache: str | None
+    prog: drgn.Program, type_name: str, cache: str | None
 ) -> tuple[drgn.Type | None, str | None]:
     """Return the type of the objects, if known, and the name of the cache, if not the type's."""
     if " " in type_name:
         return prog.type(type_name), cache
-    try:
-        return prog.type(type_name), cache
-    except LookupError:
-        pass
-    name = cache or type_name
-    for candidate in (type_name, type_name.removesuffix("_cache")):
-        try:
-            return prog.type(f"struct {candidate}"), name
-        except LookupError:
-            continue
-    find_caches(slab_map, type_name, name)
+    name, struct = cache or type_name, f"struct {type_name}"
+    for candidate, chosen in (
+        (type_name, cache),
+        (struct, name),
+        (struct.removesuffix("_cache"), name),
+    ):
+        with contextlib.suppress(LookupError):
+            return prog.type(candidate), chosen
     return None, name
 
 
@@ -189,8 +186,7 @@ def _filtered(
         values = {name: view.column(name)[view.allocated] for name in columns.fields}
         if owners:
             values["memcg"] = owners.pointers(view)[view.allocated]
-        index = pd.Index(view.address()[view.allocated], name="address")
-        frame = pd.DataFrame(values, index=index)
+        frame = pd.DataFrame(values, pd.Index(view.address()[view.allocated], name="address"))
         if where is None:
             return frame
         mask = where(frame) if callable(where) else frame.eval(where)
@@ -200,10 +196,10 @@ def _filtered(
     slabs = slabs[slabs.inuse > 0]
     parts = list(visit(kernel.slab_map, slabs, columns, look, report))
     if not parts:
-        empty = {name: np.empty(0, field.dtype) for name, field in columns.fields.items()}
-        if memcg:
-            empty["memcg"] = np.empty(0, np.uint64)
-        parts = [pd.DataFrame(empty, index=pd.Index(np.empty(0, np.uint64), name="address"))]
+        types = {name: field.dtype for name, field in columns.fields.items()}
+        types |= {"memcg": np.dtype(np.uint64)} if memcg else {}
+        empty = {name: np.empty(0, dtype) for name, dtype in types.items()}
+        parts = [pd.DataFrame(empty, pd.Index(np.empty(0, np.uint64), name="address"))]
     frame = pd.concat(parts)
     return frame.assign(memcg=owners.paths(frame["memcg"].to_numpy())) if owners else frame
 
@@ -212,8 +208,7 @@ class _Owners:
     """Memory cgroups that objects are charged to."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.faults = Faults()
+        self.kernel, self.faults = kernel, Faults()
         try:
             self.vectors: OwnerVectors | None = OwnerVectors(kernel.slab_map)
         except LookupError:
@@ -225,9 +220,10 @@ class _Owners:
         if self.vectors is None:
             _, child_owner = self.kernel.slab_map.lineage
             owner[:] = child_owner[view.slabs.cache][:, None]
-            return owner
-        charged, _ = self.vectors.read(view.slabs, self.vectors.find(view.slabs), self.faults)
-        owner[charged.slab, charged.slot] = charged.objcg
+        else:
+            vectors = self.vectors.find(view.slabs)
+            charged, _ = self.vectors.read(view.slabs, vectors, self.faults)
+            owner[charged.slab, charged.slot] = charged.objcg
         return owner
 
     def paths(self, owners: Words) -> npt.NDArray[np.object_]:

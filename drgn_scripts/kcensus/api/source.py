@@ -39,8 +39,3 @@ def context_of(
     live = bool(source.flags & drgn.ProgramFlags.IS_LIVE)
     size = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
     return Context(Kernel(source, live=live, jobs=jobs or 1, progress=progress, **size))
-
-
-def program_of(source: Readable) -> drgn.Program:
-    """Return the program behind ``source``."""
-    return source.prog if isinstance(source, Target) else source

@@ -8,37 +8,29 @@ import inspect
 
 import click
 
-from kcensus.actions import action, deferred
+from kcensus.actions import action
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared import (
-    CONTEXT_SETTINGS,
-    examples_epilog,
-    reading_options,
-    showing_options,
-    target_argument,
-)
-
-_run = action("kcensus.actions.analysis:run")
-_help_tables = deferred("kcensus.actions.analysis:help_tables")
+from kcensus.commands.shared import command, showing_options
 
 
 def analysis_command(analysis: Analysis) -> click.Command:
     """Return the command that runs ``analysis`` and shows its result."""
-    description = inspect.cleandoc(analysis.description)
-    return click.Command(
+    return command(
         analysis.name,
-        callback=functools.partial(_run, analysis),
-        params=[
-            target_argument(),
+        functools.partial(action("kcensus.actions.analysis:run"), analysis),
+        [
+            click.Argument(["target"], required=False),
             *map(_own_option, analysis.params),
             *showing_options(),
-            _help_tables_option(analysis),
-            *reading_options(),
+            click.Option(
+                ["--help-tables"],
+                is_flag=True,
+                help="Describe the tables and their columns, and exit.",
+            ),
         ],
-        help=f"{analysis.question}\n\n{description}" if description else analysis.question,
-        short_help=analysis.question,
-        epilog=examples_epilog(analysis.examples),
-        context_settings=CONTEXT_SETTINGS,
+        analysis.question,
+        f"{analysis.question}\n\n{inspect.cleandoc(analysis.description)}".rstrip(),
+        analysis.examples,
     )
 
 
@@ -53,20 +45,4 @@ def _own_option(param: Param) -> click.Option:
         default=param.default,
         show_default=param.default is not None,
         help=param.help,
-    )
-
-
-def _help_tables_option(analysis: Analysis) -> click.Option:
-    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-        if value and not ctx.resilient_parsing:
-            click.echo(_help_tables(analysis, ctx))
-            ctx.exit()
-
-    return click.Option(
-        ["--help-tables"],
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=show,
-        help="Describe the tables and their columns, and exit.",
     )

@@ -8,31 +8,17 @@ from pathlib import Path
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import (
-    CONTEXT_SETTINGS,
-    analyses_option,
-    examples_epilog,
-    reading_options,
-    target_argument,
-)
+from kcensus.commands.shared import CONTEXT_SETTINGS, command
 
-_EXAMPLES = (
-    ("kcensus capsule create vmcore case.capsule -s vmlinux", "for all analyses"),
-    ("kcensus capsule create vmcore case.capsule --analyses slab,dentries", "for two of them"),
-    (
-        "kcensus capsule create vmcore case.capsule --redact names",
-        "without names of files, cgroups, devices, processes and the host",
-    ),
-    ("kcensus report case.capsule", "analyze it on any machine, without debug info"),
-)
-
-_CREATE = click.Command(
+_CREATE = command(
     "create",
-    callback=action("kcensus.actions.capsule:create"),
-    params=[
-        target_argument("target", required=True),
+    action("kcensus.actions.capsule:create"),
+    [
+        click.Argument(["target"]),
         click.Argument(["out"], type=click.Path(path_type=Path)),
-        analyses_option("Record for these analyses only. Default: all."),
+        click.Option(
+            ["--analyses"], metavar="NAME,…", help="Record for these analyses only. Default: all."
+        ),
         click.Option(
             ["--level"],
             type=click.IntRange(1, 19),
@@ -56,12 +42,18 @@ _CREATE = click.Command(
             " capsule. Default: a random key that is not saved.",
         ),
         click.Option(["--force"], is_flag=True, help="Overwrite OUT."),
-        *reading_options(),
     ],
-    help="Run the analyses on TARGET and write what they read to OUT.",
-    short_help="create a capsule of a target",
-    epilog=examples_epilog(_EXAMPLES),
-    context_settings=CONTEXT_SETTINGS,
+    "create a capsule of a target",
+    "Run the analyses on TARGET and write what they read to OUT.",
+    (
+        ("kcensus capsule create vmcore case.capsule -s vmlinux", "for all analyses"),
+        ("kcensus capsule create vmcore case.capsule --analyses slab,dentries", "for two of them"),
+        (
+            "kcensus capsule create vmcore case.capsule --redact names",
+            "without names of files, cgroups, devices, processes and the host",
+        ),
+        ("kcensus report case.capsule", "analyze it on any machine, without debug info"),
+    ),
 )
 
 COMMAND = click.Group(

@@ -6,14 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import (
-    CONTEXT_SETTINGS,
-    analyses_option,
-    examples_epilog,
-    reading_options,
-    showing_options,
-    target_argument,
-)
+from kcensus.commands.shared import command, showing_options
 
 _HELP = """Compare two kernels, or two dumps of one.
 
@@ -24,23 +17,21 @@ gone or changed, the largest change first. Ratios and the other columns of a tab
 What is unreadable on one side is listed as a gap of that side, because it can look like a
 change."""
 
-_EXAMPLES = (
-    ("kcensus diff monday.vmcore friday.vmcore", "what grew in a week"),
-    ("kcensus diff before.vmcore after.vmcore --analyses slab", "one analysis only"),
-)
-
-COMMAND = click.Command(
+COMMAND = command(
     "diff",
-    callback=action("kcensus.actions.diff:run"),
-    params=[
-        target_argument("before", required=True),
-        target_argument("after", required=True),
-        analyses_option("Run these analyses only. Default: all."),
+    action("kcensus.actions.diff:run"),
+    [
+        click.Argument(["before"]),
+        click.Argument(["after"]),
+        click.Option(
+            ["--analyses"], metavar="NAME,…", help="Run these analyses only. Default: all."
+        ),
         *showing_options(),
-        *reading_options(),
     ],
-    help=_HELP,
-    short_help="what changed between two kernels, or two dumps of one?",
-    epilog=examples_epilog(_EXAMPLES),
-    context_settings=CONTEXT_SETTINGS,
+    "what changed between two kernels, or two dumps of one?",
+    _HELP,
+    (
+        ("kcensus diff monday.vmcore friday.vmcore", "what grew in a week"),
+        ("kcensus diff before.vmcore after.vmcore --analyses slab", "one analysis only"),
+    ),
 )

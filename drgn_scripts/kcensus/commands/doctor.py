@@ -6,27 +6,18 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import (
-    CONTEXT_SETTINGS,
-    examples_epilog,
-    reading_options,
-    showing_options,
-    target_argument,
-)
+from kcensus.commands.shared import command, showing_options
 
-_EXAMPLES = (
-    ("kcensus doctor vmcore", "which debug info does this dump need, and is it installed?"),
-    ("kcensus doctor vmcore -s vmlinux", "which analyses will work?"),
-    ("kcensus doctor case.capsule", "what was it recorded for, and is it intact?"),
-)
-
-COMMAND = click.Command(
+COMMAND = command(
     "doctor",
-    callback=action("kcensus.actions.doctor:run"),
-    params=[target_argument(), *showing_options(), *reading_options()],
-    help="Check whether a target can be read.\n\nShows what the target is, how much of the memory"
+    action("kcensus.actions.doctor:run"),
+    [click.Argument(["target"], required=False), *showing_options()],
+    "can this target be read, how well, and what is missing?",
+    "Check whether a target can be read.\n\nShows what the target is, how much of the memory"
     " it holds, where debug info was found, and what each analysis lacks.",
-    short_help="can this target be read, how well, and what is missing?",
-    epilog=examples_epilog(_EXAMPLES),
-    context_settings=CONTEXT_SETTINGS,
+    (
+        ("kcensus doctor vmcore", "which debug info does this dump need, and is it installed?"),
+        ("kcensus doctor vmcore -s vmlinux", "which analyses will work?"),
+        ("kcensus doctor case.capsule", "what was it recorded for, and is it intact?"),
+    ),
 )

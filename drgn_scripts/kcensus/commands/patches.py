@@ -3,17 +3,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import (
-    CONTEXT_SETTINGS,
-    examples_epilog,
-    reading_options,
-    showing_options,
-)
+from kcensus.commands.shared import catalogue_option, command, showing_options
 
 _HELP = """Detect which kernel patches a kernel has, and what the absent ones cost.
 
@@ -28,29 +21,11 @@ catalogue says about one patch.
 
 Without TARGET, list the catalogue. /proc/kcore is the running kernel."""
 
-_EXAMPLES = (
-    ("kcensus patches vmcore", "the state of every patch, and what it costs or saves there"),
-    ("kcensus patches vmcore --no-prices", "the states alone, without running any analysis"),
-    ("kcensus patches show list-lru-memory", "everything about one patch"),
-    ("kcensus patches --catalogue /etc/our-patches vmcore", "add your own patches and rules"),
-)
 
-
-def catalogue_option() -> click.Option:
-    """Return the option --catalogue."""
-    return click.Option(
-        ["--catalogue"],
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="DIR",
-        help="Add a directory of patch files and rules. May be repeated.",
-    )
-
-
-COMMAND = click.Command(
+COMMAND = command(
     "patches",
-    callback=action("kcensus.actions.patches:run"),
-    params=[
+    action("kcensus.actions.patches:run"),
+    [
         click.Argument(["words"], nargs=-1, metavar="[TARGET | show ID]"),
         catalogue_option(),
         click.Option(
@@ -59,10 +34,13 @@ COMMAND = click.Command(
             help="Run the analyses that measure costs and savings.",
         ),
         *showing_options(top=0),  # any patch may be the one of interest
-        *reading_options(),
     ],
-    help=_HELP,
-    short_help="which kernel patches does this kernel have, and what do the absent ones cost?",
-    epilog=examples_epilog(_EXAMPLES),
-    context_settings=CONTEXT_SETTINGS,
+    "which kernel patches does this kernel have, and what do the absent ones cost?",
+    _HELP,
+    (
+        ("kcensus patches vmcore", "the state of every patch, and what it costs or saves there"),
+        ("kcensus patches vmcore --no-prices", "the states alone, without running any analysis"),
+        ("kcensus patches show list-lru-memory", "everything about one patch"),
+        ("kcensus patches --catalogue /etc/our-patches vmcore", "add your own patches and rules"),
+    ),
 )

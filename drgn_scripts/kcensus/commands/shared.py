@@ -40,18 +40,8 @@ def _size(text: str) -> int:
     return size
 
 
-def target_argument(name: str = "target", *, required: bool = False) -> click.Argument:
-    """Return the argument that names what to read."""
-    return click.Argument([name], required=required)
-
-
-def analyses_option(help_: str) -> click.Option:
-    """Return the option that selects analyses."""
-    return click.Option(["--analyses"], metavar="NAME,…", help=help_)
-
-
 def reading_options() -> list[click.Parameter]:
-    """Return the options of a command that reads a target."""
+    """Return the options of :class:`~kcensus.actions.Reading`."""
     return [
         click.Option(
             ["-s", "--symbols"],
@@ -84,23 +74,15 @@ def reading_options() -> list[click.Parameter]:
 
 
 def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
-    """Return the options of a command that shows a result.
+    """Return the options of :class:`~kcensus.actions.Showing`.
 
     :param tables: whether tables can be selected
     :param top: default of ``--top``
     """
     path = click.Path(path_type=Path)
     severities = [severity.name.lower() for severity in Severity]
-    selection = [
-        click.Option(
-            ["tables", "--table"],
-            multiple=True,
-            metavar="NAME",
-            help="Show this table on screen. May be repeated.",
-        ),
-        click.Option(["every_table", "--all"], is_flag=True, help="Show all tables on screen."),
-    ]
-    return [
+    at_least = f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)})."
+    options: list[click.Parameter] = [
         click.Option(["--json"], is_flag=True, help="Print one JSON document, with all rows."),
         click.Option(
             ["--csv"], type=path, metavar="DIR", help="Write CSV files to DIR, with all rows."
@@ -109,7 +91,19 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
             ["--parquet"], type=path, metavar="DIR", help="Write Parquet files to DIR, all rows."
         ),
         click.Option(["--html"], type=path, metavar="FILE", help="Write one HTML page to FILE."),
-        *(selection if tables else ()),
+    ]
+    if tables:
+        options += [
+            click.Option(
+                ["tables", "--table"],
+                multiple=True,
+                metavar="NAME",
+                help="Show this table on screen. May be repeated.",
+            ),
+            click.Option(["every_table", "--all"], is_flag=True, help="Show all tables on screen."),
+        ]
+    return [
+        *options,
         click.Option(
             ["--top"],
             type=_at_least(0),
@@ -119,20 +113,46 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
             help="Rows of each table on screen; 0 for all.",
         ),
         click.Option(
-            ["--fail-on"],
-            type=click.Choice(severities),
-            metavar="SEVERITY",
-            help="Exit with status 1 if a finding is at least this severe"
-            f" ({', '.join(severities)}).",
+            ["--fail-on"], type=click.Choice(severities), metavar="SEVERITY", help=at_least
         ),
     ]
 
 
-def examples_epilog(examples: Sequence[tuple[str, str]]) -> str | None:
-    """Return examples, (command line, what it is for), as help shows them."""
-    return f"\b\nExamples:\n{example_lines(examples)}" if examples else None
+def catalogue_option() -> click.Option:
+    """Return the option that adds patches to the catalogue."""
+    return click.Option(
+        ["--catalogue"],
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="Add a directory of patch files and rules. May be repeated.",
+    )
+
+
+def command(
+    name: str,
+    run: Callable[..., Any],
+    params: Sequence[click.Parameter],
+    question: str,
+    help_: str,
+    examples: Sequence[tuple[str, str]] = (),
+) -> click.Command:
+    """Return a command that reads a target, with the options for that.
+
+    :param question: what it answers, on one line
+    :param examples: command lines, and what each is for
+    """
+    return click.Command(
+        name,
+        callback=run,
+        params=[*params, *reading_options()],
+        help=help_,
+        short_help=question,
+        epilog=f"\b\nExamples:\n{example_lines(examples)}" if examples else None,
+        context_settings=CONTEXT_SETTINGS,
+    )
 
 
 def example_lines(examples: Sequence[tuple[str, str]]) -> str:
-    """Return the lines of :func:`examples_epilog`."""
+    """Return examples as help shows them."""
     return "\n".join(f"  {line}\n      {purpose}" for line, purpose in examples)

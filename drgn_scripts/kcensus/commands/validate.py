@@ -6,14 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.patches import catalogue_option
-from kcensus.commands.shared import (
-    CONTEXT_SETTINGS,
-    examples_epilog,
-    reading_options,
-    showing_options,
-    target_argument,
-)
+from kcensus.commands.shared import catalogue_option, command, showing_options
 
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
@@ -29,21 +22,13 @@ them. With several pairs the figures are medians, with a 95% confidence interval
 Exit status: 0 confirmed, 1 contradicted, 5 inconclusive,
              2 not a valid pair, 3 a target is unusable."""
 
-_EXAMPLES = (
-    ("kcensus validate list-lru-memory old.vmcore new.vmcore", "one pair"),
-    (
-        "kcensus validate list-lru-memory a1 b1 --more a2 b2 --more a3 b3",
-        "several pairs, for a confidence interval",
-    ),
-)
-
-COMMAND = click.Command(
+COMMAND = command(
     "validate",
-    callback=action("kcensus.actions.validate:run"),
-    params=[
+    action("kcensus.actions.validate:run"),
+    [
         click.Argument(["patch"]),
-        target_argument("before", required=True),
-        target_argument("after", required=True),
+        click.Argument(["before"]),
+        click.Argument(["after"]),
         click.Option(
             ["--more"],
             type=str,
@@ -54,10 +39,14 @@ COMMAND = click.Command(
         ),
         catalogue_option(),
         *showing_options(),
-        *reading_options(),
     ],
-    help=_HELP,
-    short_help="does a patch have the promised effect on these dumps?",
-    epilog=examples_epilog(_EXAMPLES),
-    context_settings=CONTEXT_SETTINGS,
+    "does a patch have the promised effect on these dumps?",
+    _HELP,
+    (
+        ("kcensus validate list-lru-memory old.vmcore new.vmcore", "one pair"),
+        (
+            "kcensus validate list-lru-memory a1 b1 --more a2 b2 --more a3 b3",
+            "several pairs, for a confidence interval",
+        ),
+    ),
 )

@@ -13,9 +13,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from kcensus.render.plain import Plain, identity, plain, rows, tables
+from kcensus.render.plain import finding_fields, identity, plain, rows, tables
 from kcensus.reports import Report
-from kcensus.results import Finding, Result
+from kcensus.results import Result
 from kcensus.results.tables import Table
 from kcensus.text import printable
 
@@ -63,26 +63,16 @@ def write_report_json(report: Report, out: TextIO) -> None:
     """Write a report as one document: all findings, then the result of each analysis."""
     document = {
         "schema": SCHEMA,
-        **identity(Result("report", report.target, report.kernel, report.live)),
-        "findings": [_finding(name, finding) for name, finding in report.findings],
+        **identity(report.head),
+        "findings": [
+            {"analysis": printable(name), **finding_fields(finding)}
+            for name, finding in report.findings
+        ],
         "failed": report.errors,
         "analyses": {name: _document(result) for name, result in report.results.items()},
     }
     _write_object(document, out)
     out.write("\n")
-
-
-def _finding(analysis: str, finding: Finding) -> dict[str, Plain]:
-    """Return a finding of a report."""
-    return {
-        "analysis": printable(analysis),
-        "severity": finding.severity.name.lower(),
-        "title": printable(finding.title),
-        "evidence": printable(finding.evidence),
-        "remedy": printable(finding.remedy),
-        "patch": printable(finding.patch),
-        "cost_bytes": finding.cost_bytes,
-    }
 
 
 def _document(result: Result) -> dict[str, Any]:

@@ -56,17 +56,12 @@ def _write(
     import pyarrow as pa
     from pyarrow import parquet
 
-    schema = pa.schema(
-        [
-            pa.field(
-                name,
-                array.type,
-                metadata={"unit": columns[name].unit.value, "label": columns[name].label},
-            )
-            for name, array in arrays.items()
-        ],
-        metadata={f"kcensus.{key}": str(value) for key, value in identity(result).items()},
-    )
+    fields = [
+        pa.field(name, array.type, metadata={"unit": column.unit.value, "label": column.label})
+        for (name, array), column in zip(arrays.items(), columns.values(), strict=True)
+    ]
+    metadata = {f"kcensus.{key}": str(value) for key, value in identity(result).items()}
+    schema = pa.schema(fields, metadata)
     with replacing(path) as part:
         parquet.write_table(pa.Table.from_arrays(list(arrays.values()), schema=schema), part)
     return path
@@ -82,7 +77,6 @@ def write_parquet(result: Result, directory: Path) -> list[Path]:
         columns[key] = Column(figure.unit, figure.label)
     written = [_write(directory / "summary.parquet", arrays, columns, result)]
     for name, table in tables(result).items():
-        units = {key: column.unit for key, column in table.columns.items()}
-        arrays = {key: _series(table.frame[key], units[key]) for key in units}
+        arrays = {key: _series(table.frame[key], each.unit) for key, each in table.columns.items()}
         written.append(_write(directory / f"{name}.parquet", arrays, table.columns, result))
     return written

@@ -6,12 +6,15 @@ JSON, CSV and Parquet share this, so that they hold the same values under the sa
 
 from __future__ import annotations
 
+import enum
+import functools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from kcensus.results import Result, Unit
+from kcensus.human import human
+from kcensus.results import Figure, Finding, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
@@ -22,41 +25,34 @@ Plain = int | float | str | bool | None
 
 _ROWS_AT_ONCE = 1 << 16
 
-_TEXT = Column(Unit.TEXT)
-_NUMBER = Column(Unit.NONE)
-_CHECKS = {
-    "name": _TEXT,
-    "ours": _NUMBER,
-    "counter": _NUMBER,
-    "difference": _NUMBER,
-    "status": _TEXT,
-    "unit": _TEXT,
-    "source": _TEXT,
-    "note": _TEXT,
+_PARTS = {
+    "checks": ("name", "ours", "counter", "difference", "status", "unit", "source", "note"),
+    "findings": ("severity", "title", "evidence", "remedy", "patch", "cost_bytes"),
+    "gaps": ("what", "reason", "count", "effect"),
 }
-_FINDINGS = {
-    "severity": _TEXT,
-    "title": _TEXT,
-    "evidence": _TEXT,
-    "remedy": _TEXT,
-    "patch": _TEXT,
-    "cost_bytes": Column(Unit.BYTES),
+"""Attributes of checks, findings and gaps, in the order of their columns."""
+_UNITS = {
+    "ours": Unit.NONE,
+    "counter": Unit.NONE,
+    "difference": Unit.NONE,
+    "cost_bytes": Unit.BYTES,
+    "count": Unit.COUNT,
 }
-_GAPS = {"what": _TEXT, "reason": _TEXT, "count": Column(Unit.COUNT), "effect": _TEXT}
-
-_RESERVED = frozenset({"summary", "checks", "findings", "gaps"})
+"""Units of those columns that are not text."""
 
 
 def plain(value: Any) -> Plain:
     """Return a value as JSON has it.
 
-    None, NaN, NaT, NA and infinities become None; text is escaped by
-    :func:`~kcensus.text.printable`.
+    None, NaN, NaT, NA and infinities become None, severities their lower-case names, other enums
+    their values; text is escaped by :func:`~kcensus.text.printable`.
     """
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (str, bytes)):
         return printable(value)
+    if isinstance(value, enum.Enum):
+        return value.name.lower() if isinstance(value, Severity) else plain(value.value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -75,16 +71,8 @@ def plain_column(series: pd.Series[Any]) -> list[Plain]:
     if series.dtype.kind in "iub" and not series.hasnans:
         return values
     # A million rows have a few thousand different names.
-    texts: dict[str, str] = {}
-    for at, value in enumerate(values):
-        if isinstance(value, str):
-            text = texts.get(value)
-            if text is None:
-                text = texts[value] = printable(value)
-            values[at] = text
-        else:
-            values[at] = plain(value)
-    return values
+    text = functools.cache(printable)
+    return [text(value) if isinstance(value, str) else plain(value) for value in values]
 
 
 def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
@@ -105,12 +93,19 @@ def identity(result: Result) -> dict[str, Plain]:
     }
 
 
-def _table(columns: Mapping[str, Column], records: list[tuple[Any, ...]]) -> Table:
-    import pandas as pd
+def label(key: str, words: str) -> str:
+    """Return the words for a screen, or those of the key where there are none."""
+    return printable(words or key.replace("_", " "))
 
-    # dtype=object: a missing counter must not turn its neighbours into floats.
-    frame = pd.DataFrame(records, columns=pd.Index(list(columns)), dtype=object)
-    return Table(frame, columns)
+
+def shown_figure(key: str, figure: Figure) -> tuple[str, str]:
+    """Return the label and the value of a figure for a screen."""
+    return label(key, figure.label), human(plain(figure.value), figure.unit)
+
+
+def finding_fields(finding: Finding) -> dict[str, Plain]:
+    """Return the fields of a finding, as its row in :func:`tables` has them."""
+    return {name: plain(getattr(finding, name)) for name in _PARTS["findings"]}
 
 
 def tables(result: Result) -> dict[str, Table]:
@@ -118,40 +113,15 @@ def tables(result: Result) -> dict[str, Table]:
 
     :raises ValueError: a table has a name that is reserved, or not usable as a file name and key
     """
+    import pandas as pd
+
     for name in result.tables:
-        if name in _RESERVED or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        if name in ("summary", *_PARTS) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot name a table")
-    return {
-        **result.tables,
-        "checks": _table(
-            _CHECKS,
-            [
-                (
-                    check.name,
-                    check.ours,
-                    check.counter,
-                    check.difference,
-                    check.status.value,
-                    check.unit.value,
-                    check.source,
-                    check.note,
-                )
-                for check in result.checks
-            ],
-        ),
-        "findings": _table(
-            _FINDINGS,
-            [
-                (
-                    finding.severity.name.lower(),
-                    finding.title,
-                    finding.evidence,
-                    finding.remedy,
-                    finding.patch,
-                    finding.cost_bytes,
-                )
-                for finding in result.findings
-            ],
-        ),
-        "gaps": _table(_GAPS, [(g.what, g.reason, g.count, g.effect) for g in result.gaps]),
-    }
+    every = dict(result.tables)
+    for part, names in _PARTS.items():
+        values = [[getattr(item, name) for name in names] for item in getattr(result, part)]
+        # dtype=object: a missing counter must not turn its neighbours into floats.
+        frame = pd.DataFrame(values, columns=pd.Index(names), dtype=object)
+        every[part] = Table(frame, {name: Column(_UNITS.get(name, Unit.TEXT)) for name in names})
+    return every

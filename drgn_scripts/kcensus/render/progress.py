@@ -7,20 +7,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TextIO
 
+import rich.progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
-from kcensus.progress import Step
+from kcensus.progress import Progress, Step
 from kcensus.text import printable
 
 _PATIENCE = 2.0
@@ -34,67 +26,61 @@ os.register_at_fork(
 )
 
 
-class _BarStep:
-    def __init__(self, bars: Progress, task: TaskID) -> None:
-        self._bars = bars
-        self._task = task
+class _Step:
+    def __init__(self, bars: rich.progress.Progress, task: rich.progress.TaskID) -> None:
+        self._bars, self._task = bars, task
 
     def advance(self, amount: int = 1) -> None:
         self._bars.advance(self._task, amount)
 
 
-class TerminalProgress:
-    """Bars with an estimate of the time left, drawn from the third second on.
-
-    A context manager: however it ends, the bars are erased and the cursor is shown.
-    """
-
-    def __init__(self, stream: TextIO, patience: float = _PATIENCE) -> None:
-        console = Console(file=stream, markup=False, highlight=False, emoji=False)
-        self._bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-        )
-        self._patience = patience
-        self._over = threading.Event()
-        # A thread, because a step may take long before it first advances.
-        self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
-
-    def __enter__(self) -> TerminalProgress:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _draw(self) -> None:
-        if self._over.wait(self._patience):
-            return
-        with _drawing:
-            self._bars.start()
-        while not self._over.wait(_REFRESH):
-            with _drawing:
-                self._bars.refresh()
-        with _drawing:
-            self._bars.stop()
+class _Bars:
+    def __init__(self, bars: rich.progress.Progress) -> None:
+        self._bars = bars
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Step]:
-        """Announce a step of ``total`` units; 0 where that is unknown."""
         task = self._bars.add_task(printable(title), total=total or None)
         try:
-            yield _BarStep(self._bars, task)
+            yield _Step(self._bars, task)
         finally:
             self._bars.remove_task(task)
+
+
+@contextmanager
+def terminal_progress(stream: TextIO, patience: float = _PATIENCE) -> Iterator[Progress]:
+    """Draw bars with an estimate of the time left, from ``patience`` seconds on.
+
+    However the context ends, the bars are erased and the cursor is shown.
+    """
+    bars = rich.progress.Progress(
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(bar_width=24),
+        rich.progress.TaskProgressColumn(),
+        rich.progress.TimeRemainingColumn(),
+        console=Console(file=stream, markup=False, highlight=False, emoji=False),
+        transient=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+    )
+    over = threading.Event()
+
+    def draw() -> None:
+        if over.wait(patience):
+            return
+        with _drawing:
+            bars.start()
+        while not over.wait(_REFRESH):
+            with _drawing:
+                bars.refresh()
+        with _drawing:
+            bars.stop()
+
+    # A thread, because a step may take long before it first advances.
+    thread = threading.Thread(target=draw, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield _Bars(bars)
+    finally:
+        over.set()
+        thread.join()

@@ -4,26 +4,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
 
+from kcensus.render.plain import shown_figure
 from kcensus.render.screen import Screen
 from kcensus.render.terminal import (
     print_figures,
     print_findings,
     print_header,
     shown_difference,
-    shown_figure,
 )
 from kcensus.reports import Report, Section
-from kcensus.results import CheckStatus, Result, matters
+from kcensus.results import CheckStatus, matters
 from kcensus.text import printable
 
 _MAX_HEADLINE = 3
 """Figures in the line of an analysis."""
+_MAX_GAPS = 5
+"""Gaps that are named; more are counted."""
 _MORE = """\
 --full adds evidence, and the figures and tables of all analyses
 `kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
@@ -36,10 +37,10 @@ def write_report(report: Report, console: Console, top: int = 10, full: bool = F
     :param full: also print the evidence of findings, and the figures and tables of all analyses
     """
     screen = Screen(console)
-    print_header(Result("report", report.target, report.kernel, report.live), screen)
+    print_header(report.head, screen)
     _print_findings(report, screen, 0 if full else top, full)
     if full:
-        _print_durations(report, screen)
+        screen.section("Analyses", map(_duration, report.sections))
         for section in report.sections:
             if section.result:
                 screen.heading(f"{section.name}: {section.question}", "bold reverse")
@@ -47,9 +48,10 @@ def write_report(report: Report, console: Console, top: int = 10, full: bool = F
                 print_figures(section.result, screen, top)
                 screen.blank()
         return
-    screen.heading("Analyses")
-    screen.tagged((Text(section.name), [_headline(section, screen)]) for section in report.sections)
-    screen.blank()
+    screen.section(
+        "Analyses",
+        ((Text(section.name), [_headline(section, screen)]) for section in report.sections),
+    )
     screen.tagged(
         [
             (Text("Checks"), [_checks(report)]),
@@ -78,31 +80,24 @@ def _health(report: Report) -> str:
     """Return one line that says that nothing serious was found, and how far to trust that."""
     statuses, gaps = _statuses(report), sum(len(one.gaps) for one in report.results.values())
     subject = "Nothing serious found" if report.findings else "Nothing found"
-    faults = []
-    if report.errors:
-        faults.append(f"{_count(len(report.errors), 'analysis', 'analyses')} failed")
-    if differing := statuses[CheckStatus.DIFFER]:
-        faults.append(
-            f"{differing} of {_count(statuses.total(), 'check')}"
-            f" {'differs' if differing == 1 else 'differ'}"
-        )
-    if gaps:
-        faults.append(_count(gaps, "gap"))
-    if faults:
-        return f"{subject}, but {', '.join(faults)} (see below)."
+    differing, checks = statuses[CheckStatus.DIFFER], statuses.total()
+    faults = [
+        f"{_count(len(report.errors), 'analysis', 'analyses')} failed" if report.errors else "",
+        f"{differing} of {_count(checks, 'check')} differ{'s' * (differing == 1)}"
+        if differing
+        else "",
+        _count(gaps, "gap") if gaps else "",
+    ]
+    if any(faults):
+        return f"{subject}, but {', '.join(filter(None, faults))} (see below)."
     agree = statuses[CheckStatus.AGREE] + statuses[CheckStatus.EXPLAINED]
-    return f"{subject}: {_count(agree, 'check')} {'agrees' if agree == 1 else 'agree'}, no gaps."
+    return f"{subject}: {_count(agree, 'check')} agree{'s' * (agree == 1)}, no gaps."
 
 
-def _print_durations(report: Report, screen: Screen) -> None:
-    rows = []
-    for section in report.sections:
-        tag = Text("DONE", "green") if section.result else Text("FAILED", "bold red")
-        words = section.error or section.question
-        rows.append((tag, [Text(f"{section.name}: {words} ({section.seconds:.1f} s)")]))
-    screen.heading("Analyses")
-    screen.tagged(rows)
-    screen.blank()
+def _duration(section: Section) -> tuple[Text, list[Text]]:
+    tag = Text("DONE", "green") if section.result else Text("FAILED", "bold red")
+    words = section.error or section.question
+    return tag, [Text(f"{section.name}: {words} ({section.seconds:.1f} s)")]
 
 
 def _headline(section: Section, screen: Screen) -> Text:
@@ -147,13 +142,9 @@ def _gaps(report: Report) -> Text:
     ]
     if not gaps:
         return Text("none")
-    return Text.assemble((f"{len(gaps)} MISSING", "bold yellow"), f" ({_some(gaps)})")
-
-
-def _some(texts: Sequence[str], limit: int = 5) -> str:
-    """Return the texts, or the first of them and how many more there are."""
-    more = len(texts) - limit
-    return "; ".join(texts[:limit]) + (f"; and {more} more" if more > 0 else "")
+    more = f"; and {len(gaps) - _MAX_GAPS} more" if len(gaps) > _MAX_GAPS else ""
+    named = f" ({'; '.join(gaps[:_MAX_GAPS])}{more})"
+    return Text.assemble((f"{len(gaps)} MISSING", "bold yellow"), named)
 
 
 def _statuses(report: Report) -> Counter[CheckStatus]:

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from kcensus.render import progress as progress_module
-from kcensus.render.progress import TerminalProgress
+from kcensus.render.progress import terminal_progress
 
 
 class Terminal(io.StringIO):
@@ -34,13 +34,13 @@ def wait_for(words: str, terminal: Terminal) -> None:
 
 
 def test_short_work_draws_nothing(terminal: Terminal) -> None:
-    with TerminalProgress(terminal) as progress, progress.step("reading", 2) as step:
+    with terminal_progress(terminal) as progress, progress.step("reading", 2) as step:
         step.advance(2)
     assert terminal.getvalue() == ""
 
 
 def test_long_work_draws_even_before_it_advances(terminal: Terminal) -> None:
-    with TerminalProgress(terminal, patience=0) as progress:
+    with terminal_progress(terminal, patience=0) as progress:
         with progress.step("opening \x1b[31m", 0):
             wait_for("opening \\x1b[31m", terminal)
         with progress.step("reading", 4) as step:
@@ -51,7 +51,7 @@ def test_long_work_draws_even_before_it_advances(terminal: Terminal) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_the_terminal_is_left_as_it_was(terminal: Terminal, error: type[BaseException]) -> None:
     def interrupted() -> None:
-        with TerminalProgress(terminal, patience=0) as progress, progress.step("reading", 2):
+        with terminal_progress(terminal, patience=0) as progress, progress.step("reading", 2):
             wait_for("reading", terminal)
             raise error
 

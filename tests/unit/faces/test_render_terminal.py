@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 
 import pandas as pd
 import pytest
@@ -25,7 +26,8 @@ def on_terminal(
     result: Result,
     width: int,
     top: int = 0,
-    tables: list[str] | None = None,
+    tables: Sequence[str] = (),
+    first: Sequence[str] = (),
     terminal: bool = True,
 ) -> str:
     """Return what a terminal of ``width`` columns shows."""
@@ -39,7 +41,7 @@ def on_terminal(
         markup=False,
         emoji=False,
     )
-    write_terminal(result, console, top, tables)
+    write_terminal(result, console, top, tables, first)
     return out.getvalue()
 
 
@@ -155,6 +157,8 @@ def test_a_table_of_details_is_named_but_not_shown() -> None:
     screen = on_terminal(result, 80)
     assert "Caches by memory" not in screen
     assert "--json): caches\n" in re.sub(" +\n", "\n", screen)
+    assert "Caches by memory" not in on_terminal(result, 80, first=["caches", "empty"])
+    assert "Caches by memory" in on_terminal(result, 80, tables=["caches"])
 
 
 def test_tables_are_shown_as_asked_for() -> None:

@@ -53,6 +53,7 @@ class Screen:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.width = console.width
+        self._prose_width = min(self.width, _MAX_PROSE)
         self.is_unicode = console.encoding.startswith("utf")
 
     def show(self, section: RenderableType) -> None:
@@ -97,6 +98,12 @@ class Screen:
             grid.add_row(tag, Text("\n").join(paragraphs))
         self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
 
+    def section(self, title: str, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
+        """Print a heading, tags with their paragraphs, and an empty line."""
+        self.heading(title)
+        self.tagged(rows)
+        self.blank()
+
     def pairs(self, rows: Sequence[tuple[str, str]]) -> None:
         """Print labels on the left, and their values flush right."""
         widest = max(Text(value).cell_len for _, value in rows)
@@ -107,7 +114,3 @@ class Screen:
         for label, value in rows:
             grid.add_row(Text(label), Text(value))
         self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
-
-    @property
-    def _prose_width(self) -> int:
-        return min(self.width, _MAX_PROSE)

@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from kcensus.human import human
-from kcensus.render.plain import Plain, plain_column
+from kcensus.render.plain import Plain, label, plain_column
 from kcensus.render.screen import GUTTER, INDENT, Screen
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table
@@ -40,25 +40,14 @@ class _Shown:
     """Values to draw as bars."""
     width: int = 0
 
-    @property
-    def widest_cell(self) -> int:
-        return max(map(cell_len, self.cells), default=0)
-
-    @property
-    def full(self) -> int:
-        """Width with the heading on one line."""
-        return max(self.widest_cell, cell_len(self.label), 1)
-
-    @property
-    def compact(self) -> int:
-        """Width with the heading broken at its spaces."""
-        return max(self.widest_cell, *map(cell_len, self.label.split()), 1)
+    def width_with(self, heading: Sequence[str]) -> int:
+        """Return the width of the cells, and of a heading of these lines."""
+        return max(1, *map(cell_len, chain(self.cells, heading)))
 
 
 def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
     """Print the first ``top`` rows of a table, or all where ``top`` is 0."""
-    total = len(table.frame)
-    frame = table.frame.head(top) if top else table.frame
+    total, frame = len(table.frame), table.frame.iloc[: top or None]
     columns = [
         _column(key, column, plain_column(frame[key]))
         for key, column in table.columns.items()
@@ -68,7 +57,7 @@ def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
     if screen.console.is_terminal and screen.is_unicode:
         _draw_bars(columns, room)
     dropped = _fit(columns, room)
-    screen.heading(table.title or name.replace("_", " "))
+    screen.heading(label(name, table.title))
     if table.note:
         screen.prose(printable(table.note), INDENT)
     if total:
@@ -80,13 +69,12 @@ def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
         screen.lines(chain.from_iterable(_lines(columns, row, screen) for row in rows))
     else:
         screen.lines([" " * INDENT + "(no rows)"])
-    remarks = []
     if total > len(frame):
-        remarks.append(f"... and {total - len(frame):,} more rows (use --top 0 or --json)")
+        more = f"... and {total - len(frame):,} more rows (use --top 0 or --json)"
+        screen.prose(Text(more, style="dim"), INDENT)
     if dropped:
         names = ", ".join(column.label for column in dropped)
-        remarks.append(f"no room for: {names} (widen the terminal, or use --json)")
-    for remark in remarks:
+        remark = f"no room for: {names} (widen the terminal, or use --json)"
         screen.prose(Text(remark, style="dim"), INDENT)
     screen.blank()
 
@@ -95,7 +83,7 @@ def _column(key: str, column: Column, values: list[Plain]) -> _Shown:
     # The heading says that these are pages.
     unit = Unit.COUNT if column.unit is Unit.PAGES else column.unit
     return _Shown(
-        label=printable(column.label or key.replace("_", " ")),
+        label=label(key, column.label),
         cells=[human(value, unit) for value in values],
         is_text=column.unit is Unit.TEXT or any(isinstance(value, str) for value in values),
         is_optional=column.show is not Show.ALWAYS,
@@ -106,11 +94,11 @@ def _column(key: str, column: Column, values: list[Plain]) -> _Shown:
 def _draw_bars(columns: Sequence[_Shown], room: int) -> None:
     """Append a bar to each cell of the columns with shares, if the table has room for them."""
     with_shares = [column for column in columns if column.shares is not None]
-    needed = sum(column.full + GUTTER for column in columns) - GUTTER
-    if not columns or needed + len(with_shares) * (1 + _BAR) > room:
+    widths = sum(column.width_with([column.label]) + GUTTER for column in columns) - GUTTER
+    if widths + len(with_shares) * (1 + _BAR) > room:
         return
     for column in with_shares:
-        widest = column.widest_cell
+        widest = column.width_with(())
         column.label = f"{column.label:>{widest}}".ljust(widest + 1 + _BAR)  # above the numbers
         column.cells = [
             f"{cell:>{widest}} {_bar(share):<{_BAR}}"
@@ -139,11 +127,11 @@ def _fit(columns: list[_Shown], room: int) -> list[_Shown]:
     dropped: list[_Shown] = []
     while True:
         for column in columns:
-            column.width = column.full
+            column.width = column.width_with([column.label])
         if excess() <= 0:
             return dropped
         for column in columns:
-            column.width = column.compact
+            column.width = column.width_with(column.label.split())
         optional = [column for column in columns if column.is_optional]
         floor = max(_MIN_TEXT, room // 4) if optional else 1
         while excess() > 0:
