@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import drgn
@@ -12,6 +13,7 @@ from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Result
+from kcensus.sources import open_target
 
 _functions: dict[str, Callable[..., Answer]] = {}
 
@@ -28,6 +30,16 @@ def runner(name: str) -> Callable[..., Result]:
         return context.run(analyses()[name], **params)
 
     return run
+
+
+@cache
+def recorded_analyses(sample: str = "sample") -> tuple[str, ...]:
+    """Return the analyses that a sample was recorded for; new ones follow with ``./run samples``.
+
+    The lab's tests demand that no analysis is missing.
+    """
+    recorded_for = open_target(sample).recorded_for or ()
+    return tuple(name for name in analyses() if name in recorded_for)
 
 
 def analysis_of(name: str, function: Callable[..., Answer], **metadata: Any) -> Analysis:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compares two results of the same analysis: figure by figure, row by row.
+"""Compare two results of the same analysis: figure by figure, row by row.
 
 Rows are matched by name: by the fewest leading text columns that are unique in both tables. The
 largest changes come first.

@@ -14,6 +14,7 @@ from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.results import Result
 from kcensus.sources import Target, open_target
+from tests.running import recorded_analyses
 
 _TRUTH = Path(__file__).parent / "truth"
 
@@ -32,8 +33,8 @@ class Sample:
 
     @property
     def analyses(self) -> list[str]:
-        """The analyses that it was recorded for; a new one is missing until ``./run samples``."""
-        return [name for name in analyses() if name in (self.target.recorded_for or ())]
+        """The analyses that it was recorded for."""
+        return list(recorded_analyses(self.name))
 
     def _run(self, name: str) -> Result:
         """Return the result of an analysis."""

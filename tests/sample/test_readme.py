@@ -3,24 +3,25 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+import pytest
+
+from kcensus import analyses, cli
+from tests.running import recorded_analyses
+
+README = Path(__file__).parents[2] / "README.md"
 SHOWN = re.compile(r"```\n\$ kcensus report sample\n(.*?)```\n", re.DOTALL)
 
 
-def test_the_readme_shows_todays_report() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kcensus", "report", "sample"],
-        env=os.environ | {"COLUMNS": "100"},
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    shown = SHOWN.search((ROOT / "README.md").read_text())
+def test_the_readme_shows_todays_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = {name: analyses.analyses()[name] for name in recorded_analyses()}
+    monkeypatch.setattr(analyses, "_discover", lambda: recorded)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert cli.main(["report", "sample"]) == 0
+    shown = SHOWN.search(README.read_text())
     assert shown, "README.md shows no report"
-    assert shown[1] == done.stdout
+    assert shown[1] == capsys.readouterr().out

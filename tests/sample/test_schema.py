@@ -8,7 +8,7 @@ import json
 import pytest
 
 from kcensus import cli
-from kcensus.analyses import analyses
+from tests.running import recorded_analyses
 from tests.unit.faces.json_schema import errors
 
 
@@ -17,7 +17,7 @@ from tests.unit.faces.json_schema import errors
     [
         ["report", "sample"],
         ["report", "sample-after"],
-        *([name, "sample"] for name in analyses()),
+        *([name, "sample"] for name in recorded_analyses()),
         ["patches", "sample"],
         ["patches"],
         ["patches", "show", "list-lru-memory"],

@@ -66,8 +66,8 @@ class Analysis:
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info it uses where the kernel has them loaded."""
     without_target: tuple[str, ...] = ()
-    """Parameters that give it something else to work on; with one of them and no target spelled,
-    none is opened."""
+    """Parameters that replace the target: if one of them is given and no target is, none is
+    opened."""
 
     def needs_target(self, spec: str | None, params: Mapping[str, object]) -> bool:
         """Return whether a target has to be opened for ``params``."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs an analysis on a target or a program; converts what goes wrong into one sentence."""
+"""Run an analysis on a target or a program, and convert its errors into one sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.model import kernel_release
 
 _MAX_JOBS = 8
-"""Reading is bound by memory from there on, and each process costs some of it."""
+"""With more processes, memory bandwidth limits reading, and each process uses memory."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Context:
     ) -> Context:
         """Make the context of analyses on ``target``.
 
-        :param jobs: worker processes; by default as many as pay. Never more than one where the
-            target cannot be shared between processes
+        :param jobs: worker processes; by default one per CPU (at most 8) for compressed dumps, else
+            one. Always one where the target cannot be shared between processes
         :param chunk_bytes: upper bound of one bulk read
         """
         kernel = Kernel(
@@ -141,7 +141,7 @@ class Context:
 
 
 def _jobs(target: Target, wanted: int | None) -> int:
-    """Return how many worker processes pay: they do where decompression is the work."""
+    """Return the number of worker processes: several where reading is mostly decompression."""
     if not target.shareable:
         return 1
     if wanted is not None:

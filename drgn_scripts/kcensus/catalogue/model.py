@@ -28,7 +28,7 @@ class Kind(str, enum.Enum):
     FIX = "fix"
     """Changes what a machine does: a fix, an optimization or a feature."""
     MARKER = "marker"
-    """Only changes a layout: tells tools where to look."""
+    """Changes only a layout: tools find a structure elsewhere."""
 
 
 @dataclass(frozen=True)

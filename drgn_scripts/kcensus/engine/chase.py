@@ -64,8 +64,8 @@ def chase(
     """
     lanes: Lanes = np.flatnonzero(heads if ends is None else (heads != 0) & (heads != ends))
     nodes = heads[lanes]
-    # Brent: the hare is compared with its place at the last power of two of steps. All
-    # lanes have taken the same number of steps, so one counter does for all of them.
+    # Brent's cycle detection: each node is compared with the one of its lane at the last power of
+    # two of steps. All lanes have taken equally many steps, so they share one counter.
     marks, lap, steps = nodes, 1, 0
     for _ in range(limit):
         if not len(lanes):

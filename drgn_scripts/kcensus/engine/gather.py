@@ -30,7 +30,7 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
     """Read one struct at each address.
 
     :param addresses: virtual addresses, in any order, repeated or not
-    :param faults: takes count of unreadable pages
+    :param faults: counts unreadable pages
     """
     columns = {name: np.zeros(len(addresses), field.dtype) for name, field in layout.fields.items()}
     readable = np.ones(len(addresses), np.bool_)
@@ -54,7 +54,7 @@ def gather(memory: Memory, addresses: Words, layout: Layout, faults: Faults) -> 
 
 
 def _groups(memory: Memory, layout: Layout) -> list[dict[str, Field]]:
-    """Return the fields by where they lie: no group reaches over a page on which none of it is."""
+    """Return the fields in groups of at most a page, so that pages between them are not read."""
     groups: list[dict[str, Field]] = []
     start = 0
     for name, field in sorted(layout.fields.items(), key=lambda item: item[1].offset):
@@ -121,7 +121,7 @@ def gather_words(
     word = np.dtype(dtype)
     values = np.zeros(len(addresses), word)
     index = index or PageIndex.of(memory, addresses)
-    # Nothing reaches over the end of its page, so pages decide.
+    # An aligned word lies on one page, so it is enough to check pages.
     good = plausible(index.page, memory.page_size)
     order = np.argsort(index.page[good])
     pages = index.page[good][order]
@@ -164,8 +164,8 @@ def _blocks(
         order = order[np.argsort(ascending, kind="stable")]
         ascending = addresses[order]
     first = ascending >> shift
+    # Pages that a span can reach into beyond its first.
     more = (span + memory.page_size - 2) >> memory.page_shift
-    """Pages that a span can reach into beyond its first."""
     rank = np.concatenate([[0], np.cumsum(first[1:] != first[:-1])])
     per_block = max(memory.chunk_pages // (more + 1), 1)
     cuts = np.flatnonzero(np.diff(rank // per_block)) + 1

@@ -97,7 +97,7 @@ def layout(
     :param optional: the same for members that this kernel may not have; they are then not in the
         layout
     :raises LayoutError: a member does not exist, or is not a scalar, a pointer or an array of
-    ``char``
+        ``char``
     :raises LookupError: the type does not exist
     """
     type_ = prog.type(type_name) if isinstance(type_name, str) else type_name

@@ -50,7 +50,7 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
 
 
 def _start_worker() -> None:
-    # Ctrl-C is the parent's to handle; it ends the workers.
+    # The parent handles Ctrl-C, and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -60,7 +60,7 @@ def _call(task: int) -> Any:
 
 
 class Columns:
-    """Columns of a fixed room that are filled piece by piece, by one process or by several.
+    """Columns with room for a fixed number of rows, filled piece by piece by one or more processes.
 
     :param shared: forked processes write to the same memory
     """

@@ -20,7 +20,7 @@ from kcensus.engine.memory import Faults, Mask, Memory, Words
 _INTERNAL = np.uint64(2)
 _KIND = np.uint64(3)
 _SMALLEST_NODE = np.uint64(4096)
-"""Internal entries up to there are marks (retry, zero, sibling), not nodes."""
+"""Internal entries up to this value are marks (retry, zero, sibling), not nodes."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class XBlock:
 
 @dataclass
 class XDamage:
-    """What was in the way."""
+    """Counts of damaged nodes."""
 
     unreadable: int = 0
     """Nodes that could not be read."""
@@ -68,7 +68,7 @@ class XArrayWalk:
         self.batch = max(memory.chunk_bytes // (self.length * 8), 1)
 
     def blocks(self, heads: Words) -> Iterator[XBlock]:
-        """Yield all nodes and entries, a bounded number at a time, in no order that means anything.
+        """Yield all nodes and entries, a bounded number at a time, in no particular order.
 
         :param heads: ``xa_head`` of each array
         """

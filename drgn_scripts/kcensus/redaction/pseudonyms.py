@@ -96,7 +96,7 @@ class Pseudonyms:
         column = index // 2 % _AMOUNTS
         first, size = _FIRST[text], _SIZE[text]
         rank = (text - first) % size
-        # Each round adds to some letters what follows from the others, which could be undone, so
+        # Each round adds to some letters an amount computed from the others. That is reversible, so
         # different words stay different. The first letter moves once, last, and never by 0, so
         # that it changes.
         odd, even = index % 2 == 1, (index % 2 == 0) & (index > 0)

@@ -42,7 +42,7 @@ _LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(9)], np.uint64)
 
 
 def _runs(inside: Mask) -> tuple[_Positions, _Positions]:
-    """Return the start and the length of each token, given which bytes are no separators."""
+    """Return the start and the length of each token, given which bytes are not separators."""
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     starts, lengths = edges[::2], edges[1::2] - edges[::2]
     fits = (lengths >= MIN_TOKEN_BYTES) & (lengths <= MAX_TOKEN_BYTES)

@@ -37,7 +37,7 @@ class Target:
 
     prog: drgn.Program
     name: str
-    """As the user spelled it, escaped to printable characters."""
+    """As the user passed it, escaped to printable characters."""
     kind: str
     """``vmcore``, ``live``, ``qmp`` or ``capsule``."""
     format: str
@@ -72,7 +72,7 @@ class Request:
     """A target to open, as the user passed it."""
 
     spec: str | None
-    """The target as spelled; None for the running kernel."""
+    """The target as passed; None for the running kernel."""
     symbols: tuple[Path, ...] = ()
     """Files and directories with debug info, tried first."""
     allow_truncated: bool = False
@@ -83,7 +83,7 @@ class Source:
     """One kind of target: the ``SOURCE`` of one module of this package."""
 
     claims: Callable[[str | None], bool]
-    """Whether the source opens a target spelled like this. Must neither raise nor block."""
+    """Whether the source opens a target of this form. Must neither raise nor block."""
     open: Callable[[Request], Target]
     """Opens the target; raises :class:`TargetError`."""
     fallback: bool = False

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from kcensus.analyses import analyses
+from tests.running import recorded_analyses
+
 ROOT = Path(__file__).parents[3]
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 
@@ -255,7 +258,7 @@ def test_wheel_and_checkout_find_the_same_patches(installed: Installed) -> None:
 
 def test_the_wheel_reports_on_the_sample(installed: Installed) -> None:
     report = json.loads(installed.run("kcensus", "report", "sample", "--json"))
-    assert report["failed"] == {}
+    assert {*report["failed"]} <= {*analyses()} - {*recorded_analyses()}
     assert report["findings"]
     assert "Findings" in installed.run("kcensus", "report", "sample", "--top", "1")
 

@@ -38,8 +38,8 @@ HASHED, ROOT, EXTERNAL = _BITS[9:]
 _STATES = np.arange(1 << 12)
 
 NO_SLOT, FOREIGN = -1, -2
-"""Stand for a NULL pointer (or one to the head of a list), and for a pointer to something that is
-not a dentry of this census."""
+"""In a column of slots: a NULL pointer (or one to the head of a list); a pointer to something that
+is not a dentry of this census."""
 
 _MAX_ROWS = 1 << 20
 """Rows of sums and families to collect before they are merged."""
@@ -319,7 +319,7 @@ class DentryCensus:
             _mark(state, has(bits.par_lookup), LOOKUP)
             _mark(state, has(bits.cursor), CURSOR)
             _mark(state, count < 0, DEAD)
-            # These have no inode, but do not stand for a missing name.
+            # These have no inode, but are not negative: they do not record that a name is missing.
             state[(state & (LOOKUP | CURSOR | DEAD)) != 0] &= ~np.uint16(NEGATIVE)
         state[~view.allocated] = 0
         return state

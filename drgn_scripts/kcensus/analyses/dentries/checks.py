@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The census of dentries, held against the kernel's own counters; what it could not read."""
+"""Cross-check the dentry census against the kernel's own counters; list what was unreadable."""
 
 from __future__ import annotations
 

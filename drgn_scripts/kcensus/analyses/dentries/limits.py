@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Sysctls of a kernel that bear on the number of dentries."""
+"""Sysctls of a kernel that limit the number of dentries, or influence it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import drgn
 
 @dataclass(frozen=True)
 class Limit:
-    """A sysctl that bears on the number of dentries."""
+    """A sysctl that limits the number of dentries, or influences it."""
 
     name: str
     value: int

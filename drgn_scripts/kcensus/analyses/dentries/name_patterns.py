@@ -296,7 +296,7 @@ def _form(part: Families) -> npt.NDArray[np.int16]:
     code = sample.astype(np.int16)
     kind = np.where(union == _DIGIT, _DIGITS, np.where(_is_hex(union), _HEX, _ANY))
     code[inside] = kind[inside]
-    # One mark for a stretch of digits, however long.
+    # A run of digits becomes one mark, whatever its length.
     again = np.zeros_like(inside)
     again[1:] = inside[1:] & inside[:-1] & (code[1:] != _ANY)
     code[again | (sample == 0)] = _GONE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The census of slabs, held against the kernel's own counters; what it could not read."""
+"""Cross-check the slab census against the kernel's own counters; list what was unreadable."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kcensus.kernel.mm.slab_counters import reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
 
-_LISTED = 10
-"""Caches that differ from the kernel's counters, by name."""
+_MAX_NAMED = 10
+"""Caches to name of those that differ from the kernel's counters; the others are counted."""
 
 
 def checks(figures: Figures) -> list[Check]:
@@ -40,9 +40,9 @@ def _cache_checks(figures: Figures) -> list[Check]:
         largest = np.argsort(-differences, kind="stable")
         largest = largest[differences[largest] > 0]
         rows: list[tuple[str, npt.NDArray[Any]]] = [(all_of_them, known)]
-        rows += [(slab_map.caches[at].name, at) for at in largest[:_LISTED]]
-        if len(largest) > _LISTED:
-            more = largest[_LISTED:]
+        rows += [(slab_map.caches[at].name, at) for at in largest[:_MAX_NAMED]]
+        if len(largest) > _MAX_NAMED:
+            more = largest[_MAX_NAMED:]
             rows.append((f"{len(more)} more caches that differ", more))
         checks += [
             Check(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What follows from a census of slabs and the memory cgroups of a kernel."""
+"""Figures that the slab census and the list of memory cgroups give together."""
 
 from __future__ import annotations
 
@@ -52,23 +52,23 @@ class Figures:
         self.uncharged = np.maximum(uncharged, 0)
         """Objects that no memory cgroup is charged for, by root cache."""
         self.overcharged = int(np.maximum(-uncharged, 0).sum())
-        """More objects charged than allocated: what a kernel that goes on leaves, or damage."""
+        """Objects charged beyond those allocated: a live kernel changed, or memory is damaged."""
         self.packed_bytes = self._packed(np.arange(len(self.caches)), self.active)
-        """Of slabs as full as they can be."""
+        """Bytes of the slab pages that all objects need if every slab is as full as it can be."""
         self.old_controller_bytes = self._packed(
             np.arange(len(self.caches)), self.uncharged
         ) + self._packed(
             self.owners["cache"].to_numpy(np.int64), self.owners["objects"].to_numpy(np.int64)
         )
-        """The same if memory cgroups share none, as up to 5.8."""
+        """The same if memory cgroups share no slab pages, as up to 5.8."""
 
     def _by_root(self, values: Counts) -> Counts:
-        """Sums over each root and its children."""
+        """Return the sums over each root cache and its children."""
         sums: Counts = np.bincount(self.slab_census.roots, values, len(self.caches))
         return sums.astype(np.int64)
 
     def _owners(self) -> pd.DataFrame:
-        """Charged objects by root cache and memory cgroup: ``cache``, ``row``, ``objects``."""
+        """Return charged objects: ``cache`` (a root), ``row`` (of a memory cgroup), ``objects``."""
         owners = self.census.owners
         frame = pd.DataFrame(
             {

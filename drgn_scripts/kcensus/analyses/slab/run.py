@@ -28,7 +28,7 @@ def run(kernel: Kernel) -> Answer:
 
 
 def summary(figures: Figures) -> dict[str, Figure]:
-    """Return the"""
+    """Return the summary: figures by key."""
     total = int(figures.bytes.sum())
     active = int(figures.active_bytes.sum())
     old, packed = figures.old_controller_bytes, figures.packed_bytes

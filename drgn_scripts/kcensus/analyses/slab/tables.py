@@ -71,7 +71,12 @@ CACHES = TableSpec(
     }
     | {
         f"fill_{number}": Column(
-            Unit.COUNT, f"slabs {name}", Show.DATA, f"Slabs with {name} of their slots in use."
+            Unit.COUNT,
+            f"slabs {name}",
+            Show.DATA,
+            f"Slabs with {name} of their slots in use."
+            if "%" in name
+            else f"Slabs that are {name}.",
         )
         for number, name in enumerate(FILL)
     },

@@ -9,11 +9,11 @@ from kcensus.engine.slub.slabs import SlabCache, SlabMap
 
 
 def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> list[SlabCache]:
-    """Return the slab cache of a type, with its per-cgroup children where the kernel has such.
+    """Return the slab cache of a type, and its child caches for memory cgroups (up to 5.8).
 
     :param type_name: such as ``struct dentry``; the cache is called like the type, with or without
         ``_cache``
-    :param name: name of the cache, or of one that was merged into it, where it is another
+    :param name: name of the cache, or of one merged into it, if it is not called like the type
     :raises LookupError: no cache has that name
     """
     tag = type_name.split()[-1]
@@ -29,6 +29,6 @@ def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> l
         if ids:
             return [cache for cache in slab_map.caches if int(roots[cache.id]) in ids]
     raise LookupError(
-        f"there is no slab cache {' or '.join(map(repr, names))}; name one with cache=…, "
-        "`kcensus slab --top 0` lists them"
+        f"there is no slab cache {' or '.join(map(repr, names))}; pass its name as "
+        "cache=… (`kcensus slab --top 0` lists all)"
     )

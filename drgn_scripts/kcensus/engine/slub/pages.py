@@ -151,7 +151,7 @@ class PageMap:
 
     @cached_property
     def _tail_bit(self) -> tuple[str, np.uint64]:
-        """The column that tells tails, and the bit in it."""
+        """The column with the bit that marks tail pages, and that bit."""
         if "compound" in self.layout:
             return "compound", np.uint64(1)
         return "flags", self._flag("PG_tail")

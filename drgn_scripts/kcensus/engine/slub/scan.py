@@ -22,7 +22,7 @@ from kcensus.engine.workers import Columns
 
 T = TypeVar("T")
 _ADDRESS = ""
-"""The column of addresses; no member can be called that."""
+"""Name of the column of addresses; no member has an empty name."""
 
 
 def allocated(

@@ -25,7 +25,7 @@ class Slots:
         self.slabs = slabs
         counts = slabs.objects.astype(np.int64)
         self.first: npt.NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)])
-        """Number of the first slot of each slab, and of one more."""
+        """Number of the first slot of each slab; last comes the number of all slots."""
         self.dtype: np.dtype[Any] = np.dtype(np.int32 if len(self) < 1 << 31 else np.int64)
         self._size = slab_map.column("slot_size")[slabs.cache]
         self._base = slabs.address + slab_map.column("left_pad")[slabs.cache]
@@ -40,7 +40,7 @@ class Slots:
         return int(self.first[-1])
 
     def _pages(self, pages: npt.NDArray[np.int64]) -> None:
-        """Return a table from pages to slabs, unless they lie too far apart for one."""
+        """Make the table from pages to slabs, unless they lie too far apart for one."""
         self._table: npt.NDArray[np.int32] | None = None
         self._start = np.uint64(0)
         if not len(pages):

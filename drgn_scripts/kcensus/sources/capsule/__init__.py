@@ -54,7 +54,7 @@ class _Replay:
     def lacking(self, what: str) -> NotRecorded:
         return NotRecorded(
             f"the capsule lacks {printable(what)}: it was recorded for {', '.join(self._for)}; "
-            "record it again with `kcensus capsule create VMCORE OUT --analyses …`"
+            "record the vmcore again with `kcensus capsule create VMCORE OUT`"
         )
 
     def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
@@ -80,7 +80,7 @@ class _Replay:
 def open_capsule(path: str, name: str) -> Target:
     """Open the capsule at ``path``.
 
-    :param name: the capsule as the user spelled it, printable
+    :param name: the capsule as the user passed it, printable
     :raises TargetError: it is not a capsule, or is corrupt
     """
     try:

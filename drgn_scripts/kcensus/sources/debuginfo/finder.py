@@ -32,7 +32,7 @@ from kcensus.text import printable
 
 # drgn decompresses gzip, xz, bzip2 and zstd.
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", b"\x28\xb5\x2f\xfd")
-# Folders to descend from a directory that the user passed. An unpacked package needs six:
+# Levels of folders to search below a directory that the user passed. An unpacked package needs six:
 # usr/lib/debug/lib/modules/RELEASE/vmlinux.
 _MAX_DEPTH = 8
 _MAX_WARNINGS = 1 << 20
@@ -41,7 +41,7 @@ _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 
 @dataclass(frozen=True)
 class _Vmlinux:
-    """A file that may be the kernel's."""
+    """A file that may be the vmlinux of the kernel."""
 
     path: Path
     build_id: str | None = None
