@@ -31,5 +31,5 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case OSError():
             return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
         case MemoryError():
-            return Exit.FAILED, "this machine has not enough free memory for the result", False
+            return Exit.FAILED, "not enough free memory on this machine for the result", False
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False

@@ -26,7 +26,7 @@ console_for = deferred("kcensus.render.screen:console_for")
 
 
 def check_output(showing: Showing) -> None:
-    """Refuse impossible output before any work is done.
+    """Raise an error for a path that cannot be written, before any work is done.
 
     :raises click.UsageError: more than one form is asked for, or it cannot be written there
     """

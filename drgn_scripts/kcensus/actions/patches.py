@@ -37,7 +37,7 @@ def run(
             raise click.UsageError("show needs the id of one patch.")
         return _show_story(known, words[1], showing)
     if len(words) > 1:
-        raise click.UsageError(f"{len(words)} arguments given; give one TARGET, or show ID.")
+        raise click.UsageError(f"{len(words)} arguments given: pass one TARGET, or `show ID`")
     if not words:
         return show(catalogue_result(known), showing)
     with opened(words[0], reading) as (target, progress):

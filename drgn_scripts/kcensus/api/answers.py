@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,14 +29,15 @@ _WIDTH = 100
 _PAGE = '<pre style="white-space:pre; overflow-x:auto; line-height:1.3">{code}</pre>'
 
 
-class _Shown:
+class _Shown(ABC):
     """What a prompt and a notebook show as a terminal does."""
 
+    @abstractmethod
     def _write(self, console: Console) -> None:
-        raise NotImplementedError
+        """Print it."""
 
     def _console(self, *, terminal: bool) -> Console:
-        """Return a console on which this is written; without colours where it is no terminal."""
+        """Return a console on which this is written; without colours where it is not a terminal."""
         console = Console(
             file=io.StringIO(), width=_WIDTH, record=True, force_terminal=terminal,
             highlight=False, markup=False, emoji=False, legacy_windows=False,

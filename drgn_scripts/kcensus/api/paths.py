@@ -28,7 +28,7 @@ def paths(source: Readable, addresses: Iterable[int]) -> pd.Series[str]:
     :param source: a drgn program or a target
     :param addresses: ``struct dentry`` pointers, in any order, repeated or not; the index of a
         DataFrame of :func:`kcensus.objects`, for instance
-    :return: paths by address; ``?`` begins one whose upper end is unreadable, and stands for a
+    :return: paths by address. ``?`` begins a path whose upper end is unreadable, and replaces a
         name that is. Special characters are escaped, so it is safe to print
     :raises LookupError: the debug info lacks a type that is needed
     """

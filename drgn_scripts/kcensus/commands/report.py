@@ -10,7 +10,7 @@ from kcensus.commands.shared import catalogue_option, command, showing_options
 
 _HELP = """Run all analyses and detect patches.
 
-Findings come first, sorted by what they cost and by severity; then one line per analysis, and
+Findings come first: those that matter, then by severity and cost; then one line per analysis, and
 whether the figures agree with the kernel's own counters. --full adds the evidence of each finding
 and the figures and tables of each analysis. An analysis that fails says why and does not stop the
 others."""

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Kernel:
-    """The kernel that a program reads, shared by all that ask about it.
+    """The kernel that a program reads, shared by all analyses of it.
 
     Nothing is read before it is asked for, and then only once: the slab map and its one pass over
     the ``struct page`` array, and whatever a reader decorated with :func:`once` returns.
@@ -69,7 +69,7 @@ class Kernel:
 
 
 def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:
-    """Make a reader remember what it read of a kernel, so that all who ask share it."""
+    """Make a reader remember what it read of a kernel, so that all callers share it."""
 
     @functools.wraps(read)
     def remembered(kernel: Kernel) -> T:

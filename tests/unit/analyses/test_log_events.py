@@ -256,11 +256,11 @@ def refused(path: Path) -> str:
 
 def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "log"
-    assert refused(log) == f"--log: cannot read {log}: No such file or directory"
-    assert refused(tmp_path) == f"--log: cannot read {tmp_path}: Is a directory"
+    assert refused(log) == f"--log: cannot read '{log}': No such file or directory"
+    assert refused(tmp_path) == f"--log: cannot read '{tmp_path}': Is a directory"
     for binary in (b"\x7fELF\2\1\1" + bytes(1000), "[ 1.0] plain\n".encode("utf-16")):
         log.write_bytes(binary)
-        assert refused(log) == f"--log: {log} is not a text; pass the output of dmesg"
+        assert refused(log) == f"--log: '{log}' is not a text file; pass the output of dmesg"
     monkeypatch.setattr("kcensus.analyses.kcopyd.log_events._MAX_BYTES", 1 << 20)
     log.write_bytes(b"[ 1.0] plain\n" * 100_000)
     assert "is larger than 1 MiB" in refused(log)

@@ -39,7 +39,7 @@ allows: snapshot_cow_threshold, or 2048 where nothing limits copies.
             "log",
             str,
             None,
-            "Read the kernel log from this file instead of from memory; needs no VMCORE.",
+            "Read the kernel log from this file instead of from memory; needs no TARGET.",
         ),
     ),
     modules=(

@@ -246,7 +246,7 @@ def log_file(path: str) -> Iterator[Line]:
         with Path(path).open("rb") as stream:
             raw = stream.read(_MAX_BYTES + 1)
     except OSError as error:
-        raise AnalysisError(f"--log: cannot read {path}: {error.strerror}") from None
+        raise AnalysisError(f"--log: cannot read '{path}': {error.strerror}") from None
     if len(raw) > _MAX_BYTES:
         raise AnalysisError(
             f"--log: {path} is larger than {_MAX_BYTES >> 20} MiB; "
@@ -255,5 +255,5 @@ def log_file(path: str) -> Iterator[Line]:
     sample = raw[:_SAMPLE_BYTES].decode(errors="replace")
     binary = sum(not char.isprintable() and not char.isspace() for char in sample)
     if binary + sample.count("\ufffd") > len(sample) * _MAX_BINARY:
-        raise AnalysisError(f"--log: {path} is not a text; pass the output of dmesg")
+        raise AnalysisError(f"--log: '{path}' is not a text file; pass the output of dmesg")
     return lines(line.decode(errors="backslashreplace") for line in io.BytesIO(raw))

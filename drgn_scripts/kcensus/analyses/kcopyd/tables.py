@@ -44,7 +44,9 @@ CLIENTS = TableSpec(
         "split": Column(_COUNT, "split", _DATA, "Jobs split into sub-jobs."),
         "sub_jobs": Column(_COUNT, "sub-jobs", _DATA, "Running sub-jobs."),
         "callback_jobs": Column(_COUNT, "callback_jobs", _WIDE, "Jobs that wait for a callback."),
-        "complete_jobs": Column(_COUNT, "complete_jobs", _WIDE, "Copied jobs, to be completed."),
+        "complete_jobs": Column(
+            _COUNT, "complete_jobs", _WIDE, "Copied jobs whose callback is due."
+        ),
         "io_jobs": Column(_COUNT, "io_jobs", _WIDE, "Jobs and sub-jobs that wait for I/O."),
         "pages_jobs": Column(_COUNT, "pages_jobs", _WIDE, "Jobs and sub-jobs that wait for pages."),
         "in_flight": Column(
@@ -179,7 +181,7 @@ LOG_EVENTS = TableSpec(
         "now_seconds": Column(_SECONDS, "pool's age now", _DATA, "Since the pool's last progress."),
         "now_bytes": Column(_BYTES, "slab bytes now", _DATA, "Slab pages of the cache in memory."),
     },
-    "A message of the log, in its order, beside what memory holds now.",
+    "A message, in log order, with the value in memory for comparison.",
 )
 
 TABLES = (CLIENTS, SNAPSHOTS, POOLS, PENDING_WORK, RELATED_SLABS, LOG_EVENTS)

@@ -53,7 +53,8 @@ a lower bound.
             "before",
             str,
             None,
-            "Earlier slots (num_objs) of slab caches as CACHE=N,…: check what explains the growth.",
+            "num_objs of slab caches at an earlier time, as CACHE=N,…: show how much of the growth "
+            "the lists explain.",
         ),
     ),
     modules=("xfs", "nfsv4", "gfs2", "nfsd"),

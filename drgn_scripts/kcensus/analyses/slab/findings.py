@@ -39,7 +39,7 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
     largest = np.argsort(figures.bytes)[::-1][:3]
     yield Finding(
         Severity.WARNING,
-        f"slab caches hold {human_bytes(total)} ({human_ratio(share)} of RAM)",
+        f"slab caches use {human_bytes(total)} ({human_ratio(share)} of RAM)",
         "largest: "
         + ", ".join(
             f"{figures.caches[at].name} {human_bytes(figures.bytes[at])}" for at in largest
@@ -52,21 +52,25 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
 def _waste_findings(figures: Figures) -> Iterator[Finding]:
     waste = figures.bytes - figures.active_bytes
     least = max(_NOTABLE_SHARE * int(figures.bytes.sum()), _NOTABLE_BYTES)
-    for at in np.argsort(waste)[::-1][:_MAX_FINDINGS]:
-        utilization = ratio(int(figures.active_bytes[at]), int(figures.bytes[at]))
-        if waste[at] < least or utilization > _GOOD_UTILIZATION:
+    for id_ in np.argsort(waste)[::-1][:_MAX_FINDINGS]:
+        utilization = ratio(int(figures.active_bytes[id_]), int(figures.bytes[id_]))
+        if waste[id_] < least or utilization > _GOOD_UTILIZATION:
             continue
-        fill = figures.fill[at]
-        sparse, slabs = int(fill[:3].sum()), int(fill.sum())
+        name, fill = figures.caches[id_].name, figures.fill[id_]
+        sparse, slabs, empty = int(fill[:3].sum()), int(fill.sum()), int(fill[0])
+        remedy = (
+            f"Run `echo 1 > /sys/kernel/slab/{name}/shrink`: it frees the {empty:,} empty slabs"
+            if empty
+            else "No safe remedy: no slab is empty, and a slab is freed only with its last object"
+        )
         yield Finding(
             Severity.NOTICE,
-            f"cache {figures.caches[at].name} is {human_ratio(utilization)} utilized: "
-            f"{human_bytes(int(waste[at]))} of {human_bytes(int(figures.bytes[at]))} "
+            f"cache {name} is {human_ratio(utilization)} utilized: "
+            f"{human_bytes(int(waste[id_]))} of {human_bytes(int(figures.bytes[id_]))} "
             "hold no object",
-            f"{sparse:,} of its {slabs:,} slabs are less than half full, {fill[0]:,} are empty",
-            f"Run `echo 1 > /sys/kernel/slab/{figures.caches[at].name}/shrink`: it frees the empty "
-            "slabs, and no others; a slab is freed only with its last object",
-            cost_bytes=int(waste[at]),
+            f"{sparse:,} of its {slabs:,} slabs are less than half full, {empty:,} are empty",
+            remedy,
+            cost_bytes=int(waste[id_]),
         )
 
 

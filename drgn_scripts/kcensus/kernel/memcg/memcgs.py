@@ -20,7 +20,7 @@ from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import decode
 
 _MAX_MEMCGS = 1 << 22
-"""More than any machine has: a longer list is damaged."""
+"""More than any machine has, so a longer list is damaged."""
 _MAX_DEPTH = 1024
 
 

@@ -50,11 +50,11 @@ VARIABLES = (
 UNKNOWN = "(unknown)"
 """Owner of a list_lru that is only on the kernel's own list and has no symbol."""
 _MAX_LIST_LRUS = 1 << 20
-"""More than any machine has: a longer list is damaged."""
+"""More than any machine has, so a longer list is damaged."""
 
 
 class NoListLru(LookupError):
-    """Dentries and inodes are not on list_lrus of a layout that is known."""
+    """The layout of the list_lrus of dentries and inodes is unknown."""
 
 
 @dataclass(frozen=True)
