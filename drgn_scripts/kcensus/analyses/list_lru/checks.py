@@ -15,7 +15,10 @@ from kcensus.results import Check, Gap, nonzero_gaps
 
 
 def checks(figures: Figures, before: Mapping[str, int]) -> list[Check]:
-    """Hold items, list_lrus, ids and slots against the kernel's counters, and those before."""
+    """Hold items, list_lrus, ids and slots against the kernel's own counters.
+
+    :param before: earlier slots (num_objs) of slab caches, by name
+    """
     note = "the kernel changed while it was read" if figures.kernel.live else ""
     return [*_checks(figures, note), *_growth_checks(figures, before)]
 

@@ -204,17 +204,12 @@ def what_if(text: str) -> Population:
     lrus, pairs = given["mounts"] * LRUS_PER_MOUNT, given.get("pairs", 0) * LRUS_PER_MOUNT
     if pairs > lrus * memcgs:
         raise ParamError(f"--what-if: pairs={given['pairs']} is more than memcgs times mounts")
-    nodes = _spread(pairs, lrus, memcgs)
-    return Population(given["nodes"], ids, lrus, pairs, nodes, memcgs=memcgs)
-
-
-def _spread(pairs: int, lrus: int, memcgs: int) -> int:
-    """Return the nodes of XArrays if pairs are spread evenly over them and over all ids."""
-    if not pairs:
-        return 0
+    # Pairs are spread evenly over the XArrays, and over all ids in them.
     used = min(pairs, lrus)
-    index = np.unique(np.linspace(1, max(memcgs, 1), -(-pairs // used)).astype(np.uint64))
-    return used * xa_nodes(np.zeros(len(index), np.int64), index)
+    steps = np.linspace(1, max(memcgs, 1), -(-pairs // max(used, 1)))
+    index = np.unique(steps.astype(np.uint64))
+    nodes = used * xa_nodes(np.zeros(len(index), np.int64), index)
+    return Population(given["nodes"], ids, lrus, pairs, nodes, memcgs=memcgs)
 
 
 def _numbers(text: str, *keys: str) -> dict[str, int]:
