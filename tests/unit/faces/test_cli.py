@@ -226,7 +226,7 @@ def test_an_unknown_analysis_is_wrong_usage(
         (
             ("--fail", "memory"),
             4,
-            "this machine has not enough free memory for the result (--debug shows where)",
+            "not enough free memory on this machine for the result (--debug shows where)",
         ),
     ],
 )

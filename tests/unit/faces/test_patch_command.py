@@ -342,7 +342,7 @@ def test_story_as_json(run: Any) -> None:
         (("show", "cfq-remova"), "unknown patch 'cfq-remova' (did you mean 'cfq-removal'?)"),
         (("show", "\x1b"), "unknown patch '\\x1b' (`kcensus patches` lists all)"),
         (("show", "cfq-removal", "--csv", "out"), "show writes text or --json"),
-        (("a", "b"), "2 arguments given; give one TARGET"),
+        (("a", "b"), "2 arguments given: pass one TARGET"),
         (("--catalogue", "/nowhere"), "/nowhere: is not a directory of patch files"),
     ],
 )
