@@ -51,12 +51,12 @@ def plain(value: Any) -> Plain:
         return value
     if isinstance(value, (str, bytes)):
         return printable(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
     if isinstance(value, enum.Enum):
         return value.name.lower() if isinstance(value, Severity) else plain(value.value)
     if isinstance(value, int):
         return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
     if hasattr(value, "item"):  # a NumPy scalar
         return plain(value.item())
     text = str(value)  # dates and the like
