@@ -7,6 +7,8 @@ that :func:`kcensus.commands.commands` finds.
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import sys
 import traceback
@@ -80,8 +82,11 @@ class _Commands(click.Group):
     context_settings=CONTEXT_SETTINGS,
 )
 @click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.option(
+    "--json-schema", is_flag=True, help="Print the JSON Schema of --json documents and exit."
+)
 @click.pass_context
-def kcensus(ctx: click.Context, version: bool) -> None:
+def kcensus(ctx: click.Context, version: bool, json_schema: bool) -> None:
     """A census of kernel memory and I/O, on live kernels and vmcores.
 
     Each analysis answers one question. Every figure is cross-checked against the kernel's own
@@ -92,6 +97,10 @@ def kcensus(ctx: click.Context, version: bool) -> None:
             click.echo(f"kcensus {_installed_version('kcensus')}")
         except ModuleNotFoundError:
             click.echo("kcensus (run from its source tree, not installed)")
+        ctx.exit()
+    if json_schema:
+        schema = importlib.import_module("kcensus.render.schema").schema()
+        click.echo(json.dumps(schema, indent=2))
         ctx.exit()
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

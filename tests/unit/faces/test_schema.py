@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The schema that ``kcensus --json-schema`` prints."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kcensus import cli
+from kcensus.analyses import analyses
+from kcensus.render.schema import schema
+from tests.unit.faces.json_schema import SCHEMA
+
+
+def test_it_is_the_published_one_with_all_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--json-schema"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == schema()
+    assert printed["oneOf"] == SCHEMA["oneOf"]
+    assert {*printed["$defs"]} > {*SCHEMA["$defs"]}
+
+
+def test_it_describes_every_column() -> None:
+    parts = schema()["$defs"]
+    conditions = [
+        each["if"]["properties"]["analysis"]["const"] for each in parts["result"]["allOf"]
+    ]
+    assert conditions == list(analyses())
+    for name, analysis in analyses().items():
+        tables = parts[f"tables_{name.replace('-', '_')}"]["properties"]
+        for spec in analysis.tables():
+            columns = tables[spec.name]["items"]["properties"]
+            assert {key: each["description"] for key, each in columns.items()} == {
+                key: column.help for key, column in spec.columns.items()
+            }
