@@ -64,24 +64,15 @@ class Sums:
     def __getitem__(self, rows: Mask | Rows) -> Sums:
         return Sums(self.key[rows], self.values[:, rows])
 
-    @property
-    def dentries(self) -> Counts:
-        """All dentries."""
-        return np.asarray(self.values[0])
-
-    @property
-    def negative(self) -> Counts:
-        """Negative dentries."""
-        return np.asarray(self.values[1])
-
-    @property
-    def negative_unused(self) -> Counts:
-        """Negative dentries with refcount 0."""
-        return np.asarray(self.values[2])
-
-    def negative_bytes(self, slot_size: int) -> Counts:
-        """Return the bytes of negative dentries and of their external names."""
-        return np.asarray(self.negative * slot_size + self.values[3])
+    def columns(self, slot_size: int) -> dict[str, Counts]:
+        """Return the sums as columns of tables; bytes are slots and external names."""
+        dentries, negative, unused, name_bytes = self.values
+        return {
+            "dentries": dentries,
+            "negative": negative,
+            "negative_unused": unused,
+            "negative_bytes": negative * slot_size + name_bytes,
+        }
 
     def by_row(self, row: Rows, size: int) -> Sums:
         """Add up keys of the same row; rows without a key are 0.
@@ -128,21 +119,18 @@ class Tally:
     @staticmethod
     def merged(parts: Sequence[Tally]) -> Tally:
         """Add up several parts."""
-        sums: dict[str, list[Sums]] = {}
-        names: dict[int, list[Families]] = {}
         total = Tally()
         for part in parts:
-            for key, column in part.sums.items():
-                sums.setdefault(key, []).append(column)
-            for words, family in part.families.items():
-                names.setdefault(words, []).append(family)
             total.by_state += part.by_state
             total.names_unreadable += part.names_unreadable
             total.unused_name_bytes += part.unused_name_bytes
             total.vectors_unreadable += part.vectors_unreadable
             total.faults.update(part.faults)
-        total.sums = {key: Sums.merged(columns) for key, columns in sums.items()}
-        total.families = {words: merged(names[words]) for words in sorted(names)}
+        for key in {key for part in parts for key in part.sums}:
+            total.sums[key] = Sums.merged([part.sums[key] for part in parts if key in part.sums])
+        for words in sorted({words for part in parts for words in part.families}):
+            some = [part.families[words] for part in parts if words in part.families]
+            total.families[words] = merged(some)
         return total
 
 

@@ -29,7 +29,6 @@ from kcensus.analyses.dentries.census import (
 from kcensus.engine.chase import Damage, Lanes, chase
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.memory import Faults, Mask, Memory, Words
-from kcensus.kernel.vfs.dcache import HashTable
 
 IN_A_ROW = 3
 """Unreferenced negatives in a row that the series leaves in a bucket."""
@@ -93,21 +92,18 @@ class Chains:
         """Dentries in the longest chain."""
         return int(self.longest["length"].max()) if len(self.longest) else 0
 
-    def read(self, memory: Memory, table: HashTable) -> Chains:
-        """Add all buckets of ``table``; of memory only the table itself is read."""
-        for start in range(0, table.buckets, _LANES):
-            count = min(_LANES, table.buckets - start)
-            self.add(self._heads(memory, table.address + 8 * start, count))
+    def read(self, memory: Memory, address: int, buckets: int) -> Chains:
+        """Add all buckets of the hash table at ``address``; only the table itself is read."""
+        for start in range(0, buckets, _LANES):
+            count = min(_LANES, buckets - start)
+            width = min(count, memory.page_size // 8)
+            rows = address + 8 * np.arange(start, start + count, width, dtype=np.uint64)
+            first, readable = gather_arrays(memory, rows, width, np.uint64, self.faults)
+            self.buckets_unreadable += width * int(np.count_nonzero(~readable))
+            # Bit 0 of a head is its lock.
+            heads = first.ravel() & ~np.uint64(1)
+            self.add(self.census.slots_of(heads, self.census.hash_link))
         return self
-
-    def _heads(self, memory: Memory, address: int, count: int) -> npt.NDArray[Any]:
-        """Return the slot of the first dentry of ``count`` buckets."""
-        width = min(count, memory.page_size // 8)
-        rows = address + 8 * np.arange(0, count, width, dtype=np.uint64)
-        first, readable = gather_arrays(memory, rows, width, np.uint64, self.faults)
-        self.buckets_unreadable += width * int(np.count_nonzero(~readable))
-        # Bit 0 of a head is its lock.
-        return self.census.slots_of(first.ravel() & ~np.uint64(1), self.census.hash_link)
 
     def add(self, heads: npt.NDArray[Any]) -> None:
         """Walk the chains of some buckets, and add them up.

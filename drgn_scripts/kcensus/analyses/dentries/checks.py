@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 import drgn
@@ -45,107 +46,52 @@ def checks(figures: Figures) -> list[Check]:
 
 def gaps(figures: Figures) -> list[Gap]:
     """Return what the census could not read or make sense of."""
+    census = figures.census
+    scanned = scan_gaps(census.slab_map, census.report, "dentries")
+    return [*scanned, *nonzero_gaps(*_gaps(figures))]
+
+
+def _gaps(figures: Figures) -> Iterator[Gap]:
     census, tally, blocks = figures.census, figures.census.tally, figures.super_blocks
-    return [
-        *scan_gaps(census.slab_map, census.report, "dentries"),
-        *_directory_gaps(figures),
-        *_memcg_gaps(figures),
-        *_chain_gaps(figures),
-        *nonzero_gaps(
-            Gap(
-                "names",
-                "unreadable or of an impossible length",
-                int(tally.names_unreadable[0]),
-                f"these negative dentries are in the row {UNREADABLE_NAMES}",
-            ),
-            Gap(
-                "lists or pages of super blocks and mounts",
-                "torn or unreadable",
-                blocks.damaged + blocks.faults.total(),
-                "paths below them start where the rest is known",
-            ),
-            Gap(
-                "slab caches",
-                "merged with others",
-                sum(cache.merged for cache in census.caches),
-                "objects that are not dentries are counted too",
-            ),
-            Gap(
-                "pages",
-                reasons(figures.faults, tally.faults),
-                (figures.faults + tally.faults).total(),
-                "names, paths, watches or owners on them are unknown",
-            ),
-        ),
-    ]
-
-
-def _directory_gaps(figures: Figures) -> list[Gap]:
-    gaps = []
-    if figures.walk_cost is not None:
-        gaps.append(
-            Gap(
-                "lists of children",
-                "they have no end, several ends, or lead elsewhere",
-                int(figures.directories.order[1].sum()),
-                "numbers of children are right, their order is unknown",
-            )
-        )
+    if "walk_cost" in figures.wanted:
+        reason = "they have no end, several ends, or lead elsewhere"
+        effect = "numbers of children are right, their order is unknown"
+        yield Gap("lists of children", reason, int(figures.directories.order[1].sum()), effect)
     if {"directories", "walk_cost"} & set(figures.wanted):
-        gaps.append(
-            Gap(
-                "dentries",
-                "their parents are not in the dump",
-                int(figures.directories.orphans.dentries.sum()),
-                f"negative ones are in the row {ORPHANS}",
-            )
-        )
-    return nonzero_gaps(*gaps)
-
-
-def _memcg_gaps(figures: Figures) -> list[Gap]:
+        count = int(figures.directories.orphans.values[0].sum())
+        effect = f"negative ones are in the row {ORPHANS}"
+        yield Gap("dentries", "their parents are not in the dump", count, effect)
     groups = figures.groups
-    if groups is None:
-        return []
-    return nonzero_gaps(
-        Gap(
-            "obj_cgroup vectors",
-            "unreadable",
-            figures.census.tally.vectors_unreadable,
-            f"dentries of these slabs are in the row {NO_MEMCG}",
-        ),
-        Gap(
-            "lists or pages of memory cgroups",
-            "torn or unreadable",
-            groups.damaged + groups.faults.total(),
-            f"dentries of cgroups behind them are in the row {UNKNOWN_MEMCG}",
-        ),
-    )
-
-
-def _chain_gaps(figures: Figures) -> list[Gap]:
+    if groups is not None:
+        effect = f"dentries of these slabs are in the row {NO_MEMCG}"
+        yield Gap("obj_cgroup vectors", "unreadable", tally.vectors_unreadable, effect)
+        what, count = "lists or pages of memory cgroups", groups.damaged + groups.faults.total()
+        effect = f"dentries of cgroups behind them are in the row {UNKNOWN_MEMCG}"
+        yield Gap(what, "torn or unreadable", count, effect)
     chains = figures.chains
-    if chains is None:
+    if chains is not None:
+        reason = "they lead to what is not a dentry, or into a chain that is counted already"
+        yield Gap("hash chains", reason, chains.cut, "they are counted up to there")
+        reason = "hashed, but not in any chain that could be followed"
+        effect = "no chain counts them, and the run limit leaves them"
+        yield Gap("dentries", reason, census.count(HASHED) - chains.chained, effect)
+        count, effect = chains.buckets_unreadable, "their chains are counted as empty"
+        yield Gap("hash buckets", reasons(chains.faults), count, effect)
+    elif "chains" in figures.wanted:
         reason = f"not found: {figures.no_chains}"
-        count = int("chains" in figures.wanted)
-        return nonzero_gaps(Gap("hash table", reason, count, "hash chains are unknown"))
-    return nonzero_gaps(
-        Gap(
-            "hash chains",
-            "they lead to what is not a dentry, or into a chain that is counted already",
-            chains.cut,
-            "they are counted up to there",
-        ),
-        Gap(
-            "dentries",
-            "hashed, but not in any chain that could be followed",
-            figures.census.count(HASHED) - chains.chained,
-            "no chain counts them, and the run limit leaves them",
-        ),
-        Gap(
-            "hash buckets",
-            reasons(chains.faults),
-            chains.buckets_unreadable,
-            "their chains are counted as empty",
-        ),
+        yield Gap("hash table", reason, 1, "hash chains are unknown")
+    reason, count = "unreadable or of an impossible length", int(tally.names_unreadable[0])
+    effect = f"these negative dentries are in the row {UNREADABLE_NAMES}"
+    yield Gap("names", reason, count, effect)
+    what, count = (
+        "lists or pages of super blocks and mounts",
+        blocks.damaged + blocks.faults.total(),
     )
+    effect = "paths below them start where the rest is known"
+    yield Gap(what, "torn or unreadable", count, effect)
+    count = sum(cache.merged for cache in census.caches)
+    effect = "objects that are not dentries are counted too"
+    yield Gap("slab caches", "merged with others", count, effect)
+    faults = figures.faults + tally.faults
+    effect = "names, paths, watches or owners on them are unknown"
+    yield Gap("pages", reasons(faults), faults.total(), effect)

@@ -22,6 +22,7 @@ from kcensus.analyses.dentries.census import (
     Counts,
     DentryCensus,
     Rows,
+    Sums,
 )
 from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.vfs.dcache import watched
@@ -84,30 +85,19 @@ class Directories:
 
     def most_negative(self) -> pd.DataFrame:
         """Return the directories with most negative children, and in a row each the others."""
-        sums = self.sums
-        rows = self._most(sums.negative)
-        rest = sums.negative > 0
+        rows = self._most(self.sums.values[1])
+        rest = np.ones(len(self.sums), np.bool_)
         rest[rows] = False
-        remainders = {
-            f"({rest.sum()} more directories)": sums[rest],
-            ORPHANS: self.orphans,
-        }
-        remainders = {name: part for name, part in remainders.items() if part.negative.any()}
-        parts = [sums[rows]]
-        parts += [part.by_row(np.zeros(len(part), np.int64), 1) for part in remainders.values()]
-        dentries, negative, unused, size = (
-            np.concatenate(columns)
-            for columns in zip(
-                *((*part.values[:3], part.negative_bytes(self.census.slot_size)) for part in parts),
-                strict=True,
-            )
-        )
-        return self._places(rows, list(remainders)).assign(
-            negative=negative,
-            negative_unused=unused,
-            others=dentries - negative,
-            negative_bytes=size,
-            share=ratios(negative, negative.sum()),
+        rest &= self.sums.values[1] > 0
+        remainders = {f"({rest.sum()} more directories)": self.sums[rest], ORPHANS: self.orphans}
+        more = {name: part.values.sum(axis=1) for name, part in remainders.items()}
+        more = {name: values for name, values in more.items() if values[1]}
+        values = np.column_stack([self.sums.values[:, rows], *more.values()])
+        columns = Sums(np.arange(values.shape[1]), values).columns(self.census.slot_size)
+        return self._places(rows, list(more)).assign(
+            **columns,
+            others=columns["dentries"] - columns["negative"],
+            share=ratios(columns["negative"], columns["negative"].sum()),
         )
 
     def walk_cost(self) -> pd.DataFrame:
@@ -117,7 +107,7 @@ class Directories:
         of the directory is added, and before Linux kernel commit 172e422ffea2 ("fsnotify: clear
         PARENT_WATCHED flags lazily") (in v6.11) also when one is removed.
         """
-        children, negative = self.sums.dentries, self.sums.negative
+        children, negative = self.sums.values[:2]
         marked = watched(self.census.memory, self.census.slots.address(self.slot), self.faults)
         rows = np.lexsort((self.slot, -children, ~marked))[: self.limit]
         sweeps, damaged = (column[rows] for column in self.order)

@@ -14,7 +14,6 @@ from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.directories import Directories
 from kcensus.analyses.dentries.limits import limits
 from kcensus.analyses.dentries.name_patterns import Patterns, patterns
-from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
@@ -44,17 +43,23 @@ class Figures:
         self.name_bytes = census.external_bytes()
         self.negative = census.count(NEGATIVE)
         self.negative_unused = census.count(NEGATIVE, BUSY)
-        by_super_block = census.sums("super_block")
-        self.negative_bytes = int(by_super_block.negative_bytes(self.slot_size).sum())
+        name_bytes = int(census.sums("super_block").values[3].sum())
+        self.negative_bytes = self.negative * self.slot_size + name_bytes
         """Slots of negative dentries, and of their external names."""
         self.unused_bytes = self.negative_unused * self.slot_size + census.tally.unused_name_bytes
         """The same of unused ones."""
         self.limits = limits(kernel.prog)
-        self.faults = Faults()
-        self._directories()
+        self.directories = Directories(census, self.super_blocks, limit)
+        self.most_negative: pd.DataFrame | None = None
+        if "directories" in wanted:
+            self.most_negative = self.directories.most_negative()
+        self.walk_cost: pd.DataFrame | None = None
+        if "walk_cost" in wanted:
+            self.walk_cost = self.directories.walk_cost()
+        self.faults = self.directories.faults
         self.patterns: Patterns | None = None
         if "patterns" in wanted:
-            self.patterns = patterns(list(census.tally.families.values()))
+            self.patterns = patterns(list(census.tally.families.values()), limit)
         self.groups: Memcgs | None = None
         if "memcgs" in wanted:
             self.groups = memcgs(kernel)
@@ -66,19 +71,9 @@ class Figures:
         """Why hash chains could not be read."""
         if "chains" in wanted:
             try:
-                self.chains = Chains(census).read(kernel.memory, hash_table(kernel.memory))
+                self.chains = Chains(census).read(kernel.memory, *hash_table(kernel.memory))
             except (LookupError, ValueError, drgn.FaultError) as error:
                 self.no_chains = str(error)
-
-    def _directories(self) -> None:
-        self.directories = Directories(self.census, self.super_blocks, self.limit)
-        self.most_negative: pd.DataFrame | None = None
-        self.walk_cost: pd.DataFrame | None = None
-        if "directories" in self.wanted:
-            self.most_negative = self.directories.most_negative()
-        if "walk_cost" in self.wanted:
-            self.walk_cost = self.directories.walk_cost()
-        self.faults += self.directories.faults
 
     def _owner_rows(self, groups: Memcgs) -> Rows:
         """Return the memory cgroup's row of each owner, -1 for unknown ones."""

@@ -32,13 +32,11 @@ _WHO = (
 
 def findings(figures: Figures) -> list[Finding]:
     """Return what is worth acting on, most severe first."""
-    all_of_them = [
-        *_size_findings(figures),
-        *_walk_findings(figures),
-        *_crowd_finding(figures),
-        *_pinned_finding(figures),
-    ]
-    return sorted(all_of_them, key=lambda finding: -finding.severity)
+    parts = _size_findings, _walk_findings, _crowd_finding, _pinned_finding
+    return sorted(
+        (finding for part in parts for finding in part(figures)),
+        key=lambda finding: -finding.severity,
+    )
 
 
 def _size_findings(figures: Figures) -> Iterator[Finding]:
@@ -65,14 +63,14 @@ def _size_findings(figures: Figures) -> Iterator[Finding]:
         "negative-dentry-hash-limit",
         saved,
     )
-    bounds = [limit for limit in figures.limits if limit.bounds]
-    if not any(limit.value for limit in bounds):
+    bounds = figures.limits[figures.limits["bounds"]]
+    if not bounds["value"].any():
         # No cost: the finding above has it.
         yield Finding(
             Severity.INFO,
             f"no known limit applies to the {figures.negative:,} negative dentries",
-            f"{', '.join(limit.name for limit in bounds)} is off"
-            if bounds
+            f"{', '.join(bounds['setting'])} is off"
+            if len(bounds)
             else "this kernel has no fs.dentry-fs-klimit; debug info does not show whether it has "
             "fs.negative-dentry-limit (RHEL 7.8 and later 7.x, and Oracle UEK only)",
             "Set fs.negative-dentry-limit where /proc/sys/fs has it; elsewhere, raise "
@@ -102,8 +100,8 @@ def _walk_findings(figures: Figures) -> Iterator[Finding]:
         (figures.walk_cost["children"] >= _LONG_WALK)
         & (figures.walk_cost["negative"] * 2 >= figures.walk_cost["children"])
     ]
-    rows: Iterator[Any] = costly.itertuples(index=False)
-    for row in rows:
+    row: Any
+    for row in costly.itertuples(index=False):
         if row.watched:
             lazily = _clears_lazily(figures.kernel.prog)
             when = "its first watch is added" if lazily else "a watch is added or removed"
@@ -135,8 +133,8 @@ def _walk_findings(figures: Figures) -> Iterator[Finding]:
 def _crowd_finding(figures: Figures) -> Iterator[Finding]:
     if figures.most_negative is None or figures.negative_bytes < _NOTABLE_BYTES:
         return
-    rows: Iterator[Any] = figures.most_negative.head(1).itertuples(index=False)
-    for row in rows:
+    row: Any
+    for row in figures.most_negative.head(1).itertuples(index=False):
         # The row of a remainder has no address.
         if row.address and row.negative >= _CROWD * figures.negative:
             yield Finding(

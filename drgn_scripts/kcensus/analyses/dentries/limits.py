@@ -4,21 +4,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 import drgn
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A sysctl that limits the number of dentries, or influences it."""
-
-    name: str
-    value: int
-    meaning: str
-    bounds: bool
-    """Whether it bounds the number of dentries if it is not 0."""
-
+import numpy as np
+import pandas as pd
 
 _PRESSURE = "weight of dentries and inodes in reclaim; default: 100"
 _DIVISOR = "divisor of vm.vfs_cache_pressure"
@@ -33,14 +22,15 @@ _SYSCTLS = (
     # file operations") (in v6.16).
     ("sysctl_vfs_cache_pressure_denom", "vm.vfs_cache_pressure_denom", _DIVISOR, False),
 )
-"""Variable, name, meaning, whether it bounds the number of dentries. The variable of
+"""Variable, name, meaning, whether it bounds the number of dentries if it is not 0. The variable of
 fs.negative-dentry-limit (RHEL 7.8 and later 7.x, Oracle UEK) is not known."""
 
 
-def limits(prog: drgn.Program) -> list[Limit]:
+def limits(prog: drgn.Program) -> pd.DataFrame:
     """Return the limits and mitigations that this kernel has, by their variables."""
     known = []
     for symbol, name, meaning, bounds in _SYSCTLS:
         with suppress(LookupError, drgn.FaultError):
-            known.append(Limit(name, int(prog[symbol]), meaning, bounds))
-    return known
+            known.append((name, int(prog[symbol]), meaning, bounds))
+    frame = pd.DataFrame(known, columns=["setting", "value", "meaning", "bounds"])
+    return frame.astype({"value": np.int64, "bounds": np.bool_})

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -218,27 +218,19 @@ def merged(parts: Sequence[Families]) -> Families:
     )
 
 
-@dataclass(frozen=True)
-class Patterns:
-    """Patterns of names, as columns."""
+class Patterns(NamedTuple):
+    """Patterns of most names, most frequent first."""
 
-    key: Words
+    texts: list[str]
+    """Valid Unicode but not safe to print; names may have ``<`` and ``X``, too."""
     sums: npt.NDArray[np.int64]
     """Shape (patterns, sums); as in :class:`Families`."""
     directories: npt.NDArray[np.int64]
     """Number of directories that have such names."""
-    _forms: list[npt.NDArray[np.int16]]
-    _where: npt.NDArray[np.int64]
-    """The form, and the column of it, that each pattern is written as: shape (patterns, 2)."""
-
-    def text(self, row: int) -> bytes:
-        """Return the pattern as bytes, not safe to print; names may have ``<`` and ``X``, too."""
-        form, column = self._where[row].tolist()
-        return b"".join(
-            _WRITTEN.get(code) or bytes([code])
-            for code in self._forms[form][:, column].tolist()
-            if code != _GONE
-        )
+    others: int
+    """Number of further patterns."""
+    other_sums: npt.NDArray[np.int64]
+    """Sums over these."""
 
 
 _GONE, _DIGITS, _HEX, _ANY = -1, 256, 257, 258
@@ -247,15 +239,16 @@ _LEAST_HEX = 8
 """A stretch of so many hexadecimal digits, some of them letters, is not a word and a number."""
 
 
-def patterns(parts: Sequence[Families]) -> Patterns:
+def patterns(parts: Sequence[Families], limit: int) -> Patterns:
     """Return the patterns of families, those of all directories together.
 
     :param parts: families by number of words, as merged by :func:`merged`
+    :param limit: patterns to return; the others are added up
     """
-    forms = [_form(part) for part in parts]
-    if not forms:
+    if not parts:
         none = np.empty((0, 3), np.int64)
-        return Patterns(np.empty(0, np.uint64), none, none[:, 0], [], none)
+        return Patterns([], none, none[:, 0], 0, none.sum(axis=0))
+    forms = [_form(part) for part in parts]
     hashes = []
     for form in forms:
         key = np.zeros(form.shape[1], np.uint64)
@@ -263,18 +256,39 @@ def patterns(parts: Sequence[Families]) -> Patterns:
             key = np.where(codes == _GONE, key, _mix(key ^ codes.astype(np.uint64)))
         hashes.append(key)
     code, keys = pd.factorize(np.concatenate(hashes))
-    sums = [
-        np.bincount(code, column, len(keys)).astype(np.int64)
-        for column in np.concatenate([part.sums for part in parts], axis=1)
-    ]
+    columns = np.concatenate([part.sums for part in parts], axis=1)
+    sums = np.stack([np.bincount(code, column, len(keys)) for column in columns], axis=1)
+    sums = sums.astype(np.int64)
     parent = np.concatenate([part.parent for part in parts])
     places = np.unique(np.stack([code, parent], axis=1), axis=0)[:, 0]
     directories = np.bincount(places, minlength=len(keys))
+    # The family that each pattern is written as.
     _, first = np.unique(code, return_index=True)
-    form_of = np.repeat(np.arange(len(forms)), [form.shape[1] for form in forms])
-    column_of = np.concatenate([np.arange(form.shape[1]) for form in forms])
-    where = np.stack([form_of, column_of], axis=1)
-    return Patterns(keys, np.stack(sums, axis=1), directories, forms, where[first])
+    starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    def text(row: int) -> str:
+        part = int(np.searchsorted(starts, first[row], side="right")) - 1
+        codes = forms[part][:, first[row] - starts[part]].tolist()
+        written = (_WRITTEN.get(code) or bytes([code]) for code in codes if code != _GONE)
+        return b"".join(written).decode(errors="backslashreplace")
+
+    count = sums[:, 0]
+    # More than are returned, so that equally many are in the order of their text.
+    edge = np.partition(count, -limit)[-limit] if len(count) > limit else 0
+    chosen = np.flatnonzero(count >= max(int(edge), 1))
+    if len(chosen) > 4 * limit:
+        chosen = chosen[np.lexsort((keys[chosen], -count[chosen]))[: 4 * limit]]
+    texts = {row: text(row) for row in chosen.tolist()}
+    rows = sorted(texts, key=lambda row: (-int(count[row]), texts[row]))[:limit]
+    rest = np.ones(len(count), np.bool_)
+    rest[rows] = False
+    return Patterns(
+        [texts[row] for row in rows],
+        sums[rows],
+        directories[rows],
+        int(rest.sum()),
+        sums[rest].sum(axis=0),
+    )
 
 
 def _form(part: Families) -> npt.NDArray[np.int16]:
@@ -289,10 +303,10 @@ def _form(part: Families) -> npt.NDArray[np.int16]:
     )
     word = classes != 0
     varies = (differs != 0) | ((classes & _DIGIT) != 0)
-    all_of_run, length = _spread(classes, word, np.ones_like(word))
+    all_of_run, length = _spread(classes, word)
     hexadecimal = _is_hex(all_of_run) & (length >= _LEAST_HEX)
     inside = word & (hexadecimal | (_since(varies, word) & _since(varies[::-1], word[::-1])[::-1]))
-    union, _ = _spread(classes, inside, inside)
+    union, _ = _spread(classes, inside)
     code = sample.astype(np.int16)
     kind = np.where(union == _DIGIT, _DIGITS, np.where(_is_hex(union), _HEX, _ANY))
     code[inside] = kind[inside]
@@ -316,10 +330,10 @@ def _since(marks: Mask, run: Mask) -> Mask:
     return since
 
 
-def _spread(classes: Bytes, run: Mask, counted: Mask) -> tuple[Bytes, npt.NDArray[np.uint8]]:
-    """Return, for each byte, the classes of its run, and how many counted bytes the run has."""
+def _spread(classes: Bytes, run: Mask) -> tuple[Bytes, npt.NDArray[np.uint8]]:
+    """Return, for each byte, the classes of its run, and the length of the run."""
     union = np.where(run, classes, np.uint8(0))
-    length = (run & counted).astype(np.uint8)
+    length = run.astype(np.uint8)
     for row in range(1, len(run)):
         union[row] |= np.where(run[row], union[row - 1], np.uint8(0))
         length[row] += np.where(run[row], length[row - 1], np.uint8(0))

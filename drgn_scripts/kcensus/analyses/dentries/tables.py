@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.dentries.name_patterns import Patterns
 from kcensus.kernel.memcg.memcgs import Memcgs
@@ -175,7 +174,6 @@ LIMITS = TableSpec(
     "A sysctl that bears on the number of dentries.",
 )
 
-_OF_CHAINS = CHAINS, NEGATIVE_RUNS, LONGEST_CHAINS
 TABLES = (
     SUPER_BLOCKS,
     DIRECTORIES,
@@ -183,7 +181,9 @@ TABLES = (
     PATTERNS,
     MEMCGS,
     FRAGMENTATION,
-    *_OF_CHAINS,
+    CHAINS,
+    NEGATIVE_RUNS,
+    LONGEST_CHAINS,
     LIMITS,
 )
 
@@ -194,7 +194,7 @@ def tables(figures: Figures) -> dict[str, Table]:
         "directories": figures.most_negative,
         "walk_cost": figures.walk_cost,
         "fragmentation": figures.fragmentation,
-        "limits": _limits(figures),
+        "limits": figures.limits,
     }
     if "super_blocks" in figures.wanted:
         rows["super_blocks"] = _super_blocks(figures)
@@ -202,8 +202,18 @@ def tables(figures: Figures) -> dict[str, Table]:
         rows["patterns"] = _patterns(figures, figures.patterns)
     if figures.groups is not None:
         rows["memcgs"] = _memcgs(figures, figures.groups)
-    if figures.chains is not None:
-        rows |= _chains(figures.chains)
+    chains = figures.chains
+    if chains is not None:
+        length, run = np.flatnonzero(chains.lengths), np.flatnonzero(chains.runs)
+        buckets = chains.lengths[length]
+        rows["chains"] = {
+            "length": length,
+            "buckets": buckets,
+            "dentries": length * buckets,
+            "negative": chains.negative[length],
+        }
+        rows["negative_runs"] = {"run": run, "buckets": chains.runs[run]}
+        rows["longest_chains"] = chains.longest
     return {
         spec.name: spec.of(rows[spec.name]) for spec in TABLES if rows.get(spec.name) is not None
     }
@@ -214,7 +224,6 @@ def _super_blocks(figures: Figures) -> pd.DataFrame:
     blocks, size = figures.super_blocks, len(figures.super_blocks)
     by_address = figures.census.sums("super_block")
     row = blocks.rows(by_address.key.astype(np.uint64))
-    sums = by_address.by_row(np.where(row < 0, size, row), size + 1)
     frame = pd.DataFrame(
         {
             "mount": [*blocks.mount, UNKNOWN_SUPER_BLOCK],
@@ -222,14 +231,11 @@ def _super_blocks(figures: Figures) -> pd.DataFrame:
             "id": [*blocks.id, ""],
             "device": [*(blocks.device_name(row) for row in range(size)), ""],
             "state": [*(state.value for state in blocks.state), ""],
-            "dentries": sums.dentries,
-            "negative": sums.negative,
-            "negative_unused": sums.negative_unused,
-            "negative_bytes": sums.negative_bytes(figures.slot_size),
             "address": np.append(blocks.address, np.uint64(0)),
+            **by_address.by_row(np.where(row < 0, size, row), size + 1).columns(figures.slot_size),
         }
     )
-    if not sums.dentries[size]:
+    if not frame["dentries"].iloc[size]:
         frame = frame.iloc[:size]
     return frame.sort_values(
         ["negative", "dentries", "mount", "type", "id", "device", "address"],
@@ -239,33 +245,18 @@ def _super_blocks(figures: Figures) -> pd.DataFrame:
 
 def _patterns(figures: Figures, patterns: Patterns) -> dict[str, Any]:
     """Return the patterns of most names; the others, and unreadable names, in a row each."""
-    limit, count = figures.limit, patterns.sums[:, 0]
-    # More than are shown, so that equally many are in the order of their text.
-    edge = np.partition(count, -limit)[-limit] if len(count) > limit else 0
-    chosen = np.flatnonzero(count >= max(int(edge), 1))
-    if len(chosen) > 4 * limit:
-        chosen = chosen[np.lexsort((patterns.key[chosen], -count[chosen]))[: 4 * limit]]
-    texts = {row: patterns.text(row).decode(errors="backslashreplace") for row in chosen.tolist()}
-    rows = sorted(texts, key=lambda row: (-int(count[row]), texts[row]))[:limit]
-    names, sums = [texts[row] for row in rows], [patterns.sums[rows]]
-    rest = np.ones(len(count), np.bool_)
-    rest[rows] = False
-    unreadable = figures.census.tally.names_unreadable
-    for name, more in (
-        (f"({rest.sum()} more patterns)", patterns.sums[rest].sum(axis=0)),
-        (UNREADABLE_NAMES, unreadable),
-    ):
-        if more[0]:
-            names.append(name)
-            sums.append(more[None, :])
-    negative, unused, name_bytes = np.concatenate(sums).T
+    more = {
+        f"({patterns.others} more patterns)": patterns.other_sums,
+        UNREADABLE_NAMES: figures.census.tally.names_unreadable,
+    }
+    more = {name: sums for name, sums in more.items() if sums[0]}
+    negative, unused, name_bytes = np.vstack([patterns.sums, *more.values()]).T
     # Directories of several patterns cannot be added up: they may be the same.
-    directories: Any = patterns.directories[rows]
-    if len(names) > len(rows):
-        unknown = [None] * (len(names) - len(rows))
-        directories = pd.array([*directories.tolist(), *unknown], dtype="Int64")
+    directories: Any = patterns.directories
+    if more:
+        directories = pd.array([*directories.tolist(), *[None] * len(more)], dtype="Int64")
     return {
-        "pattern": names,
+        "pattern": [*patterns.texts, *more],
         "negative": negative,
         "negative_unused": unused,
         "negative_bytes": negative * figures.slot_size + name_bytes,
@@ -275,40 +266,14 @@ def _patterns(figures: Figures, patterns: Patterns) -> dict[str, Any]:
 
 
 def _memcgs(figures: Figures, groups: Memcgs) -> pd.DataFrame:
-    owners = figures.census.sums("owner")
-    size = len(groups)
+    owners, size = figures.census.sums("owner"), len(groups)
     row = np.where(figures.owner_rows < 0, size, figures.owner_rows)
     sums = owners.by_row(np.where(owners.key == 0, size + 1, row), size + 2)
     frame = pd.DataFrame(
         {
             "memcg": [*groups.path, UNKNOWN_MEMCG, NO_MEMCG],
             "state": [*np.where(groups.online, "online", "offline"), "unknown", "none"],
-            "dentries": sums.dentries,
-            "negative": sums.negative,
-            "negative_unused": sums.negative_unused,
-            "negative_bytes": sums.negative_bytes(figures.slot_size),
+            **sums.columns(figures.slot_size),
         }
     )
-    return frame[sums.dentries > 0]
-
-
-def _chains(chains: Chains) -> dict[str, Any]:
-    length, run = np.flatnonzero(chains.lengths), np.flatnonzero(chains.runs)
-    return {
-        "chains": {
-            "length": length,
-            "buckets": chains.lengths[length],
-            "dentries": length * chains.lengths[length],
-            "negative": chains.negative[length],
-        },
-        "negative_runs": {"run": run, "buckets": chains.runs[run]},
-        "longest_chains": chains.longest,
-    }
-
-
-def _limits(figures: Figures) -> dict[str, Any]:
-    return {
-        "setting": [limit.name for limit in figures.limits],
-        "value": np.array([limit.value for limit in figures.limits], np.int64),
-        "meaning": [limit.meaning for limit in figures.limits],
-    }
+    return frame[frame["dentries"] > 0]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import NamedTuple
 
 import drgn
 import numpy as np
@@ -47,8 +48,7 @@ def dentry_layout(prog: drgn.Program) -> Layout:
     return layout(prog, "struct dentry", _MEMBERS)
 
 
-@dataclass(frozen=True)
-class Flags:
+class Flags(NamedTuple):
     """Bits of ``d_flags`` of one kernel."""
 
     referenced: int
@@ -64,14 +64,14 @@ _ENUM = ("REFERENCED", "SHRINK_LIST", "LRU_LIST", "PAR_LOOKUP", "DENTRY_CURSOR")
 # the flags are enumerators; before, they are macros, which are not in the debug info. All of them
 # moved together with the type of entry in Linux kernel commit 9748cb2dc393 ("VFS: repack DENTRY_
 # flags.") (in v6.15), and in the kernels of RHEL 7 (include/linux/dcache.h of each).
-_BY_SHIFT = {
-    19: Flags(1 << 6, 1 << 10, 1 << 18, 1 << 24, 1 << 25),
-    20: Flags(1 << 6, 1 << 10, 1 << 19, 1 << 28, 1 << 29),
-    24: Flags(1 << 6, 1 << 10, 1 << 19, 0, 0),
-}
-"""By the shift of the three bits of the type of entry."""
-_DIRECTORY = {19: (2, 3), 20: (2, 3), 24: (1, 2)}
-"""Types of entry of directories, by the same shift."""
+_ORDERS = (
+    (19, (2, 3), Flags(1 << 6, 1 << 10, 1 << 18, 1 << 24, 1 << 25)),
+    (20, (2, 3), Flags(1 << 6, 1 << 10, 1 << 19, 1 << 28, 1 << 29)),
+    (24, (1, 2), Flags(1 << 6, 1 << 10, 1 << 19, 0, 0)),
+)
+"""Shift of the three bits of the type of entry, the types of directories, and the flags."""
+_SURE = 0.75
+"""Share of root dentries that must be directories."""
 
 
 def flags(memory: Memory, roots: Words) -> Flags:
@@ -84,39 +84,25 @@ def flags(memory: Memory, roots: Words) -> Flags:
     :raises LookupError: no known order of the flags fits
     """
     prog = memory.prog
-    try:
+    with suppress(LookupError):
         return Flags(*(int(prog.constant(f"DCACHE_{name}")) for name in _ENUM))
-    except LookupError:
-        pass
     member = layout(prog, "struct dentry", {"flags": "d_flags", "inode": "d_inode"})
     read = gather(memory, roots[roots != 0], member, Faults())
     seen = read["flags"][read.readable & (read["inode"] != 0)]
     if not len(seen):
         raise LookupError("the bits of d_flags: no root dentry is readable to derive them from")
-    share = {
-        shift: float(np.isin(seen >> np.uint32(shift) & np.uint32(7), types).mean())
-        for shift, types in _DIRECTORY.items()
-    }
-    best = max(share, key=lambda shift: share[shift])
-    if share[best] < _SURE:
+    shares = [
+        np.isin(seen >> np.uint32(shift) & np.uint32(7), types).mean()
+        for shift, types, _ in _ORDERS
+    ]
+    best = int(np.argmax(shares))
+    if shares[best] < _SURE:
         raise LookupError("the bits of d_flags: root dentries do not fit any known order")
-    return _BY_SHIFT[best]
+    return _ORDERS[best][2]
 
 
-_SURE = 0.75
-"""Share of root dentries that must be directories."""
-
-
-@dataclass(frozen=True)
-class HashTable:
-    """``dentry_hashtable``."""
-
-    address: int
-    buckets: int
-
-
-def hash_table(memory: Memory) -> HashTable:
-    """Return where the hash table is, and how many buckets it has.
+def hash_table(memory: Memory) -> tuple[int, int]:
+    """Return the address of ``dentry_hashtable`` and its number of buckets.
 
     :raises LookupError: the debug info lacks a variable
     :raises drgn.FaultError: a variable is not in the dump
@@ -131,7 +117,7 @@ def hash_table(memory: Memory) -> HashTable:
     # By default the table takes a thousandth of memory; dhash_entries= can ask for more.
     if not 0 < bits <= 32 or 8 << bits > int(totalram_pages(prog)) << memory.page_shift:
         raise ValueError(f"d_hash_shift: '{shift}' is impossible")
-    return HashTable(int(prog["dentry_hashtable"]), 1 << bits)
+    return int(prog["dentry_hashtable"]), 1 << bits
 
 
 def counter(prog: drgn.Program, name: str) -> int | None:
@@ -182,20 +168,19 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
 def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:
     """Return which dentries' inodes have inotify, fanotify or dnotify marks."""
     prog = memory.prog
+    # Since Linux kernel commit 9dd813c15b2c ("fsnotify: Move mark list head from object into
+    # dedicated structure") (in v4.12), i_fsnotify_marks is a pointer; before, a list head.
+    members = {
+        "mask": "i_fsnotify_mask",
+        "marks": ("i_fsnotify_marks.first", "i_fsnotify_marks"),
+    }
     try:
-        marks = layout(
-            prog, "struct inode", {"mask": "i_fsnotify_mask", "marks": "i_fsnotify_marks"}
-        )
-    except LookupError:
-        # Since Linux kernel commit 9dd813c15b2c ("fsnotify: Move mark list head from object into
-        # dedicated structure") (in v4.12), i_fsnotify_marks is a pointer; before, a list head.
-        try:
-            marks = layout(prog, "struct inode", {"mask": "i_fsnotify_mask"})
-        except LookupError:  # without CONFIG_FSNOTIFY
-            return np.zeros(len(dentries), np.bool_)
+        marks = layout(prog, "struct inode", members)
+    except LookupError:  # without CONFIG_FSNOTIFY
+        return np.zeros(len(dentries), np.bool_)
     inode = gather(memory, dentries, layout(prog, "struct dentry", ["d_inode"]), faults)["d_inode"]
     rows = np.flatnonzero(inode)
     read = gather(memory, inode[rows], marks, faults)
     has_marks = np.zeros(len(dentries), np.bool_)
-    has_marks[rows] = (read["mask"] != 0) & (read.columns.get("marks", read["mask"]) != 0)
+    has_marks[rows] = (read["mask"] != 0) & (read["marks"] != 0)
     return has_marks

@@ -14,6 +14,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.strings import c_strings
+from kcensus.kernel.names import decode
 
 _MAX_DEPTH = 4096
 """A longer chain of parents is damage."""
@@ -81,24 +82,19 @@ def resolve(above: Ancestry, dentries: Words, mount_roots: Mapping[int, str]) ->
     """
     paths = []
     for start in above.rows(dentries).tolist():
-        names: list[str] = []
-        prefix, below = "", -1
-        unhashed, root, complete = False, 0, False
+        text, below, root = "", "", 0
+        unhashed = mounted = complete = False
         for row in above.up(start):
-            root = int(above.address[row])
-            mount = mount_roots.get(root)
-            if mount is not None:
+            root, complete = int(above.address[row]), above.is_root(row)
+            if root in mount_roots:
                 # The topmost counts: of a whole file system rather than of a part of it.
-                prefix, below = mount, len(names)
-            complete = above.is_root(row)
+                text, mounted = mount_roots[root].rstrip("/") + below, True
             if not complete and above.parent[row] >= 0:
                 unhashed |= not above.hashed[row]
-                names.append(above.name[row])
-        mounted = below >= 0
-        shown = names[:below] if mounted else names
-        text = prefix.rstrip("/") + "".join(f"/{name}" for name in reversed(shown))
-        lost = "" if complete or mounted else "?"
-        paths.append(Path(lost + text or "/", unhashed, root, mounted, complete))
+                below = f"/{above.name[row]}{below}"
+        if not mounted:
+            text = below if complete else "?" + below
+        paths.append(Path(text or "/", unhashed, root, mounted, complete))
     return paths
 
 
@@ -111,27 +107,26 @@ def ancestry(memory: Memory, dentries: Words, faults: Faults) -> Ancestry:
     members = layout(memory.prog, "struct dentry", _MEMBERS)
     level = np.unique(dentries[dentries != 0])
     seen = level[:0]
-    parts: list[tuple[Words, Words, Words, Words, Mask]] = []
+    parts = [(level[:0], gather(memory, level[:0], members, faults))]
     for _ in range(_MAX_DEPTH):
         if not len(level):
             break
         read = gather(memory, level, members, faults)
-        parts.append((level, read["parent"], read["name"], read["pprev"], read.readable))
+        parts.append((level, read))
         seen = np.union1d(seen, level)
         parents = np.unique(read["parent"][read.readable])
         level = parents[(rows_of(seen, parents) < 0) & (parents != 0)]
-    if not parts:
-        none = np.empty(0, np.int64)
-        return Ancestry(seen, none, [], none.astype(np.bool_))
-    address, parent, name, pprev, readable = (
-        np.concatenate([part[column] for part in parts]) for column in range(5)
-    )
+    address = np.concatenate([level for level, _ in parts])
     order = np.argsort(address)
-    texts = c_strings(memory, name[order], faults)
-    rows = np.where(readable[order], rows_of(address[order], parent[order]), -1)
-    return Ancestry(
-        address[order],
-        rows,
-        ["?" if text is None else text.decode(errors="backslashreplace") for text in texts],
-        pprev[order] != 0,
+    address = address[order]
+    parent, name, pprev = (
+        np.concatenate([read[column] for _, read in parts])[order] for column in _MEMBERS
     )
+    readable = np.concatenate([read.readable for _, read in parts])[order]
+    rows = np.where(readable, rows_of(address, parent), -1)
+    return Ancestry(address, rows, texts(memory, name, faults), pprev != 0)
+
+
+def texts(memory: Memory, addresses: Words, faults: Faults) -> list[str]:
+    """Return the C string at each address as text that is not safe to print; ? if unreadable."""
+    return ["?" if raw is None else decode(raw) for raw in c_strings(memory, addresses, faults)]

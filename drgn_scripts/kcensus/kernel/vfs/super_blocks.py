@@ -4,21 +4,21 @@
 from __future__ import annotations
 
 import enum
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.chase import Damage, chase, circular, pointer_step
-from kcensus.engine.gather import Gathered, gather
+from kcensus.engine.chase import Damage, circular, collect, pointer_step
+from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
-from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.vfs.paths import ancestry
+from kcensus.kernel.names import decode_array
+from kcensus.kernel.vfs.paths import ancestry, texts
 
 _MAX_LIST = 1 << 22
 """A longer list of super blocks, or of mounts of one, is damage."""
@@ -73,11 +73,7 @@ class SuperBlocks:
 
     def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
         """Return the row of each ``struct super_block *``, or -1."""
-        return rows_of(self.address, addresses, self._order)
-
-    @cached_property
-    def _order(self) -> npt.NDArray[np.int64]:
-        return np.argsort(self.address)
+        return rows_of(self.address, addresses, np.argsort(self.address))
 
     def device_name(self, row: int) -> str:
         """Return ``major:minor``."""
@@ -96,123 +92,83 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
     :raises LookupError: the debug info lacks a type or variable
     :raises drgn.FaultError: the head of the list is not in the dump
     """
-    return _Reader(kernel.memory).read()
-
-
-class _Reader:
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
-        self.prog = memory.prog
-        self.faults = Faults()
-        self.type = self.prog.type("struct super_block")
-        self.members = layout(
-            self.prog,
-            self.type,
-            {"type": "s_type", "id": "s_id", "device": "s_dev", "root": "s_root"},
-            {"subtype": "s_subtype"},
-        )
-
-    def read(self) -> SuperBlocks:
-        """Read the super blocks, then their mounts."""
-        head = self.prog["super_blocks"].address_of_().value_()
-        nodes, damaged = circular(self.memory, head, self.faults, limit=_MAX_LIST)
-        address = nodes - np.uint64(drgn.offsetof(self.type, "s_list"))
-        read = gather(self.memory, address, self.members, self.faults)
-        # The last node of a torn list may be anything.
-        address = address[read.readable]
-        columns = Gathered(
-            {name: column[read.readable] for name, column in read.columns.items()},
-            np.ones(len(address), np.bool_),
-        )
-        mounts = _Mounts(self.memory, address, self.faults)
-        roots = mounts.roots()
-        state, mount = mounts.chosen(columns["root"], roots)
-        return SuperBlocks(
-            address=address,
-            type=self._types(columns),
-            id=[_text(raw.partition(b"\0")[0]) for raw in columns["id"].tolist()],
-            device=columns["device"].astype(np.uint32),
-            root=columns["root"],
-            state=state,
-            mount=mount,
-            mounts=np.bincount(mounts.owner, minlength=len(address)),
-            mount_roots=roots,
-            damaged=damaged + mounts.damaged,
-            faults=self.faults,
-        )
-
-    def _types(self, columns: Gathered) -> list[str]:
-        kinds, kind_of = np.unique(columns["type"], return_inverse=True)
-        member = layout(self.prog, "struct file_system_type", ["name"])
-        read = gather(self.memory, kinds, member, self.faults)
-        names = [_text(raw) for raw in c_strings(self.memory, read["name"], self.faults)]
-        types = [names[kind] for kind in kind_of.tolist()]
-        subtypes = columns.columns.get("subtype", np.zeros(len(types), np.uint64))
-        rows = np.flatnonzero(subtypes)
-        texts = c_strings(self.memory, subtypes[rows], self.faults)
-        for row, text in zip(rows.tolist(), texts, strict=True):
-            types[row] += f".{_text(text)}"
-        return types
+    memory, prog, faults = kernel.memory, kernel.memory.prog, Faults()
+    type_ = prog.type("struct super_block")
+    members = {"type": "s_type", "id": "s_id", "device": "s_dev", "root": "s_root"}
+    head = prog["super_blocks"].address_of_().value_()
+    nodes, damaged = circular(memory, head, faults, limit=_MAX_LIST)
+    address = nodes - np.uint64(drgn.offsetof(type_, "s_list"))
+    read = gather(memory, address, layout(prog, type_, members, {"subtype": "s_subtype"}), faults)
+    # The last node of a torn list may be anything.
+    address = address[read.readable]
+    columns = {name: column[read.readable] for name, column in read.columns.items()}
+    kinds, kind = np.unique(columns["type"], return_inverse=True)
+    kind_layout = layout(prog, "struct file_system_type", ["name"])
+    kind_names = texts(memory, gather(memory, kinds, kind_layout, faults)["name"], faults)
+    types = [kind_names[each] for each in kind.tolist()]
+    subtypes = columns.get("subtype", np.zeros(len(types), np.uint64))
+    rows = np.flatnonzero(subtypes)
+    for row, text in zip(rows.tolist(), texts(memory, subtypes[rows], faults), strict=True):
+        types[row] += f".{text}"
+    mounts = _Mounts(memory, address, faults)
+    roots = mounts.roots()
+    state, mount = mounts.chosen(columns["root"], roots)
+    return SuperBlocks(
+        address=address,
+        type=types,
+        id=[decode_array(raw) for raw in columns["id"].tolist()],
+        device=columns["device"].astype(np.uint32),
+        root=columns["root"],
+        state=state,
+        mount=mount,
+        mounts=np.bincount(mounts.owner, minlength=len(address)),
+        mount_roots=roots,
+        damaged=damaged + mounts.damaged,
+        faults=faults,
+    )
 
 
 class _Mounts:
-    """The mounts of super blocks."""
+    """The mounts of super blocks, as columns by ascending address."""
 
     def __init__(self, memory: Memory, super_blocks: Words, faults: Faults) -> None:
-        self.memory = memory
-        self.prog = memory.prog
-        self.faults = faults
-        self.type = self.prog.type("struct mount")
-        address, self.owner, self.damaged = self._find(super_blocks)
-        """Row of the super block of each mount."""
+        prog = memory.prog
+        type_ = prog.type("struct mount")
+        head = layout(prog, "struct super_block", {"first": ("s_mounts.next", "s_mounts")})
+        first = gather(memory, super_blocks, head, faults)
+        # Since Linux kernel commit 09a1b33c080f ("preparations to taking MNT_WRITE_HOLD out of
+        # ->mnt_flags") (in v6.18), a list that ends in NULL; before, a circular list.
+        link, ends, offset = layout(prog, type_, {}, {"next": "mnt_next_for_sb"}), None, 0
+        if "next" not in link:
+            link = layout(prog, "struct list_head", ["next"])
+            ends = super_blocks + np.uint64(head.fields["first"].offset)
+            offset = drgn.offsetof(type_, "mnt_instance")
+        damage = Damage()
+        step = pointer_step(memory, link, "next", faults)
+        owner, nodes = collect(first["first"], step, limit=_MAX_LIST, damage=damage, ends=ends)
+        self.damaged = damage.lists + int((~first.readable).sum())
+        """Lists that could not be followed to their end."""
+        address, rows = np.unique(nodes - np.uint64(offset), return_index=True)
         names = {"parent": "mnt_parent", "point": "mnt_mountpoint", "root": "mnt.mnt_root"}
-        members = layout(self.prog, self.type, names | {"namespace": "mnt_ns"})
-        read = gather(memory, address, members, faults)
-        good = read.readable
-        self.address, self.owner = address[good], self.owner[good]
-        self.parent = rows_of(self.address, read["parent"][good])
-        self.point, self.root = read["point"][good], read["root"][good]
-        namespace = read["namespace"][good]
-        self.at_home: Mask = namespace == np.uint64(self._home())
+        read = gather(memory, address, layout(prog, type_, names | {"namespace": "mnt_ns"}), faults)
+        readable = read.readable
+        self.owner = owner[rows][readable]
+        """Row of the super block of each mount."""
+        self.parent = rows_of(address[readable], read["parent"][readable])
+        self.point, self.root = read["point"][readable], read["root"][readable]
+        namespace = read["namespace"][readable]
+        # Init's namespace, which kernel threads need not share.
+        home = 0
+        with suppress(LookupError, drgn.FaultError):
+            home = int(prog["init_pid_ns"].child_reaper.nsproxy.mnt_ns)
+        self.at_home: Mask = namespace == np.uint64(home)
         # The namespace of a mount that the kernel made for itself is an error number; that of a
         # mount that is detached, or not yet attached, is NULL.
         self.internal: Mask = namespace >= np.uint64((1 << 64) - 4096)
         self.reachable: Mask = (namespace != 0) & ~self.internal
-        placed = self.reachable & (self.parent != np.arange(len(self.address)))
+        placed = self.reachable & (self.parent != np.arange(len(self.parent)))
         self.above = ancestry(memory, self.point[placed], faults)
         self._paths: dict[int, str] = {}
-
-    def _find(self, super_blocks: Words) -> tuple[Words, npt.NDArray[np.int64], int]:
-        """Return all mounts, ascending, the rows of their super blocks, and torn lists."""
-        head = layout(self.prog, "struct super_block", {"first": ("s_mounts.next", "s_mounts")})
-        first = gather(self.memory, super_blocks, head, self.faults)
-        # Since Linux kernel commit 09a1b33c080f ("preparations to taking MNT_WRITE_HOLD out of
-        # ->mnt_flags") (in v6.18), a list that ends in NULL; before, a circular list.
-        own = self.type.has_member("mnt_next_for_sb")
-        link = layout(self.prog, self.type, {"next": ("mnt_next_for_sb", "mnt_instance.next")})
-        offset = link.fields["next"].offset
-        back = 0 if own else offset
-        ends = None
-        if not own:
-            ends = super_blocks + np.uint64(head.fields["first"].offset)
-            link = layout(self.prog, "struct list_head", ["next"])
-        damage = Damage()
-        step = pointer_step(self.memory, link, "next", self.faults)
-        walk = list(chase(first["first"], step, limit=_MAX_LIST, damage=damage, ends=ends))
-        torn = damage.lists + int((~first.readable).sum())
-        if not walk:
-            return np.empty(0, np.uint64), np.empty(0, np.int64), torn
-        address = np.concatenate([nodes for _, nodes in walk]) - np.uint64(back)
-        owner = np.concatenate([lanes for lanes, _ in walk])
-        address, rows = np.unique(address, return_index=True)
-        return address, owner[rows], torn
-
-    def _home(self) -> int:
-        """Return init's mount namespace, which kernel threads need not share; 0 if unreadable."""
-        try:
-            return int(self.prog["init_pid_ns"].child_reaper.nsproxy.mnt_ns)
-        except (LookupError, drgn.FaultError):
-            return 0
 
     def path(self, row: int) -> str:
         """Return the path of a mount from the root of its namespace."""
@@ -233,13 +189,12 @@ class _Mounts:
 
     def _below(self, row: int, root: int) -> str:
         """Return the path of the mount point from the root of the mount that it is on."""
-        names = []
-        start = int(self.above.rows(self.point[row : row + 1])[0])
-        for above in self.above.up(start):
-            if int(self.above.address[above]) == root or self.above.is_root(above):
+        path, above = "", self.above
+        for ancestor in above.up(int(above.rows(self.point[row : row + 1])[0])):
+            if int(above.address[ancestor]) == root or above.is_root(ancestor):
                 break
-            names.append(self.above.name[above])
-        return "".join(f"/{name}" for name in reversed(names))
+            path = f"/{above.name[ancestor]}{path}"
+        return path
 
     def roots(self) -> dict[int, str]:
         """Return the shortest path of each root of a mount, preferring init's namespace."""
@@ -256,10 +211,10 @@ class _Mounts:
         """Return the state and the mount point of each super block."""
         best: dict[int, tuple[bool, bool, int, str]] = {}
         state = [MountState.UNMOUNTED] * len(super_root)
-        for owner in np.unique(self.owner).tolist():
+        for owner in self.owner.tolist():
             state[owner] = MountState.DETACHED
-        for row in np.flatnonzero(self.internal).tolist():
-            state[self.owner[row]] = MountState.KERNEL
+        for owner in self.owner[self.internal].tolist():
+            state[owner] = MountState.KERNEL
         for row in np.flatnonzero(self.reachable).tolist():
             owner, root = int(self.owner[row]), int(self.root[row])
             path = roots[root]
@@ -270,7 +225,3 @@ class _Mounts:
             mount[owner] = path
             state[owner] = MountState.ELSEWHERE if away else MountState.MOUNTED
         return state, mount
-
-
-def _text(raw: bytes | None) -> str:
-    return "?" if raw is None else raw.decode(errors="backslashreplace")
