@@ -170,41 +170,34 @@ class DentryCensus:
         self.report = ScanReport()
         slabs = self.slab_map.index(self.caches, self.report)
         self.slots = Slots(self.slab_map, slabs)
-        self._columns(len(slabs) if "fragmentation" in self.wanted else 0)
-        self.tally = self._take()
-
-    def _columns(self, slabs: int) -> None:
-        """Make the columns, by slot, and by slab of :attr:`slots`."""
         word, slot, shared = np.dtype(np.uint16), self.slots.dtype, self.memory.jobs > 1
-        by_slot = {"state": word, "name_slot": word, "parent": slot} | dict.fromkeys(
-            self.links, slot
+        by_slot = {"state": word, "name_slot": word, "parent": slot}
+        self.out = Columns(
+            by_slot | dict.fromkeys(self.links, slot), len(self.slots), shared=shared
         )
-        self.out = Columns(by_slot, len(self.slots), shared=shared)
-        self.readable = Columns({"slab": np.dtype(np.bool_)}, slabs, shared=shared)["slab"]
-        """Whether all pages of each slab could be read; empty unless wanted."""
-        none = np.empty(0, slot)
-        self.state: npt.NDArray[np.uint16] = self.out["state"]
+        self.state = self.out["state"]
         """0 for a slot that is free, or on a page that is not in the dump."""
-        self.parent: npt.NDArray[Any] = self.out["parent"]
+        self.parent = self.out["parent"]
         """Slot of the parent, or :data:`FOREIGN`."""
-        self.next: npt.NDArray[Any] = self.out["next"] if "next" in self.links else none
-        """Slot of the next dentry in the hash chain, :data:`NO_SLOT` or :data:`FOREIGN`; empty
-        unless wanted."""
-        self.sibling: npt.NDArray[Any] = self.out["sibling"] if "sibling" in self.links else none
-        """The same in the parent's list of children."""
-        self.name_slot: npt.NDArray[np.uint16] = self.out["name_slot"]
+        self.next, self.sibling = (
+            self.out[name] if name in self.links else np.empty(0, slot)
+            for name in ("next", "sibling")
+        )
+        """Slot of the next dentry in the hash chain and in the parent's list of children,
+        :data:`NO_SLOT` or :data:`FOREIGN`; empty unless wanted."""
+        self.name_slot = self.out["name_slot"]
         """Bytes of the slot that holds an external name, divided by 8; 0 for an inline name."""
-
-    def _take(self) -> Tally:
-        """Look at every dentry."""
+        count = len(slabs) if "fragmentation" in self.wanted else 0
+        self.readable = Columns({"slab": np.dtype(np.bool_)}, count, shared=shared)["slab"]
+        """Whether all pages of each slab could be read; empty unless wanted."""
         parts: list[Tally] = []
         rows = 0
-        for part in visit(self.slab_map, self.slots.slabs, self.columns, self._look, self.report):
+        for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
             parts.append(part)
             rows += part.rows
             if rows > _MAX_ROWS:
                 parts, rows = [Tally.merged(parts)], 0
-        return Tally.merged(parts)
+        self.tally = Tally.merged(parts)
 
     def count(self, having: int, lacking: int = 0) -> int:
         """Return how many dentries have all bits of one kind and none of another."""
@@ -255,35 +248,23 @@ class DentryCensus:
         for name, offset in self.links.items():
             pointers = np.ascontiguousarray(view.column(name))
             self.out[name][place] = self.slots_of(pointers, offset).ravel()
-        self._add_up(view, state, (code, above), name_bytes, part)
-        return part
-
-    def _add_up(
-        self,
-        view: View,
-        state: npt.NDArray[np.uint16],
-        parent: tuple[Rows, npt.NDArray[Any]],
-        name_bytes: Counts | None,
-        part: Tally,
-    ) -> None:
-        negative = state & (NEGATIVE | BUSY)
-        unused = negative == NEGATIVE
-        negative = (negative & NEGATIVE) != 0
+        negative = (state & NEGATIVE) != 0
+        unused = negative & ((state & BUSY) == 0)
         dentry = (state & DENTRY) != 0
         part.by_state = np.bincount(state.ravel(), minlength=len(_STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
         if "fragmentation" in self.wanted:
             self.readable[view.rows] = view.readable
-        listed = dentry & ((state & (ROOT | DEAD)) == 0)
         keys = {
-            "directory": (parent, listed),
+            "directory": ((code, above), dentry & ((state & (ROOT | DEAD)) == 0)),
             "super_block": (_factorized(view.column("super_block")), dentry),
         }
         if "memcgs" in self.wanted:
             keys["owner"] = _factorized(self._owners(view, part)), dentry
         for name, (codes, counted) in keys.items():
             part.sums[name] = _by_code(*codes, (counted, negative, unused), name_bytes)
+        return part
 
     def _state(
         self, view: View, parent: npt.NDArray[Any], first: npt.NDArray[np.int64]
@@ -352,17 +333,8 @@ class DentryCensus:
             size = np.zeros(len(rows), np.int64) if name_bytes is None else name_bytes.ravel()[rows]
             return [(states[rows] & BUSY) == 0, size]
 
-        def add(rows: Rows, columns: Iterable[npt.NDArray[Any]]) -> None:
-            if not len(rows):
-                return
-            long = lengths[rows].astype(np.int64)
-            words = trimmed(columns, long)
-            names = families(words, long, parents[rows], sums(rows))
-            by_words.setdefault(len(words), []).append(names)
-
         def lose(rows: Rows) -> None:
-            if len(rows):
-                part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
+            part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
 
         lengths, states, parents = length.ravel(), state.ravel(), parent.ravel()
         pointers, inline = view.column("name"), view.words("inline")
@@ -373,19 +345,21 @@ class DentryCensus:
         for count in (np.flatnonzero(np.bincount(words.ravel())[1:]) + 1).tolist():
             chosen = words == count
             rows = np.flatnonzero(chosen)
-            if count < _FAR:
-                add(rows, (inline[:, :, word][chosen] for word in range(count)))
-                continue
-            # No more is read than the name has: what follows may be on another page.
-            names, readable = gather_arrays(
-                self.memory,
-                pointers[chosen],
-                count - _FAR,
-                self.slab_map.word.fields["word"].dtype,
-                part.faults,
+            columns: Iterable[npt.NDArray[Any]] = (
+                inline[:, :, word][chosen] for word in range(count)
             )
-            lose(rows[~readable])
-            add(rows[readable], names[readable].T)
+            if count >= _FAR:
+                # No more is read than the name has: what follows may be on another page.
+                dtype = self.slab_map.word.fields["word"].dtype
+                names, readable = gather_arrays(
+                    self.memory, pointers[chosen], count - _FAR, dtype, part.faults
+                )
+                lose(rows[~readable])
+                rows, columns = rows[readable], names[readable].T
+            if len(rows):
+                long = lengths[rows].astype(np.int64)
+                family = families(trimmed(columns, long), long, parents[rows], sums(rows))
+                by_words.setdefault(len(family.sample), []).append(family)
         part.families = {count: merged(some) for count, some in by_words.items()}
 
     def _owners(self, view: View, part: Tally) -> Words:

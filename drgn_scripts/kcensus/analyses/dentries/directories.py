@@ -54,11 +54,6 @@ class Directories:
         self.faults = Faults()
         """Of reading paths and watches."""
 
-    def _most(self, key: Counts) -> Rows:
-        """Return the rows with the largest values of ``key`` above 0, then by slot."""
-        rows = np.flatnonzero(key > 0)
-        return rows[np.argsort(-key[rows], kind="stable")[: self.limit]]
-
     def _places(self, rows: Rows, more: Sequence[str] = ()) -> pd.DataFrame:
         """Return path, state and address of directories, and below them ``more`` rows."""
         address = self.census.slots.address(self.slot[rows])
@@ -67,14 +62,14 @@ class Directories:
         roots = dict(zip(self.super_blocks.root.tolist(), self.super_blocks.state, strict=True))
         states = []
         for path in paths:
+            state = MountState.MOUNTED.value if path.mounted else "disconnected"
             if not path.complete and not path.mounted:
-                states.append("unreadable")
+                state = "unreadable"
             elif path.unhashed:
-                states.append("unhashed")
+                state = "unhashed"
             elif path.root in roots:
-                states.append(roots[path.root].value)
-            else:
-                states.append(MountState.MOUNTED.value if path.mounted else "disconnected")
+                state = roots[path.root].value
+            states.append(state)
         return pd.DataFrame(
             {
                 "directory": [*(path.text for path in paths), *more],
@@ -85,11 +80,10 @@ class Directories:
 
     def most_negative(self) -> pd.DataFrame:
         """Return the directories with most negative children, and in a row each the others."""
-        rows = self._most(self.sums.values[1])
-        rest = np.ones(len(self.sums), np.bool_)
-        rest[rows] = False
-        rest &= self.sums.values[1] > 0
-        remainders = {f"({rest.sum()} more directories)": self.sums[rest], ORPHANS: self.orphans}
+        order = np.argsort(-self.sums.values[1], kind="stable")
+        order = order[: np.count_nonzero(self.sums.values[1])]
+        rows, rest = order[: self.limit], order[self.limit :]
+        remainders = {f"({len(rest)} more directories)": self.sums[rest], ORPHANS: self.orphans}
         more = {name: part.values.sum(axis=1) for name, part in remainders.items()}
         more = {name: values for name, values in more.items() if values[1]}
         values = np.column_stack([self.sums.values[:, rows], *more.values()])

@@ -41,6 +41,7 @@ class Figures:
         """Pages of each slab."""
         self.slab_bytes = int(self.slab_pages.sum()) << kernel.memory.page_shift
         self.name_bytes = census.external_bytes()
+        self.share_of_ram = ratio(self.slab_bytes + self.name_bytes, kernel.ram_bytes)
         self.negative = census.count(NEGATIVE)
         self.negative_unused = census.count(NEGATIVE, BUSY)
         name_bytes = int(census.sums("super_block").values[3].sum())
@@ -66,14 +67,24 @@ class Figures:
             self.owner_rows = self._owner_rows(self.groups)
         self.fragmentation = self._fragmentation() if "fragmentation" in wanted else None
         """Slabs by the number of dentries that pin them: all but unused negative ones."""
+        self.pages_freeable: int | None = None
+        """Slab pages that hold only unused negative dentries; None unless wanted."""
+        if self.fragmentation is not None:
+            pinned_by, pages = self.fragmentation["pinned_by"], self.fragmentation["pages"]
+            self.pages_freeable = int(pages[pinned_by == 0].sum())
         self.chains: Chains | None = None
         self.no_chains = ""
         """Why hash chains could not be read."""
+        self.trimmed_bytes = 0
+        """Slots and external names of negative dentries beyond the run limit of hash buckets."""
         if "chains" in wanted:
             try:
                 self.chains = Chains(census).read(kernel.memory, *hash_table(kernel.memory))
             except (LookupError, ValueError, drgn.FaultError) as error:
                 self.no_chains = str(error)
+            else:
+                trimmed = self.chains.trimmed * self.slot_size
+                self.trimmed_bytes = trimmed + self.chains.trimmed_name_bytes
 
     def _owner_rows(self, groups: Memcgs) -> Rows:
         """Return the memory cgroup's row of each owner, -1 for unknown ones."""
@@ -102,26 +113,7 @@ class Figures:
         return readable.groupby("pinned_by", as_index=False).sum()
 
     @property
-    def share_of_ram(self) -> float:
-        """Slab pages and external names."""
-        return ratio(self.slab_bytes + self.name_bytes, self.kernel.ram_bytes)
-
-    @property
     def share_of_reclaimable(self) -> float | None:
         """Slab pages as a share of the kernel's reclaimable ones; None if these are not known."""
         pages = node_page_state(self.kernel.prog, "NR_SLAB_RECLAIMABLE_B", "NR_SLAB_RECLAIMABLE")
         return int(self.slab_pages.sum()) / pages if pages else None
-
-    @property
-    def trimmed_bytes(self) -> int:
-        """Slots and external names of negative dentries beyond the run limit of hash buckets."""
-        if self.chains is None:
-            return 0
-        return self.chains.trimmed * self.slot_size + self.chains.trimmed_name_bytes
-
-    @property
-    def pages_freeable(self) -> int | None:
-        """Slab pages that hold only unused negative dentries; None unless wanted."""
-        if self.fragmentation is None:
-            return None
-        return int(self.fragmentation.loc[self.fragmentation["pinned_by"] == 0, "pages"].sum())
