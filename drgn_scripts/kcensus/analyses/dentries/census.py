@@ -9,7 +9,7 @@ slots. That is 14 bytes a slot.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ import pandas as pd
 
 from kcensus.analyses.dentries.name_patterns import Families, families, merged, trimmed
 from kcensus.engine.gather import gather_arrays
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, visit
@@ -26,7 +27,7 @@ from kcensus.engine.slub.slots import Slots
 from kcensus.engine.workers import Columns
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.objcg import OwnerVectors
-from kcensus.kernel.vfs.dcache import Flags, dentry_layout
+from kcensus.kernel.vfs.dcache import DENTRY_MEMBERS, Flags
 
 Counts = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.int64]
@@ -87,7 +88,7 @@ class Sums:
         """Add up equal keys of several parts."""
         keys, row = np.unique(np.concatenate([part.key for part in parts]), return_inverse=True)
         sums = Sums(row, np.concatenate([part.values for part in parts], axis=1))
-        return Sums(keys, sums.by_row(row, len(keys)).values)
+        return replace(sums.by_row(row, len(keys)), key=keys)
 
 
 @dataclass
@@ -150,7 +151,7 @@ class DentryCensus:
         self.slab_map = kernel.slab_map
         self.caches = find_caches(self.slab_map, "struct dentry")
         self.slot_size = max(cache.slot_size for cache in self.caches)
-        self.columns = dentry_layout(memory.prog)
+        self.columns = layout(memory.prog, "struct dentry", DENTRY_MEMBERS)
         offset = {name: np.uint64(each.offset) for name, each in self.columns.fields.items()}
         self.inline = offset["inline"]
         self.hash_link = offset["next"]

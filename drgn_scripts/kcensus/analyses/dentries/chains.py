@@ -136,9 +136,8 @@ class Chains:
         filled = np.flatnonzero(length)
         if len(filled):
             starts = first[filled]
-            negative[filled] = np.add.reduceat(
-                (state & NEGATIVE) // NEGATIVE, starts, dtype=heads.dtype
-            )
+            is_negative = (state & NEGATIVE) // NEGATIVE
+            negative[filled] = np.add.reduceat(is_negative, starts, dtype=heads.dtype)
             longest[filled] = np.maximum.reduceat(run, starts)
         self._tally(length, negative, longest)
 
@@ -154,9 +153,8 @@ class Chains:
         # All that may be among the longest, whatever their rank.
         least = np.partition(length, -_LISTED)[-_LISTED] if len(length) > _LISTED else 1
         top = np.flatnonzero(length >= max(int(least), 1))
-        columns = {"bucket": self.buckets + top, "length": length[top]}
-        columns |= {"negative": negative[top], "run": run[top]}
-        longest = pd.concat([self.longest, pd.DataFrame(columns)])
+        columns = {"length": length[top], "negative": negative[top], "run": run[top]}
+        longest = pd.concat([self.longest, pd.DataFrame({"bucket": self.buckets + top} | columns)])
         self.longest = longest.sort_values(
             ["length", "run", "bucket"], ascending=[False, False, True], ignore_index=True
         ).head(_LISTED)

@@ -129,11 +129,8 @@ class Directories:
         reached = np.zeros(len(census.slots), np.bool_)
         for start in range(0, len(census.slots), _BLOCK):
             block = slice(start, start + _BLOCK)
-            state, parent, following = (
-                census.state[block],
-                census.parent[block],
-                census.sibling[block],
-            )
+            state, parent = census.state[block], census.parent[block]
+            following = census.sibling[block]
             listed = _is_listed(state) & (parent >= 0)
             # A list of list_heads ends in its head, which is in the parent, not where a dentry
             # starts.

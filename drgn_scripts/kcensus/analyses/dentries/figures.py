@@ -9,7 +9,7 @@ import drgn
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.dentries.census import BUSY, NEGATIVE, DentryCensus, Rows
+from kcensus.analyses.dentries.census import BUSY, NEGATIVE, DentryCensus
 from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.directories import Directories
 from kcensus.analyses.dentries.limits import limits
@@ -32,7 +32,6 @@ class Figures:
     def __init__(self, kernel: Kernel, wanted: Collection[str], limit: int) -> None:
         self.kernel = kernel
         self.wanted = wanted
-        self.limit = limit
         self.super_blocks = super_blocks(kernel)
         bits = flags(kernel.memory, self.super_blocks.root)
         self.census = census = DentryCensus(kernel, bits, wanted)
@@ -64,7 +63,11 @@ class Figures:
         self.groups: Memcgs | None = None
         if "memcgs" in wanted:
             self.groups = memcgs(kernel)
-            self.owner_rows = self._owner_rows(self.groups)
+            owner = census.sums("owner").key.astype(np.uint64)
+            if census.vectors is not None:
+                owner = census.vectors.memcg(owner, self.faults)
+            self.owner_rows = self.groups.rows(owner)
+            """Row of the memory cgroup of each owner, -1 for unknown ones."""
         self.fragmentation = self._fragmentation() if "fragmentation" in wanted else None
         """Slabs by the number of dentries that pin them: all but unused negative ones."""
         self.pages_freeable: int | None = None
@@ -85,12 +88,6 @@ class Figures:
             else:
                 trimmed = self.chains.trimmed * self.slot_size
                 self.trimmed_bytes = trimmed + self.chains.trimmed_name_bytes
-
-    def _owner_rows(self, groups: Memcgs) -> Rows:
-        """Return the memory cgroup's row of each owner, -1 for unknown ones."""
-        key = self.census.sums("owner").key.astype(np.uint64)
-        vectors = self.census.vectors
-        return groups.rows(key if vectors is None else vectors.memcg(key, self.faults))
 
     def _fragmentation(self) -> pd.DataFrame:
         census = self.census

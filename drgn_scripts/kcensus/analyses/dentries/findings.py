@@ -96,10 +96,8 @@ def _clears_lazily(prog: drgn.Program) -> bool:
 def _walk_findings(figures: Figures) -> Iterator[Finding]:
     if figures.walk_cost is None:
         return
-    costly = figures.walk_cost[
-        (figures.walk_cost["children"] >= _LONG_WALK)
-        & (figures.walk_cost["negative"] * 2 >= figures.walk_cost["children"])
-    ]
+    children, negative = figures.walk_cost["children"], figures.walk_cost["negative"]
+    costly = figures.walk_cost[(children >= _LONG_WALK) & (negative * 2 >= children)]
     row: Any
     for row in costly.itertuples(index=False):
         if row.watched:
@@ -147,9 +145,9 @@ def _crowd_finding(figures: Figures) -> Iterator[Finding]:
 
 
 def _pinned_finding(figures: Figures) -> Iterator[Finding]:
-    freeable = figures.pages_freeable
-    if figures.fragmentation is None or freeable is None:
+    if figures.fragmentation is None or figures.pages_freeable is None:
         return
+    freeable = human_bytes(figures.pages_freeable << figures.kernel.memory.page_shift)
     pinned = figures.fragmentation[figures.fragmentation["pinned_by"] > 0]
     kept = int(pinned["negative_unused"].sum())
     if kept * 2 < figures.negative_unused or figures.unused_bytes < _NOTABLE_BYTES:
@@ -157,8 +155,7 @@ def _pinned_finding(figures: Figures) -> Iterator[Finding]:
     yield Finding(
         Severity.NOTICE,
         f"{kept:,} of {figures.negative_unused:,} unused negative dentries share slabs with "
-        "dentries that stay: dropping all of them frees only "
-        f"{human_bytes(freeable << figures.kernel.memory.page_shift)}",
+        f"dentries that stay: dropping all of them frees only {freeable}",
         f"{human_bytes(int(pinned['bytes'].sum()))} of slab pages hold a dentry that stays",
         "Do not expect these pages back before the dentries that stay are freed; nothing frees "
         "those safely",

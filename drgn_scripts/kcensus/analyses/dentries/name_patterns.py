@@ -27,21 +27,16 @@ import pandas as pd
 from kcensus.engine.memory import Bytes, Mask, Words
 
 _DIGIT, _LOWER_HEX, _LOWER, _UPPER_HEX, _UPPER, _BEYOND = 1, 2, 4, 8, 16, 32
-_LETTERS = 64 - 1 - _DIGIT
 
 
-def _classes() -> Bytes:
-    table = np.zeros(256, np.uint8)
-    table[ord("0") : ord("9") + 1] = _DIGIT
-    table[ord("a") : ord("z") + 1] = _LOWER
-    table[ord("a") : ord("f") + 1] = _LOWER_HEX
-    table[ord("A") : ord("Z") + 1] = _UPPER
-    table[ord("A") : ord("F") + 1] = _UPPER_HEX
-    table[128:] = _BEYOND  # parts of letters, if the name is UTF-8
-    return table
-
-
-_CLASS_TABLE = _classes().tobytes()
+_CLASSES = np.zeros(256, np.uint8)
+_CLASSES[ord("0") : ord("9") + 1] = _DIGIT
+_CLASSES[ord("a") : ord("z") + 1] = _LOWER
+_CLASSES[ord("a") : ord("f") + 1] = _LOWER_HEX
+_CLASSES[ord("A") : ord("Z") + 1] = _UPPER
+_CLASSES[ord("A") : ord("F") + 1] = _UPPER_HEX
+_CLASSES[128:] = _BEYOND  # parts of letters, if the name is UTF-8
+_CLASS_TABLE = _CLASSES.tobytes()
 _WORD = np.dtype("<u8")
 """Little-endian on any machine: the first byte of a name is the lowest."""
 
@@ -169,9 +164,6 @@ def _sorted_by(
     code: npt.NDArray[np.int64], count: int
 ) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return an order that makes equal codes adjacent (None: they are), starts, and firsts."""
-    if count == 1:
-        nothing = np.zeros(1, np.int64)
-        return None, nothing, nothing
     if (code[1:] >= code[:-1]).all():
         starts = np.searchsorted(code, np.arange(count))
         return None, starts, starts

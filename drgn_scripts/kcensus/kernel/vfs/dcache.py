@@ -14,10 +14,10 @@ from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.percpu import per_cpu
 
 from kcensus.engine.gather import gather
-from kcensus.engine.layout import Layout, layout
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 
-_MEMBERS = {
+DENTRY_MEMBERS = {
     "flags": "d_flags",
     "next": "d_hash.next",
     "pprev": "d_hash.pprev",
@@ -38,14 +38,7 @@ _MEMBERS = {
     # link is not in d_u.
     "sibling": ("d_sib.next", "d_child.next", "d_u.d_child.next"),
 }
-
-
-def dentry_layout(prog: drgn.Program) -> Layout:
-    """Return the members of ``struct dentry`` that a census needs.
-
-    :raises LayoutError: one of them does not exist under any known name
-    """
-    return layout(prog, "struct dentry", _MEMBERS)
+"""Members of ``struct dentry`` that a census needs."""
 
 
 class Flags(NamedTuple):
