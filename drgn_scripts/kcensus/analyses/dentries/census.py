@@ -249,8 +249,9 @@ class DentryCensus:
         for name, offset in self.links.items():
             pointers = np.ascontiguousarray(view.column(name))
             self.out[name][place] = self.slots_of(pointers, offset).ravel()
-        negative = (state & NEGATIVE) != 0
-        unused = negative & ((state & BUSY) == 0)
+        negative = state & (NEGATIVE | BUSY)
+        unused = negative == NEGATIVE
+        negative = (negative & NEGATIVE) != 0
         dentry = (state & DENTRY) != 0
         part.by_state = np.bincount(state.ravel(), minlength=len(_STATES))
         if name_bytes is not None:
@@ -335,7 +336,8 @@ class DentryCensus:
             return [(states[rows] & BUSY) == 0, size]
 
         def lose(rows: Rows) -> None:
-            part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
+            if len(rows):
+                part.names_unreadable += [len(rows), *(int(column.sum()) for column in sums(rows))]
 
         lengths, states, parents = length.ravel(), state.ravel(), parent.ravel()
         pointers, inline = view.column("name"), view.words("inline")
