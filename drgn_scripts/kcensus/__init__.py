@@ -36,6 +36,9 @@ _PLACES = {
 second to load, which ``kcensus --help`` does not need."""
 
 
+__all__ = sorted(_PLACES)
+
+
 def _analyses() -> dict[str, Any]:
     """Return the analyses by the names of their functions."""
     from kcensus.analyses import analyses

@@ -65,6 +65,8 @@ def _check_out(target: str, out: Path, force: bool) -> None:
         problem = "exists; choose another name, or add --force"
     elif out.is_dir():
         problem = "is a directory; give a file"
+    elif out.exists() and not out.is_file():
+        problem = "is not a regular file; choose another name"
     elif out.exists() and os.path.exists(target) and out.samefile(target):
         problem = "is the target itself; choose another name"
     if problem:

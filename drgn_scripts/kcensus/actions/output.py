@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from kcensus.actions import Exit, Showing, deferred
-from kcensus.render.directory import OutputError, prepare
+from kcensus.render.directory import OutputError, check_replaceable, prepare
 from kcensus.results import Finding, Result, Severity
 from kcensus.text import printable
 
@@ -38,11 +38,13 @@ def check_output(showing: Showing) -> None:
     if showing.html and not showing.html.parent.is_dir():
         raise click.UsageError(f"--html: '{showing.html.parent}' is not a directory.")
     directory = showing.csv or showing.parquet
-    if directory:
-        try:
+    try:
+        if showing.html:
+            check_replaceable(showing.html)
+        if directory:
             prepare(directory)
-        except OutputError as error:
-            raise click.UsageError(str(error)) from None
+    except OutputError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def check_tables(showing: Showing, names: Collection[str]) -> None:

@@ -84,7 +84,8 @@ def objects(
     :return: one row per object, indexed by its address (``uint64``); ``attrs["report"]`` is the
         :class:`ScanReport` of what could not be read
     :raises LookupError: there is no such type, member or slab cache
-    :raises ValueError: a member lies beyond the end of the objects of the cache
+    :raises ValueError: a member lies beyond the end of the objects of the cache, or ``where`` does
+        not give one boolean per row
     """
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
     slab_map = kernel.slab_map
@@ -189,8 +190,7 @@ def _filtered(
         frame = pd.DataFrame(values, pd.Index(view.address()[view.allocated], name="address"))
         if where is None:
             return frame
-        mask = where(frame) if callable(where) else frame.eval(where)
-        return frame[np.asarray(mask, np.bool_)]
+        return frame[_mask(frame, where)]
 
     slabs = kernel.slab_map.index(caches, report)
     slabs = slabs[slabs.inuse > 0]
@@ -202,6 +202,23 @@ def _filtered(
         parts = [pd.DataFrame(empty, pd.Index(np.empty(0, np.uint64), name="address"))]
     frame = pd.concat(parts)
     return frame.assign(memcg=owners.paths(frame["memcg"].to_numpy())) if owners else frame
+
+
+def _mask(frame: pd.DataFrame, where: Filter) -> npt.NDArray[np.bool_]:
+    """Return which rows pass a filter.
+
+    :raises ValueError: it cannot be evaluated, or does not give one boolean for each row
+    """
+    try:
+        mask = np.asarray(where(frame) if callable(where) else frame.eval(where))
+    except (SyntaxError, TypeError, ValueError, NameError, NotImplementedError) as error:
+        if callable(where):
+            raise
+        raise ValueError(f"where={where!r} cannot be evaluated: {error}") from error
+    if mask.dtype != np.bool_ or mask.shape != (len(frame),):
+        shown = f"{where!r}" if isinstance(where, str) else "the function"
+        raise ValueError(f"where: {shown} does not give one boolean per row (compare with ==)")
+    return mask
 
 
 class _Owners:

@@ -26,12 +26,25 @@ def prepare(directory: Path) -> None:
         raise OutputError(f"cannot make '{directory}': {error.strerror}") from None
 
 
+def check_replaceable(path: Path) -> None:
+    """Refuse to replace anything but a regular file: as root, that would destroy a device node.
+
+    :raises OutputError: ``path`` exists and is not a regular file
+    """
+    if path.exists() and not path.is_file():
+        raise OutputError(f"'{path}' is not a regular file; choose another name")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which replaces ``path`` when the context ends without an error.
 
-    :raises OutputError: the operating system refuses
+    A symbolic link stays, and what it points to is replaced.
+
+    :raises OutputError: the operating system refuses, or ``path`` is a device, a FIFO or the like
     """
+    check_replaceable(path)
+    path = path.resolve()
     part = path.with_name(f".{path.name}.part")
     try:
         yield part

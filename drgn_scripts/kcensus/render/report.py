@@ -90,8 +90,9 @@ def _health(report: Report) -> str:
     ]
     if any(faults):
         return f"{subject}, but {', '.join(filter(None, faults))} (see below)."
-    agree = statuses[CheckStatus.AGREE] + statuses[CheckStatus.EXPLAINED]
-    return f"{subject}: {_count(agree, 'check')} agree{'s' * (agree == 1)}, no gaps."
+    agree, explained = statuses[CheckStatus.AGREE], statuses[CheckStatus.EXPLAINED]
+    differ = f", {explained} differ{'s' * (explained == 1)} as explained" if explained else ""
+    return f"{subject}: {_count(agree, 'check')} agree{'s' * (agree == 1)}{differ}, no gaps."
 
 
 def _duration(section: Section) -> tuple[Text, list[Text]]:

@@ -289,3 +289,13 @@ def test_what_is_read_is_a_program_or_a_target() -> None:
     assert context_of(drgn.Program()).kernel.jobs == 1
     with pytest.raises(TypeError, match="'str' is neither"):
         context_of("vmcore")
+
+
+@pytest.mark.parametrize(
+    "where", ["low = 1", "low + 1", "not low", "import os", "gone == 1", "low =="]
+)
+def test_a_filter_that_is_not_one_boolean_per_row_is_refused(where: str) -> None:
+    k = fake()
+    fill(k, k.slab(k.cache("thing", 64)))
+    with pytest.raises(ValueError, match="where"):
+        objects(k.prog, "struct thing", ["low", "id"], where=where)

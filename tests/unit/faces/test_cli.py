@@ -383,3 +383,19 @@ def test_no_progress_draws_nothing() -> None:
         shown = b""
     os.close(ours)
     assert (done.returncode, shown) == (0, b"")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link"])
+def test_only_regular_files_are_replaced(run: Run, tmp_path: Path, kind: str) -> None:
+    page, elsewhere = tmp_path / "page.html", tmp_path / "elsewhere.html"
+    if kind == "fifo":
+        os.mkfifo(page)
+        status, _, err = run("--html", str(page))
+        assert status == 2
+        assert "is not a regular file" in err
+        assert page.is_fifo()
+    else:
+        page.symlink_to(elsewhere)
+        assert run("--html", str(page))[0] == 0
+        assert page.is_symlink()
+        assert elsewhere.read_text().startswith("<!")

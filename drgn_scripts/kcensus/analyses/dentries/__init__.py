@@ -26,7 +26,7 @@ ANALYSIS = Analysis(
     question="whose negative dentries are these, what do they cost, and what would a limit leave?",
     runner="kcensus.analyses.dentries.run:run",
     specs="kcensus.analyses.dentries.tables:TABLES",
-    headline=("negative", "negative_bytes", "share_of_ram"),
+    headline=("negative", "negative_bytes", "slab_bytes"),
     first_tables=("directories", "patterns", "super_blocks"),
     description="""\
 A negative dentry records that a name does not exist. It uses a slot of the dentry cache, and a slot

@@ -58,7 +58,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "dentries": (census.count(DENTRY), count, "dentries"),
         "negative": (figures.negative, count, "negative dentries"),
         "negative_unused": (figures.negative_unused, count, "negative and unused"),
-        "negative_bytes": (figures.negative_bytes, size, "negative, with external names"),
+        "negative_bytes": (figures.negative_bytes, size, "negatives, external names included"),
         "slab_bytes": (figures.slab_bytes, size, "slab pages of dentries"),
         "external_name_bytes": (figures.name_bytes, size, "external names"),
         "share_of_ram": (figures.share_of_ram, share, "share of RAM"),

@@ -87,7 +87,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "share_of_ram": share(figures.kernel.ram_bytes, "kcopyd_job in RAM"),
         "projected_jobs": figure(projected, "jobs under the limit"),
         "projected_job_bytes": figure(packed, "kcopyd_job under the limit", Unit.BYTES),
-        "bound_per_snapshot": figure(bound, "most copies of a snapshot"),
+        "bound_per_snapshot": figure(bound, "copies allowed per snapshot"),
         "reserved_jobs": figure(jobs.reserve, "jobs preallocated in mempools", known=has_jobs),
         "data_page_bytes": figure(data_bytes, "data pages of jobs", Unit.BYTES, has_jobs),
         "pending_exceptions": total((each.pending for each in snapshots), "pending exceptions"),

@@ -112,7 +112,8 @@ class Writer:
     """
 
     def __init__(self, path: Path, level: int = 3) -> None:
-        self._path = path
+        # What a symbolic link points to is replaced, not the link.
+        self._path = path = path.resolve()
         self._part = path.with_name(path.name + ".part")
         self._level = level
         self._sections: dict[str, Section] = {}
