@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import drgn
 
@@ -69,19 +69,25 @@ class Report:
 def report(context: Context, wanted: Iterable[Analysis]) -> Report:
     """Run the analyses ``wanted``; one that fails does not stop the others.
 
-    They share one :class:`Kernel`, so the ``struct page`` array is read once for all of them.
+    They share one :class:`Kernel`, so the ``struct page`` array is read once for all of them;
+    unless the kernel is live: what was read for one would be out of date for the next.
     """
     chosen = list(wanted)
-    context.load_modules(chosen)
+    head = Result("report", context.name, context.release, context.kernel.live)
+
+    def run(analysis: Analysis) -> Result:
+        context.load_modules(chosen)
+        own = replace(context, kernel=context.kernel.renewed()) if head.live else context
+        return own.run(analysis)
+
     sections = [
-        _section(each.name, each.question, functools.partial(context.run, each), each.headline)
+        _section(each.name, each.question, functools.partial(run, each), each.headline)
         for each in chosen
     ]
     try:
         ram_bytes = context.kernel.ram_bytes
     except Exception:  # damaged in any way: findings are ranked without it
         ram_bytes = None
-    head = Result("report", context.name, context.release, context.kernel.live)
     return Report(head, sections, ram_bytes)
 
 

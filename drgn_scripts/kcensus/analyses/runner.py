@@ -70,7 +70,10 @@ class Context:
         """Kernel release; empty without a kernel."""
         if self.target is not None:
             return self.target.kernel
-        return "" if self.kernel.prog.platform is None else kernel_release(self.kernel.prog)
+        try:
+            return "" if self.kernel.prog.platform is None else kernel_release(self.kernel.prog)
+        except LookupError:  # not a kernel
+            return ""
 
     def need_modules(self, *names: str) -> list[str]:
         """Load module debug info; see :meth:`Target.need_modules`.
@@ -99,11 +102,12 @@ class Context:
             answer = analysis.load()(self.kernel, **{**defaults, **params})
         except (UnsupportedAllocator, NotRecorded) as error:
             raise AnalysisError(str(error)) from error
+        except (IndexError, KeyError) as error:
+            if not isinstance(error, drgn.ObjectNotFoundError):
+                raise  # a bug of ours, not something that the target lacks
+            raise _lacking(analysis, error) from error
         except LookupError as error:
-            raise AnalysisError(
-                f"the debug info or the memory model of this kernel lacks what {analysis.name} "
-                f"needs: {error}"
-            ) from error
+            raise _lacking(analysis, error) from error
         except drgn.FaultError as error:
             raise AnalysisError(
                 f"memory that {analysis.name} cannot do without is unreadable: {error}"
@@ -138,6 +142,13 @@ class Context:
         parts = {key: value for key, value in vars(answer).items() if key != "source"}
         target = self.name if self.target is not None or self.release else "(no target)"
         return Result(name, answer.source or target, self.release, self.kernel.live, **parts)
+
+
+def _lacking(analysis: Analysis, error: LookupError) -> AnalysisError:
+    return AnalysisError(
+        "the debug info or the memory model of this kernel lacks what "
+        f"{analysis.name} needs: {error}"
+    )
 
 
 def _jobs(target: Target, wanted: int | None) -> int:

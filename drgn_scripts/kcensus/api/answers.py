@@ -54,7 +54,7 @@ class _Shown(ABC):
         return console.export_html(inline_styles=True, code_format=_PAGE)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Result(_Shown):
     """The answer of one analysis."""
 
@@ -111,7 +111,7 @@ def _frame(table: Table) -> pd.DataFrame:
     return frame
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Report(_Shown):
     """The answers of all analyses, and which patches the kernel has."""
 

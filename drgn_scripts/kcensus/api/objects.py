@@ -24,6 +24,7 @@ from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import OwnerVectors
 from kcensus.progress import Progress
 from kcensus.sources import Target
+from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
 Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
@@ -77,7 +78,7 @@ def objects(
         of some objects and returns a mask. It is applied chunk by chunk, so that what it drops
         never takes memory
     :param memcg: add a column ``memcg`` with the path of the memory cgroup that is charged for the
-        object; empty where none is
+        object: empty where none is, ``?`` where it is unknown
     :param jobs: worker processes; they pay only on compressed dumps
     :param chunk_bytes: bytes per bulk read
     :param progress: shows how far the scan is
@@ -110,7 +111,7 @@ def objects(
     if not report.complete:
         warnings.warn(
             f"{report.objects_unreadable} slots could not be read, "
-            f"{report.slabs_torn + report.lists_lost} freelists are torn, "
+            f"{report.slabs_torn + report.lists_lost} freelists or obj_cgroup vectors are torn, "
             f"{report.slabs_invalid} slabs have impossible counters, "
             f"{report.memmap.total()} pages of the struct page array could not be read",
             IncompleteWarning,
@@ -151,7 +152,8 @@ def _type_and_cache(
         (struct, name),
         (struct.removesuffix("_cache"), name),
     ):
-        with contextlib.suppress(LookupError):
+        # drgn refuses names such as kmalloc-64; a capsule raises for types it was not asked for.
+        with contextlib.suppress(LookupError, NotRecorded, SyntaxError):
             return prog.type(candidate), chosen
     return None, name
 
@@ -183,10 +185,10 @@ def _filtered(
     """Return the objects that pass a filter, with their owners if asked for."""
     owners = _Owners(kernel) if memcg else None
 
-    def look(view: View, _report: ScanReport) -> pd.DataFrame:
+    def look(view: View, part: ScanReport) -> pd.DataFrame:
         values = {name: view.column(name)[view.allocated] for name in columns.fields}
         if owners:
-            values["memcg"] = owners.pointers(view)[view.allocated]
+            values["memcg"] = owners.pointers(view, part)[view.allocated]
         frame = pd.DataFrame(values, pd.Index(view.address()[view.allocated], name="address"))
         if where is None:
             return frame
@@ -231,23 +233,27 @@ class _Owners:
         except LookupError:
             self.vectors = None
 
-    def pointers(self, view: View) -> Words:
-        """Return what each slot is charged to: ``obj_cgroup``, or ``mem_cgroup`` up to 5.8."""
+    def pointers(self, view: View, report: ScanReport) -> Words:
+        """Return what each slot is charged to: ``obj_cgroup``, or ``mem_cgroup`` up to 5.8.
+
+        :param report: takes note of vectors that could not be read
+        """
         owner = np.zeros(view.allocated.shape, np.uint64)
         if self.vectors is None:
             _, child_owner = self.kernel.slab_map.lineage
             owner[:] = child_owner[view.slabs.cache][:, None]
         else:
             vectors = self.vectors.find(view.slabs)
-            charged, _ = self.vectors.read(view.slabs, vectors, self.faults)
+            charged, lost = self.vectors.read(view.slabs, vectors, self.faults)
+            report.lists_lost += lost
             owner[charged.slab, charged.slot] = charged.objcg
         return owner
 
     def paths(self, owners: Words) -> npt.NDArray[np.object_]:
-        """Return the path of each owner, empty where there is none or it is unknown."""
+        """Return the path of each owner: empty where there is none, ``?`` where it is unknown."""
         code, pointers = pd.factorize(owners)
         known = np.asarray(pointers, np.uint64)
         memcg = known if self.vectors is None else self.vectors.memcg(known, self.faults)
         groups = memcgs(self.kernel)
-        names = np.array([*map(printable, groups.path), ""], object)
-        return names[np.where(known == 0, -1, groups.rows(memcg))][code]
+        names = np.array([*map(printable, groups.path), "", "?"], object)
+        return names[np.where(known == 0, -2, groups.rows(memcg))][code]

@@ -23,7 +23,8 @@ class Kernel:
     """The kernel that a program reads, shared by all analyses of it.
 
     Nothing is read before it is asked for, and then only once: the slab map and its one pass over
-    the ``struct page`` array, and whatever a reader decorated with :func:`once` returns.
+    the ``struct page`` array, and whatever a reader decorated with :func:`once` returns. What was
+    read ages with a live kernel, so there each analysis of a report gets :meth:`renewed` ones.
 
     :param prog: program of a Linux kernel
     :param live: whether the kernel may change while it is read
@@ -47,6 +48,16 @@ class Kernel:
         self.chunk_bytes = chunk_bytes
         self.progress = progress or SilentProgress()
         self._read: dict[Callable[[Kernel], Any], Any] = {}
+
+    def renewed(self) -> Kernel:
+        """Return the same kernel without what has been read of it."""
+        return Kernel(
+            self.prog,
+            live=self.live,
+            jobs=self.jobs,
+            chunk_bytes=self.chunk_bytes,
+            progress=self.progress,
+        )
 
     @cached_property
     def memory(self) -> Memory:

@@ -9,11 +9,15 @@ import json
 import pytest
 
 from kcensus import cli
-from kcensus.analyses import analyses
+from kcensus.analyses import AnalysisError, analyses
 from kcensus.analyses.runner import Context
+from kcensus.kernel.kernel import Kernel
+from kcensus.reports import report
+from kcensus.results import Answer
 from kcensus.sources import open_target
 from kcensus.sources.model import Target
-from tests.running import recorded_analyses
+from tests.running import analysis_of, on, recorded_analyses
+from tests.unit.fakekernel import FakeKernel
 from tests.unit.synthetic import ANALYSIS
 
 
@@ -83,3 +87,32 @@ def test_metadata_names_what_there_is(name: str) -> None:
         assert {*table.columns} <= {*declared[key].columns}
     for key, figure in result.summary.items():
         assert 1 <= len(figure.label.split()) <= 6, key
+
+
+def test_a_bug_is_not_blamed_on_the_target() -> None:
+    def bug(kernel: Kernel) -> Answer:
+        return Answer(source=[""][1])
+
+    def lacking(kernel: Kernel) -> Answer:
+        kernel.prog["no_such_variable"]
+        return Answer()
+
+    context = on(FakeKernel().prog)
+    with pytest.raises(IndexError):
+        context.run(analysis_of("bug", bug))
+    with pytest.raises(AnalysisError, match="no_such_variable"):
+        context.run(analysis_of("lacking", lacking))
+
+
+def test_on_a_live_kernel_nothing_is_shared_between_analyses() -> None:
+    seen: list[Kernel] = []
+
+    def look(kernel: Kernel) -> Answer:
+        seen.append(kernel)
+        return Answer()
+
+    wanted = [analysis_of("one", look), analysis_of("two", look)]
+    for live in (False, True):
+        report(on(FakeKernel().prog, live=live), wanted)
+    assert seen[0] is seen[1]
+    assert len({id(kernel) for kernel in seen}) == 3

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,8 @@ from kcensus.analyses.dentries.census import (
     REFERENCED,
 )
 from kcensus.analyses.dentries.chains import IN_A_ROW, Chains
+from kcensus.engine.memory import Memory
+from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel
 
 UNREFERENCED = DENTRY | HASHED | NEGATIVE
 STATES = (
@@ -135,6 +137,16 @@ def test_heads_that_are_not_dentries() -> None:
 def test_no_dentry_in_any_chain() -> None:
     walk = walked([], [], [NO_SLOT, FOREIGN])
     assert (walk.chained, walk.cut, walk.longest_chain, walk.buckets) == (0, 1, 0, 2)
+
+
+def test_an_unreadable_page_of_a_table_costs_its_own_buckets_alone() -> None:
+    # Small tables are allocated in the middle of a page.
+    kernel, census = FakeKernel(), cast(Any, walked([], [], [NO_SLOT]).census)
+    census.slots_of = lambda heads, _: np.full(len(heads), NO_SLOT, np.int32)
+    table = DIRECT_MAP + 320 * PAGE + 1728
+    kernel.drop(DIRECT_MAP + 321 * PAGE)
+    chains = Chains(census).read(Memory(kernel.prog), table, 1024)
+    assert (chains.buckets, chains.buckets_unreadable) == (1024, PAGE // 8)
 
 
 def test_a_chain_as_long_as_memory_ends_soon() -> None:

@@ -132,7 +132,10 @@ def test_incomplete_columns_warn() -> None:
     gone, torn, _ = k.slab(cache), k.slab(cache, [5, 9]), k.slab(cache)
     k.drop(gone.address)
     k.link(cache, torn.object(5), 0x10)
-    with pytest.warns(IncompleteWarning, match="64 slots could not be read, 1 freelists are torn"):
+    with pytest.warns(
+        IncompleteWarning,
+        match="64 slots could not be read, 1 freelists or obj_cgroup vectors are torn",
+    ):
         frame = objects(k.prog, "struct thing", ["id"])
     assert len(frame) == 64 + 63
     assert frame.attrs["report"].objects_uncertain == 1
@@ -299,3 +302,20 @@ def test_a_filter_that_is_not_one_boolean_per_row_is_refused(where: str) -> None
     fill(k, k.slab(k.cache("thing", 64)))
     with pytest.raises(ValueError, match="where"):
         objects(k.prog, "struct thing", ["low", "id"], where=where)
+
+
+def test_an_owner_that_is_unknown_is_not_none() -> None:
+    k = fake("6.10")
+    group = k.memcg("a", k.root)
+    slab = k.slab(k.cache("thing", 64), [5])
+    fill(k, slab)
+    k.charge(slab, {0: group, 3: group})
+    k.set(group.objcg.memcg, 0x1000)
+    frame = objects(k.prog, "struct thing", [], memcg=True)
+    assert frame.index[frame["memcg"] == "?"].tolist() == [slab.object(0), slab.object(3)]
+
+
+def test_a_cache_whose_name_is_not_an_identifier() -> None:
+    k = fake()
+    slab = k.slab(k.cache("some-cache", 64), [0])
+    assert objects(k.prog, "some-cache").index.tolist() == slab.cache.allocated()

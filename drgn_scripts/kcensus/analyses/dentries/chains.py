@@ -27,7 +27,6 @@ from kcensus.analyses.dentries.census import (
     DentryCensus,
 )
 from kcensus.engine.chase import Damage, Lanes, chase
-from kcensus.engine.gather import gather_arrays
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 
 IN_A_ROW = 3
@@ -96,12 +95,17 @@ class Chains:
         """Add all buckets of the hash table at ``address``; only the table itself is read."""
         for start in range(0, buckets, _LANES):
             count = min(_LANES, buckets - start)
-            width = min(count, memory.page_size // 8)
-            rows = address + 8 * np.arange(start, start + count, width, dtype=np.uint64)
-            first, readable = gather_arrays(memory, rows, width, np.uint64, self.faults)
-            self.buckets_unreadable += width * int(np.count_nonzero(~readable))
+            # The table need not be page-aligned: an unreadable page costs only its own buckets.
+            place = address + 8 * start
+            skip = place % memory.page_size
+            pages = -(-(skip + 8 * count) // memory.page_size)
+            data, readable = memory.span(place - skip, pages, self.faults)
+            span = slice(skip // 8, skip // 8 + count)
+            if readable is not None:
+                lost = np.repeat(~readable, memory.page_size // 8)[span]
+                self.buckets_unreadable += int(np.count_nonzero(lost))
             # Bit 0 of a head is its lock.
-            heads = first.ravel() & ~np.uint64(1)
+            heads = data.view(np.uint64)[span] & ~np.uint64(1)
             self.add(self.census.slots_of(heads, self.census.hash_link))
         return self
 
@@ -120,8 +124,8 @@ class Chains:
         for place, lanes, _ in steps:
             length[lanes] = place + 1
         first = np.cumsum(length, dtype=heads.dtype) - length
+        # All dentries, chain by chain.
         slots = np.empty(int(length.sum()), heads.dtype)
-        """All dentries, chain by chain."""
         for place, lanes, following in steps:
             slots[first[lanes] + place] = following
         state = self.census.state[slots]

@@ -178,6 +178,8 @@ def visit(
         view.kept = _kept(slab_map, view, stores, part)
         return work(view, part), part
 
+    # Found out once here rather than in each worker process.
+    _ = slab_map.freelist_code
     for result, part in memory.each("slab objects", show, len(batches)):
         report.add(part)
         yield result

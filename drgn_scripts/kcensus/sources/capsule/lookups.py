@@ -34,7 +34,7 @@ class ObjectData(NamedTuple):
 
 @dataclass
 class Lookups:
-    """All lookups with their answers, including that something was *not* matches."""
+    """All lookups with their answers, including lookups that matched nothing."""
 
     types: dict[tuple[str, str, str | None], Ref | None] = field(default_factory=dict)
     """By kind, name and file name."""
