@@ -18,7 +18,7 @@ from kcensus.engine.layout import Layout, element_paths, layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
-from kcensus.engine.slub.slabs import ScanReport, SlabCache
+from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import OwnerVectors
@@ -89,7 +89,8 @@ def objects(
         not give one boolean per row
     """
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
-    slab_map = kernel.slab_map
+    # One index is made of it, and none of the vectors of owners: most of its memory can go.
+    slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False)
     type_, cache = _type_and_cache(kernel.prog, type_name, cache)
     caches = find_caches(slab_map, type_name, cache)
     paths = [members] if isinstance(members, str) else members
@@ -106,7 +107,7 @@ def objects(
         address, values = allocated(slab_map, caches, columns, report)
         frame = pd.DataFrame(values, pd.Index(address, name="address", copy=False), copy=False)
     else:
-        frame = _filtered(kernel, caches, columns, where, memcg, report)
+        frame = _filtered(kernel, slab_map, caches, columns, where, memcg, report)
     report.lists_lost += slab_map.caches_torn + slab_map.caches_damaged
     if not report.complete:
         warnings.warn(
@@ -176,6 +177,7 @@ def _check(caches: Sequence[SlabCache], columns: Layout) -> None:
 
 def _filtered(
     kernel: Kernel,
+    slab_map: SlabMap,
     caches: Sequence[SlabCache],
     columns: Layout,
     where: Filter | None,
@@ -194,9 +196,8 @@ def _filtered(
             return frame
         return frame[_mask(frame, where)]
 
-    slabs = kernel.slab_map.index(caches, report)
-    slabs = slabs[slabs.inuse > 0]
-    parts = list(visit(kernel.slab_map, slabs, columns, look, report))
+    slabs = slab_map.index(caches, report, in_use=True)
+    parts = list(visit(slab_map, slabs, columns, look, report))
     if not parts:
         types = {name: field.dtype for name, field in columns.fields.items()}
         types |= {"memcg": np.dtype(np.uint64)} if memcg else {}

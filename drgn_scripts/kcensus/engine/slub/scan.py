@@ -34,8 +34,7 @@ def allocated(
     :param report: takes note of what could not be read
     :return: addresses of the objects, and the columns
     """
-    slabs = slab_map.index(wanted, report)
-    slabs = slabs[slabs.inuse > 0]
+    slabs = slab_map.index(wanted, report, in_use=True)
     out = Columns(
         {_ADDRESS: np.dtype(np.uint64)} | {name: f.dtype for name, f in columns.fields.items()},
         int(slabs.objects.sum()),

@@ -234,12 +234,16 @@ class SlabMap:
     :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
     """
 
-    def __init__(self, memory: Memory, extra: Mapping[str, Path] | None = None) -> None:
+    def __init__(
+        self, memory: Memory, extra: Mapping[str, Path] | None = None, *, shared: bool = True
+    ) -> None:
         """
         :param extra: further members of ``struct slab`` that slabs shall have as columns; those
             that this kernel lacks are left out
+        :param shared: whether to keep the survey for further calls of :meth:`index`
         """
         self.memory = memory
+        self.shared = shared
         self.prog = memory.prog
         if not self.prog.type("struct kmem_cache").has_member("oo"):
             raise UnsupportedAllocator(
@@ -336,17 +340,25 @@ class SlabMap:
             valid &= (slabs.objects <= most) | (slabs.cache < 0)
         return valid & (slabs.node <= max(self.pages.nodes, default=0))
 
-    def index(self, wanted: Sequence[SlabCache], report: ScanReport) -> Slabs:
+    def index(
+        self, wanted: Sequence[SlabCache], report: ScanReport, *, in_use: bool = False
+    ) -> Slabs:
         """Return all slabs of some caches, in ascending order of address.
 
         :param report: takes note of slabs of theirs that are left out
+        :param in_use: leave out those without an object in use
         """
         # One more for the unknown cache, which is -1.
         is_wanted = np.zeros(len(self.caches) + 1, np.bool_)
         is_wanted[[cache.id for cache in wanted]] = True
         report.memmap.update(self.survey.memmap)
         report.slabs_invalid += int(self.survey.invalid[1:][is_wanted[:-1]].sum())
-        return self.survey.slabs[is_wanted[self.survey.slabs.cache]]
+        slabs = self.survey.slabs
+        chosen = is_wanted[slabs.cache]
+        if not self.shared:
+            _ = self.freelist_code  # needs the survey
+            del self.survey
+        return slabs[chosen & (slabs.inuse > 0) if in_use else chosen]
 
     def slab_pages(self, slabs: Slabs) -> npt.NDArray[np.int64]:
         """Return pages of each slab.

@@ -172,8 +172,7 @@ class Kcopyd:
                 pools = gather(self.memory, pools, self._mempool, Faults())["pool_data"]
             return address[np.isin(pools, self._cache_addresses)]
 
-        slabs = self.slab_map.index(homes, report)
-        slabs = slabs[slabs.inuse > 0]
+        slabs = self.slab_map.index(homes, report, in_use=True)
         clients = visit(self.slab_map, slabs, columns, look, report)
         return np.concatenate([_no_words(), *clients])
 
