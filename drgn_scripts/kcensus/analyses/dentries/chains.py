@@ -33,8 +33,10 @@ IN_A_ROW = 3
 """Unreferenced negatives in a row that the series leaves in a bucket."""
 FEWER = 16
 """The review of the series asked about machines with fewer buckets: this many times fewer."""
-_LANES = 1 << 18
-"""Buckets to walk together: the memory for that does not grow with the table."""
+_MAX_LANES = 1 << 18
+"""Most buckets to walk together."""
+_DENTRIES = 1 << 18
+"""About as many dentries are looked at together, so that memory does not grow with their number."""
 _MAX_STEPS = 1024
 """Dentries of a chain to look at in bulk: a step takes 40 µs even if few chains are that long."""
 _MAX_LENGTH = 1 << 16
@@ -93,8 +95,11 @@ class Chains:
 
     def read(self, memory: Memory, address: int, buckets: int) -> Chains:
         """Add all buckets of the hash table at ``address``; only the table itself is read."""
-        for start in range(0, buckets, _LANES):
-            count = min(_LANES, buckets - start)
+        # A power of two, so that the buckets that fewer would join are in one block.
+        block = max(buckets * _DENTRIES // max(len(self.census.slots), 1), FEWER)
+        block = min(1 << (block.bit_length() - 1), _MAX_LANES)
+        for start in range(0, buckets, block):
+            count = min(block, buckets - start)
             # The table need not be page-aligned: an unreadable page costs only its own buckets.
             place = address + 8 * start
             skip = place % memory.page_size
