@@ -75,8 +75,12 @@ def report(context: Context, wanted: Iterable[Analysis]) -> Report:
     chosen = list(wanted)
     head = Result("report", context.name, context.release, context.kernel.live)
 
-    def run(analysis: Analysis) -> Result:
+    @functools.cache
+    def load_modules() -> None:
         context.load_modules(chosen)
+
+    def run(analysis: Analysis) -> Result:
+        load_modules()  # inside of a section, so that an error costs no more than that
         own = replace(context, kernel=context.kernel.renewed()) if head.live else context
         return own.run(analysis)
 
