@@ -102,12 +102,14 @@ class Context:
             answer = analysis.load()(self.kernel, **{**defaults, **params})
         except (UnsupportedAllocator, NotRecorded) as error:
             raise AnalysisError(str(error)) from error
-        except (IndexError, KeyError) as error:
-            if not isinstance(error, drgn.ObjectNotFoundError):
-                raise  # a bug of ours, not something that the target lacks
-            raise _lacking(analysis, error) from error
         except LookupError as error:
-            raise _lacking(analysis, error) from error
+            is_drgns = isinstance(error, drgn.ObjectNotFoundError)
+            if isinstance(error, (IndexError, KeyError)) and not is_drgns:
+                raise  # a bug of ours, not something that the target lacks
+            raise AnalysisError(
+                "the debug info or the memory model of this kernel lacks what "
+                f"{analysis.name} needs: {error}"
+            ) from error
         except drgn.FaultError as error:
             raise AnalysisError(
                 f"memory that {analysis.name} cannot do without is unreadable: {error}"
@@ -142,13 +144,6 @@ class Context:
         parts = {key: value for key, value in vars(answer).items() if key != "source"}
         target = self.name if self.target is not None or self.release else "(no target)"
         return Result(name, answer.source or target, self.release, self.kernel.live, **parts)
-
-
-def _lacking(analysis: Analysis, error: LookupError) -> AnalysisError:
-    return AnalysisError(
-        "the debug info or the memory model of this kernel lacks what "
-        f"{analysis.name} needs: {error}"
-    )
 
 
 def _jobs(target: Target, wanted: int | None) -> int:

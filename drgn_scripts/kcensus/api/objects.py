@@ -21,7 +21,7 @@ from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
-from kcensus.kernel.memcg.objcg import OwnerVectors
+from kcensus.kernel.memcg.objcg import SlotOwners
 from kcensus.progress import Progress
 from kcensus.sources import Target
 from kcensus.sources.capsule import NotRecorded
@@ -219,7 +219,7 @@ def _mask(frame: pd.DataFrame, where: Filter) -> npt.NDArray[np.bool_]:
             raise
         raise ValueError(f"where={where!r} cannot be evaluated: {error}") from error
     if mask.dtype != np.bool_ or mask.shape != (len(frame),):
-        shown = f"{where!r}" if isinstance(where, str) else "the function"
+        shown = repr(where) if isinstance(where, str) else "the function"
         raise ValueError(f"where: {shown} does not give one boolean per row (compare with ==)")
     return mask
 
@@ -229,32 +229,22 @@ class _Owners:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.faults = kernel, Faults()
-        try:
-            self.vectors: OwnerVectors | None = OwnerVectors(kernel.slab_map)
-        except LookupError:
-            self.vectors = None
+        self.slots = SlotOwners(kernel.slab_map)
 
     def pointers(self, view: View, report: ScanReport) -> Words:
-        """Return what each slot is charged to: ``obj_cgroup``, or ``mem_cgroup`` up to 5.8.
+        """Return what each slot is charged to.
 
         :param report: takes note of vectors that could not be read
         """
-        owner = np.zeros(view.allocated.shape, np.uint64)
-        if self.vectors is None:
-            _, child_owner = self.kernel.slab_map.lineage
-            owner[:] = child_owner[view.slabs.cache][:, None]
-        else:
-            vectors = self.vectors.find(view.slabs)
-            charged, lost = self.vectors.read(view.slabs, vectors, self.faults)
-            report.lists_lost += lost
-            owner[charged.slab, charged.slot] = charged.objcg
+        owner, lost = self.slots.read(view.slabs, self.faults)
+        report.lists_lost += lost
         return owner
 
     def paths(self, owners: Words) -> npt.NDArray[np.object_]:
         """Return the path of each owner: empty where there is none, ``?`` where it is unknown."""
         code, pointers = pd.factorize(owners)
         known = np.asarray(pointers, np.uint64)
-        memcg = known if self.vectors is None else self.vectors.memcg(known, self.faults)
+        memcg = self.slots.memcg(known, self.faults)
         groups = memcgs(self.kernel)
         names = np.array([*map(printable, groups.path), "", "?"], object)
         return names[np.where(known == 0, -2, groups.rows(memcg))][code]

@@ -26,7 +26,7 @@ from kcensus.engine.slub.slabs import ScanReport
 from kcensus.engine.slub.slots import Slots
 from kcensus.engine.workers import Columns
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.objcg import OwnerVectors
+from kcensus.kernel.memcg.objcg import SlotOwners
 from kcensus.kernel.vfs.dcache import DENTRY_MEMBERS, Flags
 
 Counts = npt.NDArray[np.int64]
@@ -161,13 +161,7 @@ class DentryCensus:
             for name, part in (("next", "chains"), ("sibling", "walk_cost"))
             if part in self.wanted
         }
-        self.vectors: OwnerVectors | None = None
-        """None where the kernel has none: the owner is then the memory cgroup itself."""
-        if "memcgs" in self.wanted:
-            try:
-                self.vectors = OwnerVectors(self.slab_map)
-            except LookupError:
-                _, self.child_owner = self.slab_map.lineage
+        self.slot_owners = SlotOwners(self.slab_map)
         self.report = ScanReport()
         slabs = self.slab_map.index(self.caches, self.report)
         self.slots = Slots(self.slab_map, slabs)
@@ -367,15 +361,8 @@ class DentryCensus:
 
     def _owners(self, view: View, part: Tally) -> Words:
         """Return what each slot is charged to."""
-        owner = np.zeros(view.allocated.shape, np.uint64)
-        if self.vectors is None:
-            owner[:] = self.child_owner[view.slabs.cache][:, None]
-            return owner
-        charged, unreadable = self.vectors.read(
-            view.slabs, self.vectors.find(view.slabs), part.faults
-        )
+        owner, unreadable = self.slot_owners.read(view.slabs, part.faults)
         part.vectors_unreadable += unreadable
-        owner[charged.slab, charged.slot] = charged.objcg
         return owner
 
 

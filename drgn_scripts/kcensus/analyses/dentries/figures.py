@@ -64,8 +64,7 @@ class Figures:
         if "memcgs" in wanted:
             self.groups = memcgs(kernel)
             owner = census.sums("owner").key.astype(np.uint64)
-            if census.vectors is not None:
-                owner = census.vectors.memcg(owner, self.faults)
+            owner = census.slot_owners.memcg(owner, self.faults)
             self.owner_rows = self.groups.rows(owner)
             """Row of the memory cgroup of each owner, -1 for unknown ones."""
         self.fragmentation = self._fragmentation() if "fragmentation" in wanted else None

@@ -157,3 +157,32 @@ class OwnerVectors:
         offline one.
         """
         return gather(self.memory, objcgs, self.owner, faults)["memcg"]
+
+
+class SlotOwners:
+    """What each slot of some slabs is charged to, whichever way the kernel records it."""
+
+    def __init__(self, slab_map: SlabMap) -> None:
+        self.slab_map = slab_map
+        self.vectors: OwnerVectors | None = None
+        with contextlib.suppress(LookupError):
+            self.vectors = OwnerVectors(slab_map)
+
+    def read(self, slabs: Slabs, faults: Faults) -> tuple[Words, int]:
+        """Return an ``obj_cgroup`` per slot, or a ``mem_cgroup`` up to 5.8; 0 where there is none.
+
+        :param slabs: with equally many slots
+        :return: shape (slabs, slots); and how many vectors could not be read
+        """
+        owner = np.zeros((len(slabs), int(slabs.objects[0]) if len(slabs) else 0), np.uint64)
+        if self.vectors is None:
+            _, child_owner = self.slab_map.lineage
+            owner[:] = child_owner[slabs.cache][:, None]
+            return owner, 0
+        charged, unreadable = self.vectors.read(slabs, self.vectors.find(slabs), faults)
+        owner[charged.slab, charged.slot] = charged.objcg
+        return owner, unreadable
+
+    def memcg(self, owners: Words, faults: Faults) -> Words:
+        """Return the ``struct mem_cgroup`` of each owner, 0 where it is unreadable."""
+        return owners if self.vectors is None else self.vectors.memcg(owners, faults)
