@@ -12,7 +12,6 @@ import drgn
 from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
 from kcensus.catalogue import Prober, ask_everything, load, modules
-from kcensus.kernel.machine import machine
 from kcensus.progress import Progress, SilentProgress
 from kcensus.redaction import Redaction, new_key
 from kcensus.reports import report
@@ -101,4 +100,3 @@ def _probe_patches(target: Target) -> None:
     patches = load(entry_points=False).patches
     lacking = target.need_modules(*modules(patches))
     ask_everything(patches, Prober(target.prog, lacking))
-    machine(target.prog)

@@ -41,7 +41,11 @@ def compare(pairs: Iterable[tuple[Result, Result]], before: str, after: str) -> 
     if first != second:
         made.kernel = f"{first}, then {second}"
         made.findings.append(
-            Finding(Severity.INFO, f"the kernels differ: {first} before, {second} after")
+            Finding(
+                id="kernels-differ",
+                severity=Severity.INFO,
+                title=f"the kernels differ: {first} before, {second} after",
+            )
         )
     made.tables["figures"] = figures = _figures(pairs)
     for older, newer in pairs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import drgn
@@ -17,7 +17,7 @@ from kcensus.catalogue.price import analyses_wanted
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
 from kcensus.kernel.machine import machine
-from kcensus.results import Finding, Result, rank
+from kcensus.results import Danger, Finding, Result, Severity, fold
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
 
@@ -45,8 +45,6 @@ class Report:
     head: Result
     """Target and kernel, without figures."""
     sections: list[Section]
-    ram_bytes: int | None = None
-    """None where it is unreadable."""
 
     @property
     def results(self) -> dict[str, Result]:
@@ -60,10 +58,14 @@ class Report:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings with the names of their analyses, in the order of :func:`rank`."""
-        results = self.results.items()
-        findings = [(name, finding) for name, result in results for finding in result.findings]
-        return sorted(findings, key=lambda pair: rank(pair[1], self.ram_bytes))
+        """All findings with the names of their analyses, folded, in the order to act on them."""
+        owners = {
+            finding.id: name for name, result in self.results.items() for finding in result.findings
+        }
+        findings = [finding for result in self.results.values() for finding in result.findings]
+        if self.errors:
+            findings.append(_incomplete(self.errors))
+        return [(owners.get(finding.id, "report"), finding) for finding in fold(findings)]
 
 
 def report(context: Context, wanted: Iterable[Analysis]) -> Report:
@@ -73,7 +75,9 @@ def report(context: Context, wanted: Iterable[Analysis]) -> Report:
     unless the kernel is live: what was read for one would be out of date for the next.
     """
     chosen = list(wanted)
-    head = Result("report", context.name, context.release, context.kernel.live)
+    head = Result(
+        "report", context.name, context.release, context.kernel.live, machine(context.kernel)
+    )
 
     @functools.cache
     def load_modules() -> None:
@@ -88,11 +92,32 @@ def report(context: Context, wanted: Iterable[Analysis]) -> Report:
         _section(each.name, each.question, functools.partial(run, each), each.headline)
         for each in chosen
     ]
-    try:
-        ram_bytes = context.kernel.ram_bytes
-    except Exception:  # damaged in any way: findings are ranked without it
-        ram_bytes = None
-    return Report(head, sections, ram_bytes)
+    return Report(head, sections)
+
+
+def _incomplete(errors: Mapping[str, str]) -> Finding:
+    """Return the finding that analyses have no result."""
+    names = ", ".join(errors)
+    reasons = dict.fromkeys(errors.values())
+    return Finding(
+        id="report-incomplete",
+        severity=Severity.CRITICAL,
+        danger=Danger.INCOMPLETE,
+        title=f"this report is incomplete: {names} failed",
+        evidence="; ".join(reasons),
+        no_remedy="`kcensus doctor` shows what the target lacks; --debug shows where it failed",
+    )
+
+
+def conclude(result: Result, catalogue: Catalogue) -> Result:
+    """Add to each finding what became of its patch, and fold findings about the same memory."""
+
+    def with_status(finding: Finding) -> Finding:
+        if (patch := catalogue.patches.get(finding.patch)) is None:
+            return finding
+        return replace(finding, patch_status=patch.history, patch_is_fix=patch.is_upstream)
+
+    return replace(result, findings=fold(map(with_status, result.findings)))
 
 
 def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
@@ -101,13 +126,28 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
     :param catalogue: of patches; the one that comes with kcensus and what is installed by default
     """
     made = report(context, analyses().values())
+    known = load() if catalogue is None else catalogue
 
     def judge() -> Result:
-        known = load() if catalogue is None else catalogue
         return _patches(context, known, _detect(context, known), made.results, made.errors)
 
-    made.sections.append(_section("patches", PATCHES_QUESTION, judge))
-    return made
+    sections = [*made.sections, _section("patches", PATCHES_QUESTION, judge)]
+    return Report(
+        made.head,
+        [replace(each, result=each.result and conclude(each.result, known)) for each in sections],
+    )
+
+
+def analyse(
+    context: Context, analysis: Analysis, catalogue: Catalogue | None = None, **params: object
+) -> Result:
+    """Run one analysis, as a report does.
+
+    :param catalogue: of patches; the one that comes with kcensus and what is installed by default
+    :param params: values of its :attr:`Analysis.params`
+    :raises AnalysisError: the question cannot be answered
+    """
+    return conclude(context.run(analysis, **params), load() if catalogue is None else catalogue)
 
 
 def price(context: Context, catalogue: Catalogue, *, prices: bool = True) -> Result:
@@ -129,8 +169,7 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
         metrics.append(validation.predicted)
     lacking, detected = _detect(context, catalogue)
     results, failed = _run_named(context, dict.fromkeys(metric.analysis for metric in metrics))
-    prog = context.kernel.prog
-    size = machine(prog)
+    size = machine(context.kernel)
     switch = validation.switch
     return Side(
         target=context.name,
@@ -141,7 +180,7 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
         ram_bytes=size.ram_bytes,
         cpus=size.cpus,
         uptime_seconds=size.uptime_seconds,
-        switch=Prober(prog, lacking).number(switch) if switch else None,
+        switch=Prober(context.kernel.prog, lacking).number(switch) if switch else None,
     )
 
 

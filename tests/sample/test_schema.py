@@ -30,7 +30,7 @@ def test_documents_follow_the_schema(words: list[str], capsys: pytest.CaptureFix
     assert cli.main([*words, "--json"]) == 0
     out = capsys.readouterr().out
     document = json.loads(out)
-    assert out.startswith('{\n  "schema": 1,\n')
+    assert out.startswith('{\n  "schema": 2,\n')
     assert list(errors(document)) == []
     document["surprise"] = 1
     del document["schema"]

@@ -20,7 +20,18 @@ import pandas as pd
 from kcensus import cli
 from kcensus.analyses import AnalysisError, Param
 from kcensus.kernel.kernel import Kernel
-from kcensus.results import Answer, Check, Figure, Finding, Gap, Result, Severity, Unit
+from kcensus.results import (
+    Answer,
+    Check,
+    Figure,
+    Finding,
+    Gap,
+    Machine,
+    Remedy,
+    Result,
+    Severity,
+    Unit,
+)
 from kcensus.results.tables import Column, Show, Table
 from kcensus.sources import TargetError
 from tests.running import analysis_of
@@ -92,14 +103,31 @@ def synthetic_result(name: str = "synthetic vmcore") -> Result:
             Check("uncounted", 10, None),
         ],
         findings=[
-            Finding(Severity.NOTICE, "A notice with \x1b[2J in it."),
             Finding(
-                Severity.CRITICAL,
-                "61.2% of the dentry slabs is free.",
+                id="synthetic-notice",
+                severity=Severity.NOTICE,
+                title="A notice with \x1b[2J in it.",
+            ),
+            Finding(
+                id="synthetic-waste:dentry",
+                severity=Severity.CRITICAL,
+                title="61.2% of the dentry slabs is free.",
                 evidence="-1 is not a formula.",
-                remedy="Boot a kernel with the patch.",
+                figures={"free": Figure(0.612, Unit.RATIO)},
+                remedies=(
+                    Remedy(
+                        command="echo 1 > /proc/sys/synthetic\necho 2 > /proc/sys/synthetic",
+                        effect="Frees the empty ones",
+                        risk="Takes a lock",
+                        undo="echo 0 > /proc/sys/synthetic",
+                        until="reboot",
+                        returns=1024,
+                        is_upper_bound=True,
+                    ),
+                    Remedy(effect="Boot a kernel with the patch"),
+                ),
                 patch="synthetic-patch",
-                cost_bytes=1536,
+                memory={"slab:dentry": 1536},
             ),
         ],
         gaps=[Gap("slab pages", "not in the dump", 1024, "objects are a lower bound")],
@@ -179,6 +207,8 @@ def only_synthetic() -> Iterator[None]:
         mock.patch("kcensus.analyses._discover", return_value={ANALYSIS.name: ANALYSIS}),
         mock.patch("kcensus.commands.commands", return_value={}),
         mock.patch("kcensus.sources.open_target", open_synthetic),
+        mock.patch("kcensus.analyses.runner.machine", return_value=Machine(host="synthetic")),
+        mock.patch("kcensus.reports.machine", return_value=Machine(host="synthetic")),
     ):
         yield
 

@@ -12,6 +12,7 @@ from kcensus.actions.output import check_output, check_tables, show
 from kcensus.actions.target import context_of, opened, progress_bars
 from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
+from kcensus.reports import analyse
 from kcensus.results.tables import Column, Show
 
 
@@ -33,10 +34,10 @@ def run(
         check_tables(showing, known)
     if analysis.needs_target(target, params):
         with opened(target, reading) as (opened_target, progress):
-            result = context_of(opened_target, progress, reading).run(analysis, **params)
+            result = analyse(context_of(opened_target, progress, reading), analysis, **params)
     else:
         with progress_bars(reading.no_progress) as progress:
-            result = Context.without_target(progress).run(analysis, **params)
+            result = analyse(Context.without_target(progress), analysis, **params)
     return show(result, showing, analysis.first_tables, known)
 
 

@@ -14,6 +14,7 @@ from kcensus.analyses import Analysis, AnalysisError
 from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.machine import machine
 from kcensus.progress import Progress
 from kcensus.results import Answer, Gap, Result
 from kcensus.sources import Target
@@ -143,7 +144,14 @@ class Context:
     def _result(self, name: str, answer: Answer) -> Result:
         parts = {key: value for key, value in vars(answer).items() if key != "source"}
         target = self.name if self.target is not None or self.release else "(no target)"
-        return Result(name, answer.source or target, self.release, self.kernel.live, **parts)
+        return Result(
+            name,
+            answer.source or target,
+            self.release,
+            self.kernel.live,
+            machine(self.kernel) if self.release else None,
+            **parts,
+        )
 
 
 def _jobs(target: Target, wanted: int | None) -> int:

@@ -143,7 +143,8 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
         progress: Progress | None = None,
         **params: Any,
     ) -> Result:
-        result = context_of(source, jobs=jobs, progress=progress).run(analysis, **params)
+        context = context_of(source, jobs=jobs, progress=progress)
+        result = reports.analyse(context, analysis, **params)
         return Result(result, analysis.first_tables)
 
     source, jobs, progress, _ = inspect.signature(function).parameters.values()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kcensus.catalogue.files import Catalogue
 from kcensus.catalogue.model import LACKS_IT, Detected, FindingRule, Metric, State
 from kcensus.human import human
-from kcensus.results import Finding, Result, Severity, Unit
+from kcensus.results import Figure, Finding, Remedy, Result, Severity, Unit, rank
 
 
 class Unmeasured(Exception):
@@ -115,7 +115,7 @@ def findings(
         most = math.inf if rule.at_most is None else rule.at_most
         if least <= value <= most:
             made.append(_finding(rule, value, unit, detected))
-    return sorted(made, key=lambda one: (-one.severity, -(one.cost_bytes or 0), one.title))
+    return sorted(made, key=lambda finding: (rank(finding), finding.title))
 
 
 def _applies(rule: FindingRule, detected: Mapping[str, Detected]) -> bool:
@@ -130,12 +130,14 @@ def _finding(
         patch = detected[rule.patch]
         evidence.append(f"{rule.patch} is {patch.state.value} ({patch.reason})")
     return Finding(
-        Severity[rule.severity.upper()],
-        rule.title.replace("{value}", human(value, unit)),
+        id=f"rule:{rule.patch or rule.metric}",
+        severity=Severity[rule.severity.upper()],
+        title=rule.title.replace("{value}", human(value, unit)),
         evidence=rule.evidence or "; ".join(evidence),
-        remedy=rule.remedy,
+        figures={rule.metric.key: Figure(value, unit)},
+        remedies=(Remedy(effect=rule.remedy),) if rule.remedy else (),
         patch=rule.patch,
-        cost_bytes=int(value) if unit is Unit.BYTES else None,
+        memory={str(rule.metric): int(value)} if unit is Unit.BYTES and value > 0 else {},
     )
 
 

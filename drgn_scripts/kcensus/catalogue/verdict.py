@@ -127,9 +127,10 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
     if judgement.claimed is not None:
         reasons.append(f"published reduction, on another machine: {human_ratio(judgement.claimed)}")
     return Finding(
-        _SEVERITY[judgement.verdict],
-        f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} after, "
-        f"{change}",
+        id=f"patch-{judgement.verdict.value}:{patch.id}",
+        severity=_SEVERITY[judgement.verdict],
+        title=f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} "
+        f"after, {change}",
         evidence="; ".join(reasons),
         patch=patch.id,
     )

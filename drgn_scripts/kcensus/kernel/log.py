@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import drgn
 from drgn.helpers.linux.printk import get_printk_records
 
@@ -17,6 +15,23 @@ _MAX_RECORD_BITS = 24
 """Binary logarithm of the number of records, those of a log of half a gigabyte."""
 
 
+def is_sound(prog: drgn.Program) -> bool:
+    """Return whether head and tail of the ring buffer are possible.
+
+    drgn walks from tail to head, however far.
+
+    :raises drgn.FaultError: they are unreadable
+    """
+    try:
+        # Since Linux kernel commit 896fbe20b4e2 ("printk: use the lockless ringbuffer") (in v5.10).
+        ring = prog["prb"].desc_ring
+    except LookupError:
+        return True
+    bits = int(ring.count_bits)
+    distance = (int(ring.head_id.counter) - int(ring.tail_id.counter)) % (1 << 62)
+    return bits <= _MAX_RECORD_BITS and distance < 1 << bits
+
+
 def records(prog: drgn.Program) -> list[Line]:
     """Return the records of the kernel log, oldest first, one per line of text.
 
@@ -24,14 +39,8 @@ def records(prog: drgn.Program) -> list[Line]:
     :raises drgn.FaultError: it is unreadable
     :raises ValueError: head and tail of the ring buffer are impossible
     """
-    with contextlib.suppress(LookupError):
-        # Since Linux kernel commit 896fbe20b4e2 ("printk: use the lockless ringbuffer") (in v5.10).
-        ring = prog["prb"].desc_ring
-        bits = int(ring.count_bits)
-        # drgn walks from tail to head, however far.
-        distance = (int(ring.head_id.counter) - int(ring.tail_id.counter)) % (1 << 62)
-        if bits > _MAX_RECORD_BITS or distance >= 1 << bits:
-            raise ValueError("head and tail of the printk ring buffer are damaged")
+    if not is_sound(prog):
+        raise ValueError("head and tail of the printk ring buffer are damaged")
     return [
         (record.timestamp / 1e9, printable(line))
         for record in get_printk_records(prog)

@@ -1,42 +1,102 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Size and uptime of a machine, by which two dumps are compared."""
+"""The machine that a kernel runs on, as every output names it."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 import drgn
 from drgn.helpers.linux.cpumask import num_online_cpus
-from drgn.helpers.linux.mm import totalram_pages
-from drgn.helpers.linux.timekeeping import uptime
+from drgn.helpers.linux.nodemask import for_each_node_state
+from drgn.helpers.linux.panic import panic_message, panic_task
+from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.log import is_sound
+from kcensus.results import Machine
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.model import kernel_release
+from kcensus.text import printable
 
-_Number = TypeVar("_Number", int, float)
-
-
-@dataclass(frozen=True)
-class Machine:
-    """RAM, CPUs and uptime; None where unknown."""
-
-    ram_bytes: int | None
-    cpus: int | None
-    uptime_seconds: float | None
+T = TypeVar("T")
+_MAX_NODES = 1024
+"""``MAX_NUMNODES`` of the largest configuration (``CONFIG_NODES_SHIFT`` 10)."""
 
 
-def machine(prog: drgn.Program) -> Machine:
-    """Return RAM, online CPUs and uptime of the machine; raises nothing."""
+@once
+def machine(kernel: Kernel) -> Machine:
+    """Return the machine of a kernel; raises nothing, what is unreadable is unknown."""
+    prog = kernel.prog
+    if not prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
+        return Machine()
+    name = _try(lambda: prog["init_uts_ns"].name)
     return Machine(
-        ram_bytes=_or_none(lambda: int(totalram_pages(prog)) * int(prog["PAGE_SIZE"])),
-        cpus=_or_none(lambda: int(num_online_cpus(prog))),
-        uptime_seconds=_or_none(lambda: float(uptime(prog))),
+        host=_text(lambda: name.nodename) if name is not None else "",
+        time=_try(lambda: float(ktime_get_real_seconds(prog))),
+        uptime_seconds=_try(lambda: float(uptime(prog))),
+        ram_bytes=_try(lambda: kernel.ram_bytes),
+        cpus=_try(lambda: int(num_online_cpus(prog))),
+        nodes=_try(lambda: _nodes(prog)),
+        kernel=_try(lambda: kernel_release(prog)) or "",
+        version=_text(lambda: name.version) if name is not None else "",
+        build_id=_try(lambda: _build_id(prog)) or "",
+        taken_by="" if kernel.live else _try(lambda: _taken_by(prog)) or "",
     )
 
 
-def _or_none(ask: Callable[[], _Number]) -> _Number | None:
+def _nodes(prog: drgn.Program) -> int:
+    nodes = []
+    for node in for_each_node_state(prog["N_MEMORY"]):
+        nodes.append(node)
+        if len(nodes) > _MAX_NODES:
+            raise ValueError("node_states is damaged")
+    return len(nodes)
+
+
+def _build_id(prog: drgn.Program) -> str:
+    """Return ``BUILD-ID`` of VMCOREINFO; where it lacks that, the one that is loaded as a note.
+
+    Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to VMCOREINFO")
+    (in v5.9).
+    """
+    vmcoreinfo: bytes = prog["VMCOREINFO"].string_()
+    for line in vmcoreinfo.split(b"\n"):
+        if line.startswith(b"BUILD-ID="):
+            return printable(line[len("BUILD-ID=") :])
+    start, stop = (prog.symbol(f"__{end}_notes").address for end in ("start", "stop"))
+    notes = prog.read(start, min(stop - start, 4096))
+    at = 0
+    while at + 12 <= len(notes):
+        name_size, size, kind = struct.unpack_from("<3I", notes, at)
+        text = at + 12 + (name_size + 3) // 4 * 4
+        if kind == 3 and notes[at + 12 : at + 16] == b"GNU\0":  # NT_GNU_BUILD_ID
+            digits: str = notes[text : text + size].hex()
+            return digits
+        at = text + (size + 3) // 4 * 4
+    return ""
+
+
+def _taken_by(prog: drgn.Program) -> str:
+    """Return the panic message, or how else the dump came to be."""
+    if not is_sound(prog):
+        return ""
+    if message := panic_message(prog):
+        task = _try(lambda: panic_task(prog))
+        by = _text(lambda: task.comm) if task is not None and task else ""
+        text = printable(message.decode("utf-8", "backslashreplace"))
+        return f"{text} (task {by})" if by else text
+    return "no panic: dumped while the kernel ran"
+
+
+def _text(ask: Callable[[], drgn.Object]) -> str:
+    return printable((_try(lambda: ask().string_()) or b"").decode("utf-8", "backslashreplace"))
+
+
+def _try(ask: Callable[[], T]) -> T | None:
+    """Return what ``ask`` returns; None where the kernel lacks it, or it is damaged."""
     try:
         return ask()
-    except (LookupError, ValueError, drgn.FaultError, NotRecorded):
+    except (LookupError, ValueError, OverflowError, TypeError, drgn.FaultError, NotRecorded):
         return None

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kcensus.human import human
 from kcensus.render.directory import replacing
-from kcensus.render.plain import label, plain_column, shown_figure
+from kcensus.render.plain import label, plain_column, remedy_text, shown_figure
 from kcensus.reports import Report, Section
 from kcensus.results import Finding, Result, Unit, rank
 from kcensus.results.tables import Column, Show, Table
@@ -55,6 +55,7 @@ def _write(
         sections=sections,
         Unit=Unit,
         label=label,
+        remedy_text=remedy_text,
         shown_figure=shown_figure,
         shown_table=_shown_table,
     )

@@ -2,7 +2,8 @@
 """A Result as one JSON document: every row and column, exact numbers, nothing scaled or rounded.
 
 Two runs on the same vmcore give the same bytes: keys keep the order of the Result, and a document
-has no time, host or duration. Each row of a table is on its own line, for ``diff`` and ``grep``.
+has no duration, and no time or host but those of the dump. Each row of a table is on its own line,
+for ``diff`` and ``grep``.
 
 ``schema.json`` in this package is the JSON Schema of the documents.
 """
@@ -13,13 +14,21 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from kcensus.render.plain import finding_fields, identity, plain, rows, tables
+from kcensus.render.plain import (
+    finding_document,
+    identity,
+    installed_version,
+    machine_document,
+    plain,
+    rows,
+    tables,
+)
 from kcensus.reports import Report
 from kcensus.results import Result
 from kcensus.results.tables import Table
 from kcensus.text import printable
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
 
@@ -48,6 +57,9 @@ def _write_object(members: Mapping[str, Any], out: TextIO, indent: str = "") -> 
             _write_rows(value, out, indent + "  ")
         elif isinstance(value, Mapping):
             _write_object(value, out, indent + "  ")
+        elif isinstance(value, list) and value:
+            lines = f",\n{indent}    ".join(map(_dumps, value))
+            out.write(f"[\n{indent}    {lines}\n{indent}  ]")
         else:
             out.write(_dumps(value))
     out.write("}" if separator == "\n" else f"\n{indent}}}")
@@ -55,17 +67,16 @@ def _write_object(members: Mapping[str, Any], out: TextIO, indent: str = "") -> 
 
 def write_json(result: Result, out: TextIO) -> None:
     """Write ``result`` to ``out`` as one document that ends in a newline."""
-    _write_object({"schema": SCHEMA, **_document(result)}, out)
+    _write_object(_head(result) | _document(result), out)
     out.write("\n")
 
 
 def write_report_json(report: Report, out: TextIO) -> None:
     """Write a report as one document: all findings, then the result of each analysis."""
     document = {
-        "schema": SCHEMA,
-        **identity(report.head),
+        **_head(report.head),
         "findings": [
-            {"analysis": printable(name), **finding_fields(finding)}
+            {"analysis": printable(name), **finding_document(finding)}
             for name, finding in report.findings
         ],
         "failed": report.errors,
@@ -80,6 +91,7 @@ def _document(result: Result) -> dict[str, Any]:
     own = {name: every.pop(name) for name in result.tables}
     return {
         **identity(result),
+        "machine": _machine(result),
         "summary": {key: plain(figure.value) for key, figure in result.summary.items()},
         "units": {
             "summary": {key: figure.unit.value for key, figure in result.summary.items()},
@@ -90,4 +102,19 @@ def _document(result: Result) -> dict[str, Any]:
         },
         "tables": own,
         **every,
+        "findings": [finding_document(finding) for finding in result.findings],
     }
+
+
+def _head(result: Result) -> dict[str, Any]:
+    """Return what every document starts with."""
+    return {
+        "schema": SCHEMA,
+        "kcensus": installed_version(),
+        **identity(result),
+        "machine": _machine(result),
+    }
+
+
+def _machine(result: Result) -> dict[str, Any] | None:
+    return None if result.machine is None else machine_document(result.machine)

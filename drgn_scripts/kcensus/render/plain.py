@@ -6,15 +6,17 @@ JSON, CSV and Parquet share this, so that they hold the same values under the sa
 
 from __future__ import annotations
 
+import datetime
 import enum
 import functools
+import importlib.metadata
 import math
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kcensus.human import human
-from kcensus.results import Figure, Finding, Result, Severity, Unit
+from kcensus.results import Figure, Finding, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
@@ -27,7 +29,20 @@ _ROWS_AT_ONCE = 1 << 16
 
 _PARTS = {
     "checks": ("name", "ours", "counter", "difference", "status", "unit", "source", "note"),
-    "findings": ("severity", "title", "evidence", "remedy", "patch", "cost_bytes"),
+    "findings": (
+        "id",
+        "severity",
+        "danger",
+        "title",
+        "evidence",
+        "holds_bytes",
+        "returns_bytes",
+        "part_of",
+        "patch",
+        "patch_status",
+        "patch_is_fix",
+        "remedies",
+    ),
     "gaps": ("what", "reason", "count", "effect"),
 }
 """Attributes of checks, findings and gaps, in the order of their columns."""
@@ -35,7 +50,9 @@ _UNITS = {
     "ours": Unit.NONE,
     "counter": Unit.NONE,
     "difference": Unit.NONE,
-    "cost_bytes": Unit.BYTES,
+    "holds_bytes": Unit.BYTES,
+    "returns_bytes": Unit.BYTES,
+    "patch_is_fix": Unit.NONE,
     "count": Unit.COUNT,
 }
 """Units of those columns that are not text."""
@@ -83,6 +100,14 @@ def rows(table: Table) -> Iterator[tuple[Plain, ...]]:
         yield from zip(*(plain_column(part[name]) for name in frame.columns), strict=True)
 
 
+def installed_version() -> str:
+    """Return the version of kcensus; ``unknown`` where it runs without being installed."""
+    try:
+        return importlib.metadata.version("kcensus")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
 def identity(result: Result) -> dict[str, Plain]:
     """Return the fields that identify a result."""
     return {
@@ -105,7 +130,69 @@ def shown_figure(key: str, figure: Figure) -> tuple[str, str]:
 
 def finding_fields(finding: Finding) -> dict[str, Plain]:
     """Return the fields of a finding, as its row in :func:`tables` has them."""
-    return {name: plain(getattr(finding, name)) for name in _PARTS["findings"]}
+    return {name: plain(_attribute(finding, name)) for name in _PARTS["findings"]}
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON has it: with its figures, its memory and its remedies as data."""
+    fields: dict[str, Any] = finding_fields(finding)
+    fields["figures"] = {
+        printable(key): {"value": plain(figure.value), "unit": figure.unit.value}
+        for key, figure in finding.figures.items()
+    }
+    fields["memory"] = {printable(place): size for place, size in finding.memory.items()}
+    fields["remedies"] = [
+        {
+            "command": [printable(line) for line in remedy.command.splitlines()],
+            "effect": plain(remedy.effect),
+            "risk": plain(remedy.risk),
+            "undo": plain(remedy.undo),
+            "until": plain(remedy.until),
+            "returns_bytes": remedy.returns,
+            "is_upper_bound": remedy.is_upper_bound,
+        }
+        for remedy in finding.remedies
+    ]
+    fields["no_remedy"] = plain(finding.no_remedy)
+    return fields
+
+
+def machine_document(machine: Machine) -> dict[str, Plain]:
+    """Return the machine of a result as JSON has it; what is unknown is null."""
+    fields = {name: plain(value) for name, value in vars(machine).items()}
+    if machine.time is not None:
+        fields["time"] = shown_time(machine.time)
+    return {name: None if value == "" else value for name, value in fields.items()}
+
+
+def shown_time(seconds: float) -> str | None:
+    """Return a time as ISO 8601 has it, in UTC; None for what no calendar has."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def remedy_text(finding: Finding) -> str:
+    """Return all remedies of a finding, or why there is none, as sentences."""
+    sentences = []
+    for remedy in finding.remedies:
+        command = " && ".join(remedy.command.splitlines())
+        sentences.append(f"Run `{command}`: {remedy.effect}" if command else remedy.effect)
+        if remedy.returns:
+            at_most = "up to " if remedy.is_upper_bound else ""
+            sentences.append(f"Returns {at_most}{human(remedy.returns, Unit.BYTES)}")
+        facts = ("Risk", remedy.risk), ("Undo", remedy.undo), ("Until", remedy.until)
+        sentences += [f"{name}: {fact}" for name, fact in facts if fact]
+    sentences.append(finding.no_remedy)
+    return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)
+
+
+def _attribute(item: Any, name: str) -> Any:
+    """Return a column of a check, a finding or a gap."""
+    if name == "remedies":
+        return remedy_text(item)
+    return getattr(item, name.removesuffix("_bytes"))
 
 
 def tables(result: Result) -> dict[str, Table]:
@@ -120,7 +207,7 @@ def tables(result: Result) -> dict[str, Table]:
             raise ValueError(f"{name!r} cannot name a table")
     every = dict(result.tables)
     for part, names in _PARTS.items():
-        values = [[getattr(item, name) for name in names] for item in getattr(result, part)]
+        values = [[_attribute(item, name) for name in names] for item in getattr(result, part)]
         # dtype=object: a missing counter must not turn its neighbours into floats.
         frame = pd.DataFrame(values, columns=pd.Index(names), dtype=object)
         every[part] = Table(frame, {name: Column(_UNITS.get(name, Unit.TEXT)) for name in names})

@@ -64,12 +64,12 @@ def write_report(report: Report, console: Console, top: int = 10, full: bool = F
 def _print_findings(report: Report, screen: Screen, top: int, evidence: bool) -> None:
     named = report.findings
     findings = [replace(finding, title=f"{name}: {finding.title}") for name, finding in named]
-    if not any(matters(finding, report.ram_bytes) for finding in findings):
+    if not any(matters(finding) for finding in findings):
         screen.prose(Text(_health(report), style="bold"))
         screen.blank()
     if findings:
         shown = findings[:top] if top else findings
-        brief = () if evidence else [one for one in shown if not matters(one, report.ram_bytes)]
+        brief = () if evidence else [one for one in shown if not matters(one)]
         print_findings(shown, screen, evidence=evidence, brief=brief)
         if len(shown) < len(findings):
             screen.prose(f"... and {len(findings) - len(shown)} more findings (use --top 0)")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kcensus.human import human
-from kcensus.render.plain import shown_figure
+from kcensus.render.plain import remedy_text, shown_figure
 from kcensus.render.screen import Screen
 from kcensus.render.screen.table import print_table
 from kcensus.results import (
@@ -83,21 +83,28 @@ def print_findings(
     """
     rows = []
     for finding in findings:
-        facts = []
-        if finding.cost_bytes is not None:
-            facts.append(f"Cost: {human(finding.cost_bytes, Unit.BYTES)}")
-        if finding.patch:
-            facts.append(f"Patch: {finding.patch}")
+        remedy = remedy_text(finding)
         more = (
             finding.evidence if evidence else "",
-            f"What to do: {finding.remedy}" if finding.remedy else "",
-            "   ".join(facts),
+            f"What to do: {remedy}" if remedy else "",
+            "   ".join(_facts(finding)),
         )
         paragraphs = [Text(printable(finding.title), style="bold")]
         if finding not in brief:
             paragraphs += [Text(printable(words)) for words in more if words]
         rows.append((Text(finding.severity.name, _SEVERITY_STYLE[finding.severity]), paragraphs))
     screen.section("Findings", rows)
+
+
+def _facts(finding: Finding) -> Iterator[str]:
+    """Yield what a finding holds, and its patch."""
+    if finding.holds:
+        yield f"Holds: {human(finding.holds, Unit.BYTES)}"
+    if finding.patch:
+        kind = "Fixed by" if finding.patch_is_fix else "Patch"
+        yield f"{kind}: {finding.patch}" + (
+            f" ({finding.patch_status})" if finding.patch_status else ""
+        )
 
 
 def print_figures(

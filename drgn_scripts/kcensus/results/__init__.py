@@ -13,8 +13,33 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kcensus.results.findings import Finding, Remedy, fold, matters, parts_of, rank
+from kcensus.results.severity import Danger, Severity
+
 if TYPE_CHECKING:
     from kcensus.results.tables import Table
+
+__all__ = (
+    "Answer",
+    "Check",
+    "CheckStatus",
+    "Danger",
+    "Figure",
+    "Finding",
+    "Gap",
+    "Machine",
+    "Remedy",
+    "Result",
+    "Scalar",
+    "Severity",
+    "Unit",
+    "fold",
+    "matters",
+    "nonzero_gaps",
+    "parts_of",
+    "rank",
+    "ratio",
+)
 
 Scalar = int | float | str | bool | None
 
@@ -87,29 +112,6 @@ class Check:
         return CheckStatus.EXPLAINED if difference == self.explained else CheckStatus.DIFFER
 
 
-class Severity(enum.IntEnum):
-    """How urgent a finding is."""
-
-    INFO = 0
-    NOTICE = 1
-    WARNING = 2
-    CRITICAL = 3
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One sentence a support engineer acts on."""
-
-    severity: Severity
-    title: str
-    """One sentence: subject, problem, size, share."""
-    evidence: str = ""
-    remedy: str = ""
-    patch: str = ""
-    """Identifier in the patch catalogue, if a patch fixes it."""
-    cost_bytes: int | None = None
-
-
 @dataclass(frozen=True)
 class Gap:
     """Something that could not be read, and what that does to the figures."""
@@ -139,6 +141,29 @@ class Answer:
     """What was read where there is no target, such as the path of a log."""
 
 
+@dataclass(frozen=True)
+class Machine:
+    """The machine that a result is about; None and empty where unknown."""
+
+    host: str = ""
+    time: float | None = None
+    """Of the dump, by the clock of the machine: seconds since 1970, UTC."""
+    uptime_seconds: float | None = None
+    ram_bytes: int | None = None
+    cpus: int | None = None
+    """Online."""
+    nodes: int | None = None
+    """NUMA nodes with memory."""
+    kernel: str = ""
+    """Release."""
+    version: str = ""
+    """Build of the kernel: ``#1 SMP Debian 5.10.251-1 (2026-01-01)``."""
+    build_id: str = ""
+    """Of the vmlinux, in hexadecimal digits."""
+    taken_by: str = ""
+    """What took the dump: a panic message, or how else."""
+
+
 @dataclass
 class Result(Answer):
     """The answer of one analysis on one target."""
@@ -148,28 +173,8 @@ class Result(Answer):
     kernel: str
     """Kernel release."""
     live: bool = False
-
-
-_MIN_COST_SHARE = 0.001
-"""Of RAM: a smaller cost does not count as one."""
-
-
-def matters(finding: Finding, ram_bytes: int | None = None) -> bool:
-    """Return whether a finding costs memory that matters, or says that something is stuck.
-
-    Critical findings always matter. Of the others, one with a cost matters from 0.1 % of RAM on
-    (any cost where RAM is unknown), and one without a cost from WARNING on.
-    """
-    if finding.severity >= Severity.CRITICAL:
-        return True
-    if finding.cost_bytes is None:
-        return finding.severity >= Severity.WARNING
-    return finding.cost_bytes > 0 and finding.cost_bytes >= _MIN_COST_SHARE * (ram_bytes or 0)
-
-
-def rank(finding: Finding, ram_bytes: int | None = None) -> tuple[bool, int, int]:
-    """Return the sort key of a finding: findings that matter first, then by severity and cost."""
-    return not matters(finding, ram_bytes), -finding.severity, -(finding.cost_bytes or 0)
+    machine: Machine | None = None
+    """None where the result is not about one machine."""
 
 
 def nonzero_gaps(*gaps: Gap) -> list[Gap]:

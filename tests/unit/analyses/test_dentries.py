@@ -262,7 +262,7 @@ def test_the_cost_is_reported_once(setting: str | None, value: int, evidence: st
     k = dcache.machine
     k.set(k.symbols["_totalram_pages"].counter, 10)
     found = census(dcache).findings
-    costs = {finding.patch: finding.cost_bytes for finding in found if finding.patch}
+    costs = {finding.patch: finding.holds for finding in found if finding.patch}
     assert costs.pop("negative-dentry-hash-limit") == 29 * SLOT + 2 * NAME_SLOT
     assert costs == ({} if evidence is None else {"negative-dentry-sysctl-limit": None})
     assert evidence is None or any(evidence in finding.evidence for finding in found)

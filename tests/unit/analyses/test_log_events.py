@@ -123,7 +123,7 @@ def test_kcopyd_on_another_cpu_is_not_where_the_lockup_was(tmp_path: Path) -> No
     )
     (finding,) = run(Context.without_target(), log=str(log)).findings
     assert finding.title.endswith("on CPU 1")
-    assert (finding.evidence, finding.remedy) == ("running there: nothing shown", "")
+    assert (finding.evidence, finding.remedies) == ("running there: nothing shown", ())
 
 
 @pytest.mark.parametrize("name", ["oom-kcopyd", "lockup-27s", "lockup-95s"])

@@ -370,7 +370,7 @@ def test_children_are_counted_with_their_roots(era: str, monkeypatch: pytest.Mon
     finding = next(each for each in result.findings if "slab pages of its own" in each.title)
     assert finding.severity is Severity.WARNING
     assert finding.evidence.startswith("3 child caches")
-    assert finding.cost_bytes == PAGE
+    assert finding.holds == PAGE
 
 
 @child_era
@@ -727,7 +727,7 @@ def test_slabs_that_take_a_large_share_of_memory() -> None:
     k.set(k.symbols["_totalram_pages"].counter, 40)
     finding = next(each for each in analyse(k).findings if "of RAM" in each.title)
     assert finding.severity is Severity.WARNING
-    assert finding.cost_bytes == 11 * PAGE
+    assert finding.holds == 11 * PAGE
     assert "27.5%" in finding.title
     assert finding.evidence.index("big") < finding.evidence.index("dentry")
 
@@ -737,7 +737,7 @@ def test_a_cache_that_is_mostly_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [each for each in analyse(world().k).findings if "utilized" in each.title]
     # 53.1%, 82.0% and 12.5%: most waste first. filp wastes too little.
     assert [each.title.split()[1] for each in findings] == ["dentry", "big", "kmalloc-256"]
-    assert [each.cost_bytes for each in findings] == [5760, 3680, 3584]
+    assert [each.holds for each in findings] == [5760, 3680, 3584]
     assert findings[0].evidence == "1 of its 3 slabs are less than half full, 1 are empty"
     monkeypatch.setattr(slab_findings, "_GOOD_UTILIZATION", 0.5)
     findings = [each for each in analyse(world().k).findings if "utilized" in each.title]

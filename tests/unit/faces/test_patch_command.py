@@ -124,11 +124,11 @@ def test_rules_make_findings() -> None:
     (one,) = found
     assert one.patch == "list-lru-memory"
     assert one.severity is Severity.WARNING
-    assert one.cost_bytes == 600 * MIB
+    assert one.holds == 600 * MIB
     assert one.title == "Empty per-memcg lists of list_lru use 600.0 MiB"
     assert "list-lru.empty_bytes" in one.evidence
     assert "absent (all 3 stages are absent)" in one.evidence
-    assert "5.18" in one.remedy
+    assert "5.18" in one.remedies[0].effect
 
 
 @pytest.mark.parametrize(

@@ -54,10 +54,12 @@ def test_json_has_every_part_under_its_key() -> None:
     assert list(errors(document)) == []
     assert list(document) == [
         "schema",
+        "kcensus",
         "analysis",
         "target",
         "kernel",
         "live",
+        "machine",
         "summary",
         "units",
         "tables",
@@ -88,7 +90,7 @@ def test_json_has_every_part_under_its_key() -> None:
     }
     assert document["checks"][10]["difference"] == HIGHEST - 10
     assert document["checks"][11]["counter"] is None
-    assert document["findings"][1]["cost_bytes"] == 1536
+    assert document["findings"][1]["holds_bytes"] == 1536
     assert document["gaps"] == [
         {
             "what": "slab pages",
@@ -201,7 +203,7 @@ def test_csv_defuses_formulas_in_names_and_leaves_numbers_alone(tmp_path: Path) 
     assert names == [f"'{name}" if name[0] == "=" else name for name in HOSTILE.values()]
     assert [row[4] for row in rows] == [str(number - 3) for number in range(9)]
     assert {row[6] for row in rows} == {str(HIGHEST)}
-    assert read_csv(tmp_path / "findings.csv")[2][2] == "'-1 is not a formula."
+    assert read_csv(tmp_path / "findings.csv")[2][4] == "'-1 is not a formula."
     # One line a row: no line break of a name is left.
     assert len((tmp_path / "caches.csv").read_text("utf-8").splitlines()) == 10
 

@@ -10,7 +10,8 @@ import pytest
 
 from kcensus import cli
 from kcensus.render.html import write_html
-from kcensus.results import Finding, Gap, Result, Severity, Unit
+from kcensus.render.plain import remedy_text
+from kcensus.results import Finding, Gap, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from tests.unit.synthetic import only_synthetic, synthetic_result
 
@@ -40,7 +41,16 @@ class Page(HTMLParser):
 def test_names_do_no_harm(tmp_path: Path) -> None:
     name = HOSTILE
     result = Result(HOSTILE, HOSTILE, HOSTILE)
-    result.findings.append(Finding(Severity.WARNING, HOSTILE, HOSTILE, HOSTILE, HOSTILE))
+    result.findings.append(
+        Finding(
+            id=HOSTILE,
+            severity=Severity.WARNING,
+            title=HOSTILE,
+            evidence=HOSTILE,
+            remedies=(Remedy(command=HOSTILE, effect=HOSTILE, undo=HOSTILE),),
+            patch=HOSTILE,
+        )
+    )
     result.gaps.append(Gap(HOSTILE, HOSTILE, 1, HOSTILE))
     result.tables["names"] = Table.of("Names", {"name": ([name], Column(Unit.TEXT))})
     (path,) = write_html(result, tmp_path / "page.html")
@@ -55,7 +65,7 @@ def test_everything_of_a_result_is_there(tmp_path: Path) -> None:
     (path,) = write_html(result, tmp_path / "page.html")
     text = "\n".join(Page(path).text)
     for finding in result.findings:
-        assert finding.remedy in text
+        assert remedy_text(finding) in text
     for check in result.checks:
         assert check.status.value in text
     for table in result.tables.values():

@@ -3,11 +3,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pandas as pd
 import pytest
 
-from kcensus.results import Check, CheckStatus, Finding, Result, Severity, Unit, matters, rank
+from kcensus.results import (
+    Check,
+    CheckStatus,
+    Danger,
+    Finding,
+    Result,
+    Severity,
+    Unit,
+    fold,
+    matters,
+    rank,
+)
 from kcensus.results.tables import Column, Table
+from kcensus.results.thresholds import MIN_BYTES, severity_of
 
 
 @pytest.mark.parametrize(
@@ -73,59 +88,92 @@ def test_a_table_refuses_other_columns(columns: list[str], words: str) -> None:
 
 def test_severities_are_ordered() -> None:
     assert Severity.INFO < Severity.NOTICE < Severity.WARNING < Severity.CRITICAL
-    findings = [Finding(severity, "x") for severity in (Severity.NOTICE, Severity.CRITICAL)]
-    assert max(finding.severity for finding in findings) is Severity.CRITICAL
 
 
-def finding(severity: Severity, cost: int | None = None) -> Finding:
-    return Finding(severity, "x", cost_bytes=cost)
+def finding(id: str, severity: Severity = Severity.NOTICE, **fields: Any) -> Finding:
+    return Finding(id=id, severity=severity, title="x", **fields)
 
 
-@pytest.mark.parametrize(
-    ("severity", "cost", "expected"),
-    [
-        (Severity.CRITICAL, None, True),
-        (Severity.CRITICAL, 1, True),
-        (Severity.WARNING, None, True),
-        (Severity.WARNING, 999, False),
-        (Severity.WARNING, 1000, True),
-        (Severity.NOTICE, None, False),
-        (Severity.NOTICE, 999, False),
-        (Severity.INFO, 1000, True),
-        (Severity.INFO, 0, False),
-    ],
-)
-def test_a_finding_matters_if_it_costs_a_thousandth_of_ram_or_warns(
-    severity: Severity, cost: int | None, expected: bool
-) -> None:
-    assert matters(finding(severity, cost), 1_000_000) is expected
-
-
-def test_without_ram_any_cost_matters() -> None:
-    assert matters(finding(Severity.INFO, 1))
-    assert not matters(finding(Severity.INFO, 0))
+def test_what_matters() -> None:
+    assert matters(finding("a", Severity.NOTICE))
+    assert not matters(finding("a", Severity.INFO))
+    assert not matters(finding("a", Severity.CRITICAL, part_of="b"))
 
 
 def test_rank_of_findings() -> None:
     expected = [
-        finding(Severity.CRITICAL),
-        finding(Severity.WARNING, 5000),
-        finding(Severity.WARNING, 2000),
-        finding(Severity.WARNING),
-        finding(Severity.INFO, 9000),
-        finding(Severity.WARNING, 10),
-        finding(Severity.NOTICE),
-        finding(Severity.INFO, 10),
-        finding(Severity.INFO),
+        finding("incomplete", Severity.NOTICE, danger=Danger.INCOMPLETE),
+        finding("critical", Severity.CRITICAL),
+        finding("stall", Severity.WARNING, danger=Danger.STALL),
+        finding("large", Severity.WARNING, memory={"a": 5000, "b": 1}),
+        finding("small", Severity.WARNING, memory={"a": 2000}),
+        finding("none", Severity.WARNING),
+        finding("part", Severity.CRITICAL, part_of="large"),
     ]
-    findings = list(reversed(expected))
-    findings.sort(key=lambda each: rank(each, 1_000_000))
-    assert findings == expected
+    assert sorted([*expected[4:], *expected[:4]], key=rank) == expected
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("holds", "ram", "severity"),
+    [
+        (MIN_BYTES - 1, None, None),
+        (MIN_BYTES - 1, MIN_BYTES, None),
+        (MIN_BYTES, None, Severity.NOTICE),
+        (MIN_BYTES, 0, Severity.NOTICE),
+        (MIN_BYTES, MIN_BYTES, Severity.CRITICAL),
+        (GIB, 4 * GIB, Severity.CRITICAL),
+        (GIB - 1, 4 * GIB, Severity.WARNING),
+        (GIB, 20 * GIB, Severity.WARNING),
+        (GIB, 200 * GIB, Severity.NOTICE),
+        (GIB, 201 * GIB, Severity.INFO),
+        (GIB, 1000 * GIB, Severity.INFO),
+        (GIB, 1001 * GIB, None),
+    ],
+)
+def test_severity_is_the_share_of_ram(
+    holds: int, ram: int | None, severity: Severity | None
+) -> None:
+    assert severity_of(holds, ram) is severity
+
+
+def test_a_symptom_is_part_of_its_cause() -> None:
+    cause = finding("negatives", memory={"slab:dentry": 90, "slab:kmalloc-64": 5})
+    size = finding("size", Severity.CRITICAL, memory={"slab:dentry": 100, "slab:x": 60})
+    size = replace(size, is_generic=True)
+    folded = {each.id: each for each in fold([size, cause])}
+    assert list(folded) == ["negatives", "size"]
+    assert folded["size"].part_of == "negatives"
+    assert folded["negatives"].part_of == ""
+
+
+def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
+    cause = finding("negatives", memory={"slab:dentry": 40})
+    waste = finding("waste:dentry", memory={"slab:dentry": 50}, is_generic=True)
+    size = finding("size", memory={"slab:dentry": 100, "slab:x": 60}, is_generic=True)
+    folded = {each.id: each for each in fold([waste, size, cause])}
+    assert folded["size"].memory == {"slab:dentry": 60, "slab:x": 60}
+    assert folded["waste:dentry"].part_of in ("size", "negatives")
+    top = [each for each in folded.values() if not each.part_of]
+    assert sum(each.holds or 0 for each in top) == 160
+
+
+def test_parts_of_parts_belong_to_the_top() -> None:
+    chain = [finding("a"), finding("b", part_of="a"), finding("c", part_of="b")]
+    assert [each.part_of for each in fold(chain)] == ["", "a", "a"]
+
+
+def test_a_part_of_what_is_not_there_is_on_top() -> None:
+    (made,) = fold([finding("a", part_of="gone")])
+    assert made.part_of == ""
+    assert fold([]) == []
 
 
 def test_results_do_not_share_their_parts() -> None:
     one, two = (Result("slab", name, "6.12") for name in ("a", "b"))
     one.summary["x"] = one.tables["t"] = None  # type: ignore[assignment]
     one.checks.append(Check("n", 1, 1))
-    one.findings.append(Finding(Severity.INFO, "x"))
+    one.findings.append(finding("x"))
     assert (two.summary, two.tables, two.checks, two.findings, two.gaps) == ({}, {}, [], [], [])

@@ -19,8 +19,7 @@ from kcensus.catalogue.schema import read_file
 from kcensus.catalogue.validate import Refused, Side, Verdict, interval, judge, look_at
 from kcensus.catalogue.verdict import validation_result
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.machine import Machine
-from kcensus.results import Answer, Figure, Result, Severity, Unit
+from kcensus.results import Answer, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import TableSpec
 from tests.running import analysis_of
 from tests.unit import distributions as known

@@ -250,7 +250,7 @@ def test_unbounded_against_bounded(kernel: str) -> None:
     assert after.figure("projected_jobs") == after.figure("jobs")
     finding = next(f for f in before.result.findings if f.severity >= Severity.WARNING)
     assert "unthrottled" in finding.title
-    assert finding.cost_bytes == before.figure("job_bytes") - before.figure("projected_job_bytes")
+    assert finding.holds == before.figure("job_bytes") - before.figure("projected_job_bytes")
     assert not any(f.severity >= Severity.WARNING for f in after.result.findings)
 
 

@@ -247,8 +247,8 @@ def test_arrays_shrink_no_more(case: Case) -> None:
     assert "at least 383 memory cgroups have had an id at the same time, 116 have one now" in (
         finding.evidence
     )
-    assert finding.cost_bytes is not None
-    assert finding.cost_bytes > 0.9 * case.figure("structural_bytes")
+    assert finding.holds is not None
+    assert finding.holds > 0.9 * case.figure("structural_bytes")
 
 
 def test_model_gives_what_was_measured(case: Case) -> None:

@@ -11,7 +11,7 @@ import drgn
 from kcensus.analyses.dentries.chains import IN_A_ROW
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.human import human_bytes, human_ratio
-from kcensus.results import Finding, Severity, ratio
+from kcensus.results import Finding, Remedy, Severity, ratio
 
 _NOTABLE_SHARE = 0.05
 """Of RAM in negative dentries."""
@@ -28,6 +28,14 @@ _WHO = (
     "bpftrace -e 'tracepoint:syscalls:sys_exit_openat /args->ret == -2/ { @[comm] = count(); }' "
     "(of open() only; stat() has tracepoints of its own)"
 )
+
+
+def _remedies(text: str) -> tuple[Remedy, ...]:
+    return (Remedy(effect=text),) if text else ()
+
+
+def _memory(size: int | None) -> dict[str, int]:
+    return {"slab:dentry": size} if size else {}
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -53,30 +61,40 @@ def _size_findings(figures: Figures) -> Iterator[Finding]:
             f"{human_bytes(figures.negative_bytes - saved)}"
         )
     yield Finding(
-        Severity.WARNING if share >= _LARGE_SHARE else Severity.NOTICE,
-        f"{figures.negative:,} negative dentries use {human_bytes(figures.negative_bytes)} "
-        f"({human_ratio(share)} of RAM)",
-        evidence,
-        f"{_WHO}; the tables of directories and patterns show which names. To free the memory "
-        "once: echo 2 > /proc/sys/vm/drop_caches; it drops all unused dentries and inodes, which "
-        "takes long if there are millions, and later lookups are slower",
-        "negative-dentry-hash-limit",
-        saved,
+        id="dentries-negative",
+        severity=Severity.WARNING if share >= _LARGE_SHARE else Severity.NOTICE,
+        title=(
+            f"{figures.negative:,} negative dentries use {human_bytes(figures.negative_bytes)} "
+            f"({human_ratio(share)} of RAM)"
+        ),
+        evidence=evidence,
+        remedies=_remedies(
+            f"{_WHO}; the tables of directories and patterns show which names. To free the memory "
+            "once: echo 2 > /proc/sys/vm/drop_caches; it drops all unused dentries and inodes, which "  # noqa: E501
+            "takes long if there are millions, and later lookups are slower"
+        ),
+        patch="negative-dentry-hash-limit",
+        memory=_memory(saved),
     )
     bounds = figures.limits[figures.limits["bounds"]]
     if not bounds["value"].any():
         # No cost: the finding above has it.
         yield Finding(
-            Severity.INFO,
-            f"no known limit applies to the {figures.negative:,} negative dentries",
-            f"{', '.join(bounds['setting'])} is off"
-            if len(bounds)
-            else "this kernel has no fs.dentry-fs-klimit; debug info does not show whether it has "
-            "fs.negative-dentry-limit (RHEL 7.8 and later 7.x, and Oracle UEK only)",
-            "Set fs.negative-dentry-limit where /proc/sys/fs has it; elsewhere, raise "
-            "vm.vfs_cache_pressure above 100: reclaim then prefers dentries and inodes, but does "
-            "not start earlier. Put either into /etc/sysctl.d to survive a reboot",
-            "negative-dentry-sysctl-limit",
+            id="dentries-unlimited",
+            severity=Severity.INFO,
+            title=f"no known limit applies to the {figures.negative:,} negative dentries",
+            evidence=(
+                f"{', '.join(bounds['setting'])} is off"
+                if len(bounds)
+                else "this kernel has no fs.dentry-fs-klimit; debug info does not show whether it has "  # noqa: E501
+                "fs.negative-dentry-limit (RHEL 7.8 and later 7.x, and Oracle UEK only)"
+            ),
+            remedies=_remedies(
+                "Set fs.negative-dentry-limit where /proc/sys/fs has it; elsewhere, raise "
+                "vm.vfs_cache_pressure above 100: reclaim then prefers dentries and inodes, but does "  # noqa: E501
+                "not start earlier. Put either into /etc/sysctl.d to survive a reboot"
+            ),
+            patch="negative-dentry-sysctl-limit",
         )
 
 
@@ -110,21 +128,29 @@ def _walk_findings(figures: Figures) -> Iterator[Finding]:
             else:
                 order = f"{row.sweeps:,} runs of negative children precede positive ones"
             yield Finding(
-                Severity.CRITICAL if row.children >= _LOCKUP else Severity.WARNING,
-                f"{row.directory} is watched: {row.children:,} children ({row.negative:,} "
-                f"negative) are visited under a spinlock whenever {when}",
-                order,
-                "Remove the watch, or move the lookups of missing names to another directory",
-                "negative-dentry-sibling-tail",
+                id=f"dentries-watch:{row.directory}",
+                severity=Severity.CRITICAL if row.children >= _LOCKUP else Severity.WARNING,
+                title=(
+                    f"{row.directory} is watched: {row.children:,} children ({row.negative:,} "
+                    f"negative) are visited under a spinlock whenever {when}"
+                ),
+                evidence=order,
+                remedies=_remedies(
+                    "Remove the watch, or move the lookups of missing names to another directory"
+                ),
+                patch="negative-dentry-sibling-tail",
             )
         elif row.children >= _LOCKUP:
             yield Finding(
-                Severity.NOTICE,
-                f"watching {row.directory} would visit {row.children:,} children under a spinlock",
-                f"{row.negative:,} of them are negative",
-                "Drop its negative dentries before a program watches it "
-                "(echo 2 > /proc/sys/vm/drop_caches drops all unused dentries and inodes)",
-                "negative-dentry-dir-limit",
+                id=f"dentries-watchable:{row.directory}",
+                severity=Severity.NOTICE,
+                title=f"watching {row.directory} would visit {row.children:,} children under a spinlock",  # noqa: E501
+                evidence=f"{row.negative:,} of them are negative",
+                remedies=_remedies(
+                    "Drop its negative dentries before a program watches it "
+                    "(echo 2 > /proc/sys/vm/drop_caches drops all unused dentries and inodes)"
+                ),
+                patch="negative-dentry-dir-limit",
             )
 
 
@@ -136,11 +162,14 @@ def _crowd_finding(figures: Figures) -> Iterator[Finding]:
         # The row of a remainder has no address.
         if row.address and row.negative >= _CROWD * figures.negative:
             yield Finding(
-                Severity.INFO,
-                f"{row.directory} holds {row.negative:,} negative dentries "
-                f"({human_ratio(ratio(row.negative, figures.negative))} of all)",
-                f"they use {human_bytes(row.negative_bytes)}",
-                _WHO,
+                id="dentries-directory",
+                severity=Severity.INFO,
+                title=(
+                    f"{row.directory} holds {row.negative:,} negative dentries "
+                    f"({human_ratio(ratio(row.negative, figures.negative))} of all)"
+                ),
+                evidence=f"they use {human_bytes(row.negative_bytes)}",
+                remedies=_remedies(_WHO),
             )
 
 
@@ -153,11 +182,16 @@ def _pinned_finding(figures: Figures) -> Iterator[Finding]:
     if kept * 2 < figures.negative_unused or figures.unused_bytes < _NOTABLE_BYTES:
         return
     yield Finding(
-        Severity.NOTICE,
-        f"{kept:,} of {figures.negative_unused:,} unused negative dentries share slabs with "
-        f"dentries that stay: dropping all of them frees only {freeable}",
-        f"{human_bytes(int(pinned['bytes'].sum()))} of slab pages hold a dentry that stays",
-        "Do not expect these pages back before the dentries that stay are freed; nothing frees "
-        "those safely",
-        "negative-dentry-hash-limit",
+        id="dentries-pinned",
+        severity=Severity.NOTICE,
+        title=(
+            f"{kept:,} of {figures.negative_unused:,} unused negative dentries share slabs with "
+            f"dentries that stay: dropping all of them frees only {freeable}"
+        ),
+        evidence=f"{human_bytes(int(pinned['bytes'].sum()))} of slab pages hold a dentry that stays",  # noqa: E501
+        remedies=_remedies(
+            "Do not expect these pages back before the dentries that stay are freed; nothing frees "
+            "those safely"
+        ),
+        patch="negative-dentry-hash-limit",
     )

@@ -11,7 +11,7 @@ from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.human import human_bytes, human_ratio, human_seconds
 from kcensus.kernel.dm.snapshots import Limit
 from kcensus.kernel.workqueues import Pool
-from kcensus.results import Finding, Severity, ratio
+from kcensus.results import Finding, Remedy, Severity, ratio
 
 _PARAMETER = "/sys/module/dm_snapshot/parameters/snapshot_cow_threshold"
 _LARGE_SHARE, _HUGE_SHARE = 0.1, 0.25
@@ -20,6 +20,14 @@ _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callba
 _FEWER = "lower vm.dirty_bytes, use larger chunks or fewer snapshots per origin"
 _UNTIL_PATCHED = f"Keep fewer copies in flight until the kernel has the patch: {_FEWER}."
 _MAX_NAMES = 6
+
+
+def _remedies(text: str) -> tuple[Remedy, ...]:
+    return (Remedy(effect=text),) if text else ()
+
+
+def _slabs(size: int | None) -> dict[str, int]:
+    return {"slab:kcopyd_job": size} if size else {}
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -75,14 +83,17 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
             "ends; its callbacks take that long."
         )
     return Finding(
-        Severity.CRITICAL,
-        title,
-        f"pending: {_counted(pool.pending, 'item')}, {_names(waiting)}; "
-        f"running: {_names(running) or 'nothing, all workers sleep or starve'}; "
-        f"stall threshold: {queues.threshold} s "
-        + ("(wq_watchdog_thresh)" if queues.has_watchdog else "(default; the watchdog is off)"),
-        remedy,
-        patch,
+        id=f"kcopyd-stall:{pool.id}",
+        severity=Severity.CRITICAL,
+        title=title,
+        evidence=(
+            f"pending: {_counted(pool.pending, 'item')}, {_names(waiting)}; "
+            f"running: {_names(running) or 'nothing, all workers sleep or starve'}; "
+            f"stall threshold: {queues.threshold} s "
+            + ("(wq_watchdog_thresh)" if queues.has_watchdog else "(default; the watchdog is off)")
+        ),
+        remedies=_remedies(remedy),
+        patch=patch,
     )
 
 
@@ -95,12 +106,15 @@ def _memory(figures: Figures) -> Iterator[Finding]:
     if figures.limited is not False or not figures.snapshots:
         if share >= _LARGE_SHARE:
             yield Finding(
-                Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING,
-                f"kcopyd jobs use {of_ram}",
-                f"{use.active:,} of {use.objects:,} slots of {use.name} are in use",
-                "Keep fewer copies of the first clients in the table clients in flight."
-                if census.has_jobs
-                else "Install the debug info of dm_mod and dm_snapshot to see whose jobs they are.",
+                id="kcopyd-jobs",
+                severity=Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING,
+                title=f"kcopyd jobs use {of_ram}",
+                evidence=f"{use.active:,} of {use.objects:,} slots of {use.name} are in use",
+                remedies=_remedies(
+                    "Keep fewer copies of the first clients in the table clients in flight."
+                    if census.has_jobs
+                    else "Install the debug info of dm_mod and dm_snapshot to see whose jobs they are."  # noqa: E501
+                ),
             )
         return
     above = sum((figures.copies(row) or 0) > figures.bound for row in figures.snapshots)
@@ -121,12 +135,13 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             remedy += " Existing snapshots keep their limit."
     jobs = _counted(figures.jobs, "kcopyd job", "use")
     yield Finding(
-        severity,
-        f"dm-snapshot copy-on-write is unthrottled: {jobs} {of_ram}",
-        evidence,
-        remedy,
-        _LIMIT_PATCH if census.limit is Limit.NONE else "",
-        None if projected is None else max(use.bytes - projected, 0),
+        id="kcopyd-unthrottled",
+        severity=severity,
+        title=f"dm-snapshot copy-on-write is unthrottled: {jobs} {of_ram}",
+        evidence=evidence,
+        remedies=_remedies(remedy),
+        patch=_LIMIT_PATCH if census.limit is Limit.NONE else "",
+        memory=_slabs(None if projected is None else max(use.bytes - projected, 0)),
     )
 
 
@@ -135,27 +150,32 @@ def _kernel(figures: Figures) -> Iterator[Finding]:
     census = figures.census
     if not census.in_use:
         yield Finding(
-            Severity.INFO,
-            "kcopyd is not in use",
-            "there is no slab cache kcopyd_job: dm_mod is not loaded",
+            id="kcopyd-absent",
+            severity=Severity.INFO,
+            title="kcopyd is not in use",
+            evidence="there is no slab cache kcopyd_job: dm_mod is not loaded",
         )
         return
     if census.limit is Limit.SEMAPHORE and figures.limited is not False:
         yield Finding(
-            Severity.NOTICE,
-            "dm-snapshot limits copies with a semaphore, which can deadlock",
-            "struct dm_snapshot has cow_count: tasks wait for it with _origins_lock held",
-            f"Raise {_PARAMETER} before you create snapshots, so that no task waits: existing ones "
-            "keep their limit. More copies use more memory, and a reboot resets it.",
-            _LIMIT_PATCH,
+            id="dm-snapshot-semaphore",
+            severity=Severity.NOTICE,
+            title="dm-snapshot limits copies with a semaphore, which can deadlock",
+            evidence="struct dm_snapshot has cow_count: tasks wait for it with _origins_lock held",
+            remedies=_remedies(
+                f"Raise {_PARAMETER} before you create snapshots, so that no task waits: existing ones "  # noqa: E501
+                "keep their limit. More copies use more memory, and a reboot resets it."
+            ),
+            patch=_LIMIT_PATCH,
         )
     if census.callback_list is False:
         yield Finding(
-            Severity.NOTICE,
-            "kcopyd can run completion callbacks without end on this kernel",
-            "struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend it",
-            _UNTIL_PATCHED,
-            _CALLBACK_PATCH,
+            id="kcopyd-callbacks",
+            severity=Severity.NOTICE,
+            title="kcopyd can run completion callbacks without end on this kernel",
+            evidence="struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend it",  # noqa: E501
+            remedies=_remedies(_UNTIL_PATCHED),
+            patch=_CALLBACK_PATCH,
         )
 
 
@@ -172,22 +192,30 @@ def _snapshots(figures: Figures) -> Iterator[Finding]:
         else:
             remedy += "more copies start at once and use more memory. A reboot resets it."
         yield Finding(
-            Severity.NOTICE,
-            f"{_counted(len(tasks), 'task', 'wait')} for copies of snapshot {snapshot.device.name}",
-            f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, "
-            f"snapshot_cow_threshold {'unknown' if threshold is None else f'{threshold:,}'}; "
-            f"{_names(tasks)}",
-            remedy,
+            id=f"dm-snapshot-waiters:{snapshot.device.name}",
+            severity=Severity.NOTICE,
+            title=f"{_counted(len(tasks), 'task', 'wait')} for copies of snapshot {snapshot.device.name}",  # noqa: E501
+            evidence=(
+                f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, "
+                f"snapshot_cow_threshold {'unknown' if threshold is None else f'{threshold:,}'}; "
+                f"{_names(tasks)}"
+            ),
+            remedies=_remedies(remedy),
         )
     names = sorted(row.device.name for row in figures.snapshots if not row.valid or row.overflowed)
     if names:
         yield Finding(
-            Severity.NOTICE,
-            f"{_counted(len(names), 'snapshot')} {'is' if len(names) == 1 else 'are'} invalid or "
-            f"full: {_names(names)}",
-            "dm_snapshot.valid is 0, or snapshot_overflowed is 1",
-            "Remove the invalid ones (lvremove, dmsetup remove): their content is lost, and they "
-            "keep their memory. Full ones reject writes.",
+            id=f"dm-snapshot-invalid:{snapshot.device.name}",
+            severity=Severity.NOTICE,
+            title=(
+                f"{_counted(len(names), 'snapshot')} {'is' if len(names) == 1 else 'are'} invalid or "  # noqa: E501
+                f"full: {_names(names)}"
+            ),
+            evidence="dm_snapshot.valid is 0, or snapshot_overflowed is 1",
+            remedies=_remedies(
+                "Remove the invalid ones (lvremove, dmsetup remove): their content is lost, and they "  # noqa: E501
+                "keep their memory. Full ones reject writes."
+            ),
         )
 
 
@@ -197,21 +225,29 @@ def _clients(figures: Figures) -> Iterator[Finding]:
     starved = (waiting > 0) & (census.clients.free_pages == 0)
     if starved.any():
         yield Finding(
-            Severity.NOTICE,
-            f"{_counted(int(waiting[starved].sum()), 'job')} of "
-            f"{_counted(int(starved.sum()), 'client', 'wait')} for pages",
-            "they are on pages_jobs: the reserved pages are in use, and the kernel gives no more",
-            "Free memory; the table clients shows which jobs hold pages.",
+            id="kcopyd-page-wait",
+            severity=Severity.NOTICE,
+            title=(
+                f"{_counted(int(waiting[starved].sum()), 'job')} of "
+                f"{_counted(int(starved.sum()), 'client', 'wait')} for pages"
+            ),
+            evidence="they are on pages_jobs: the reserved pages are in use, and the kernel gives no more",  # noqa: E501
+            remedies=_remedies("Free memory; the table clients shows which jobs hold pages."),
         )
     unowned = [address not in census.owners for address in census.clients.address.tolist()]
     if any(unowned) and census.has_jobs:
         jobs = int(census.jobs.jobs[unowned].sum())
         yield Finding(
-            Severity.INFO,
-            f"{_counted(sum(unowned), 'kcopyd client')} with {_counted(jobs, 'job')} "
-            f"{'belongs' if sum(unowned) == 1 else 'belong'} to no known target",
-            "found by their jobs, or in kmalloc() caches by the cache of their mempool",
-            "Look for vdo or out-of-tree targets, inactive tables, and modules without debug info.",
+            id="kcopyd-unowned",
+            severity=Severity.INFO,
+            title=(
+                f"{_counted(sum(unowned), 'kcopyd client')} with {_counted(jobs, 'job')} "
+                f"{'belongs' if sum(unowned) == 1 else 'belong'} to no known target"
+            ),
+            evidence="found by their jobs, or in kmalloc() caches by the cache of their mempool",
+            remedies=_remedies(
+                "Look for vdo or out-of-tree targets, inactive tables, and modules without debug info."  # noqa: E501
+            ),
         )
 
 
@@ -231,15 +267,20 @@ def _lockups(log: LogEvents) -> Iterator[Finding]:
             running.add(f"{event.function}{module} of {event.workqueue}")
             runs_kcopyd |= event.workqueue == "kcopyd"
     yield Finding(
-        Severity.WARNING,
-        f"the log reports {_counted(len(log.of('lockup')), 'workqueue lockup')}, the longest of "
-        f"{human_seconds(worst.seconds or 0)} on CPU {worst.cpus}"
-        + (" while it ran kcopyd" if runs_kcopyd else ""),
-        f"running there: {_names(sorted(running)) or 'nothing shown'}",
-        "Run `kcensus patches` on a dump of this kernel: it shows whether kcopyd limits the "
-        "callbacks of a run, and dm-snapshot the copies in flight."
-        if runs_kcopyd
-        else "",
+        id="log-lockup",
+        severity=Severity.WARNING,
+        title=(
+            f"the log reports {_counted(len(log.of('lockup')), 'workqueue lockup')}, the longest of "  # noqa: E501
+            f"{human_seconds(worst.seconds or 0)} on CPU {worst.cpus}"
+            + (" while it ran kcopyd" if runs_kcopyd else "")
+        ),
+        evidence=f"running there: {_names(sorted(running)) or 'nothing shown'}",
+        remedies=_remedies(
+            "Run `kcensus patches` on a dump of this kernel: it shows whether kcopyd limits the "
+            "callbacks of a run, and dm-snapshot the copies in flight."
+            if runs_kcopyd
+            else ""
+        ),
     )
 
 
@@ -251,7 +292,12 @@ def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
     if hung := log.of("hung task"):
         longest = human_seconds(max(event.seconds or 0 for event in hung))
         title = f"the log reports {_counted(len(hung), 'hung task')}, the longest blocked for more "
-        yield Finding(Severity.WARNING, f"{title}than {longest}", _tasks(log, "hung task"))
+        yield Finding(
+            id="log-hung-task",
+            severity=Severity.WARNING,
+            title=f"{title}than {longest}",
+            evidence=_tasks(log, "hung task"),
+        )
 
 
 def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
@@ -271,4 +317,10 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
                 f"write less at once: {_FEWER}."
             )
     evidence = f"killed: {_tasks(log, 'oom kill') or 'none'}"
-    yield Finding(Severity.WARNING, title, evidence, remedy)
+    yield Finding(
+        id="log-oom",
+        severity=Severity.WARNING,
+        title=title,
+        evidence=evidence,
+        remedies=_remedies(remedy),
+    )

@@ -10,7 +10,7 @@ import numpy as np
 from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.figures import Figures
 from kcensus.human import human_bytes, human_ratio
-from kcensus.results import Finding, Severity, ratio
+from kcensus.results import Finding, Remedy, Severity, ratio
 
 _LARGE_SHARE = 0.25
 """Share of RAM in slab caches that is worth a warning on any machine."""
@@ -20,6 +20,14 @@ _NOTABLE_BYTES = 1 << 20
 _GOOD_UTILIZATION = 0.85
 """The best that was measured with memory cgroups before they shared slab pages."""
 _MAX_FINDINGS = 5
+
+
+def _remedies(text: str) -> tuple[Remedy, ...]:
+    return (Remedy(effect=text),) if text else ()
+
+
+def _memory(size: int | None) -> dict[str, int]:
+    return {"slab pages": size} if size else {}
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -38,14 +46,19 @@ def _size_finding(figures: Figures) -> Iterator[Finding]:
         return
     largest = np.argsort(figures.bytes)[::-1][:3]
     yield Finding(
-        Severity.WARNING,
-        f"slab caches use {human_bytes(total)} ({human_ratio(share)} of RAM)",
-        "largest: "
-        + ", ".join(
-            f"{figures.caches[at].name} {human_bytes(figures.bytes[at])}" for at in largest
+        id="slab-size",
+        severity=Severity.WARNING,
+        title=f"slab caches use {human_bytes(total)} ({human_ratio(share)} of RAM)",
+        evidence=(
+            "largest: "
+            + ", ".join(
+                f"{figures.caches[at].name} {human_bytes(figures.bytes[at])}" for at in largest
+            )
         ),
-        "Look up the owners of the objects: `kcensus slab --table memcgs --table memcg_caches`",
-        cost_bytes=total,
+        remedies=_remedies(
+            "Look up the owners of the objects: `kcensus slab --table memcgs --table memcg_caches`"
+        ),
+        memory=_memory(total),
     )
 
 
@@ -64,13 +77,16 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
             else "No safe remedy: no slab is empty, and a slab is freed only with its last object"
         )
         yield Finding(
-            Severity.NOTICE,
-            f"cache {name} is {human_ratio(utilization)} utilized: "
-            f"{human_bytes(int(waste[id_]))} of {human_bytes(int(figures.bytes[id_]))} "
-            "hold no object",
-            f"{sparse:,} of its {slabs:,} slabs are less than half full, {empty:,} are empty",
-            remedy,
-            cost_bytes=int(waste[id_]),
+            id=f"slab-waste:{name}",
+            severity=Severity.NOTICE,
+            title=(
+                f"cache {name} is {human_ratio(utilization)} utilized: "
+                f"{human_bytes(int(waste[id_]))} of {human_bytes(int(figures.bytes[id_]))} "
+                "hold no object"
+            ),
+            evidence=f"{sparse:,} of its {slabs:,} slabs are less than half full, {empty:,} are empty",  # noqa: E501
+            remedies=_remedies(remedy),
+            memory=_memory(int(waste[id_])),
         )
 
 
@@ -84,19 +100,27 @@ def _controller_finding(figures: Figures) -> Iterator[Finding]:
     )
     if figures.slab_census.controller is Controller.PER_CACHE:
         yield Finding(
-            Severity.WARNING,
-            "each memory cgroup has slab pages of its own, which costs "
-            f"{human_bytes(extra)} even with all slabs packed full",
-            f"{len(figures.caches) - len(figures.roots)} child caches; {need}",
-            "Update to a kernel that shares slab pages between memory cgroups (5.9 and later)",
+            id="slab-child-caches",
+            severity=Severity.WARNING,
+            title=(
+                "each memory cgroup has slab pages of its own, which costs "
+                f"{human_bytes(extra)} even with all slabs packed full"
+            ),
+            evidence=f"{len(figures.caches) - len(figures.roots)} child caches; {need}",
+            remedies=_remedies(
+                "Update to a kernel that shares slab pages between memory cgroups (5.9 and later)"
+            ),
             patch="slab-objcg-controller",
-            cost_bytes=extra,
+            memory=_memory(extra),
         )
     elif figures.slab_census.controller is Controller.PER_OBJECT:
         vectors = human_bytes(int(figures.census.vector_bytes.sum()))
         yield Finding(
-            Severity.INFO,
-            "sharing slab pages between memory cgroups, as this kernel does, saves "
-            f"{human_bytes(extra)} with all slabs packed full",
-            f"{need}; the obj_cgroup vectors for it use {vectors}",
+            id="slab-sharing",
+            severity=Severity.INFO,
+            title=(
+                "sharing slab pages between memory cgroups, as this kernel does, saves "
+                f"{human_bytes(extra)} with all slabs packed full"
+            ),
+            evidence=f"{need}; the obj_cgroup vectors for it use {vectors}",
         )

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings: what is wrong, the memory that it holds, and what to do about it.
+
+Findings about the same memory become one (:func:`fold`): the cause leads, and the symptoms are
+``part_of`` it. They know that it is the same memory by the names of :attr:`Finding.memory`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kcensus.results.severity import Danger, Severity
+
+if TYPE_CHECKING:
+    from kcensus.results import Figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """One thing to do about a finding."""
+
+    effect: str
+    """What it does; a sentence that starts with a verb, without a period."""
+    command: str = ""
+    """To paste, one command per line; empty where the remedy is not a command."""
+    risk: str = ""
+    """What it can cost while it runs or afterwards."""
+    undo: str = ""
+    """A command or a sentence."""
+    until: str = ""
+    """How long it lasts: ``reboot``, ``next snapshot``; empty where it is final."""
+    returns: int | None = None
+    """Bytes of the finding that it gives back; None where it gives back none itself: it prevents,
+    or shows more."""
+    is_upper_bound: bool = False
+    """Whether it returns up to :attr:`returns`."""
+    knobs: tuple[str, ...] = ()
+    """Files below ``/proc/sys`` and ``/sys/module`` that :attr:`command` needs. A remedy is left
+    out where the kernel lacks one of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One sentence that a support engineer acts on, and all that is needed to act."""
+
+    id: str
+    """Stable. ``kind`` or ``kind:subject``, where a kind can occur more than once; the kind is in
+    lower case with dashes, and ``kcensus explain`` knows it."""
+    severity: Severity
+    title: str
+    """One sentence: subject, problem, size, share."""
+    evidence: str = ""
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    """The numbers of the title and the evidence, by key."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that the subject holds now, by where: ``slab:CACHE`` for slab pages of a root cache,
+    otherwise a name such as ``kcopyd pages``. No two findings count the same bytes of a place,
+    unless one of them :attr:`is_generic`."""
+    is_generic: bool = False
+    """Whether it says where memory is, not why: it is folded under the findings that do."""
+    danger: Danger = Danger.NONE
+    remedies: tuple[Remedy, ...] = ()
+    """The best one first."""
+    no_remedy: str = ""
+    """Why there is none, or none that is safe; a sentence without a period."""
+    patch: str = ""
+    """Identifier in the patch catalogue."""
+    patch_status: str = ""
+    """From the catalogue: ``merged in 5.18``, ``RFC 2021, unmerged``."""
+    patch_is_fix: bool = False
+    """Whether the patch was merged, so that a kernel with it can be installed."""
+    part_of: str = ""
+    """:attr:`id` of the finding that explains this one; empty for the top level."""
+
+    @property
+    def kind(self) -> str:
+        """The part of the identifier that all findings of this kind share."""
+        return self.id.partition(":")[0]
+
+    @property
+    def holds(self) -> int | None:
+        """Bytes that the subject holds now; None where it is not about memory."""
+        return sum(self.memory.values()) if self.memory else None
+
+    @property
+    def returns(self) -> int | None:
+        """Bytes that the best remedy gives back; None where none gives back any."""
+        return max((each.returns for each in self.remedies if each.returns), default=None)
+
+
+def matters(finding: Finding) -> bool:
+    """Return whether to act on a finding: NOTICE or more, and no part of another one."""
+    return finding.severity >= Severity.NOTICE and not finding.part_of
+
+
+def rank(finding: Finding) -> tuple[bool, bool, int, bool, int]:
+    """Return the sort key of a finding: incomplete first, parts last, else by severity and size."""
+    return (
+        bool(finding.part_of),
+        finding.danger is not Danger.INCOMPLETE,
+        -finding.severity,
+        finding.danger is Danger.NONE,
+        -(finding.holds or 0),
+    )
+
+
+def fold(findings: Iterable[Finding]) -> list[Finding]:
+    """Put findings about the same memory under the one that explains it.
+
+    A generic finding becomes part of another one if that explains at least half of its bytes;
+    otherwise the bytes that others explain are taken out of it. No byte is then in two findings of
+    the top level.
+
+    :return: the findings in the order of :func:`rank`; each :attr:`Finding.part_of` names one of
+        the top level
+    """
+    everything = sorted(findings, key=lambda each: (each.is_generic, rank(each)))
+    ids = {each.id for each in everything}
+    top: dict[str, Finding] = {}
+    parts = []
+    for finding in everything:
+        if finding.part_of in ids - {finding.id}:
+            parts.append(finding)
+        elif finding.is_generic and (owner := _explained_by(finding, top.values())):
+            parts.append(replace(finding, part_of=owner))
+        else:
+            top[finding.id] = replace(_without(finding, top.values()), part_of="")
+    parents = {each.id: each.part_of for each in parts}
+    folded = [replace(each, part_of=_root(each.id, parents)) for each in parts]
+    return sorted([*top.values(), *folded], key=rank)
+
+
+def _overlap(finding: Finding, others: Iterable[Finding]) -> dict[str, Counter[str]]:
+    """Return the bytes of each place of a finding that others explain, by their identifiers."""
+    overlap: dict[str, Counter[str]] = {place: Counter() for place in finding.memory}
+    for other in others:
+        for place in finding.memory.keys() & other.memory.keys():
+            overlap[place][other.id] += other.memory[place]
+    return overlap
+
+
+def _explained(finding: Finding, overlap: Mapping[str, Counter[str]]) -> dict[str, int]:
+    return {place: min(size, overlap[place].total()) for place, size in finding.memory.items()}
+
+
+def _explained_by(finding: Finding, others: Iterable[Finding]) -> str:
+    """Return the finding that explains most of a generic one; empty if all explain too little."""
+    overlap = _overlap(finding, others)
+    if not finding.holds or 2 * sum(_explained(finding, overlap).values()) < finding.holds:
+        return ""
+    return sum(overlap.values(), Counter[str]()).most_common(1)[0][0]
+
+
+def _without(finding: Finding, others: Iterable[Finding]) -> Finding:
+    """Take what others explain out of the memory of a generic finding."""
+    if not finding.is_generic:
+        return finding
+    explained = _explained(finding, _overlap(finding, others))
+    rest = {place: size - explained[place] for place, size in finding.memory.items()}
+    return replace(finding, memory={place: size for place, size in rest.items() if size})
+
+
+def _root(child: str, parents: Mapping[str, str]) -> str:
+    """Return the finding of the top level that a part belongs to; a cycle ends anywhere."""
+    for _ in parents:
+        if child not in parents:
+            break
+        child = parents[child]
+    return child
+
+
+def parts_of(finding: Finding, findings: Iterable[Finding]) -> Sequence[Finding]:
+    """Return the findings that are part of one."""
+    return [each for each in findings if each.part_of == finding.id]
