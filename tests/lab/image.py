@@ -10,7 +10,7 @@ from pathlib import Path
 
 from . import host, scenario
 from .debian.store import Kernel
-from .scenario import Scenario, Step
+from .scenario import Scenario, Step, Trial
 
 GUEST = Path(__file__).parent / "guest"
 
@@ -25,6 +25,9 @@ CRASH_MEMORY = 256
 
 CRASH_DISKS = {"kdump-elf": "/dev/vda", "kdump-lzo": "/dev/vdb", "kdump-zlib": "/dev/vdc"}
 """The disks on which the crash kernel leaves its dumps."""
+
+# Folds the counters that the CPUs keep for themselves into those of /proc/vmstat.
+_REFRESH = Step("write", ("/proc/sys/vm/stat_refresh", "1"))
 
 _MAKEDUMPFILE = ("run", "/bin/makedumpfile", "-f", "--message-level", "4", "-d", "31")
 
@@ -54,6 +57,16 @@ _SLABINFO_READS, _SLABINFO_READS_AFTER = 5, 3
 _LAST = {
     "file-nr": "/proc/sys/fs/file-nr",
     "inode-nr": "/proc/sys/fs/inode-nr",
+    "dentry-state": "/proc/sys/fs/dentry-state",
+}
+
+# Read after each trial.
+_TRIAL_RECORDS = {
+    "slabinfo": "/proc/slabinfo",
+    "meminfo": "/proc/meminfo",
+    "vmstat": "/proc/vmstat",
+    "memory.stat": "/sys/fs/cgroup/memory.stat",
+    "cgroup.stat": "/sys/fs/cgroup/cgroup.stat",
     "dentry-state": "/proc/sys/fs/dentry-state",
 }
 
@@ -153,8 +166,7 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         steps += [Step("crash-load", crash), Step("crash-prepare")]
     steps += [
         *case.steps,
-        # Folds the counters that the CPUs keep for themselves into those of /proc/vmstat.
-        Step("write", ("/proc/sys/vm/stat_refresh", "1")),
+        _REFRESH,
         *(Step("record", (name, path, "1", "0")) for name, path in records.items()),
         Step(
             "record",
@@ -165,7 +177,21 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         Step("wait", ("idle" if case.live else "busy",)),
         Step("crash") if crashes(case) else Step("truth-again", ("after",)),
     ]
+    for trial in case.trials:
+        steps += _trial_steps(case, trial)
     return steps
+
+
+def _trial_steps(case: Scenario, trial: Trial) -> list[Step]:
+    """Return the steps of a trial; those of its reads that matter have ``@`` in their names."""
+    records = {**_TRIAL_RECORDS, **dict(trial.records)}
+    return [
+        *trial.steps,
+        Step("sleep", (str(case.settle * 1000),)),
+        _REFRESH,
+        *(Step("record-now", (f"{name}@{trial.name}", path)) for name, path in records.items()),
+        Step("truth-again", (trial.name,)),
+    ]
 
 
 def _node_vmstat(node: int) -> str:
@@ -223,6 +249,8 @@ def build_image(kernel: Kernel, case: Scenario, directory: Path) -> Path:
     """Make the initial RAM disk for a guest."""
     program = compile_guest(directory)
     image = _image(kernel, program, guest_steps(kernel, case))
+    for command in case.programs:
+        image.add_program(command)
     image.add(scenario.MKFS_OPTIONS, _mkfs_options(), 0o100644)
     if crashes(case):
         crash = _image(kernel, program, _crash_steps(kernel, case))

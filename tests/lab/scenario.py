@@ -47,6 +47,16 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """What a guest tries once it is dumped, and reads afterwards."""
+
+    name: str
+    steps: tuple[Step, ...]
+    records: tuple[tuple[str, str], ...]
+    """Files to read afterwards, besides those of every trial: names and paths."""
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A scenario as one kernel runs it."""
 
@@ -67,6 +77,10 @@ class Scenario:
     steps: tuple[Step, ...]
     records: tuple[tuple[str, str], ...] = field(default=())
     """More files for the ground truth: names and paths."""
+    trials: tuple[Trial, ...] = field(default=())
+    """In order; each starts where the one before it ended."""
+    programs: tuple[str, ...] = field(default=())
+    """Programs of this machine that the commands of the scenario use."""
 
 
 class _Table:
@@ -100,6 +114,7 @@ class _Context:
     cpus: int
     modules: dict[str, None] = field(default_factory=dict)
     records: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, None] = field(default_factory=dict)
     index: int = 0
     """What ``{i}`` becomes: the number of the enclosing repetition."""
     on_cpu: int = -1
@@ -293,6 +308,12 @@ def _record_output(table: _Table, _context: _Context) -> Iterator[Step]:
     yield Step("record-output", (table.get("name", str), f"/bin/{command[0]}", *command[1:]))
 
 
+@_verb
+def _run(table: _Table, context: _Context) -> Iterator[Step]:
+    context.programs |= dict.fromkeys(table.get("programs", list, []))
+    yield Step("run", ("/bin/sh", "-c", table.get("command", str)), context.on_cpu)
+
+
 def _compile(tables: list[_Table], context: _Context) -> Iterator[Step]:
     for table in tables:
         do = table.get("do", str)
@@ -300,6 +321,16 @@ def _compile(tables: list[_Table], context: _Context) -> Iterator[Step]:
             raise LabError(f"{table.where}: no such step as {do}.")
         yield from _verbs[do](table, context)
         table.end()
+
+
+def _trials(table: _Table, context: _Context) -> Iterator[Trial]:
+    for trial in table.tables("trial"):
+        yield Trial(
+            name=trial.get("name", str),
+            steps=tuple(_compile(trial.tables("step"), context)),
+            records=tuple((Path(path).name, path) for path in trial.get("record", list, [])),
+        )
+        trial.end()
 
 
 def scenarios() -> list[str]:
@@ -334,6 +365,8 @@ def load(name: str, kernel: str) -> Scenario:
     # And so does a step that names its kernels.
     steps = data.get("step", [])
     data["step"] = [step for step in steps if kernel in step.pop("kernels", [kernel])]
+    trials = data.get("trial", [])
+    data["trial"] = [trial for trial in trials if kernel in trial.pop("kernels", [kernel])]
     table = _Table(data, name)
     formats = tuple(table.get("formats", list, ["elf"]))
     if unknown := set(formats) - set(FORMATS):
@@ -343,6 +376,8 @@ def load(name: str, kernel: str) -> Scenario:
         context.modules[module] = None
     for path in table.get("record", list, []):
         context.records[Path(path).name] = path
+    steps = tuple(_compile(table.tables("step"), context))
+    trials = tuple(_trials(table, context))
     scenario = Scenario(
         name=name,
         memory=table.get("memory", int),
@@ -352,9 +387,13 @@ def load(name: str, kernel: str) -> Scenario:
         settle=table.get("settle", int, 2),
         live=table.get("live", bool, False),
         on_request=table.get("on-request", bool, False),
-        steps=tuple(_compile(table.tables("step"), context)),
+        steps=steps,
         modules=tuple(context.modules),
         records=tuple(context.records.items()),
+        trials=trials,
+        programs=tuple(context.programs),
     )
     table.end()
+    if trials and (scenario.live or set(formats) != {"elf"}):
+        raise LabError(f"{name}: only a guest that is dumped from outside can go on with trials.")
     return scenario
