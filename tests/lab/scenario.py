@@ -333,14 +333,17 @@ def _trials(table: _Table, context: _Context) -> Iterator[Trial]:
         trial.end()
 
 
+def _paths() -> dict[str, Path]:
+    return {path.stem: path for path in _DIRECTORY.rglob("*.toml")}
+
+
 def scenarios() -> list[str]:
     """The names of the scenarios."""
-    return sorted(path.stem for path in _DIRECTORY.glob("*.toml"))
+    return sorted(_paths())
 
 
 def _read(name: str) -> dict[str, Any]:
-    path = _DIRECTORY / f"{name}.toml"
-    if not path.exists():
+    if (path := _paths().get(name)) is None:
         raise LabError(f"unknown scenario {name!r} (choose from {', '.join(scenarios())})")
     try:
         return tomllib.loads(path.read_text())

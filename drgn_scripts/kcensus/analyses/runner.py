@@ -14,9 +14,10 @@ from kcensus.analyses import Analysis, AnalysisError
 from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
 from kcensus.progress import Progress
-from kcensus.results import Answer, Gap, Result
+from kcensus.results import Answer, Finding, Gap, Result
 from kcensus.sources import Target
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.model import kernel_release
@@ -115,7 +116,21 @@ class Context:
             raise AnalysisError(
                 f"memory that {analysis.name} cannot do without is unreadable: {error}"
             ) from error
-        return self._result(analysis.name, replace(answer, gaps=gaps + answer.gaps))
+        findings = [self._possible(finding) for finding in answer.findings]
+        answer = replace(answer, gaps=gaps + answer.gaps, findings=findings)
+        return self._result(analysis.name, answer)
+
+    def _possible(self, finding: Finding) -> Finding:
+        """Leave out the remedies of a finding that need a file that the kernel lacks."""
+        needed = dict.fromkeys(knob for remedy in finding.remedies for knob in remedy.knobs)
+        lacking = [knob for knob in needed if has_knob(self.kernel, knob) is False]
+        if not lacking:
+            return finding
+        possible = tuple(each for each in finding.remedies if not set(each.knobs) & set(lacking))
+        no_remedy = finding.no_remedy
+        if not possible and not no_remedy:
+            no_remedy = f"this kernel lacks {' and '.join(lacking)}"
+        return replace(finding, remedies=possible, no_remedy=no_remedy)
 
     def _gaps(self, analysis: Analysis) -> list[Gap]:
         """Return what the analysis has to do without on this target."""
