@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every finding of every scenario, and the files that remedies write to."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kcensus
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.catalogue import load
+from kcensus.human import human, human_bytes, human_ratio
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.knobs import has_knob, knobs
+from kcensus.reports import Report, examine
+from kcensus.results import CheckStatus, Finding, Unit
+from kcensus.sources import open_target
+from tests.lab import Dump, build
+from tests.lab.scenario import kernels_of, scenarios
+from tests.lab.scenario import load as scenario
+from tests.lab.trials import returned_by, slab_bytes
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_NUMBER = re.compile(r"(?<![\w.,/:-])\d[\d,]*(?:\.\d+)?(?:%| [KMGTPE]iB| B\b)?(?![\w/:-])")
+_SYSCTL = re.compile(r"\bsysctl (?:-w )?([\w./-]+)=")
+_PATH = re.compile(r"/(?:proc/sys|sys/module|sys/kernel/slab|sys/fs/cgroup)/[\w./*-]+")
+
+
+def cases() -> Iterator[tuple[str, str]]:
+    """Scenarios that are dumped by default, on each of their kernels."""
+    for name in scenarios():
+        for kernel in kernels_of(name):
+            case = scenario(name, kernel)
+            if not case.live and not case.on_request:
+                yield name, kernel
+
+
+class Case(NamedTuple):
+    """A dump, and all that is reported of it."""
+
+    dump: Dump
+    kernel: Kernel
+    report: Report
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for _, finding in self.report.findings]
+
+    @property
+    def top(self) -> list[Finding]:
+        return [finding for finding in self.findings if not finding.part_of]
+
+    @property
+    def ram_bytes(self) -> int:
+        machine = self.report.head.machine
+        assert machine is not None
+        assert machine.ram_bytes
+        return machine.ram_bytes
+
+
+def opened(dump: Dump) -> Context:
+    return Context.of(open_target(str(next(iter(dump.formats.values()))), dump.debug))
+
+
+@pytest.fixture(scope="session", params=list(cases()), ids="-".join)
+def case(request: pytest.FixtureRequest) -> Case:
+    name, kernel = request.param
+    dump = build(kernel, name)
+    context = opened(dump)
+    return Case(dump, context.kernel, examine(context))
+
+
+def test_no_analysis_fails(case: Case) -> None:
+    assert case.report.errors == {}
+
+
+def test_an_id_is_unique_and_a_part_belongs_to_the_top_level(case: Case) -> None:
+    ids = [finding.id for finding in case.findings]
+    assert len(ids) == len(set(ids))
+    top = {finding.id for finding in case.top}
+    assert {finding.part_of for finding in case.findings} - {""} <= top
+
+
+def test_every_kind_is_explained(case: Case) -> None:
+    folder = Path(kcensus.__file__).parent / "analyses"
+    for owner, finding in case.report.findings:
+        if owner in analyses():
+            path = folder / owner.replace("-", "_") / "explain.toml"
+            assert finding.kind in tomllib.loads(path.read_text())
+
+
+def test_the_numbers_of_a_title_are_data(case: Case) -> None:
+    for finding in case.findings:
+        values = finding.figures.values()
+        title = finding.title
+        for text in [finding.id.partition(":")[2], *map(str, (each.value for each in values))]:
+            if not text.isdecimal():
+                title = title.replace(text, "") if text else title
+        known = {human_bytes(size) for size in (*finding.memory.values(), finding.holds or 0)}
+        known |= {human_ratio((finding.holds or 0) / case.ram_bytes), human_bytes(case.ram_bytes)}
+        known |= {human(each.value, each.unit) for each in values}
+        known |= {human(each.value, Unit.COUNT) for each in values}
+        assert set(_NUMBER.findall(title)) <= known, finding.id
+
+
+def test_no_remedy_returns_more_than_there_is(case: Case) -> None:
+    for finding in case.findings:
+        for remedy in finding.remedies:
+            if remedy.returns is not None:
+                assert 0 < remedy.returns <= (finding.holds or 0), (finding.id, remedy.effect)
+
+
+def test_no_byte_is_in_two_findings_of_the_top_level(case: Case) -> None:
+    held = Counter[str]()
+    for finding in case.top:
+        held.update(finding.memory)
+    frame = case.report.results["slab"].tables["caches"].frame
+    caches = dict(zip(frame["cache"], frame["bytes"], strict=True))
+    for place, size in held.items():
+        room, _, cache = place.partition(":")
+        assert 0 < size <= (caches[cache] if room == "slab" else case.ram_bytes), place
+    assert held.total() <= case.ram_bytes
+
+
+def test_this_kernel_has_what_a_remedy_writes_to(case: Case) -> None:
+    for finding in case.findings:
+        for remedy in finding.remedies:
+            variables = _SYSCTL.findall(remedy.command)
+            written = [f"/proc/sys/{name.replace('.', '/')}" for name in variables]
+            for path in {*remedy.knobs, *written, *_PATH.findall(remedy.command)}:
+                assert has_knob(case.kernel, path) is not False, (finding.id, path)
+
+
+def test_a_patch_has_a_status_and_fixes_only_if_merged(case: Case) -> None:
+    patches = load().patches
+    for finding in case.findings:
+        if finding.patch:
+            assert finding.patch_status
+            assert finding.patch_is_fix == patches[finding.patch].is_upstream
+
+
+@pytest.mark.parametrize("name", ["idle", "one"])
+def test_a_machine_without_a_problem(kernel: str, name: str) -> None:
+    report = examine(opened(build(kernel, name)))
+    assert report.errors == {}
+    assert report.findings == []
+    for result in report.results.values():
+        assert result.gaps == []
+        assert [check for check in result.checks if check.status is CheckStatus.DIFFER] == []
+
+
+def test_knobs_are_those_that_the_guest_lists(kernel: str) -> None:
+    dump = build(kernel, "idle")
+    opened_kernel = opened(dump).kernel
+    listed = {part: dump.truth[f"knobs.{part}"].split() for part in ("sysctl", "module", "slab")}
+    per_namespace = "/proc/sys/net/", "/proc/sys/fs/mqueue/", "/proc/sys/user/"
+    ours = set(knobs(opened_kernel))
+    assert len(ours) > 200
+    assert ours <= set(listed["sysctl"])
+    for path in set(listed["sysctl"]) - ours:
+        # The kernel keeps some that are not below those directories per namespace, too.
+        assert has_knob(opened_kernel, path) is None
+        assert path.startswith((*per_namespace, "/proc/sys/kernel/"))
+    for path in (*listed["module"], *listed["slab"]):
+        assert has_knob(opened_kernel, path) is True
+        assert has_knob(opened_kernel, f"{path}-not") is False
+    files = {Path(path).name for path in dump.truth["knobs.cgroup"].split()}
+    memory = {name for name in files if name.startswith("memory.")} - {"memory.pressure"}
+    assert len(memory) > 5
+    for name in {*memory, "memory.reclaim", "memory.limit_in_bytes", "memory.peak"}:
+        assert has_knob(opened_kernel, f"/sys/fs/cgroup/**/{name}") is (name in memory)
+
+
+def test_shrink_returns_what_the_finding_says(kernel: str) -> None:
+    dump = build(kernel, "slab-shrink")
+    report = examine(opened(dump))
+    cache, command = "shmem_inode_cache", "echo 1 > /sys/kernel/slab/shmem_inode_cache/shrink"
+    assert slab_bytes(dump.truth["slabinfo.4"])[cache] > 12 << 20
+    returned = returned_by(dump.truth, "shrink", "slabinfo")[cache]
+    (promised,) = (
+        remedy.returns
+        for _, finding in report.findings
+        for remedy in finding.remedies
+        if command in remedy.command
+    )
+    assert promised == pytest.approx(returned, rel=0.1)
