@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import drgn
 import pytest
 
 from kcensus import cli
@@ -29,7 +30,8 @@ class Modules:
 
 
 def target(modules: Modules | None = None) -> Target:
-    return Target(None, "x", "vmcore", "synthetic", False, "6.1", True, False, modules)  # type: ignore[arg-type]
+    prog = drgn.Program()
+    return Target(prog, "x", "vmcore", "synthetic", False, "6.1", True, False, modules)  # type: ignore[arg-type]
 
 
 def test_debug_info_that_is_missing_is_a_gap_of_every_result() -> None:
