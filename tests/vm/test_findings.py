@@ -107,10 +107,11 @@ def test_the_numbers_of_a_title_are_data(case: Case) -> None:
         for text in [finding.id.partition(":")[2], *map(str, (each.value for each in values))]:
             if not text.isdecimal():
                 title = title.replace(text, "") if text else title
-        known = {human_bytes(size) for size in (*finding.memory.values(), finding.holds or 0)}
-        known |= {human_ratio((finding.holds or 0) / case.ram_bytes), human_bytes(case.ram_bytes)}
-        known |= {human(each.value, each.unit) for each in values}
-        known |= {human(each.value, Unit.COUNT) for each in values}
+        sizes = [*finding.memory.values(), *(each.returns or 0 for each in finding.remedies)]
+        shown = [human_bytes(size) for size in (*sizes, finding.holds or 0, case.ram_bytes)]
+        shown.append(human_ratio((finding.holds or 0) / case.ram_bytes))
+        shown += [human(each.value, unit) for each in values for unit in (each.unit, Unit.COUNT)]
+        known = {number for text in shown for number in _NUMBER.findall(text)}
         assert set(_NUMBER.findall(title)) <= known, finding.id
 
 
