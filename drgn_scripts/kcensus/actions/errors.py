@@ -8,14 +8,14 @@ import drgn
 from kcensus.actions import Exit
 from kcensus.analyses import AnalysisError, ParamError
 from kcensus.render.directory import OutputError
-from kcensus.sources import TargetError
+from kcensus.sources import RequestError, TargetError
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 
 
 def verdict(error: Exception) -> tuple[Exit, str, bool]:
     """Return the exit status, a sentence, and whether the error is an expected one."""
     match error:
-        case ParamError():
+        case ParamError() | RequestError():
             return Exit.USAGE, str(error), True
         case TargetError() | AnalysisError() | NotRecorded():
             return Exit.TARGET, str(error), True

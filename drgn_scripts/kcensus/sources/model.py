@@ -21,6 +21,13 @@ class TargetError(Exception):
     """
 
 
+class RequestError(TargetError):
+    """Something that the user passed besides the target is wrong, whatever the target.
+
+    The command line exits with status 2.
+    """
+
+
 class ModuleDebugInfo(Protocol):
     """Loads the debug info of kernel modules; see :meth:`Target.need_modules`."""
 
