@@ -142,6 +142,10 @@ class Context:
         return gaps
 
     def _result(self, name: str, answer: Answer) -> Result:
+        if self.release and answer.measures:
+            contradictions = self.kernel.size.contradictions
+            gaps = [Gap(each.what, each.reason, 1, each.effect) for each in contradictions]
+            answer = replace(answer, gaps=answer.gaps + gaps)
         parts = {key: value for key, value in vars(answer).items() if key != "source"}
         target = self.name if self.target is not None or self.release else "(no target)"
         return Result(

@@ -84,13 +84,13 @@ def _vmlinux_at(path: Path) -> Iterator[_Vmlinux]:
 
 
 def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
-    """Yield the readable files below a directory that are named like a vmlinux."""
+    """Yield the readable ELF files below a directory with `vmlinux` in their names."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
         if len(Path(folder).parts) - base >= _MAX_DEPTH or folder in _NOT_SEARCHED:
             folders.clear()
         for name in sorted(files):
-            if name == "vmlinux" or name.startswith(("vmlinux-", "vmlinux.")):
+            if "vmlinux" in name:
                 yield from _vmlinux_at(Path(folder, name))
 
 
