@@ -8,7 +8,7 @@ import drgn
 from kcensus.actions import Exit
 from kcensus.analyses import AnalysisError, ParamError
 from kcensus.render.directory import OutputError
-from kcensus.sources import RequestError, TargetError
+from kcensus.sources import RequestError, TargetError, faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 
 
@@ -18,14 +18,14 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case ParamError() | RequestError():
             return Exit.USAGE, str(error), True
         case TargetError() | AnalysisError() | NotRecorded():
-            return Exit.TARGET, str(error), True
+            is_expected = not isinstance(error.__cause__, drgn.FaultError)
+            return Exit.TARGET, str(error), is_expected
         case BadCapsule():
             return Exit.TARGET, f"the capsule {error}", True
         case drgn.MissingDebugInfoError():
             return Exit.TARGET, f"debug info is missing: {error}", True
         case drgn.FaultError():
-            sentence = f"memory that the command cannot do without is unreadable: {error}"
-            return Exit.TARGET, sentence, False
+            return Exit.TARGET, faults.sentence(error, "the command"), False
         case OutputError():
             return Exit.FAILED, str(error), True
         case OSError():

@@ -13,11 +13,12 @@ import drgn
 from kcensus.analyses import Analysis, AnalysisError
 from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.engine.slub.slabs import UnsupportedAllocator
+from kcensus.engine.workers import WorkersKilled
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.machine import machine
 from kcensus.progress import Progress
 from kcensus.results import Answer, Gap, Result
-from kcensus.sources import Target
+from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.model import kernel_release
 
@@ -112,9 +113,9 @@ class Context:
                 f"{analysis.name} needs: {error}"
             ) from error
         except drgn.FaultError as error:
-            raise AnalysisError(
-                f"memory that {analysis.name} cannot do without is unreadable: {error}"
-            ) from error
+            raise AnalysisError(faults.sentence(error, analysis.name)) from error
+        except WorkersKilled as error:
+            raise AnalysisError(str(error)) from error
         return self._result(analysis.name, replace(answer, gaps=gaps + answer.gaps))
 
     def _gaps(self, analysis: Analysis) -> list[Gap]:

@@ -76,14 +76,18 @@ def _raiser(error: BaseException) -> Callable[[Kernel], Answer]:
 
 ERRORS: dict[str, tuple[BaseException, str]] = {
     "absent": (AnalysisError("this kernel has none"), "this kernel has none"),
-    "bug": (ZeroDivisionError("two\nlines"), "failed with ZeroDivisionError: two\\x0alines"),
+    "bug": (
+        ZeroDivisionError("two\nlines"),
+        "failed with ZeroDivisionError: two\\x0alines (`kcensus bug --debug` shows where)",
+    ),
     "damaged": (BadCapsule("is damaged: no"), "the capsule is damaged: no"),
     "fault": (
         drgn.FaultError("not there", 4096),
-        "memory that fault cannot do without is unreadable: not there: 0x1000",
+        "fault needs memory at 0x1000, which is unreadable; the dump is damaged there; copy it "
+        "again (`kcensus fault --debug` shows where)",
     ),
     "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
-    "memory": (MemoryError(), "failed with MemoryError: "),
+    "memory": (MemoryError(), "failed with MemoryError:  (`kcensus memory --debug` shows where)"),
 }
 CALM = analysis_of("calm", _calm, question="Is it calm?")
 LOUD = analysis_of("loud", _loud, question="Is it loud?")
