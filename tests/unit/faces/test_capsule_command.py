@@ -332,6 +332,24 @@ def test_create_says_what_failed(run: Run, tmp_path: Path) -> None:
     assert len(err.splitlines()) == len(ERRORS)
 
 
+def test_doctor_says_what_failed_and_what_is_corrupt(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    run("capsule", "create", "vmcore", path)
+    status, out, _ = run("doctor", path, "--json")
+    assert status == 0
+    rows = {row["analysis"]: row for row in json.loads(out)["tables"]["analyses"]}
+    assert {name for name, row in rows.items() if row["works"] == "yes"} == {"calm", "loud"}
+    assert rows["absent"]["missing"] == "failed when recorded: this kernel has none"
+
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1  # among the pages
+    path.write_bytes(data)
+    status, out, err = run("doctor", path, "--json")
+    assert status == 3
+    assert {row["works"] for row in json.loads(out)["tables"]["analyses"]} == {"no"}
+    assert "the capsule is corrupt: its checksums do not match: pages" in err
+
+
 @failing
 def test_nothing_to_record(run: Run, tmp_path: Path) -> None:
     status, out, err = run("capsule", "create", "vmcore", tmp_path / "out")
