@@ -85,6 +85,7 @@ def create(
             "kernel": target.kernel,
             "format": target.format,
             "analyses": names,
+            "failed": failed,
             "redacted": [what for what in REDACTABLE if what in redact],
         },
         level=level,

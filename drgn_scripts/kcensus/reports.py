@@ -18,6 +18,7 @@ from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
 from kcensus.kernel.machine import machine
 from kcensus.results import Danger, Finding, Result, Severity, fold
+from kcensus.sources import faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
 
@@ -105,7 +106,7 @@ def _incomplete(errors: Mapping[str, str]) -> Finding:
         danger=Danger.INCOMPLETE,
         title=f"this report is incomplete: {names} failed",
         evidence="; ".join(reasons),
-        no_remedy="`kcensus doctor` shows what the target lacks; --debug shows where it failed",
+        no_remedy="`kcensus doctor` shows what the target lacks",
     )
 
 
@@ -236,11 +237,17 @@ def _section(
         result = run()
     except (AnalysisError, NotRecorded) as expected:
         error = str(expected)
+        if isinstance(expected.__cause__, drgn.FaultError):
+            error += _where(name)
     except BadCapsule as damage:
         error = f"the capsule {damage}"
     except drgn.FaultError as fault:
-        error = f"needed memory of the target cannot be read: {fault}"
+        error = faults.sentence(fault, name) + _where(name)
     except Exception as unexpected:  # the others are still worth having
-        error = f"failed with {type(unexpected).__name__}: {unexpected}"
+        error = f"failed with {type(unexpected).__name__}: {unexpected}{_where(name)}"
     seconds = time.monotonic() - start
     return Section(name, question, result, printable(error), seconds, headline)
+
+
+def _where(name: str) -> str:
+    return f" (`kcensus {name} --debug` shows where)"

@@ -80,4 +80,8 @@ def test_a_capsule(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[100] ^= 1  # among the pages
     path.write_bytes(data)
-    assert "pages" in doctor(capsys, str(path))[1]["summary"]["digests"]
+    status, document, err = doctor(capsys, str(path))
+    assert status == 3
+    assert "pages" in document["summary"]["digests"]
+    assert {row["works"] for row in document["tables"]["analyses"]} == {"no"}
+    assert "is corrupt" in err

@@ -253,23 +253,36 @@ def test_a_vmlinux_of_another_build(dump: Dump, lzo: Path) -> None:
     assert f"does not belong to this kernel, {dump.release} (build ID " in sentence
 
 
-def test_kernels_that_do_not_note_their_build_id(tmp_path: Path) -> None:
-    """As before 5.9: the release is compared, and then what lies in memory."""
-    dump = build(KERNEL, "mixed")
+def test_dumps_without_a_build_id(tmp_path: Path) -> None:
+    """As of kernels before 5.9: each vmlinux is compared with the dump."""
+    dump, other = build(KERNEL, "mixed"), build(OTHER, "mixed")
     path = copy(dump.formats["elf"], tmp_path / "vmcore")
+    right, wrong, both = (tmp_path / name for name in ("right", "wrong", "both"))
+    for folder in (right, wrong, both):
+        folder.mkdir()
+    (right / "vmlinux").symlink_to(dump.vmlinux)
+    (wrong / "vmlinux").symlink_to(other.vmlinux)
+    (both / "vmlinux-1").symlink_to(other.vmlinux)
+    (both / "vmlinux-2").symlink_to(dump.vmlinux)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         at = memory.find(b"\nBUILD-ID=")
         memory[at : at + 9] = b"\nBUILD-XX"
-        assert open_target(path, [dump.vmlinux]).kernel == dump.release
+    for symbols in ((right,), (wrong, right), (right, wrong), (both,), (wrong / "vmlinux", right)):
+        target = open_target(path, symbols)
+        assert target.modules
+        (place,) = (place for of, place in target.modules.places() if of == "vmlinux")
+        assert os.path.realpath(place) == os.path.realpath(dump.vmlinux)
+    for symbol in (wrong, wrong / "vmlinux"):
+        sentence = refusal(path, symbol)
+        assert sentence.startswith(f"{wrong / 'vmlinux'} ({other.release}, build ID ")
+        assert f"does not belong to this kernel, {dump.release} (its dump has no" in sentence
 
-        # Symbols of another build point anywhere; here the memory is what differs.
-        utsname = rb"Linux\0{60}[^\0]{1,64}\0{1,64}(?=" + re.escape(dump.release.encode()) + rb"\0)"
-        found = [match.end() for match in re.finditer(utsname, memory)]
-        assert found
-        for at in found:
-            memory[at : at + 1] = b"X"
-    sentence = refusal(path, dump.vmlinux)
-    assert sentence.startswith(f"{dump.vmlinux}: has the release {dump.release}")
+    # Another build of the same release.
+    banner = f"Linux version {dump.release} (".encode()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        for match in list(re.finditer(re.escape(banner), memory)):
+            memory[match.end() : match.end() + 1] = b"\0"
+    assert f"does not belong to this kernel, {dump.release}" in refusal(path, right)
 
 
 def test_no_debug_info(dump: Dump, lzo: Path) -> None:

@@ -47,13 +47,15 @@ def create(
         except CannotWrite as reason:
             raise OutputError(f"{out}: {reason}") from reason
     for name, error in made.failed.items():
-        click.echo(f"kcensus: {name} failed on this target: {error}", err=True)
+        sentence = printable(f"{name} failed on this target: {error}")
+        click.echo(f"kcensus: {sentence}", err=True)
     for sentence in made.unredacted:
         click.echo(f"kcensus: not redacted: {printable(sentence)}", err=True)
+    names = ", ".join(name for name in made.analyses if name not in made.failed)
     unreadable = f", {made.unreadable:,} pages unreadable" if made.unreadable else ""
     click.echo(
         f"{printable(str(out))}: {out.stat().st_size:,} bytes, {made.stored:,} pages{unreadable}, "
-        f"for {', '.join(made.analyses)}" + (f"; redacted: {', '.join(redact)}" if redact else "")
+        f"for {names}" + (f"; redacted: {', '.join(redact)}" if redact else "")
     )
     return Exit.DONE
 

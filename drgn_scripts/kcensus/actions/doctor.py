@@ -11,9 +11,12 @@ from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.output import check_output, show
 from kcensus.actions.target import opened
 from kcensus.analyses import analyses
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.machine import machine
 from kcensus.results import Figure, Gap, Result, Unit, ratio
 from kcensus.results.tables import Column, Show, TableSpec
 from kcensus.sources import Target, TargetError
+from kcensus.sources.capsule import BadCapsule
 from kcensus.sources.formats.coverage import coverage
 from kcensus.sources.formats.sniff import sniff
 from kcensus.text import printable
@@ -28,7 +31,8 @@ _ANALYSES = TableSpec(
             _TEXT,
             "",
             Show.ALWAYS,
-            "yes; partly: figures may be missing; no: the capsule is for other analyses.",
+            "yes; partly: figures may be missing; no: it failed when the capsule was recorded, or"
+            " the capsule is corrupt or for other analyses.",
         ),
         "missing": Column(_TEXT, help="What it lacks."),
     },
@@ -55,13 +59,16 @@ def run(target: str | None, reading: Reading, showing: Showing) -> Exit:
             opened(target, reading) as (opened_target, progress),
             progress.step("examining the target", 0),
         ):
-            _examine(opened_target, result)
+            corrupt = _examine(opened_target, result)
     except TargetError as error:
         if result.summary:
             # The facts about a dump help to find what it lacks.
             show(result, showing)
         raise error from None
-    return show(result, showing)
+    status = show(result, showing)
+    if corrupt:
+        raise BadCapsule(corrupt)
+    return status
 
 
 def _file_facts(path: str | None) -> dict[str, Figure]:
@@ -88,17 +95,36 @@ def _file_facts(path: str | None) -> dict[str, Figure]:
     return facts
 
 
-def _examine(target: Target, result: Result) -> None:
+def _examine(target: Target, result: Result) -> str:
+    """Fill in what there is to say about a target.
+
+    :return: why it is unusable although it opens; empty if it is not
+    """
     result.kernel, result.live = target.kernel, target.live
+    sections = ", ".join(target.verify())
+    corrupt = f"is corrupt: its checksums do not match: {sections}; copy it again"
+    if not sections:
+        corrupt, kernel = "", Kernel(target.prog, live=target.live)
+        result.machine = machine(kernel)
+        result.gaps += [
+            Gap(each.what, each.reason, 1, each.effect) for each in kernel.size.contradictions
+        ]
     result.summary["format"] = Figure(target.format, _TEXT, "format")
     for key, label, value in target.facts():
         result.summary[key] = Figure(value, _TEXT, label)
+    if target.recorded_for is not None:
+        verdict = f"wrong: {sections}" if sections else "all right"
+        result.summary["digests"] = Figure(verdict, _TEXT, "digests")
     rows = []
     for name, analysis in analyses().items():
         lacks = target.need_modules(*analysis.modules) if analysis.modules else []
         works = "partly" if lacks else "yes"
         if target.recorded_for is not None and name not in target.recorded_for:
             lacks, works = ["the capsule was not recorded for this analysis"], "no"
+        if name in target.failed:
+            lacks, works = [f"failed when recorded: {target.failed[name]}"], "no"
+        if corrupt:
+            lacks, works = [f"the capsule {corrupt}"], "no"
         rows.append((name, works, "; ".join(lacks)))
         result.gaps += [
             Gap(f"what {name} needs", sentence, 1, "figures that depend on it are missing")
@@ -108,3 +134,4 @@ def _examine(target: Target, result: Result) -> None:
     for spec, values in ((_ANALYSES, rows), (_DEBUG_INFO, places)):
         frame = pd.DataFrame(values, columns=pd.Index(list(spec.columns)), dtype=object)
         result.tables[spec.name] = spec.of(frame)
+    return corrupt

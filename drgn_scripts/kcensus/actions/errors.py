@@ -8,24 +8,24 @@ import drgn
 from kcensus.actions import Exit
 from kcensus.analyses import AnalysisError, ParamError
 from kcensus.render.directory import OutputError
-from kcensus.sources import TargetError
+from kcensus.sources import RequestError, TargetError, faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 
 
 def verdict(error: Exception) -> tuple[Exit, str, bool]:
     """Return the exit status, a sentence, and whether the error is an expected one."""
     match error:
-        case ParamError():
+        case ParamError() | RequestError():
             return Exit.USAGE, str(error), True
         case TargetError() | AnalysisError() | NotRecorded():
-            return Exit.TARGET, str(error), True
+            is_expected = not isinstance(error.__cause__, drgn.FaultError)
+            return Exit.TARGET, str(error), is_expected
         case BadCapsule():
             return Exit.TARGET, f"the capsule {error}", True
         case drgn.MissingDebugInfoError():
             return Exit.TARGET, f"debug info is missing: {error}", True
         case drgn.FaultError():
-            sentence = f"memory that the command cannot do without is unreadable: {error}"
-            return Exit.TARGET, sentence, False
+            return Exit.TARGET, faults.sentence(error, "the command"), False
         case OutputError():
             return Exit.FAILED, str(error), True
         case OSError():

@@ -13,12 +13,13 @@ import drgn
 from kcensus.analyses import Analysis, AnalysisError
 from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.engine.slub.slabs import UnsupportedAllocator
+from kcensus.engine.workers import WorkersKilled
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
 from kcensus.progress import Progress
 from kcensus.results import Answer, Finding, Gap, Result
-from kcensus.sources import Target
+from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.model import kernel_release
 
@@ -113,9 +114,9 @@ class Context:
                 f"{analysis.name} needs: {error}"
             ) from error
         except drgn.FaultError as error:
-            raise AnalysisError(
-                f"memory that {analysis.name} cannot do without is unreadable: {error}"
-            ) from error
+            raise AnalysisError(faults.sentence(error, analysis.name)) from error
+        except WorkersKilled as error:
+            raise AnalysisError(str(error)) from error
         findings = [self._possible(finding) for finding in answer.findings]
         answer = replace(answer, gaps=gaps + answer.gaps, findings=findings)
         return self._result(analysis.name, answer)
@@ -157,6 +158,10 @@ class Context:
         return gaps
 
     def _result(self, name: str, answer: Answer) -> Result:
+        if self.release and answer.measures:
+            contradictions = self.kernel.size.contradictions
+            gaps = [Gap(each.what, each.reason, 1, each.effect) for each in contradictions]
+            answer = replace(answer, gaps=answer.gaps + gaps)
         parts = {key: value for key, value in vars(answer).items() if key != "source"}
         target = self.name if self.target is not None or self.release else "(no target)"
         return Result(

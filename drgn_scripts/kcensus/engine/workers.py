@@ -10,6 +10,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +21,16 @@ T = TypeVar("T")
 
 _work: Callable[[int], Any] | None = None
 
+_CAUSES = {
+    int(signal.SIGBUS): "the file is damaged, shrank while it was read, or its disk fails; "
+    "copy it again",
+    int(signal.SIGKILL): "probably for lack of memory; pass a smaller --jobs",
+}
+
+
+class WorkersKilled(RuntimeError):
+    """A signal killed a worker process; the message says which, and what to do."""
+
 
 def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     """Yield results of ``work(0)`` … ``work(tasks - 1)``, in order.
@@ -26,6 +38,8 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     With more than one job, forked processes share the program and its debug information, which
     would take seconds to open again; ``work`` may be a closure, its result must be picklable.
     Only for programs whose memory can be read from several processes at once.
+
+    :raises WorkersKilled: a signal killed a process, as SIGBUS where a mapped file shrank
     """
     jobs = min(jobs, tasks)
     if jobs <= 1:
@@ -36,17 +50,33 @@ def each(work: Callable[[int], T], tasks: int, jobs: int) -> Iterator[T]:
     pool = ProcessPoolExecutor(
         jobs, mp_context=multiprocessing.get_context("fork"), initializer=_start_worker
     )
+    workers: Sequence[BaseProcess] = ()
     try:
         with warnings.catch_warnings():
             # The threads that Python warns of belong to drgn's debug information loader, which
             # is idle by now and which no worker calls.
             warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
             futures = deque(pool.submit(_call, task) for task in range(tasks))
+        workers = multiprocessing.active_children()
         while futures:
             yield futures.popleft().result()
+    except BrokenProcessPool as error:
+        pool.shutdown(wait=True)
+        raise _killed(workers) from error
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         _work = None
+
+
+def _killed(workers: Sequence[BaseProcess]) -> WorkersKilled:
+    codes = {-worker.exitcode for worker in workers if worker.exitcode and worker.exitcode < 0}
+    # The pool terminates the other workers when one of them dies.
+    number = min(codes - {signal.SIGTERM}, default=int(signal.SIGTERM))
+    names = {each.value: each.name for each in signal.Signals}
+    return WorkersKilled(
+        f"{names.get(number, f'signal {number}')} killed a worker process while it read the "
+        f"target: {_CAUSES.get(number, 'pass --jobs 1 to read without workers')}"
+    )
 
 
 def _start_worker() -> None:

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import drgn
-from drgn.helpers.linux.mm import totalram_pages
 
 from kcensus.engine.memory import CHUNK_BYTES, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS
+from kcensus.kernel.size import MachineSize, machine_size
 from kcensus.progress import Progress, SilentProgress
 
 T = TypeVar("T")
@@ -74,9 +74,14 @@ class Kernel:
         return SlabMap(self.memory, VECTOR_MEMBERS)
 
     @cached_property
+    def size(self) -> MachineSize:
+        """RAM, CPUs and nodes."""
+        return machine_size(self.prog)
+
+    @cached_property
     def ram_bytes(self) -> int:
-        """``totalram_pages()`` in bytes."""
-        return int(totalram_pages(self.prog)) << self.memory.page_shift
+        """``totalram_pages()`` in bytes, or what else says how much it is; 0 if unknown."""
+        return self.size.ram_bytes
 
 
 def once(read: Callable[[Kernel], T]) -> Callable[[Kernel], T]:

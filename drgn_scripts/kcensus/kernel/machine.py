@@ -5,54 +5,38 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TypeVar
 
 import drgn
-from drgn.helpers.linux.cpumask import num_online_cpus
-from drgn.helpers.linux.nodemask import for_each_node_state
 from drgn.helpers.linux.panic import panic_message, panic_task
 from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import is_sound
+from kcensus.kernel.size import attempt
 from kcensus.results import Machine
-from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.model import kernel_release
 from kcensus.text import printable
-
-T = TypeVar("T")
-_MAX_NODES = 1024
-"""``MAX_NUMNODES`` of the largest configuration (``CONFIG_NODES_SHIFT`` 10)."""
 
 
 @once
 def machine(kernel: Kernel) -> Machine:
     """Return the machine of a kernel; raises nothing, what is unreadable is unknown."""
     prog = kernel.prog
-    if not prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
+    if not attempt(lambda: prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL):
         return Machine()
-    name = _try(lambda: prog["init_uts_ns"].name)
+    name = attempt(lambda: prog["init_uts_ns"].name)
     return Machine(
         host=_text(lambda: name.nodename) if name is not None else "",
-        time=_try(lambda: float(ktime_get_real_seconds(prog))),
-        uptime_seconds=_try(lambda: float(uptime(prog))),
-        ram_bytes=_try(lambda: kernel.ram_bytes),
-        cpus=_try(lambda: int(num_online_cpus(prog))),
-        nodes=_try(lambda: _nodes(prog)),
-        kernel=_try(lambda: kernel_release(prog)) or "",
+        time=attempt(lambda: float(ktime_get_real_seconds(prog))),
+        uptime_seconds=attempt(lambda: float(uptime(prog))),
+        ram_bytes=kernel.ram_bytes or None,
+        cpus=kernel.size.cpus,
+        nodes=kernel.size.nodes,
+        kernel=attempt(lambda: kernel_release(prog)) or "",
         version=_text(lambda: name.version) if name is not None else "",
-        build_id=_try(lambda: _build_id(prog)) or "",
-        taken_by="" if kernel.live else _try(lambda: _taken_by(prog)) or "",
+        build_id=attempt(lambda: _build_id(prog)) or "",
+        taken_by="" if kernel.live else attempt(lambda: _taken_by(prog)) or "",
     )
-
-
-def _nodes(prog: drgn.Program) -> int:
-    nodes = []
-    for node in for_each_node_state(prog["N_MEMORY"]):
-        nodes.append(node)
-        if len(nodes) > _MAX_NODES:
-            raise ValueError("node_states is damaged")
-    return len(nodes)
 
 
 def _build_id(prog: drgn.Program) -> str:
@@ -83,7 +67,7 @@ def _taken_by(prog: drgn.Program) -> str:
     if not is_sound(prog):
         return ""
     if message := panic_message(prog):
-        task = _try(lambda: panic_task(prog))
+        task = attempt(lambda: panic_task(prog))
         by = _text(lambda: task.comm) if task is not None and task else ""
         text = printable(message.decode("utf-8", "backslashreplace"))
         return f"{text} (task {by})" if by else text
@@ -91,12 +75,4 @@ def _taken_by(prog: drgn.Program) -> str:
 
 
 def _text(ask: Callable[[], drgn.Object]) -> str:
-    return printable((_try(lambda: ask().string_()) or b"").decode("utf-8", "backslashreplace"))
-
-
-def _try(ask: Callable[[], T]) -> T | None:
-    """Return what ``ask`` returns; None where the kernel lacks it, or it is damaged."""
-    try:
-        return ask()
-    except (LookupError, ValueError, OverflowError, TypeError, drgn.FaultError, NotRecorded):
-        return None
+    return printable((attempt(lambda: ask().string_()) or b"").decode("utf-8", "backslashreplace"))

@@ -16,10 +16,14 @@ import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from kcensus.sources.model import Request, Source, Target, TargetError
+from kcensus.sources.model import Request, RequestError, Source, Target, TargetError
+from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
-__all__ = ["Target", "TargetError", "open_target"]
+__all__ = ["RequestError", "Target", "TargetError", "open_target"]
+
+_SYMBOLS = "KCENSUS_SYMBOLS"
+"""Environment variable with more files and directories with debug info, separated by colons."""
 
 # drgn logs missing debug info and unreadable modules. Without a handler, Python prints these lines
 # on the terminal, in addition to our error message.
@@ -52,14 +56,39 @@ def open_target(
 
     :param spec: None for the running kernel, the path of a vmcore or capsule, the name of a
         bundled capsule (``sample``), or ``qmp:PATH`` for a QEMU guest whose QMP socket is PATH
-    :param symbols: files and directories with debug info, tried before drgn's own search
+    :param symbols: files and directories with debug info, tried before those that the environment
+        variable ``KCENSUS_SYMBOLS`` lists, separated by colons, and before drgn's own search
     :param allow_truncated: open a dump that lacks its end; the missing memory is reported as a gap
+    :raises RequestError: one of ``symbols`` does not exist
     :raises TargetError: the target or its debug info is unusable
     """
     spec = os.fspath(spec) if spec is not None else None
     if spec == "":
         raise TargetError("the target is ''; leave it out to read the running kernel")
+    request = Request(spec, (*_existing("-s", symbols), *_from_environment()), allow_truncated)
     for source in _sources():
         if source.claims(spec):
-            return source.open(Request(spec, tuple(map(Path, symbols)), allow_truncated))
+            return source.open(request)
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
+
+
+def _existing(origin: str, paths: Sequence[str | os.PathLike[str]]) -> list[Path]:
+    """Return paths that exist.
+
+    :param origin: where the user passed them, for the message
+    :raises RequestError: one does not exist
+    """
+    for path in paths:
+        name = f"{origin} {printable(os.fspath(path))}"
+        try:
+            os.stat(path)
+        except OSError as error:
+            raise RequestError(str(os_error(name, error))) from error
+        except ValueError as error:
+            raise RequestError(f"{name}: is not a valid path") from error
+    return [Path(path) for path in paths]
+
+
+def _from_environment() -> list[Path]:
+    listed = os.environ.get(_SYMBOLS, "").split(os.pathsep)
+    return _existing(_SYMBOLS, [path for path in listed if path])

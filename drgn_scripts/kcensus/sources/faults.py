@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import traceback
+
+import drgn
+
 FILTERED = "filtered out of the dump"
 TRUNCATED = "beyond the end of a truncated dump"
 ABSENT = "not in the dump"
@@ -20,6 +24,14 @@ _PHRASES = (
     (ABSENT, ("memory segment", ABSENT)),
     (UNMAPPED, ("not mapped", "translat")),
 )
+_REMEDIES = {
+    FILTERED: "dump with a lower level (makedumpfile -d 1)",
+    TRUNCATED: "copy the dump again",
+    ABSENT: "`kcensus doctor` shows how much of the memory the dump holds",
+    UNMAPPED: "the dump is damaged there; the other analyses may not need it",
+    UNREADABLE: "the dump is damaged there; copy it again",
+    UNRECORDED: "record the capsule again from its vmcore",
+}
 
 
 def reason(error: Exception) -> str:
@@ -29,3 +41,22 @@ def reason(error: Exception) -> str:
         if any(phrase in text for phrase in phrases):
             return name
     return UNREADABLE
+
+
+def sentence(error: drgn.FaultError, reader: str) -> str:
+    """Return what could not be read, why, and what to do.
+
+    :param reader: what cannot do without that memory
+    """
+    # The functions of kcensus.kernel have the names of the kernel's structures that they read.
+    modules = ("kcensus.kernel.", "kcensus.engine.slub.")
+    functions = [
+        frame.f_code.co_name.strip("_")
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_globals.get("__name__", "").startswith(modules)
+    ]
+    structure = f" (while reading {functions[-1]})" if functions else ""
+    why = reason(error)
+    return (
+        f"{reader} needs memory at {error.address:#x}{structure}, which is {why}; {_REMEDIES[why]}"
+    )

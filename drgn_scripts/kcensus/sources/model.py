@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,13 @@ class TargetError(Exception):
 
     The text is one printable line: what is wrong, then what to do. The command line prints it
     unchanged and exits with status 3.
+    """
+
+
+class RequestError(TargetError):
+    """Something that the user passed besides the target is wrong, whatever the target.
+
+    The command line exits with status 2.
     """
 
 
@@ -56,6 +63,10 @@ class Target:
     """More facts about the target: (key, label, printable text)."""
     recorded_for: tuple[str, ...] | None = None
     """The analyses that a capsule was recorded for; None for any other target."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Why analyses failed when a capsule was recorded, in one sentence each."""
+    verify: Callable[[], list[str]] = field(default=list, repr=False, compare=False)
+    """Reads all of a capsule; returns the names of its corrupt sections."""
 
     def need_modules(self, *names: str) -> list[str]:
         """Load the debug info of the named kernel modules only.

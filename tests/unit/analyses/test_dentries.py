@@ -260,7 +260,7 @@ def test_the_cost_is_reported_once(setting: str | None, value: int, evidence: st
     if setting:
         dcache.machine.variable(setting, "int", value)
     k = dcache.machine
-    k.set(k.symbols["_totalram_pages"].counter, 10)
+    k.set_ram(10)
     found = census(dcache).findings
     costs = {finding.patch: finding.holds for finding in found if finding.patch}
     assert costs.pop("negative-dentry-hash-limit") == 29 * SLOT + 2 * NAME_SLOT

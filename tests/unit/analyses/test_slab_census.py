@@ -724,7 +724,7 @@ def test_a_kernel_without_a_single_slab() -> None:
 
 def test_slabs_that_take_a_large_share_of_memory() -> None:
     k = world().k
-    k.set(k.symbols["_totalram_pages"].counter, 40)
+    k.set_ram(40)
     finding = next(each for each in analyse(k).findings if "of RAM" in each.title)
     assert finding.severity is Severity.WARNING
     assert finding.holds == 11 * PAGE

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
+import signal
 import time
 import weakref
 
@@ -12,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from kcensus.engine.workers import Columns, each
+from kcensus.engine.workers import Columns, WorkersKilled, each
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 2, 5])
@@ -43,6 +45,20 @@ def test_an_error_in_a_task_is_raised_and_leaves_nothing_behind(jobs: int) -> No
     with pytest.raises(LookupError, match="no such thing"):
         list(results)
     assert list(each(lambda task: task + 1, 3, jobs)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("number", [signal.SIGBUS, signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_worker_is_an_error_of_one_sentence(number: signal.Signals) -> None:
+    def work(task: int) -> int:
+        faulthandler.disable()  # of pytest
+        if task == 2:
+            os.kill(os.getpid(), number)
+        return task
+
+    with pytest.raises(WorkersKilled, match=f"{number.name} killed a worker") as caught:
+        list(each(work, 5, 2))
+    assert str(caught.value).isprintable()
+    assert list(each(lambda task: task, 3, 2)) == [0, 1, 2]
 
 
 def test_two_works_at_a_time_do_not_mix() -> None:

@@ -76,14 +76,18 @@ def _raiser(error: BaseException) -> Callable[[Kernel], Answer]:
 
 ERRORS: dict[str, tuple[BaseException, str]] = {
     "absent": (AnalysisError("this kernel has none"), "this kernel has none"),
-    "bug": (ZeroDivisionError("two\nlines"), "failed with ZeroDivisionError: two\\x0alines"),
+    "bug": (
+        ZeroDivisionError("two\nlines"),
+        "failed with ZeroDivisionError: two\\x0alines (`kcensus bug --debug` shows where)",
+    ),
     "damaged": (BadCapsule("is damaged: no"), "the capsule is damaged: no"),
     "fault": (
         drgn.FaultError("not there", 4096),
-        "memory that fault cannot do without is unreadable: not there: 0x1000",
+        "fault needs memory at 0x1000, which is unreadable; the dump is damaged there; copy it "
+        "again (`kcensus fault --debug` shows where)",
     ),
     "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
-    "memory": (MemoryError(), "failed with MemoryError: "),
+    "memory": (MemoryError(), "failed with MemoryError:  (`kcensus memory --debug` shows where)"),
 }
 CALM = analysis_of("calm", _calm, question="Is it calm?")
 LOUD = analysis_of("loud", _loud, question="Is it loud?")
@@ -326,6 +330,24 @@ def test_create_says_what_failed(run: Run, tmp_path: Path) -> None:
     assert status == 0
     assert "kcensus: absent failed on this target: this kernel has none\n" in err
     assert len(err.splitlines()) == len(ERRORS)
+
+
+def test_doctor_says_what_failed_and_what_is_corrupt(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    run("capsule", "create", "vmcore", path)
+    status, out, _ = run("doctor", path, "--json")
+    assert status == 0
+    rows = {row["analysis"]: row for row in json.loads(out)["tables"]["analyses"]}
+    assert {name for name, row in rows.items() if row["works"] == "yes"} == {"calm", "loud"}
+    assert rows["absent"]["missing"] == "failed when recorded: this kernel has none"
+
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1  # among the pages
+    path.write_bytes(data)
+    status, out, err = run("doctor", path, "--json")
+    assert status == 3
+    assert {row["works"] for row in json.loads(out)["tables"]["analyses"]} == {"no"}
+    assert "the capsule is corrupt: its checksums do not match: pages" in err
 
 
 @failing

@@ -133,7 +133,16 @@ class FakeKernel(Machine):
             self.set(pgdat.node_id, node)
             self.set(pgdat.per_cpu_nodestats, self.percpu_of("struct per_cpu_nodestat"))
             self.set(data[node], pgdat)
-        self.set(self.variable("_totalram_pages", "atomic_long_t").counter, 3072)
+        self.variable("_totalram_pages", "atomic_long_t")
+        self.set_ram(3072)
+
+    def set_ram(self, pages: int) -> None:
+        """Set the RAM of the machine, in equal parts on the nodes; layouts may lack their zones."""
+        self.set(self.symbols["_totalram_pages"].counter, pages)
+        for node in self.symbols["node_data"][:NODES]:
+            if node.type_.type.has_member("node_zones"):
+                self.set(node.node_present_pages, pages // NODES)
+                self.set(node.node_zones[0].managed_pages.counter, pages // NODES)
 
     def percpu(self, size: int) -> int:
         """Allocate per-CPU memory and return a pointer for per_cpu_ptr()."""

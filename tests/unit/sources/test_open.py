@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kcensus.sources import Target, TargetError, live, open_target, qmp, vmcore
+from kcensus.sources import RequestError, Target, TargetError, live, open_target, qmp, vmcore
 from kcensus.sources.model import Source
 from tests.unit.sources.test_sniff import PRSTATUS, elf_core, flattened, kdump, note
 
@@ -163,7 +163,10 @@ def test_a_directory_of_other_kernels_says_nothing_about_this_one(tmp_path: Path
     vmlinux(tmp_path / "vmlinux-2", OTHER_ID)
     (tmp_path / "vmlinux-broken").write_bytes(b"\x7fELF\x02\x01")
     os.mkfifo(tmp_path / "vmlinux-fifo")
-    assert refusal(str(path), tmp_path).startswith(f"debug info of kernel {RELEASE} is missing")
+    sentence = refusal(str(path), tmp_path)
+    assert sentence.startswith(f"debug info of kernel {RELEASE} is missing")
+    for name in ("vmlinux-1", "vmlinux-2"):
+        assert f"{tmp_path / name} (build ID {OTHER_ID})" in sentence
 
 
 def test_a_vmlinux_without_debug_info(tmp_path: Path) -> None:
@@ -177,6 +180,11 @@ def test_a_vmlinux_where_no_build_id_is_known(tmp_path: Path) -> None:
     other = vmlinux(tmp_path / "vmlinux", None, b"Linux version 4.18.0 (gcc)")
     sentence = refusal(str(path), other)
     assert sentence.startswith(f"{other} (4.18.0): does not belong to this kernel, {RELEASE}")
+    # Even of the same release, as long as the dump lacks its banner.
+    same = vmlinux(tmp_path / "vmlinux", None, f"Linux version {RELEASE} (gcc)".encode())
+    assert refusal(str(path), same).startswith(f"{same} ({RELEASE}): does not belong")
+    bare = vmlinux(tmp_path / "vmlinux", None)
+    assert "cannot be compared" in refusal(str(path), bare)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +221,25 @@ def test_paths_need_not_be_strings(tmp_path: Path) -> None:
 def test_debug_info_that_does_not_exist(tmp_path: Path) -> None:
     path = dump(tmp_path / "vmcore")
     assert refusal(str(path), tmp_path / "none") == f"-s {tmp_path}/none: no such file"
+
+
+def test_debug_info_that_does_not_exist_is_wrong_usage_of_any_target(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="no such file"):
+        open_target("sample", [tmp_path / "none"])
+
+
+def test_the_environment_names_more_debug_info(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = dump(tmp_path / "vmcore")
+    first, second = (vmlinux(tmp_path / name, OTHER_ID) for name in ("vmlinux-1", "vmlinux-2"))
+    monkeypatch.setenv("KCENSUS_SYMBOLS", f"{second}{os.pathsep}")
+    assert refusal(str(path), first).startswith(
+        f"{first} (build ID {OTHER_ID}), {second} (build ID {OTHER_ID}): do not belong"
+    )
+    monkeypatch.setenv("KCENSUS_SYMBOLS", f"{tmp_path}/none")
+    with pytest.raises(RequestError, match=r"KCENSUS_SYMBOLS .*/none: no such file"):
+        open_target("sample")
 
 
 def test_a_module_alone_is_not_enough(tmp_path: Path) -> None:

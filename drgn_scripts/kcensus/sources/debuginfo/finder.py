@@ -5,6 +5,9 @@ drgn searches by build ID and in the standard paths of distributions, also below
 that are added to its options here. This module also searches these directories for a vmlinux at
 any other path, and explains what is missing. Like drgn, it does not use debuginfod for kernels,
 because the download takes minutes without progress output.
+
+Dumps of kernels before 5.9 lack the build ID, and drgn then takes the first vmlinux that it finds,
+whatever kernel that is of. For these, this module compares each vmlinux with the dump itself.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import logging.handlers
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import drgn
@@ -39,38 +42,56 @@ _MAX_WARNINGS = 1 << 20
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 
 
+# Where distributions install a vmlinux; drgn's defaults.
+_STANDARD_PATHS = (
+    "/usr/lib/debug/boot/vmlinux-{0}",
+    "/usr/lib/debug/lib/modules/{0}/vmlinux",
+    "/usr/lib/debug/lib/modules/{0}/vmlinux.debug",
+    "/boot/vmlinux-{0}",
+    "/lib/modules/{0}/build/vmlinux",
+    "/lib/modules/{0}/vmlinux",
+)
+_MAX_NAMED = 3
+_WITHOUT_BUILD_ID = (
+    "its dump has no build ID, and other bytes where the linux_banner of that file would be"
+)
+
+
 @dataclass(frozen=True)
 class _Vmlinux:
     """A file that may be the vmlinux of the kernel."""
 
     path: Path
-    build_id: str | None = None
-    release: str | None = None
+    identity: elf.Identity = field(default_factory=elf.Identity)
 
     def __str__(self) -> str:
-        known = (self.release, self.build_id and f"build ID {self.build_id}")
-        facts = ", ".join(filter(None, known))
+        build_id = self.identity.build_id and f"build ID {self.identity.build_id}"
+        facts = ", ".join(filter(None, (self.identity.release, build_id)))
         return printable(os.fspath(self.path)) + (f" ({facts})" if facts else "")
 
 
 def _identify(reader: FileReader, header: elf.Header, path: Path) -> _Vmlinux:
     if not header.supported:
-        return _Vmlinux(path, None, header.machine)
-    return _Vmlinux(path, *elf.identity(reader, header))
+        return _Vmlinux(path, elf.Identity(release=header.machine))
+    return _Vmlinux(path, elf.identity(reader, header))
+
+
+def _vmlinux_at(path: Path) -> Iterator[_Vmlinux]:
+    """Yield the file at a path if it is a readable ELF file."""
+    with contextlib.suppress(TargetError), FileReader(path) as reader:
+        if reader.read(0, 4) == elf.MAGIC:
+            yield _identify(reader, elf.read_header(reader), path)
 
 
 def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
-    """Yield the readable files below a directory that are named like a vmlinux."""
+    """Yield the readable ELF files below a directory with `vmlinux` in their names."""
     base = len(directory.parts)
     for folder, folders, files in os.walk(directory):
         if len(Path(folder).parts) - base >= _MAX_DEPTH or folder in _NOT_SEARCHED:
             folders.clear()
         for name in sorted(files):
-            if name == "vmlinux" or name.startswith(("vmlinux-", "vmlinux.")):
-                path = Path(folder, name)
-                with contextlib.suppress(TargetError), FileReader(path) as reader:
-                    if reader.read(0, 4) == elf.MAGIC:
-                        yield _identify(reader, elf.read_header(reader), path)
+            if "vmlinux" in name:
+                yield from _vmlinux_at(Path(folder, name))
 
 
 class DebugInfo:
@@ -91,7 +112,8 @@ class DebugInfo:
             if not os.path.isdir(path):
                 self._add_file(path)
         self._release = kernel_release(prog)
-        self._build_id = _vmcoreinfo_build_id(prog)
+        self._build_id = _vmcoreinfo(prog, rb"BUILD-ID=[ \t]*([0-9a-f]{2,128})")
+        self._offset = int(_vmcoreinfo(prog, rb"KERNELOFFSET=([0-9a-f]{1,16})") or "0", 16)
         own = tuple(map(os.fspath, self._directories))
         options = prog.debug_info_options
         options.directories = own + options.directories
@@ -127,22 +149,53 @@ class DebugInfo:
 
         :raises TargetError: it is not found, or belongs to another build
         """
-        tried = list(self._kernels)
-        self._try(tried)
-        for directory in self._directories:
-            for candidate in _vmlinux_below(directory):
-                if not self._missing():
-                    break
-                tried.append(candidate)
-                if self._build_id in (None, candidate.build_id):
-                    self._try([candidate])
+        tried: list[_Vmlinux] = []
+        if self._build_id is not None:
+            tried += self._kernels
+            self._try(tried)
+        for candidate in self._candidates():
+            if not self._missing():
+                break
+            tried.append(candidate)
+            if self._is_of_this_build(candidate):
+                self._try([candidate])
         if self._missing():
             raise TargetError(self._why_missing(tried))
-        self._check_symbols_fit()
+
+    def _candidates(self) -> Iterator[_Vmlinux]:
+        """Yield the files that drgn has not tried by itself."""
+        if self._build_id is None:
+            yield from self._kernels
+        for directory in self._directories:
+            yield from _vmlinux_below(directory)
+        if self._build_id is None and "/" not in self._release:
+            for path in _STANDARD_PATHS:
+                yield from _vmlinux_at(Path(path.format(self._release)))
+
+    def _is_of_this_build(self, vmlinux: _Vmlinux) -> bool:
+        """Return whether the dump is of the kernel that a file was linked as.
+
+        Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
+        VMCOREINFO") (in v5.9), the build IDs tell. Before, the banner and the build ID in the file
+        have to be in memory, where the file says.
+        """
+        if self._build_id is not None:
+            return vmlinux.identity.build_id == self._build_id
+        equal = set()
+        for address, contents in vmlinux.identity.contents:
+            with contextlib.suppress(drgn.FaultError, ValueError, OverflowError):
+                place = address + self._offset
+                equal.add(bytes(self._prog.read(place, len(contents))) == contents)
+        return equal == {True}
 
     def _try(self, files: list[_Vmlinux]) -> None:
         try:
-            self._prog.load_debug_info([file.path for file in files], main=True)
+            if self._build_id is not None:
+                self._prog.load_debug_info([file.path for file in files], main=True)
+                return
+            main, _ = next(iter(self._prog.loaded_modules()))
+            for file in files:
+                main.try_file(file.path)
         except drgn.MissingDebugInfoError:
             pass
         except OSError as error:
@@ -163,37 +216,31 @@ class DebugInfo:
 
     def _why_missing(self, tried: list[_Vmlinux]) -> str:
         for file in tried:
-            if file.build_id is not None and file.build_id == self._build_id:
+            if self._is_of_this_build(file):
                 return (
                     f"{file}: belongs to this build, but its debug info was stripped; pass the "
                     "vmlinux from the debug info package"
                 )
+        for file in self._kernels:
+            if self._build_id is None and not file.identity.contents:
+                return (
+                    f"{file}: cannot be compared with this dump, which has no build ID; pass a "
+                    "vmlinux that is not compressed and has a linux_banner"
+                )
+        missing = packages.missing_kernel(self._release, self._build_id)
+        if not tried:
+            return missing
+        names = ", ".join(map(str, tried[:_MAX_NAMED]))
+        more = f" and {len(tried) - _MAX_NAMED} more" if len(tried) > _MAX_NAMED else ""
         # A single file is the one that the user meant; one of many in a directory is not.
         if self._kernels or len(tried) == 1:
-            wanted = f"build ID {self._build_id}" if self._build_id else "no build ID recorded"
+            does = "does" if len(tried) == 1 else "do"
+            wanted = f"build ID {self._build_id}" if self._build_id else _WITHOUT_BUILD_ID
             return (
-                f"{tried[0]}: does not belong to this kernel, {self._release} ({wanted}); pass the "
-                "vmlinux of exactly that build"
+                f"{names}{more}: {does} not belong to this kernel, {self._release} ({wanted}); "
+                "pass the vmlinux of exactly that build"
             )
-        return packages.missing_kernel(self._release, self._build_id)
-
-    def _check_symbols_fit(self) -> None:
-        """Compare the symbols with memory if there is no build ID to compare."""
-        # Since Linux kernel commit 0935288c6e00 ("kdump: append kernel build-id string to
-        # VMCOREINFO") (in v5.9), drgn compares build IDs. Before, it takes any vmlinux of the
-        # same release.
-        if self._build_id is not None:
-            return
-        try:
-            name = self._prog["init_uts_ns"].name.release.string_()
-        except (drgn.FaultError, LookupError):
-            return  # not in the dump
-        if printable(name) != self._release:
-            path = printable(self._prog.main_module().debug_file_path or "vmlinux")
-            raise TargetError(
-                f"{path}: has the release {self._release} of this kernel but belongs to "
-                "another build; pass the vmlinux of exactly that build"
-            )
+        return f"{missing}; found only {names}{more}"
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""
@@ -262,8 +309,11 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
     return target
 
 
-def _vmcoreinfo_build_id(prog: drgn.Program) -> str | None:
-    # Hexadecimal digits only, because users paste it into a shell as part of a command.
-    pattern = rb"^BUILD-ID=[ \t]*([0-9a-f]{2,128})[ \t\r]*$"
-    match = re.search(pattern, prog["VMCOREINFO"].string_(), re.MULTILINE)
+def _vmcoreinfo(prog: drgn.Program, pattern: bytes) -> str | None:
+    """Return the group of the line of VMCOREINFO that matches.
+
+    Patterns allow hexadecimal digits only, because users paste a build ID into a shell.
+    """
+    vmcoreinfo = prog["VMCOREINFO"].string_()
+    match = re.search(rb"^" + pattern + rb"[ \t\r]*$", vmcoreinfo, re.MULTILINE)
     return match[1].decode() if match else None

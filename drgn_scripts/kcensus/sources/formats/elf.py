@@ -130,24 +130,41 @@ def core_notes(reader: FileReader, segments: list[Segment]) -> list[tuple[bytes,
     ]
 
 
-def identity(reader: FileReader, header: Header) -> tuple[str | None, str | None]:
-    """Return the GNU build ID in hexadecimal, and the release in a vmlinux's ``linux_banner``.
+@dataclass(frozen=True)
+class Identity:
+    """What distinguishes a vmlinux from those of other builds."""
+
+    build_id: str | None = None
+    """GNU build ID, in hexadecimal."""
+    release: str | None = None
+    """Kernel release in ``linux_banner``."""
+    contents: tuple[tuple[int, bytes], ...] = ()
+    """Address as linked and bytes of ``linux_banner`` and of the build ID."""
+
+
+def identity(reader: FileReader, header: Header) -> Identity:
+    """Return what identifies a vmlinux.
 
     The build ID is in a note section, which debug files keep; the banner may have been stripped."""
     build_id = release = None
+    memory: list[tuple[int, bytes]] = []
     sections = list(_table(reader, header.shdrs, _SHDR))
     names = b""
     if header.shstrndx < len(sections):
         _, _, _, _, offset, size, *_ = sections[header.shstrndx]
         names = reader.read(offset, min(size, _MAX_NOTES))
-    for name, type_, _, _, offset, size, *_ in sections:
+    for name, type_, _, address, offset, size, *_ in sections:
         if type_ == _SHT_NOTE and size <= _MAX_NOTES and build_id is None:
-            for owner, kind, contents in notes(reader.exact(offset, size, "ELF notes")):
+            data = reader.exact(offset, size, "ELF notes")
+            for owner, kind, description in notes(data):
                 if owner == b"GNU" and kind == _NT_GNU_BUILD_ID:
-                    build_id = contents.hex()
+                    build_id = description.hex()
+                    memory.append((address + data.index(description), description))
                     break
         elif type_ != _SHT_NOBITS and names[name:].startswith(b".rodata\0"):
             data = reader.read(offset, min(size, _MAX_NOTES))
-            banner = re.search(rb"Linux version ([\x21-\x7e]{1,64}) ", data)
-            release = banner[1].decode() if banner else None
-    return build_id, release
+            banner = re.search(rb"Linux version ([\x21-\x7e]{1,64}) [^\0]{0,1024}", data)
+            if banner:
+                release = banner[1].decode()
+                memory.append((address + banner.start(), banner[0]))
+    return Identity(build_id, release, tuple(memory))

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""RAM, CPUs and NUMA nodes of a machine, each held against another count of the kernel.
+
+All figures of a report rest on these few variables, which nothing else in a dump protects.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import drgn
+from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cpu
+from drgn.helpers.linux.mm import totalram_pages
+from drgn.helpers.linux.nodemask import for_each_node_state
+
+from kcensus.human import human_bytes
+from kcensus.sources.capsule import NotRecorded
+
+T = TypeVar("T")
+MAX_NODES = 1024
+"""``MAX_NUMNODES`` of the largest configuration (``CONFIG_NODES_SHIFT`` 10)."""
+MAX_CPUS = 8192
+"""``NR_CPUS`` of the largest configuration."""
+_MAX_BYTES = 1 << 52
+"""Physical memory that x86_64 and aarch64 can address."""
+_TOLERANCE = 0.01
+"""Counters of a running kernel are not read at the same time."""
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """Two counts of the kernel that exclude each other."""
+
+    what: str
+    reason: str
+    effect: str
+
+
+@dataclass
+class MachineSize:
+    """RAM, CPUs and nodes; None where unknown."""
+
+    ram_bytes: int = 0
+    """``totalram_pages()``; where that is damaged, what the zones have; 0 if unknown."""
+    cpus: int | None = None
+    """Online."""
+    nodes: int | None = None
+    """With memory."""
+    contradictions: list[Contradiction] = field(default_factory=list)
+
+
+def machine_size(prog: drgn.Program) -> MachineSize:
+    """Return the size of a machine; raises nothing, what is unreadable is unknown."""
+    size = MachineSize()
+    if not attempt(lambda: prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL):
+        return size
+    nodes = attempt(lambda: _pages_by_node(prog))
+    _ram(prog, size, nodes)
+    _cpus(prog, size)
+    size.nodes = attempt(lambda: _count(for_each_node_state(prog["N_MEMORY"]), MAX_NODES))
+    present = None if nodes is None else sum(pages > 0 for pages, _ in nodes)
+    if present is not None and size.nodes is not None and size.nodes != present:
+        reason = f"node_states has {size.nodes} nodes with memory, node_data {present}"
+        size.contradictions.append(
+            Contradiction("NUMA nodes", reason, "figures by node may be wrong")
+        )
+        size.nodes = present or None
+    return size
+
+
+def _ram(prog: drgn.Program, size: MachineSize, nodes: list[tuple[int, int]] | None) -> None:
+    page_size = int(prog["PAGE_SIZE"])
+    end = attempt(lambda: int(prog["max_pfn"]) * page_size)
+    most = end if end and 0 < end <= _MAX_BYTES else _MAX_BYTES
+    total = attempt(lambda: int(totalram_pages(prog)) * page_size)
+    zones = None if nodes is None else sum(managed for _, managed in nodes) * page_size
+    possible = [value for value in (total, zones) if value is not None and 0 < value <= most]
+    # The larger one makes no share of RAM too large.
+    size.ram_bytes = max(possible, default=0)
+    known = [value for value in (total, zones) if value is not None]
+    if possible and possible == known and min(known) >= (1 - _TOLERANCE) * max(known):
+        return
+    counts = (("totalram_pages", total), ("the zones", zones), ("the end of memory", end))
+    reason = ", ".join(f"{name}: {_shown(value)}" for name, value in counts)
+    used = human_bytes(size.ram_bytes) if size.ram_bytes else "unknown"
+    effect = f"shares of RAM may be wrong: RAM is taken to be {used}"
+    size.contradictions.append(Contradiction("RAM", reason, effect))
+
+
+def _shown(value: int | None) -> str:
+    return "unreadable" if value is None else human_bytes(value)
+
+
+def _pages_by_node(prog: drgn.Program) -> list[tuple[int, int]]:
+    """Return (present, managed) pages of each node."""
+    try:
+        pointers = prog["node_data"]
+        nodes = [node[0] for node in itertools.islice(pointers.read_(), MAX_NODES) if node]
+    except LookupError:
+        nodes = [prog["contig_page_data"]]  # without CONFIG_NUMA
+    pages = []
+    for node in nodes:
+        managed = 0
+        for zone in node.node_zones:
+            count = zone.managed_pages
+            # Since Linux kernel commit 9705bea5f833 ("mm: convert zone->managed_pages to atomic
+            # variable") (in v5.0).
+            managed += int(getattr(count, "counter", count))
+        pages.append((int(node.node_present_pages), managed))
+    return pages
+
+
+def _cpus(prog: drgn.Program, size: MachineSize) -> None:
+    size.cpus = attempt(lambda: _count(for_each_online_cpu(prog), MAX_CPUS))
+    possible = attempt(lambda: _count(for_each_possible_cpu(prog), MAX_CPUS))
+    areas = attempt(lambda: _percpu_areas(prog))
+    if possible is None or areas is None or possible == areas:
+        most = possible
+    else:
+        most = areas
+        size.contradictions.append(
+            Contradiction(
+                "CPUs",
+                f"cpu_possible_mask has {possible}, __per_cpu_offset {areas}",
+                "sums over CPUs, and objects on their lists, may be wrong",
+            )
+        )
+    if size.cpus is not None and most is not None and not 0 < size.cpus <= most:
+        reason = f"cpu_online_mask has {size.cpus}, of {most} possible ones"
+        size.contradictions.append(Contradiction("CPUs", reason, "their number is not shown"))
+        size.cpus = None
+
+
+def _percpu_areas(prog: drgn.Program) -> int:
+    """Return how many CPUs have a per-CPU area: an offset that no other CPU has."""
+    offsets = prog["__per_cpu_offset"].read_().value_()[:MAX_CPUS]
+    # x86 fills in CPUs that do not exist with the same value, aarch64 with zeros.
+    return sum(times == 1 for offset, times in Counter(offsets).items() if offset)
+
+
+def _count(items: Iterable[int] | Iterator[int], most: int) -> int:
+    """Return how many items there are.
+
+    :raises ValueError: there are more than ``most``
+    """
+    count = sum(1 for _ in itertools.islice(items, most + 1))
+    if count > most:
+        raise ValueError(f"more than {most}")
+    return count
+
+
+def attempt(ask: Callable[[], T]) -> T | None:
+    """Return what ``ask`` returns; None where the kernel lacks it, or it is damaged."""
+    try:
+        return ask()
+    except (
+        AttributeError,
+        LookupError,
+        OverflowError,
+        TypeError,
+        ValueError,
+        drgn.FaultError,
+        NotRecorded,
+    ):
+        return None
