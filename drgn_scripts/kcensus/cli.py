@@ -45,6 +45,7 @@ Exit status:
   3  the target or its debug info is unusable, or lacks what the analysis needs
   4  kcensus failed, or could not write its output
   5  validate: the pair neither confirms nor contradicts the patch
+  6  done, but incomplete: an analysis failed, so findings may be missing (1 goes first)
 
 `kcensus ANALYSIS --help` explains an analysis and its options."""
 

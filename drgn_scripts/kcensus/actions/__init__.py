@@ -24,6 +24,8 @@ class Exit(enum.IntEnum):
     FAILED = 4
     INCONCLUSIVE = 5
     """Only ``kcensus validate`` exits with this."""
+    INCOMPLETE = 6
+    """Figures are missing, so that findings may be missing too."""
     INTERRUPTED = 128 + 2
     PIPE = 128 + 13
 

@@ -13,7 +13,7 @@ import click
 
 from kcensus.actions import Exit, Showing, deferred
 from kcensus.render.directory import OutputError, check_replaceable, prepare
-from kcensus.results import Finding, Result, Severity
+from kcensus.results import Danger, Finding, Result, Severity
 from kcensus.text import printable
 
 # Each form loads a library of its own, so only the one that is asked for is imported.
@@ -79,16 +79,26 @@ def show(
         _write_json(result, stdout(encoding="utf-8"))
     else:
         check_tables(showing, dict.fromkeys([*known, *result.tables]))
-        names = tuple(result.tables) if showing.every_table else showing.tables
-        _write_terminal(result, console_for(stdout()), showing.top, names, first)
+        _write_terminal(
+            result,
+            console_for(stdout()),
+            showing.top,
+            showing.tables,
+            first,
+            every=showing.every_table,
+        )
     return exit_status(result.findings, showing.fail_on)
 
 
 def exit_status(findings: Iterable[Finding], fail_on: str | None) -> Exit:
-    """Return the exit status under ``--fail-on``."""
-    if fail_on and any(finding.severity >= Severity[fail_on.upper()] for finding in findings):
-        return Exit.FINDING
-    return Exit.DONE
+    """Return the exit status: under ``--fail-on``, a finding about the kernel goes first."""
+    incomplete = False
+    for finding in findings:
+        if finding.danger is Danger.INCOMPLETE:
+            incomplete = True
+        elif fail_on and finding.severity >= Severity[fail_on.upper()]:
+            return Exit.FINDING
+    return Exit.INCOMPLETE if incomplete else Exit.DONE
 
 
 def stdout(encoding: str | None = None) -> Any:

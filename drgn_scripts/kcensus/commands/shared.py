@@ -81,7 +81,10 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
     """
     path = click.Path(path_type=Path)
     severities = [severity.name.lower() for severity in Severity]
-    at_least = f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)})."
+    at_least = (
+        f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)});"
+        " otherwise with 6 if the figures are incomplete."
+    )
     options: list[click.Parameter] = [
         click.Option(["--json"], is_flag=True, help="Print one JSON document, with all rows."),
         click.Option(
@@ -100,7 +103,11 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
                 metavar="NAME",
                 help="Show this table on screen. May be repeated.",
             ),
-            click.Option(["every_table", "--all"], is_flag=True, help="Show all tables on screen."),
+            click.Option(
+                ["every_table", "--all"],
+                is_flag=True,
+                help="Show all tables and figures on screen, also those that are 0.",
+            ),
         ]
     return [
         *options,

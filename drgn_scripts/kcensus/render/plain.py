@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kcensus.human import human
-from kcensus.results import Figure, Finding, Machine, Result, Severity, Unit
+from kcensus.results import Figure, Finding, Machine, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Plain = int | float | str | bool | None
 
 _ROWS_AT_ONCE = 1 << 16
+_AMOUNTS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.SECONDS)
+"""Units of numbers whose 0 means that there is nothing."""
 
 _PARTS = {
     "checks": ("name", "ours", "counter", "difference", "status", "unit", "source", "note"),
@@ -173,17 +175,81 @@ def shown_time(seconds: float) -> str | None:
         return None
 
 
+def machine_facts(result: Result) -> list[tuple[str, str]]:
+    """Return what a result is about as labelled lines: the machine, its kernel, the dump."""
+    machine = result.machine or Machine()
+    kernel = machine.kernel or result.kernel
+    sizes = (
+        ("", machine.host),
+        (" RAM", machine.ram_bytes and human(machine.ram_bytes, Unit.BYTES)),
+        (" CPU" if machine.cpus == 1 else " CPUs", machine.cpus),
+        (" NUMA node" if machine.nodes == 1 else " NUMA nodes", machine.nodes),
+    )
+    uptime = machine.uptime_seconds
+    taken = shown_time(machine.time) if machine.time is not None else None
+    lines = {
+        "Machine": [f"{value}{unit}" for unit, value in sizes if value]
+        + ([] if uptime is None else [f"up {human(uptime, Unit.SECONDS)}"]),
+        "Kernel": [
+            f"Linux {kernel} {machine.version}".rstrip() if kernel else "",
+            f"build ID {machine.build_id}" if machine.build_id else "",
+        ],
+        ("Live" if result.live else "Dump"): [
+            taken.replace("T", " ").replace("+00:00", " UTC") if taken else "",
+            "figures changed while they were read" if result.live else machine.taken_by,
+        ],
+        "kcensus": [installed_version()] if result.machine else [],
+    }
+    shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}
+    return [(name, facts) for name, facts in shown.items() if facts]
+
+
+def has_content(table: Table) -> bool:
+    """Return whether a table says anything: it has rows, and not all of its amounts are 0."""
+    amounts = [
+        table.frame[name]
+        for name, column in table.columns.items()
+        if column.unit in _AMOUNTS and table.frame[name].dtype.kind in "iufb"
+    ]
+    return len(table.frame) > 0 and (
+        not amounts or any(bool(amount.fillna(0).any()) for amount in amounts)
+    )
+
+
+def is_zero(figure: Figure) -> bool:
+    """Return whether a figure is an amount of nothing."""
+    return figure.unit in _AMOUNTS and not plain(figure.value)
+
+
+def remedy_facts(remedy: Remedy) -> list[str]:
+    """Return what a remedy gives back, its risk, how to undo it, and how long it lasts."""
+    at_most = "up to " if remedy.is_upper_bound else ""
+    facts = {
+        "Returns": at_most + human(remedy.returns, Unit.BYTES) if remedy.returns else "",
+        "Risk": remedy.risk,
+        "Undo": remedy.undo,
+        "Until": remedy.until,
+    }
+    return [f"{name}: {printable(fact)}" for name, fact in facts.items() if fact]
+
+
+def patch_text(finding: Finding) -> str:
+    """Return the patch of a finding and what became of it; empty where it has none."""
+    if not finding.patch:
+        return ""
+    status = finding.patch_status or "not in the catalogue"
+    return printable(
+        f"{'Fixed by' if finding.patch_is_fix else 'Patch'}: {finding.patch} ({status})"
+    )
+
+
 def remedy_text(finding: Finding) -> str:
     """Return all remedies of a finding, or why there is none, as sentences."""
     sentences = []
     for remedy in finding.remedies:
         command = " && ".join(remedy.command.splitlines())
         sentences.append(f"Run `{command}`: {remedy.effect}" if command else remedy.effect)
-        if remedy.returns:
-            at_most = "up to " if remedy.is_upper_bound else ""
-            sentences.append(f"Returns {at_most}{human(remedy.returns, Unit.BYTES)}")
-        facts = ("Risk", remedy.risk), ("Undo", remedy.undo), ("Until", remedy.until)
-        sentences += [f"{name}: {fact}" for name, fact in facts if fact]
+        sentences += remedy_facts(remedy)
     sentences.append(finding.no_remedy)
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)
 

@@ -108,7 +108,13 @@ def test_version_of_a_source_tree(
 def test_a_result_is_printed(run: Run) -> None:
     status, out, err = run("vmcore")
     assert (status, err) == (0, "")
-    assert out.startswith("synthetic on vmcore\nLinux 6.1.0-synthetic\n\nFindings\n")
+    lines = out.splitlines()
+    assert lines[:3] == [
+        "synthetic on vmcore",
+        "  Machine  synthetic",
+        "  Kernel   Linux 6.1.0-synthetic",
+    ]
+    assert lines.index("Findings") < lines.index("Summary")
 
 
 def test_no_target_is_the_running_kernel(run: Run) -> None:

@@ -86,10 +86,13 @@ class Screen:
         grid.add_row(text)
         self.show(Padding(grid, (0, 0, 0, indent), expand=False))
 
-    def tagged(self, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
-        """Print tags on the left, and the paragraphs of each on the right."""
+    def tagged(self, rows: Iterable[tuple[Text, Sequence[Text]]], tag_width: int = 0) -> None:
+        """Print tags on the left, and the paragraphs of each on the right.
+
+        :param tag_width: least width of the tags
+        """
         rows = list(rows)
-        tag_width = max((tag.cell_len for tag, _ in rows), default=0)
+        tag_width = max([tag_width, *(tag.cell_len for tag, _ in rows)])
         room = self._prose_width - INDENT - tag_width - 2 * GUTTER
         grid = Grid.grid(padding=(0, GUTTER, 0, 0))
         grid.add_column(width=tag_width, no_wrap=True)
@@ -97,6 +100,11 @@ class Screen:
         for tag, paragraphs in rows:
             grid.add_row(tag, Text("\n").join(paragraphs))
         self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
+
+    def commands(self, lines: Iterable[str], tag_width: int) -> None:
+        """Print commands below the paragraphs of :meth:`tagged`, each whole on its own line."""
+        margin = " " * (INDENT + tag_width + GUTTER)
+        self.lines((margin + printable(line) for line in lines), "bold green")
 
     def section(self, title: str, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
         """Print a heading, tags with their paragraphs, and an empty line."""
