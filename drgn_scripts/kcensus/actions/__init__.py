@@ -45,7 +45,8 @@ class Reading:
 class Showing:
     """How a result is shown: the values of ``showing_options()``."""
 
-    json: bool = False
+    json: str | None = None
+    """A file, or ``-`` for standard output."""
     csv: Path | None = None
     parquet: Path | None = None
     html: Path | None = None
@@ -53,6 +54,7 @@ class Showing:
     tables: tuple[str, ...] = ()
     """Tables to show; the first ones of the analysis where empty."""
     every_table: bool = False
+    no_pager: bool = False
     fail_on: str | None = None
 
 

@@ -17,7 +17,7 @@ from kcensus.actions.target import context_of, opened
 from kcensus.catalogue import Catalogue, CatalogueError, load
 from kcensus.catalogue.result import catalogue_result
 from kcensus.catalogue.story import document, story
-from kcensus.render.json import SCHEMA
+from kcensus.render.plain import SCHEMA
 from kcensus.reports import price
 from kcensus.text import printable
 

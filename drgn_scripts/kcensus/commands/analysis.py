@@ -10,7 +10,7 @@ import click
 
 from kcensus.actions import action
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared import command, showing_options
+from kcensus.commands.shared import command, showing_options, target_argument
 
 
 def analysis_command(analysis: Analysis) -> click.Command:
@@ -19,7 +19,7 @@ def analysis_command(analysis: Analysis) -> click.Command:
         analysis.name,
         functools.partial(action("kcensus.actions.analysis:run"), analysis),
         [
-            click.Argument(["target"], required=False),
+            target_argument(),
             *map(_own_option, analysis.params),
             *showing_options(),
             click.Option(

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import CONTEXT_SETTINGS, command
+from kcensus.commands.shared import CONTEXT_SETTINGS, command, target_argument
 
 _CREATE = command(
     "create",
     action("kcensus.actions.capsule:create"),
     [
-        click.Argument(["target"]),
+        target_argument(required=True),
         click.Argument(["out"], type=click.Path(path_type=Path)),
         click.Option(
             ["--analyses"], metavar="NAME,…", help="Record for these analyses only. Default: all."

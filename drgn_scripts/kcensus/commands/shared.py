@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from kcensus.results import Severity
 
@@ -73,6 +74,17 @@ def reading_options() -> list[click.Parameter]:
     ]
 
 
+def target_argument(name: str = "target", *, required: bool = False) -> click.Argument:
+    """Return the argument that names a target; shells complete it to a file or ``sample``."""
+    return click.Argument([name], required=required, shell_complete=_targets)
+
+
+def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return how a shell can complete the name of a target."""
+    samples = [CompletionItem("sample")] if incomplete and "sample".startswith(incomplete) else []
+    return [*samples, CompletionItem(incomplete, type="file")]
+
+
 def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
     """Return the options of :class:`~kcensus.actions.Showing`.
 
@@ -86,7 +98,13 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
         " otherwise with 6 if the figures are incomplete."
     )
     options: list[click.Parameter] = [
-        click.Option(["--json"], is_flag=True, help="Print one JSON document, with all rows."),
+        click.Option(
+            ["--json"],
+            is_flag=False,
+            flag_value="-",
+            metavar="[FILE]",
+            help="Write one JSON document, with all rows, to FILE; without FILE, print it.",
+        ),
         click.Option(
             ["--csv"], type=path, metavar="DIR", help="Write CSV files to DIR, with all rows."
         ),
@@ -119,6 +137,7 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
             metavar="N",
             help="Rows of each table on screen; 0 for all.",
         ),
+        click.Option(["--no-pager"], is_flag=True, help="Do not show long output in a pager."),
         click.Option(
             ["--fail-on"], type=click.Choice(severities), metavar="SEVERITY", help=at_least
         ),

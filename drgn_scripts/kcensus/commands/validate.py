@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import catalogue_option, command, showing_options
+from kcensus.commands.shared import catalogue_option, command, showing_options, target_argument
 
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
@@ -27,8 +27,8 @@ COMMAND = command(
     action("kcensus.actions.validate:run"),
     [
         click.Argument(["patch"]),
-        click.Argument(["before"]),
-        click.Argument(["after"]),
+        target_argument("before", required=True),
+        target_argument("after", required=True),
         click.Option(
             ["--more"],
             type=str,

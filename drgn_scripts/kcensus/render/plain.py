@@ -12,7 +12,7 @@ import functools
 import importlib.metadata
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcensus.human import human
@@ -22,6 +22,9 @@ from kcensus.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SCHEMA = 2
+"""Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
 Plain = int | float | str | bool | None
 
@@ -48,6 +51,21 @@ _PARTS = {
     "gaps": ("what", "reason", "count", "effect"),
 }
 """Attributes of checks, findings and gaps, in the order of their columns."""
+_FINDING_PARTS = {
+    "finding_figures": ("finding", "figure", "value", "unit"),
+    "finding_memory": ("finding", "place", "bytes"),
+    "remedies": (
+        "finding",
+        "effect",
+        "command",
+        "risk",
+        "undo",
+        "until",
+        "returns_bytes",
+        "is_upper_bound",
+    ),
+}
+"""What findings hold, by the id of the finding: columns of these tables."""
 _UNITS = {
     "ours": Unit.NONE,
     "counter": Unit.NONE,
@@ -55,6 +73,9 @@ _UNITS = {
     "holds_bytes": Unit.BYTES,
     "returns_bytes": Unit.BYTES,
     "patch_is_fix": Unit.NONE,
+    "is_upper_bound": Unit.NONE,
+    "value": Unit.NONE,
+    "bytes": Unit.BYTES,
     "count": Unit.COUNT,
 }
 """Units of those columns that are not text."""
@@ -117,6 +138,17 @@ def identity(result: Result) -> dict[str, Plain]:
         "target": printable(result.target),
         "kernel": printable(result.kernel),
         "live": result.live,
+    }
+
+
+def origin(result: Result) -> dict[str, Plain]:
+    """Return what CSV and Parquet say of every result: identity, machine, versions."""
+    machine = {} if result.machine is None else machine_document(result.machine)
+    return {
+        **identity(result),
+        **{f"machine_{name}": value for name, value in machine.items()},
+        "kcensus": installed_version(),
+        "schema": SCHEMA,
     }
 
 
@@ -266,15 +298,45 @@ def tables(result: Result) -> dict[str, Table]:
 
     :raises ValueError: a table has a name that is reserved, or not usable as a file name and key
     """
-    import pandas as pd
-
     for name in result.tables:
-        if name in ("summary", *_PARTS) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        reserved = name in ("summary", *_PARTS, *_FINDING_PARTS)
+        if reserved or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot name a table")
     every = dict(result.tables)
     for part, names in _PARTS.items():
         values = [[_attribute(item, name) for name in names] for item in getattr(result, part)]
-        # dtype=object: a missing counter must not turn its neighbours into floats.
-        frame = pd.DataFrame(values, columns=pd.Index(names), dtype=object)
-        every[part] = Table(frame, {name: Column(_UNITS.get(name, Unit.TEXT)) for name in names})
+        every[part] = _table(names, values)
     return every
+
+
+def finding_tables(result: Result) -> dict[str, Table]:
+    """Return what JSON nests in findings as tables: their figures, memory and remedies."""
+    values: dict[str, list[list[Any]]] = {part: [] for part in _FINDING_PARTS}
+    for finding in result.findings:
+        for key, figure in finding.figures.items():
+            values["finding_figures"].append([finding.id, key, figure.value, figure.unit])
+        for place, size in finding.memory.items():
+            values["finding_memory"].append([finding.id, place, size])
+        for remedy in finding.remedies:
+            values["remedies"].append(
+                [
+                    finding.id,
+                    remedy.effect,
+                    # printable() would escape the line breaks.
+                    "; ".join(remedy.command.splitlines()),
+                    remedy.risk,
+                    remedy.undo,
+                    remedy.until,
+                    remedy.returns,
+                    remedy.is_upper_bound,
+                ]
+            )
+    return {part: _table(names, values[part]) for part, names in _FINDING_PARTS.items()}
+
+
+def _table(names: Sequence[str], values: Sequence[Sequence[Any]]) -> Table:
+    import pandas as pd
+
+    # dtype=object: a missing counter must not turn its neighbours into floats.
+    frame = pd.DataFrame(values, columns=pd.Index(names), dtype=object)
+    return Table(frame, {name: Column(_UNITS.get(name, Unit.TEXT)) for name in names})

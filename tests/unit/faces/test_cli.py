@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -132,6 +132,22 @@ def test_json_is_all_there_is_on_stdout(run: Run) -> None:
     assert len(json.loads(out)["tables"]["caches"]) == 9
 
 
+def test_all_forms_in_one_run(run: Run, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("page.html", "a.json", "csv", "parquet")]
+    options = zip(("--html", "--json", "--csv", "--parquet"), map(str, paths), strict=True)
+    status, out, _ = run("vmcore", *(word for pair in options for word in pair))
+    assert status == 0
+    assert all(path.exists() for path in paths)
+    assert {str(paths[0]), str(paths[1])} < set(out.split())
+    document = paths[1].read_text()
+    assert json.loads(document)["target"] == "vmcore"
+    # The document is replaced, and printed without a list of files around it.
+    again = run("vmcore", "--json", str(paths[1]), "--html", str(paths[0]))
+    assert again[0] == 0
+    status, out, err = run("vmcore", "--html", str(paths[0]), "--json")
+    assert (status, out, err) == (0, document, f"{paths[0]}\n")
+
+
 @pytest.mark.parametrize("face", ["csv", "parquet"])
 def test_files_are_listed_as_they_were_written(run: Run, face: str, tmp_path: Path) -> None:
     status, out, _ = run("vmcore", f"--{face}", str(tmp_path / "out"))
@@ -199,9 +215,11 @@ def test_options_of_the_analysis_reach_it(run: Run) -> None:
         ("--seconds", "soon"),
         ("--no-such-option",),
         ("vmcore", "and another"),
-        ("--json", "--csv", "dir"),
-        ("--csv", "dir", "--parquet", "dir"),
         ("--csv", "pyproject.toml"),
+        ("--json", "sample"),
+        ("--json", "pyproject.toml"),
+        ("--json", "tests"),
+        ("--json", "no/such/directory"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_where_help_is(run: Run, args: tuple[str, ...]) -> None:
@@ -389,6 +407,40 @@ def test_no_progress_draws_nothing() -> None:
         shown = b""
     os.close(ours)
     assert (done.returncode, shown) == (0, b"")
+
+
+def in_terminal(args: Sequence[str], **settings: str) -> str:
+    """Return what a terminal shows of ``kcensus synthetic ARGS``."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [*KCENSUS, *args],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", **settings},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while block := os.read(ours, 4096):
+            shown += block
+    except OSError:  # the terminal is closed: the child is gone
+        pass
+    os.close(ours)
+    assert child.wait(10) == 0
+    return shown.decode()
+
+
+def test_a_terminal_gets_a_pager() -> None:
+    pager = "sed s/^/paged:/"
+    for settings in ({"PAGER": pager}, {"PAGER": "false", "KCENSUS_PAGER": pager}):
+        shown = in_terminal((), **settings)
+        assert "paged:" in shown
+        assert "\x1b[1;31mCRITICAL" in shown
+    assert "paged:" not in in_terminal(("--no-pager",), PAGER=pager)
+    # One that fails, is missing or ends early is no error.
+    assert "CRITICAL" in in_terminal((), PAGER="no-such-pager")
+    assert "CRITICAL" not in in_terminal(("--top", "0"), PAGER="false")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link"])

@@ -34,12 +34,16 @@ class _Console(Console):
         raise
 
 
-def console_for(stream: TextIO) -> Console:
-    """Return a console on ``stream``: as wide as the terminal, or unbounded in a pipe."""
-    fits = stream.isatty() or "COLUMNS" in os.environ
+def console_for(stream: TextIO, *, is_paged: bool = False) -> Console:
+    """Return a console on ``stream``: as wide as the terminal, or unbounded in a pipe.
+
+    :param is_paged: whether the pipe leads to a pager on the terminal
+    """
+    fits = is_paged or stream.isatty() or "COLUMNS" in os.environ
     return _Console(
         file=stream,
         width=None if fits else _UNBOUNDED,
+        force_terminal=True if is_paged else None,
         highlight=False,
         markup=False,
         emoji=False,
