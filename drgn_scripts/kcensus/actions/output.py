@@ -39,7 +39,7 @@ _RESULT = Faces(
     deferred("kcensus.render.html:write_html"),
 )
 _write_terminal = deferred("kcensus.render.terminal:write_terminal")
-_paged_console = deferred("kcensus.render.pager:paged_console")
+_paged_console = deferred("kcensus.render.screen.pager:paged_console")
 
 
 def check_output(showing: Showing) -> None:

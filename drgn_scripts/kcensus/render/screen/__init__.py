@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TextIO
+from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -34,7 +34,7 @@ class _Console(Console):
         raise
 
 
-def console_for(stream: TextIO, *, is_paged: bool = False) -> Console:
+def console_for(stream: IO[str], *, is_paged: bool = False) -> Console:
     """Return a console on ``stream``: as wide as the terminal, or unbounded in a pipe.
 
     :param is_paged: whether the pipe leads to a pager on the terminal
