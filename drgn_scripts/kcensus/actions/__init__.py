@@ -58,14 +58,20 @@ class Showing:
     fail_on: str | None = None
 
 
+def named(place: str) -> Callable[[], Any]:
+    """Return a function that imports ``module:name`` when it is called, and returns it."""
+
+    def load() -> Any:
+        module, _, name = place.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    return load
+
+
 def deferred(place: str) -> Callable[..., Any]:
     """Return a function that imports the function ``module:name`` when it is called."""
-
-    def call(*args: Any, **values: Any) -> Any:
-        module, _, name = place.partition(":")
-        return getattr(importlib.import_module(module), name)(*args, **values)
-
-    return call
+    load = named(place)
+    return lambda *args, **values: load()(*args, **values)
 
 
 def action(place: str) -> Callable[..., Any]:

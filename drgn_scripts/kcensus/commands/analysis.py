@@ -10,7 +10,7 @@ import click
 
 from kcensus.actions import action
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared import command, showing_options, target_argument
+from kcensus.commands.shared import command, help_tables_option, showing_options, target_argument
 
 
 def analysis_command(analysis: Analysis) -> click.Command:
@@ -22,11 +22,7 @@ def analysis_command(analysis: Analysis) -> click.Command:
             target_argument(),
             *map(_own_option, analysis.params),
             *showing_options(),
-            click.Option(
-                ["--help-tables"],
-                is_flag=True,
-                help="Describe the tables and their columns, and exit.",
-            ),
+            help_tables_option(analysis.tables),
         ],
         analysis.question,
         f"{analysis.question}\n\n{inspect.cleandoc(analysis.description)}".rstrip(),

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from kcensus.actions import deferred
 from kcensus.results import Severity
 
 CONTEXT_SETTINGS: dict[str, Any] = {
@@ -142,6 +143,28 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
             ["--fail-on"], type=click.Choice(severities), metavar="SEVERITY", help=at_least
         ),
     ]
+
+
+def help_tables_option(specs: Callable[[], Sequence[Any]]) -> click.Option:
+    """Return the option that describes tables.
+
+    :param specs: returns their declarations
+    """
+    describe = deferred("kcensus.actions.tables:help_tables")
+
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            click.echo(describe(specs(), ctx.make_formatter()))
+            ctx.exit()
+
+    return click.Option(
+        ["--help-tables"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Describe the tables and their columns, and exit.",
+    )
 
 
 def catalogue_option() -> click.Option:

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import click
 
-from kcensus.actions import action
-from kcensus.commands.shared import catalogue_option, command, showing_options, target_argument
+from kcensus.actions import action, named
+from kcensus.commands.shared import (
+    catalogue_option,
+    command,
+    help_tables_option,
+    showing_options,
+    target_argument,
+)
 
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
@@ -39,6 +45,7 @@ COMMAND = command(
         ),
         catalogue_option(),
         *showing_options(),
+        help_tables_option(named("kcensus.catalogue.verdict:TABLES")),
     ],
     "does a patch have the promised effect on these dumps?",
     _HELP,

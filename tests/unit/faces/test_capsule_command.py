@@ -375,12 +375,12 @@ def test_places_that_cannot_be(run: Run, tmp_path: Path) -> None:
     (tmp_path / "vmcore").write_bytes(b"more precious")
     (tmp_path / "dangling").symlink_to(tmp_path / "none")
     for out, args, sentence in (
-        (tmp_path / "there", [], "exists; choose another name, or add --force."),
+        (tmp_path / "there", [], "exists; choose another name, or add --force"),
         (tmp_path / "dangling", [], "exists; choose another name"),
-        (tmp_path / "none" / "out", [], "none' is not a directory."),
-        (tmp_path / "there" / "out", [], "there' is not a directory."),
-        (tmp_path, ["--force"], "is a directory; give a file."),
-        (tmp_path / "vmcore", ["--force"], "is the target itself; choose another name."),
+        (tmp_path / "none" / "out", [], "none' is not a directory"),
+        (tmp_path / "there" / "out", [], "there' is not a directory"),
+        (tmp_path, ["--force"], "is a directory; give a file"),
+        (tmp_path / "vmcore", ["--force"], "is the target itself; choose another name"),
     ):
         status, _, err = run("capsule", "create", tmp_path / "vmcore", out, *args)
         assert (status, sentence in err) == (2, True), err

@@ -225,14 +225,56 @@ def test_options_of_the_analysis_reach_it(run: Run) -> None:
 def test_wrong_usage_ends_with_2_and_says_where_help_is(run: Run, args: tuple[str, ...]) -> None:
     status, out, err = run(*args)
     assert (status, out) == (2, "")
-    assert re.fullmatch(r"kcensus: .+\nTry 'kcensus synthetic --help'\.\n", err)
+    assert re.fullmatch(r"kcensus: .+[^.]\nTry 'kcensus synthetic --help'\.\n", err)
 
 
-def test_an_unknown_analysis_is_wrong_usage(
-    synthetic: None, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("nonsense", "`kcensus --help`"), ("reprot", "'report'"), ("dentrys", "'dentries'")],
+)
+def test_an_unknown_command_is_wrong_usage(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["nonsense"]) == 2
-    assert "'nonsense'" in capsys.readouterr().err
+    assert cli.main([word]) == 2
+    error = capsys.readouterr().err
+    assert f"'{word}'" in error
+    assert hint in error
+
+
+def test_a_target_alone_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shown = []
+    for words in (["report", "sample"], ["sample"]):
+        assert cli.main([*words, "--json"]) in (0, 6)
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    dump = tmp_path / "vmcore"
+    dump.write_text("not a dump")
+    assert cli.main([str(dump)]) == 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert f"_KCENSUS_COMPLETE={shell}_complete" in capsys.readouterr().out
+    monkeypatch.setenv("_KCENSUS_COMPLETE", f"{shell}_complete")
+    asked = {"COMP_WORDS": "kcensus diff sam", "COMP_CWORD": "sam" if shell == "fish" else "2"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main([]) == 0
+    assert {"sample", "file"} <= set(re.split(r"[,\s]", capsys.readouterr().out))
+
+
+def test_a_group_of_commands_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["capsule"]) == 0
+    assert "\n  create " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["patches", "validate"])
+def test_help_of_tables_of_other_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help-tables"]) == 0
+    assert "Row: One pa" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO
+from typing import TextIO
 
 from rich.console import Console
 
@@ -28,7 +28,7 @@ def _command() -> list[str]:
 
 
 @contextmanager
-def paged_console(stream: IO[str], *, wanted: bool = True) -> Iterator[Console]:
+def paged_console(stream: TextIO, *, wanted: bool = True) -> Iterator[Console]:
     """Yield a console on a pager if ``stream`` is a terminal, otherwise on ``stream``.
 
     :param wanted: whether to use a pager
