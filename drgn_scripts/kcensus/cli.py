@@ -7,18 +7,22 @@ that :func:`kcensus.commands.commands` finds.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem, shell_complete
 
 from kcensus import analyses, commands
 from kcensus.actions import Exit, deferred
 from kcensus.commands.analysis import analysis_command
+from kcensus.commands.completion import VARIABLE
 from kcensus.commands.shared import CONTEXT_SETTINGS, example_lines
 from kcensus.text import printable
 
@@ -45,8 +49,10 @@ Exit status:
   3  the target or its debug info is unusable, or lacks what the analysis needs
   4  kcensus failed, or could not write its output
   5  validate: the pair neither confirms nor contradicts the patch
+  6  done, but incomplete: an analysis failed, so findings may be missing (1 goes first)
 
-`kcensus ANALYSIS --help` explains an analysis and its options."""
+`kcensus TARGET` is `kcensus report TARGET`.
+`kcensus COMMAND --help` explains a command and its options."""
 
 
 class _Commands(click.Group):
@@ -58,6 +64,21 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         analysis = analyses.analyses().get(cmd_name)
         return analysis_command(analysis) if analysis else commands.commands().get(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if ctx.resilient_parsing or self.get_command(ctx, name) or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        if _is_target(name):
+            return "report", self.get_command(ctx, "report"), args
+        near = difflib.get_close_matches(name, self.list_commands(ctx), 1)
+        hint = f"did you mean '{near[0]}'?" if near else "`kcensus --help` lists the commands"
+        raise click.UsageError(f"'{printable(name)}' is neither a command nor a file ({hint})", ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = analyses.analyses().values()
@@ -74,11 +95,19 @@ class _Commands(click.Group):
         super().format_epilog(ctx, formatter)
 
 
+def _is_target(name: str) -> bool:
+    """Return whether a word names a target; its name may be all that the command line has."""
+    if name.startswith("qmp:") or (os.path.exists(name) and not os.path.isdir(name)):
+        return True
+    sample = Path(__file__).parent / "samples" / f"{name}.capsule"
+    return "/" not in name and os.path.isfile(sample)
+
+
 @click.group(
     cls=_Commands,
     invoke_without_command=True,
     options_metavar="",
-    subcommand_metavar="ANALYSIS [TARGET] [OPTIONS]",
+    subcommand_metavar="COMMAND [TARGET] [OPTIONS]",
     context_settings=CONTEXT_SETTINGS,
 )
 @click.option("--version", is_flag=True, help="Show the version and exit.")
@@ -117,7 +146,8 @@ def _report(error: Exception, args: Sequence[str]) -> Exit:
                 click.echo(printable(line), err=True)
         elif not expected:
             sentence += " (--debug shows where)"
-    click.echo(f"kcensus: {printable('; '.join(sentence.splitlines()))}", err=True)
+    line = printable("; ".join(sentence.splitlines())).removesuffix(".")
+    click.echo(f"kcensus: {line}", err=True)
     if isinstance(error, click.UsageError) and error.ctx:
         click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
     return status
@@ -129,6 +159,8 @@ def main(args: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the shell (>&-)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
+        if instruction := os.environ.get(VARIABLE):
+            return shell_complete(kcensus, {}, "kcensus", VARIABLE, instruction)
         try:
             with kcensus.make_context("kcensus", list(args)) as context:
                 status = int(kcensus.invoke(context) or Exit.DONE)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from shlex import quote
 
 import drgn
 
@@ -17,7 +18,7 @@ from kcensus.catalogue.price import analyses_wanted
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
 from kcensus.kernel.machine import machine
-from kcensus.results import Danger, Finding, Result, Severity, fold
+from kcensus.results import Danger, Figure, Finding, Remedy, Result, Severity, fold, rank
 from kcensus.sources import faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
@@ -59,17 +60,16 @@ class Report:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings with the names of their analyses, folded, in the order to act on them."""
-        owners = {
-            finding.id: name for name, result in self.results.items() for finding in result.findings
-        }
-        findings = [finding for result in self.results.values() for finding in result.findings]
+        """All findings with the names of their analyses, in the order to act on them."""
+        named = [
+            (name, finding) for name, result in self.results.items() for finding in result.findings
+        ]
         if self.errors:
-            findings.append(_incomplete(self.errors))
-        return [(owners.get(finding.id, "report"), finding) for finding in fold(findings)]
+            named.append(("report", _incomplete(self.errors, self.head)))
+        return sorted(named, key=lambda pair: rank(pair[1]))
 
 
-def report(context: Context, wanted: Iterable[Analysis]) -> Report:
+def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Report:
     """Run the analyses ``wanted``; one that fails does not stop the others.
 
     They share one :class:`Kernel`, so the ``struct page`` array is read once for all of them;
@@ -89,14 +89,15 @@ def report(context: Context, wanted: Iterable[Analysis]) -> Report:
         own = replace(context, kernel=context.kernel.renewed()) if head.live else context
         return own.run(analysis)
 
-    sections = [
-        _section(each.name, each.question, functools.partial(run, each), each.headline)
-        for each in chosen
-    ]
+    sections = []
+    for number, each in enumerate(chosen, 1):
+        with context.kernel.progress.step(f"{number} of {len(chosen) + more}: {each.name}", 0):
+            work = functools.partial(run, each)
+            sections.append(_section(each.name, each.question, work, each.headline))
     return Report(head, sections)
 
 
-def _incomplete(errors: Mapping[str, str]) -> Finding:
+def _incomplete(errors: Mapping[str, str], head: Result) -> Finding:
     """Return the finding that analyses have no result."""
     names = ", ".join(errors)
     reasons = dict.fromkeys(errors.values())
@@ -106,19 +107,30 @@ def _incomplete(errors: Mapping[str, str]) -> Finding:
         danger=Danger.INCOMPLETE,
         title=f"this report is incomplete: {names} failed",
         evidence="; ".join(reasons),
-        no_remedy="`kcensus doctor` shows what the target lacks",
+        figures={"failed": Figure(len(errors))},
+        remedies=(
+            Remedy(
+                effect="Show what the target lacks",
+                command="kcensus doctor" if head.live else f"kcensus doctor {quote(head.target)}",
+            ),
+        ),
     )
 
 
 def conclude(result: Result, catalogue: Catalogue) -> Result:
     """Add to each finding what became of its patch, and fold findings about the same memory."""
+    return replace(result, findings=fold(_with_status(result.findings, catalogue)))
 
-    def with_status(finding: Finding) -> Finding:
-        if (patch := catalogue.patches.get(finding.patch)) is None:
-            return finding
-        return replace(finding, patch_status=patch.history, patch_is_fix=patch.is_upstream)
 
-    return replace(result, findings=fold(map(with_status, result.findings)))
+def _with_status(findings: Iterable[Finding], catalogue: Catalogue) -> Iterator[Finding]:
+    """Yield findings with what became of their patches."""
+    for finding in findings:
+        patch = catalogue.patches.get(finding.patch)
+        yield (
+            finding
+            if patch is None
+            else replace(finding, patch_status=patch.history, patch_is_fix=patch.is_upstream)
+        )
 
 
 def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
@@ -126,17 +138,36 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
 
     :param catalogue: of patches; the one that comes with kcensus and what is installed by default
     """
-    made = report(context, analyses().values())
+    made = report(context, analyses().values(), more=1)
     known = load() if catalogue is None else catalogue
 
     def judge() -> Result:
         return _patches(context, known, _detect(context, known), made.results, made.errors)
 
-    sections = [*made.sections, _section("patches", PATCHES_QUESTION, judge)]
-    return Report(
-        made.head,
-        [replace(each, result=each.result and conclude(each.result, known)) for each in sections],
-    )
+    number = len(made.sections) + 1
+    with context.kernel.progress.step(f"{number} of {number}: patches", 0):
+        sections = [
+            *made.sections,
+            _section("patches", PATCHES_QUESTION, judge, ("absent_fixes", "undetermined")),
+        ]
+    return Report(made.head, _folded(sections, known))
+
+
+def _folded(sections: Iterable[Section], catalogue: Catalogue) -> list[Section]:
+    """Fold the findings of all sections together; each stays in the section that has it."""
+    sections = list(sections)
+    owners, findings = {}, []
+    for section in sections:
+        for finding in section.result.findings if section.result else ():
+            owners[finding.id] = section.name
+            findings.append(finding)
+    own: dict[str, list[Finding]] = {section.name: [] for section in sections}
+    for finding in fold(_with_status(findings, catalogue)):
+        own[owners[finding.id]].append(finding)
+    return [
+        replace(each, result=each.result and replace(each.result, findings=own[each.name]))
+        for each in sections
+    ]
 
 
 def analyse(
@@ -214,7 +245,7 @@ def _patches(
     *,
     priced: bool = True,
 ) -> Result:
-    return patches_result(
+    result = patches_result(
         catalogue,
         detection[1],
         results,
@@ -225,6 +256,7 @@ def _patches(
         failed=failed,
         priced=priced,
     )
+    return replace(result, machine=machine(context.kernel))
 
 
 def _section(

@@ -24,6 +24,8 @@ class Exit(enum.IntEnum):
     FAILED = 4
     INCONCLUSIVE = 5
     """Only ``kcensus validate`` exits with this."""
+    INCOMPLETE = 6
+    """Figures are missing, so that findings may be missing too."""
     INTERRUPTED = 128 + 2
     PIPE = 128 + 13
 
@@ -43,7 +45,8 @@ class Reading:
 class Showing:
     """How a result is shown: the values of ``showing_options()``."""
 
-    json: bool = False
+    json: str | None = None
+    """A file, or ``-`` for standard output."""
     csv: Path | None = None
     parquet: Path | None = None
     html: Path | None = None
@@ -51,17 +54,24 @@ class Showing:
     tables: tuple[str, ...] = ()
     """Tables to show; the first ones of the analysis where empty."""
     every_table: bool = False
+    no_pager: bool = False
     fail_on: str | None = None
+
+
+def named(place: str) -> Callable[[], Any]:
+    """Return a function that imports ``module:name`` when it is called, and returns it."""
+
+    def load() -> Any:
+        module, _, name = place.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    return load
 
 
 def deferred(place: str) -> Callable[..., Any]:
     """Return a function that imports the function ``module:name`` when it is called."""
-
-    def call(*args: Any, **values: Any) -> Any:
-        module, _, name = place.partition(":")
-        return getattr(importlib.import_module(module), name)(*args, **values)
-
-    return call
+    load = named(place)
+    return lambda *args, **values: load()(*args, **values)
 
 
 def action(place: str) -> Callable[..., Any]:

@@ -1,50 +1,78 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Shows results in the form that was asked for."""
+"""Shows results in the forms that were asked for."""
 
 from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kcensus.actions import Exit, Showing, deferred
-from kcensus.render.directory import OutputError, check_replaceable, prepare
-from kcensus.results import Finding, Result, Severity
+from kcensus.render.directory import OutputError, check_replaceable, prepare, replacing
+from kcensus.results import Danger, Finding, Result, Severity
 from kcensus.text import printable
 
-# Each form loads a library of its own, so only the one that is asked for is imported.
-write_csv = deferred("kcensus.render.csvdir:write_csv")
-write_parquet = deferred("kcensus.render.parquet:write_parquet")
-_write_html = deferred("kcensus.render.html:write_html")
-_write_json = deferred("kcensus.render.json:write_json")
+
+@dataclass(frozen=True)
+class Faces:
+    """What writes each form of a result or a report.
+
+    Each form loads a library of its own, so only the ones that are asked for are imported.
+    """
+
+    json: Callable[..., Any]
+    csv: Callable[..., Any]
+    parquet: Callable[..., Any]
+    html: Callable[..., Any]
+
+
+_RESULT = Faces(
+    deferred("kcensus.render.json:write_json"),
+    deferred("kcensus.render.csvdir:write_csv"),
+    deferred("kcensus.render.parquet:write_parquet"),
+    deferred("kcensus.render.html:write_html"),
+)
 _write_terminal = deferred("kcensus.render.terminal:write_terminal")
-console_for = deferred("kcensus.render.screen:console_for")
+_paged_console = deferred("kcensus.render.screen.pager:paged_console")
 
 
 def check_output(showing: Showing) -> None:
     """Raise an error for a path that cannot be written, before any work is done.
 
-    :raises click.UsageError: more than one form is asked for, or it cannot be written there
+    :raises click.UsageError: a form of output cannot be written there
     """
-    paths = (showing.csv, showing.parquet, showing.html)
-    if showing.json + sum(path is not None for path in paths) > 1:
-        raise click.UsageError("give only one of --json, --csv, --parquet and --html.")
-    if showing.html and showing.html.is_dir():
-        raise click.UsageError(f"--html: '{showing.html}' is a directory; give a file.")
-    if showing.html and not showing.html.parent.is_dir():
-        raise click.UsageError(f"--html: '{showing.html.parent}' is not a directory.")
-    directory = showing.csv or showing.parquet
+    document = Path(showing.json) if showing.json and showing.json != "-" else None
+    for option, path in (("--html", showing.html), ("--json", document)):
+        if path and path.is_dir():
+            raise click.UsageError(f"{option}: '{path}' is a directory; give a file.")
+        if path and not path.parent.is_dir():
+            raise click.UsageError(f"{option}: '{path.parent}' is not a directory.")
+    if document and _is_target(document):
+        raise click.UsageError(
+            f"--json: '{document}' looks like a target; put it before --json, "
+            "or give the file of the document."
+        )
     try:
-        if showing.html:
-            check_replaceable(showing.html)
-        if directory:
+        for path in filter(None, (showing.html, document)):
+            check_replaceable(path)
+        for directory in filter(None, (showing.csv, showing.parquet)):
             prepare(directory)
     except OutputError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _is_target(path: Path) -> bool:
+    """Return whether ``--json`` would replace a vmcore: its file name is optional."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return file.read(1) not in (b"", b"{")
+    return str(path).startswith(("sample", "qmp:"))
 
 
 def check_tables(showing: Showing, names: Collection[str]) -> None:
@@ -63,32 +91,66 @@ def check_tables(showing: Showing, names: Collection[str]) -> None:
 def show(
     result: Result, showing: Showing, first: Sequence[str] = (), known: Iterable[str] = ()
 ) -> Exit:
-    """Show a result in the form that was asked for.
+    """Show a result in the forms that were asked for.
 
     :param first: tables that a screen shows by default; all where empty
     :param known: names of tables that the result could have had
     :return: the exit status that its findings have
     """
-    if showing.csv:
-        list_written(write_csv(result, showing.csv))
-    elif showing.parquet:
-        list_written(write_parquet(result, showing.parquet))
-    elif showing.html:
-        list_written(_write_html(result, showing.html))
-    elif showing.json:
-        _write_json(result, stdout(encoding="utf-8"))
-    else:
+    if not write_files(result, _RESULT, showing):
         check_tables(showing, dict.fromkeys([*known, *result.tables]))
-        names = tuple(result.tables) if showing.every_table else showing.tables
-        _write_terminal(result, console_for(stdout()), showing.top, names, first)
+        with console(showing) as screen:
+            _write_terminal(
+                result,
+                screen,
+                showing.top,
+                showing.tables,
+                first,
+                every=showing.every_table,
+            )
     return exit_status(result.findings, showing.fail_on)
 
 
+def write_files(subject: Any, faces: Faces, showing: Showing) -> bool:
+    """Write a result or a report in the forms that were asked for, and list the files.
+
+    :return: whether any was asked for; if none was, a screen is
+    """
+    written: list[Path] = []
+    for write, path in (
+        (faces.csv, showing.csv),
+        (faces.parquet, showing.parquet),
+        (faces.html, showing.html),
+    ):
+        if path:
+            written += write(subject, path)
+    if showing.json == "-":
+        faces.json(subject, stdout(encoding="utf-8"))
+    elif showing.json:
+        path = Path(showing.json)
+        with replacing(path) as part, part.open("w", encoding="utf-8") as file:
+            faces.json(subject, file)
+        written.append(path)
+    for path in written:
+        click.echo(printable(str(path)), err=showing.json == "-")
+    return bool(written or showing.json)
+
+
+def console(showing: Showing) -> AbstractContextManager[Any]:
+    """Return a context with a console on standard output, or on a pager."""
+    made: AbstractContextManager[Any] = _paged_console(stdout(), wanted=not showing.no_pager)
+    return made
+
+
 def exit_status(findings: Iterable[Finding], fail_on: str | None) -> Exit:
-    """Return the exit status under ``--fail-on``."""
-    if fail_on and any(finding.severity >= Severity[fail_on.upper()] for finding in findings):
-        return Exit.FINDING
-    return Exit.DONE
+    """Return the exit status: under ``--fail-on``, a finding about the kernel goes first."""
+    incomplete = False
+    for finding in findings:
+        if finding.danger is Danger.INCOMPLETE:
+            incomplete = True
+        elif fail_on and finding.severity >= Severity[fail_on.upper()]:
+            return Exit.FINDING
+    return Exit.INCOMPLETE if incomplete else Exit.DONE
 
 
 def stdout(encoding: str | None = None) -> Any:
@@ -99,9 +161,3 @@ def stdout(encoding: str | None = None) -> Any:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
     return sys.stdout
-
-
-def list_written(paths: Sequence[Path]) -> None:
-    """Print the names of the files that were written."""
-    for path in paths:
-        click.echo(printable(str(path)))

@@ -17,7 +17,7 @@ from kcensus.actions.target import context_of, opened
 from kcensus.catalogue import Catalogue, CatalogueError, load
 from kcensus.catalogue.result import catalogue_result
 from kcensus.catalogue.story import document, story
-from kcensus.render.json import SCHEMA
+from kcensus.render.plain import SCHEMA
 from kcensus.reports import price
 from kcensus.text import printable
 
@@ -61,8 +61,8 @@ def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit
         raise click.UsageError("show writes text or --json; drop the other output option.")
     patch = catalogue.patches.get(identifier)
     if patch is None:
-        near = difflib.get_close_matches(identifier, catalogue.patches, 1)
-        hint = f"did you mean '{near[0]}'?" if near else "`kcensus patches` lists all"
+        near = _nearest(catalogue, identifier)
+        hint = f"did you mean '{near}'?" if near else "`kcensus patches` lists all"
         raise click.UsageError(f"unknown patch '{printable(identifier)}' ({hint})")
     if showing.json:
         text = json.dumps({"schema": SCHEMA, **document(patch)}, indent=2, ensure_ascii=False)
@@ -71,3 +71,11 @@ def _show_story(catalogue: Catalogue, identifier: str, showing: Showing) -> Exit
         width = min(shutil.get_terminal_size((100, 0)).columns, 100)
         stdout().write(story(patch, catalogue.patches, width))
     return Exit.DONE
+
+
+def _nearest(catalogue: Catalogue, identifier: str) -> str | None:
+    """Return the id that was meant, of a series rather than of one of its stages."""
+    begins = [name for name in catalogue.patches if identifier and name.startswith(identifier)]
+    series = [name for name in begins if catalogue.patches[name].stages]
+    close = difflib.get_close_matches(identifier, catalogue.patches, 1)
+    return next(iter([*series, *close, *begins]), None)

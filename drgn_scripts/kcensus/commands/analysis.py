@@ -10,7 +10,7 @@ import click
 
 from kcensus.actions import action
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared import command, showing_options
+from kcensus.commands.shared import command, help_tables_option, showing_options, target_argument
 
 
 def analysis_command(analysis: Analysis) -> click.Command:
@@ -19,14 +19,10 @@ def analysis_command(analysis: Analysis) -> click.Command:
         analysis.name,
         functools.partial(action("kcensus.actions.analysis:run"), analysis),
         [
-            click.Argument(["target"], required=False),
+            target_argument(),
             *map(_own_option, analysis.params),
             *showing_options(),
-            click.Option(
-                ["--help-tables"],
-                is_flag=True,
-                help="Describe the tables and their columns, and exit.",
-            ),
+            help_tables_option(analysis.tables),
         ],
         analysis.question,
         f"{analysis.question}\n\n{inspect.cleandoc(analysis.description)}".rstrip(),

@@ -8,13 +8,13 @@ from pathlib import Path
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import CONTEXT_SETTINGS, command
+from kcensus.commands.shared import CONTEXT_SETTINGS, command, target_argument
 
 _CREATE = command(
     "create",
     action("kcensus.actions.capsule:create"),
     [
-        click.Argument(["target"]),
+        target_argument(required=True),
         click.Argument(["out"], type=click.Path(path_type=Path)),
         click.Option(
             ["--analyses"], metavar="NAME,…", help="Record for these analyses only. Default: all."
@@ -56,13 +56,21 @@ _CREATE = command(
     ),
 )
 
+
+@click.pass_context
+def _show_help(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
 COMMAND = click.Group(
     "capsule",
+    callback=_show_help,
+    invoke_without_command=True,
     help="Extract the part of a vmcore that the analyses need, small enough to attach to a ticket."
     "\n\nA capsule holds the memory that analyses read and the types they used. Every command"
     " takes it in place of the vmcore, without debug info.",
     short_help="extract the part of a vmcore that the analyses need",
     context_settings=CONTEXT_SETTINGS,
-    no_args_is_help=False,
     commands=[_CREATE],
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import command, showing_options
+from kcensus.commands.shared import command, showing_options, target_argument
 
 _HELP = """Compare two kernels, or two dumps of one.
 
@@ -21,8 +21,8 @@ COMMAND = command(
     "diff",
     action("kcensus.actions.diff:run"),
     [
-        click.Argument(["before"]),
-        click.Argument(["after"]),
+        target_argument("before", required=True),
+        target_argument("after", required=True),
         click.Option(
             ["--analyses"], metavar="NAME,…", help="Run these analyses only. Default: all."
         ),

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import click
-
 from kcensus.actions import action
-from kcensus.commands.shared import command, showing_options
+from kcensus.commands.shared import command, showing_options, target_argument
 
 COMMAND = command(
     "doctor",
     action("kcensus.actions.doctor:run"),
-    [click.Argument(["target"], required=False), *showing_options()],
+    [target_argument(), *showing_options()],
     "can this target be read, how well, and what is missing?",
     "Check whether a target can be read.\n\nShows what the target is, how much of the memory"
     " it holds, where debug info was found, and what each analysis lacks.",

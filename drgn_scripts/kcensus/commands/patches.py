@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import click
 
-from kcensus.actions import action
-from kcensus.commands.shared import catalogue_option, command, showing_options
+from kcensus.actions import action, named
+from kcensus.commands.shared import catalogue_option, command, help_tables_option, showing_options
 
 _HELP = """Detect which kernel patches a kernel has, and what the absent ones cost.
 
@@ -34,6 +34,7 @@ COMMAND = command(
             help="Run the analyses that measure costs and savings.",
         ),
         *showing_options(top=0),  # any patch may be the one of interest
+        help_tables_option(named("kcensus.catalogue.result:TABLES")),
     ],
     "which kernel patches does this kernel have, and what do the absent ones cost?",
     _HELP,

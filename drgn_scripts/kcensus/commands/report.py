@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import catalogue_option, command, showing_options
+from kcensus.commands.shared import catalogue_option, command, showing_options, target_argument
 
 _HELP = """Run all analyses and detect patches.
 
@@ -19,7 +19,7 @@ COMMAND = command(
     "report",
     action("kcensus.actions.report:run"),
     [
-        click.Argument(["target"], required=False),
+        target_argument(),
         click.Option(["--full"], is_flag=True, help="Show evidence, and all figures and tables."),
         catalogue_option(),
         *showing_options(tables=False),

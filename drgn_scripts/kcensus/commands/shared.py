@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from kcensus.actions import deferred
 from kcensus.results import Severity
 
 CONTEXT_SETTINGS: dict[str, Any] = {
@@ -73,6 +75,17 @@ def reading_options() -> list[click.Parameter]:
     ]
 
 
+def target_argument(name: str = "target", *, required: bool = False) -> click.Argument:
+    """Return the argument that names a target; shells complete it to a file or ``sample``."""
+    return click.Argument([name], required=required, shell_complete=_targets)
+
+
+def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return how a shell can complete the name of a target."""
+    samples = [CompletionItem("sample")] if incomplete and "sample".startswith(incomplete) else []
+    return [*samples, CompletionItem(incomplete, type="file")]
+
+
 def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:
     """Return the options of :class:`~kcensus.actions.Showing`.
 
@@ -81,9 +94,18 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
     """
     path = click.Path(path_type=Path)
     severities = [severity.name.lower() for severity in Severity]
-    at_least = f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)})."
+    at_least = (
+        f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)});"
+        " otherwise with 6 if the figures are incomplete."
+    )
     options: list[click.Parameter] = [
-        click.Option(["--json"], is_flag=True, help="Print one JSON document, with all rows."),
+        click.Option(
+            ["--json"],
+            is_flag=False,
+            flag_value="-",
+            metavar="[FILE]",
+            help="Write one JSON document, with all rows, to FILE; without FILE, print it.",
+        ),
         click.Option(
             ["--csv"], type=path, metavar="DIR", help="Write CSV files to DIR, with all rows."
         ),
@@ -100,7 +122,11 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
                 metavar="NAME",
                 help="Show this table on screen. May be repeated.",
             ),
-            click.Option(["every_table", "--all"], is_flag=True, help="Show all tables on screen."),
+            click.Option(
+                ["every_table", "--all"],
+                is_flag=True,
+                help="Show all tables and figures on screen, also those that are 0.",
+            ),
         ]
     return [
         *options,
@@ -112,10 +138,33 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
             metavar="N",
             help="Rows of each table on screen; 0 for all.",
         ),
+        click.Option(["--no-pager"], is_flag=True, help="Do not show long output in a pager."),
         click.Option(
             ["--fail-on"], type=click.Choice(severities), metavar="SEVERITY", help=at_least
         ),
     ]
+
+
+def help_tables_option(specs: Callable[[], Sequence[Any]]) -> click.Option:
+    """Return the option that describes tables.
+
+    :param specs: returns their declarations
+    """
+    describe = deferred("kcensus.actions.tables:help_tables")
+
+    def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            click.echo(describe(specs(), ctx.make_formatter()))
+            ctx.exit()
+
+    return click.Option(
+        ["--help-tables"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="Describe the tables and their columns, and exit.",
+    )
 
 
 def catalogue_option() -> click.Option:

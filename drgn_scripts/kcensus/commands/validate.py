@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import click
 
-from kcensus.actions import action
-from kcensus.commands.shared import catalogue_option, command, showing_options
+from kcensus.actions import action, named
+from kcensus.commands.shared import (
+    catalogue_option,
+    command,
+    help_tables_option,
+    showing_options,
+    target_argument,
+)
 
 _HELP = """Check whether a patch has the promised effect on pairs of dumps.
 
@@ -27,8 +33,8 @@ COMMAND = command(
     action("kcensus.actions.validate:run"),
     [
         click.Argument(["patch"]),
-        click.Argument(["before"]),
-        click.Argument(["after"]),
+        target_argument("before", required=True),
+        target_argument("after", required=True),
         click.Option(
             ["--more"],
             type=str,
@@ -39,6 +45,7 @@ COMMAND = command(
         ),
         catalogue_option(),
         *showing_options(),
+        help_tables_option(named("kcensus.catalogue.verdict:TABLES")),
     ],
     "does a patch have the promised effect on these dumps?",
     _HELP,

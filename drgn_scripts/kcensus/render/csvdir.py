@@ -2,19 +2,22 @@
 """A Result as a directory of CSV files, safe to open in a spreadsheet.
 
 ``summary.csv`` has one figure per row, after what was analyzed; each table has a file, and so have
-checks, findings and gaps, with all rows and columns. Numbers are exact, in the unit that JSON
-names; a missing value is an empty cell.
+checks, gaps, findings, and what findings hold, with all rows and columns. Numbers are exact, in the
+unit that JSON names; a missing value is an empty cell.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kcensus.render.directory import prepare, replacing
-from kcensus.render.plain import Plain, identity, plain, rows, tables
+from kcensus.render.plain import Plain, finding_tables, origin, plain, rows, tables
+from kcensus.reports import Report
 from kcensus.results import Result
+from kcensus.results.tables import Table
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")
 
@@ -38,14 +41,28 @@ def _write(path: Path, header: Sequence[str], body: Iterable[Iterable[Plain]]) -
 
 def write_csv(result: Result, directory: Path) -> list[Path]:
     """Write ``result`` to ``directory`` and return the files written, in order."""
+    return _write_files(result, directory, tables(result) | finding_tables(result))
+
+
+def write_report_csv(report: Report, directory: Path) -> list[Path]:
+    """Write all findings to ``directory``, and each result to a directory in it."""
+    whole = replace(report.head, findings=[finding for _, finding in report.findings])
+    findings = {"findings": tables(whole)["findings"], **finding_tables(whole)}
+    written = _write_files(whole, directory, findings)
+    for name, result in report.results.items():
+        written += write_csv(result, directory / name)
+    return written
+
+
+def _write_files(result: Result, directory: Path, parts: Mapping[str, Table]) -> list[Path]:
     prepare(directory)
     summary: list[tuple[Plain, ...]] = [
-        (key, value, "", "") for key, value in identity(result).items()
+        (key, value, "", "") for key, value in origin(result).items()
     ]
     for key, figure in result.summary.items():
         summary.append((key, plain(figure.value), figure.unit.value, plain(figure.label)))
     written = [_write(directory / "summary.csv", ("key", "value", "unit", "label"), summary)]
-    for name, table in tables(result).items():
+    for name, table in parts.items():
         header = [str(column) for column in table.frame.columns]
         written.append(_write(directory / f"{name}.csv", header, rows(table)))
     return written

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from kcensus.render.plain import (
+    SCHEMA,
     finding_document,
     identity,
     installed_version,
@@ -27,9 +28,6 @@ from kcensus.reports import Report
 from kcensus.results import Result
 from kcensus.results.tables import Table
 from kcensus.text import printable
-
-SCHEMA = 2
-"""Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
 
 def _dumps(value: Any) -> str:

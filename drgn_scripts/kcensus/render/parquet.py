@@ -3,19 +3,21 @@
 
 ``summary.parquet`` is one row with what was analyzed and a column per figure, so that the rows of
 many machines can be stacked. The metadata of a field has its unit and label, that of a file what
-was analyzed.
+was analyzed, and on which machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcensus.render.directory import prepare, replacing
-from kcensus.render.plain import Plain, identity, plain, plain_column, tables
+from kcensus.render.plain import Plain, finding_tables, origin, plain, plain_column, tables
+from kcensus.reports import Report
 from kcensus.results import Result, Unit
-from kcensus.results.tables import Column
+from kcensus.results.tables import Column, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +41,8 @@ def _array(values: list[Plain], unit: Unit) -> Any:
         # Kernel addresses and inode numbers fill 64 bits.
         wide = unit is Unit.ADDRESS or max(map(int, present)) >= 1 << 63
         return pa.array(values, pa.uint64() if wide else pa.int64())
+    if len({type(value) for value in present}) > 1:  # figures of findings, each in its own unit
+        return pa.array([None if value is None else float(value) for value in values])
     return pa.array(values)
 
 
@@ -60,7 +64,8 @@ def _write(
         pa.field(name, array.type, metadata={"unit": column.unit.value, "label": column.label})
         for (name, array), column in zip(arrays.items(), columns.values(), strict=True)
     ]
-    metadata = {f"kcensus.{key}": str(value) for key, value in identity(result).items()}
+    facts = origin(result).items()
+    metadata = {f"kcensus.{key}": str(value) for key, value in facts if value is not None}
     schema = pa.schema(fields, metadata)
     with replacing(path) as part:
         parquet.write_table(pa.Table.from_arrays(list(arrays.values()), schema=schema), part)
@@ -69,14 +74,28 @@ def _write(
 
 def write_parquet(result: Result, directory: Path) -> list[Path]:
     """Write ``result`` to ``directory`` and return the files written, in order."""
+    return _write_files(result, directory, tables(result) | finding_tables(result))
+
+
+def write_report_parquet(report: Report, directory: Path) -> list[Path]:
+    """Write all findings to ``directory``, and each result to a directory in it."""
+    whole = replace(report.head, findings=[finding for _, finding in report.findings])
+    findings = {"findings": tables(whole)["findings"], **finding_tables(whole)}
+    written = _write_files(whole, directory, findings)
+    for name, result in report.results.items():
+        written += write_parquet(result, directory / name)
+    return written
+
+
+def _write_files(result: Result, directory: Path, parts: Mapping[str, Table]) -> list[Path]:
     prepare(directory)
-    arrays = {key: _array([value], Unit.TEXT) for key, value in identity(result).items()}
+    arrays = {key: _array([value], Unit.TEXT) for key, value in origin(result).items()}
     columns = {key: Column(Unit.TEXT) for key in arrays}
     for key, figure in result.summary.items():
         arrays[key] = _array([plain(figure.value)], figure.unit)
         columns[key] = Column(figure.unit, figure.label)
     written = [_write(directory / "summary.parquet", arrays, columns, result)]
-    for name, table in tables(result).items():
+    for name, table in parts.items():
         arrays = {key: _series(table.frame[key], each.unit) for key, each in table.columns.items()}
         written.append(_write(directory / f"{name}.parquet", arrays, table.columns, result))
     return written

@@ -12,20 +12,25 @@ import functools
 import importlib.metadata
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kcensus.human import human
-from kcensus.results import Figure, Finding, Machine, Result, Severity, Unit
+from kcensus.results import Figure, Finding, Machine, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SCHEMA = 2
+"""Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
+
 Plain = int | float | str | bool | None
 
 _ROWS_AT_ONCE = 1 << 16
+_AMOUNTS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.SECONDS)
+"""Units of numbers whose 0 means that there is nothing."""
 
 _PARTS = {
     "checks": ("name", "ours", "counter", "difference", "status", "unit", "source", "note"),
@@ -46,6 +51,21 @@ _PARTS = {
     "gaps": ("what", "reason", "count", "effect"),
 }
 """Attributes of checks, findings and gaps, in the order of their columns."""
+_FINDING_PARTS = {
+    "finding_figures": ("finding", "figure", "value", "unit"),
+    "finding_memory": ("finding", "place", "bytes"),
+    "remedies": (
+        "finding",
+        "effect",
+        "command",
+        "risk",
+        "undo",
+        "until",
+        "returns_bytes",
+        "is_upper_bound",
+    ),
+}
+"""What findings hold, by the id of the finding: columns of these tables."""
 _UNITS = {
     "ours": Unit.NONE,
     "counter": Unit.NONE,
@@ -53,6 +73,9 @@ _UNITS = {
     "holds_bytes": Unit.BYTES,
     "returns_bytes": Unit.BYTES,
     "patch_is_fix": Unit.NONE,
+    "is_upper_bound": Unit.NONE,
+    "value": Unit.NONE,
+    "bytes": Unit.BYTES,
     "count": Unit.COUNT,
 }
 """Units of those columns that are not text."""
@@ -118,6 +141,17 @@ def identity(result: Result) -> dict[str, Plain]:
     }
 
 
+def origin(result: Result) -> dict[str, Plain]:
+    """Return what CSV and Parquet say of every result: identity, machine, versions."""
+    machine = {} if result.machine is None else machine_document(result.machine)
+    return {
+        **identity(result),
+        **{f"machine_{name}": value for name, value in machine.items()},
+        "kcensus": installed_version(),
+        "schema": SCHEMA,
+    }
+
+
 def label(key: str, words: str) -> str:
     """Return the words for a screen, or those of the key where there are none."""
     return printable(words or key.replace("_", " "))
@@ -173,17 +207,81 @@ def shown_time(seconds: float) -> str | None:
         return None
 
 
+def machine_facts(result: Result) -> list[tuple[str, str]]:
+    """Return what a result is about as labelled lines: the machine, its kernel, the dump."""
+    machine = result.machine or Machine()
+    kernel = machine.kernel or result.kernel
+    sizes = (
+        ("", machine.host),
+        (" RAM", machine.ram_bytes and human(machine.ram_bytes, Unit.BYTES)),
+        (" CPU" if machine.cpus == 1 else " CPUs", machine.cpus),
+        (" NUMA node" if machine.nodes == 1 else " NUMA nodes", machine.nodes),
+    )
+    uptime = machine.uptime_seconds
+    taken = shown_time(machine.time) if machine.time is not None else None
+    lines = {
+        "Machine": [f"{value}{unit}" for unit, value in sizes if value]
+        + ([] if uptime is None else [f"up {human(uptime, Unit.SECONDS)}"]),
+        "Kernel": [
+            f"Linux {kernel} {machine.version}".rstrip() if kernel else "",
+            f"build ID {machine.build_id}" if machine.build_id else "",
+        ],
+        ("Live" if result.live else "Dump"): [
+            taken.replace("T", " ").replace("+00:00", " UTC") if taken else "",
+            "figures changed while they were read" if result.live else machine.taken_by,
+        ],
+        "kcensus": [installed_version()] if result.machine else [],
+    }
+    shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}
+    return [(name, facts) for name, facts in shown.items() if facts]
+
+
+def has_content(table: Table) -> bool:
+    """Return whether a table says anything: it has rows, and not all of its amounts are 0."""
+    amounts = [
+        table.frame[name]
+        for name, column in table.columns.items()
+        if column.unit in _AMOUNTS and table.frame[name].dtype.kind in "iufb"
+    ]
+    return len(table.frame) > 0 and (
+        not amounts or any(bool(amount.fillna(0).any()) for amount in amounts)
+    )
+
+
+def is_zero(figure: Figure) -> bool:
+    """Return whether a figure is an amount of nothing."""
+    return figure.unit in _AMOUNTS and not plain(figure.value)
+
+
+def remedy_facts(remedy: Remedy) -> list[str]:
+    """Return what a remedy gives back, its risk, how to undo it, and how long it lasts."""
+    at_most = "up to " if remedy.is_upper_bound else ""
+    facts = {
+        "Returns": at_most + human(remedy.returns, Unit.BYTES) if remedy.returns else "",
+        "Risk": remedy.risk,
+        "Undo": remedy.undo,
+        "Until": remedy.until,
+    }
+    return [f"{name}: {printable(fact)}" for name, fact in facts.items() if fact]
+
+
+def patch_text(finding: Finding) -> str:
+    """Return the patch of a finding and what became of it; empty where it has none."""
+    if not finding.patch:
+        return ""
+    status = finding.patch_status or "not in the catalogue"
+    return printable(
+        f"{'Fixed by' if finding.patch_is_fix else 'Patch'}: {finding.patch} ({status})"
+    )
+
+
 def remedy_text(finding: Finding) -> str:
     """Return all remedies of a finding, or why there is none, as sentences."""
     sentences = []
     for remedy in finding.remedies:
         command = " && ".join(remedy.command.splitlines())
         sentences.append(f"Run `{command}`: {remedy.effect}" if command else remedy.effect)
-        if remedy.returns:
-            at_most = "up to " if remedy.is_upper_bound else ""
-            sentences.append(f"Returns {at_most}{human(remedy.returns, Unit.BYTES)}")
-        facts = ("Risk", remedy.risk), ("Undo", remedy.undo), ("Until", remedy.until)
-        sentences += [f"{name}: {fact}" for name, fact in facts if fact]
+        sentences += remedy_facts(remedy)
     sentences.append(finding.no_remedy)
     return " ".join(f"{sentence.rstrip('.')}." for sentence in sentences if sentence)
 
@@ -200,15 +298,45 @@ def tables(result: Result) -> dict[str, Table]:
 
     :raises ValueError: a table has a name that is reserved, or not usable as a file name and key
     """
-    import pandas as pd
-
     for name in result.tables:
-        if name in ("summary", *_PARTS) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        reserved = name in ("summary", *_PARTS, *_FINDING_PARTS)
+        if reserved or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"{name!r} cannot name a table")
     every = dict(result.tables)
     for part, names in _PARTS.items():
         values = [[_attribute(item, name) for name in names] for item in getattr(result, part)]
-        # dtype=object: a missing counter must not turn its neighbours into floats.
-        frame = pd.DataFrame(values, columns=pd.Index(names), dtype=object)
-        every[part] = Table(frame, {name: Column(_UNITS.get(name, Unit.TEXT)) for name in names})
+        every[part] = _table(names, values)
     return every
+
+
+def finding_tables(result: Result) -> dict[str, Table]:
+    """Return what JSON nests in findings as tables: their figures, memory and remedies."""
+    values: dict[str, list[list[Any]]] = {part: [] for part in _FINDING_PARTS}
+    for finding in result.findings:
+        for key, figure in finding.figures.items():
+            values["finding_figures"].append([finding.id, key, figure.value, figure.unit])
+        for place, size in finding.memory.items():
+            values["finding_memory"].append([finding.id, place, size])
+        for remedy in finding.remedies:
+            values["remedies"].append(
+                [
+                    finding.id,
+                    remedy.effect,
+                    # printable() would escape the line breaks.
+                    "; ".join(remedy.command.splitlines()),
+                    remedy.risk,
+                    remedy.undo,
+                    remedy.until,
+                    remedy.returns,
+                    remedy.is_upper_bound,
+                ]
+            )
+    return {part: _table(names, values[part]) for part, names in _FINDING_PARTS.items()}
+
+
+def _table(names: Sequence[str], values: Sequence[Sequence[Any]]) -> Table:
+    import pandas as pd
+
+    # dtype=object: a missing counter must not turn its neighbours into floats.
+    frame = pd.DataFrame(values, columns=pd.Index(names), dtype=object)
+    return Table(frame, {name: Column(_UNITS.get(name, Unit.TEXT)) for name in names})

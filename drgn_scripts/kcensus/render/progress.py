@@ -37,14 +37,23 @@ class _Step:
 class _Bars:
     def __init__(self, bars: rich.progress.Progress) -> None:
         self._bars = bars
+        self._running: list[tuple[str, rich.progress.TaskID]] = []
+        """Steps and the steps in them; the last one is shown, below the titles of all."""
 
     @contextmanager
     def step(self, title: str, total: int) -> Iterator[Step]:
-        task = self._bars.add_task(printable(title), total=total or None)
+        titles = [*(name for name, _ in self._running), printable(title)]
+        task = self._bars.add_task(": ".join(titles), total=total or None)
+        for _, outer in self._running[-1:]:
+            self._bars.update(outer, visible=False)
+        self._running.append((printable(title), task))
         try:
             yield _Step(self._bars, task)
         finally:
+            self._running.pop()
             self._bars.remove_task(task)
+            for _, outer in self._running[-1:]:
+                self._bars.update(outer, visible=True)
 
 
 @contextmanager

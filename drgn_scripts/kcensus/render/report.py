@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -26,7 +25,7 @@ _MAX_HEADLINE = 3
 _MAX_GAPS = 5
 """Gaps that are named; more are counted."""
 _MORE = """\
---full adds evidence, and the figures and tables of all analyses
+--full adds evidence, further remedies, and the figures and tables of all analyses
 `kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
 
 
@@ -34,11 +33,17 @@ def write_report(report: Report, console: Console, top: int = 10, full: bool = F
     """Print a report.
 
     :param top: findings, and rows of each table; all where it is 0
-    :param full: also print the evidence of findings, and the figures and tables of all analyses
+    :param full: also print evidence and further remedies of findings, and the figures and tables
+        of all analyses
     """
     screen = Screen(console)
     print_header(report.head, screen)
-    _print_findings(report, screen, 0 if full else top, full)
+    findings = report.findings
+    if not any(matters(finding) for _, finding in findings):
+        screen.prose(Text(_health(report), style="bold"))
+        screen.blank()
+    if findings:
+        print_findings(findings, screen, 0 if full else top, short=not full)
     if full:
         screen.section("Analyses", map(_duration, report.sections))
         for section in report.sections:
@@ -59,21 +64,6 @@ def write_report(report: Report, console: Console, top: int = 10, full: bool = F
             (Text("More"), [Text(_MORE)]),
         ]
     )
-
-
-def _print_findings(report: Report, screen: Screen, top: int, evidence: bool) -> None:
-    named = report.findings
-    findings = [replace(finding, title=f"{name}: {finding.title}") for name, finding in named]
-    if not any(matters(finding) for finding in findings):
-        screen.prose(Text(_health(report), style="bold"))
-        screen.blank()
-    if findings:
-        shown = findings[:top] if top else findings
-        brief = () if evidence else [one for one in shown if not matters(one)]
-        print_findings(shown, screen, evidence=evidence, brief=brief)
-        if len(shown) < len(findings):
-            screen.prose(f"... and {len(findings) - len(shown)} more findings (use --top 0)")
-            screen.blank()
 
 
 def _health(report: Report) -> str:

@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from kcensus.human import human
-from kcensus.render.plain import remedy_text, shown_figure
+from kcensus.render.plain import (
+    has_content,
+    is_zero,
+    machine_facts,
+    patch_text,
+    remedy_facts,
+    shown_figure,
+)
 from kcensus.render.screen import Screen
 from kcensus.render.screen.table import print_table
 from kcensus.results import (
@@ -17,21 +24,29 @@ from kcensus.results import (
     CheckStatus,
     Finding,
     Gap,
+    Remedy,
     Result,
     Severity,
     Unit,
+    matters,
+    parts_of,
     rank,
 )
 from kcensus.text import printable
 
 _MAX_NAMED = 4
 """More checks that agree are counted, not named."""
+_MAX_PARTS = 3
+"""Symptoms that a short report names of each finding."""
+_MAX_ZEROS = 3
+"""More figures of a summary that are 0 are counted, not shown."""
 _SEVERITY_STYLE = {
     Severity.CRITICAL: "bold red",
     Severity.WARNING: "bold yellow",
     Severity.NOTICE: "bold cyan",
     Severity.INFO: "bold",
 }
+_TAG_WIDTH = max(len(severity.name) for severity in Severity)
 
 
 def write_terminal(
@@ -40,6 +55,8 @@ def write_terminal(
     top: int = 10,
     tables: Sequence[str] = (),
     first: Sequence[str] = (),
+    *,
+    every: bool = False,
 ) -> None:
     """Print ``result``.
 
@@ -47,64 +64,94 @@ def write_terminal(
     :param tables: names of the tables to print
     :param first: names of the tables to print where ``tables`` is empty, without the detailed
         ones; all where this is empty too
+    :param every: print all tables and figures, also those that say nothing
     """
     screen = Screen(console)
     print_header(result, screen)
     if result.findings:
-        print_findings(sorted(result.findings, key=rank), screen)
+        findings = sorted(result.findings, key=rank)
+        print_findings([("", finding) for finding in findings], screen)
     elif result.measures:
         screen.prose("Findings: none")
         screen.blank()
-    print_figures(result, screen, top, tables, first)
+    print_figures(result, screen, top, tables, first, every=every)
 
 
 def print_header(result: Result, screen: Screen) -> None:
-    """Print which analysis of which target this is."""
+    """Print which analysis of which machine this is."""
     screen.prose(
         Text.assemble((printable(result.analysis), "bold"), f" on {printable(result.target)}")
     )
-    if result.kernel:
-        live = ", live: its figures changed while they were read" if result.live else ""
-        screen.prose(f"Linux {printable(result.kernel)}{live}")
+    screen.tagged((Text(name), [Text(facts)]) for name, facts in machine_facts(result))
     screen.blank()
 
 
 def print_findings(
-    findings: Sequence[Finding],
-    screen: Screen,
-    *,
-    evidence: bool = True,
-    brief: Collection[Finding] = (),
+    named: Sequence[tuple[str, Finding]], screen: Screen, top: int = 0, *, short: bool = False
 ) -> None:
-    """Print findings in the given order.
+    """Print findings in the given order, each with the ones that are part of it.
 
-    :param evidence: whether to print the evidence of each
-    :param brief: findings of which only the title is printed
+    :param named: findings, with the names of their analyses or nothing
+    :param top: how many to print; all where it is 0
+    :param short: leave out evidence, further remedies, and all but the title of lesser findings
     """
-    rows = []
-    for finding in findings:
-        remedy = remedy_text(finding)
-        more = (
-            finding.evidence if evidence else "",
-            f"What to do: {remedy}" if remedy else "",
-            "   ".join(_facts(finding)),
-        )
-        paragraphs = [Text(printable(finding.title), style="bold")]
-        if finding not in brief:
-            paragraphs += [Text(printable(words)) for words in more if words]
-        rows.append((Text(finding.severity.name, _SEVERITY_STYLE[finding.severity]), paragraphs))
-    screen.section("Findings", rows)
+    findings = [finding for _, finding in named]
+    leaders = [(name, finding) for name, finding in named if not finding.part_of]
+    screen.heading("Findings")
+    for name, finding in leaders[: top or None]:
+        _print_finding(name, finding, parts_of(finding, findings), screen, short)
+    if top and len(leaders) > top:
+        screen.prose(f"... and {len(leaders) - top} more findings (use --top 0)")
+    screen.blank()
 
 
-def _facts(finding: Finding) -> Iterator[str]:
-    """Yield what a finding holds, and its patch."""
-    if finding.holds:
-        yield f"Holds: {human(finding.holds, Unit.BYTES)}"
-    if finding.patch:
-        kind = "Fixed by" if finding.patch_is_fix else "Patch"
-        yield f"{kind}: {finding.patch}" + (
-            f" ({finding.patch_status})" if finding.patch_status else ""
-        )
+def _print_finding(
+    name: str, finding: Finding, parts: Sequence[Finding], screen: Screen, short: bool
+) -> None:
+    def prose(*paragraphs: str) -> None:
+        texts = [Text(printable(words)) for words in paragraphs if words]
+        if texts:
+            screen.tagged([(Text(), texts)], _TAG_WIDTH)
+
+    severity = finding.severity
+    title = Text(printable(f"{name}: {finding.title}" if name else finding.title), style="bold")
+    screen.tagged([(Text(severity.name, _SEVERITY_STYLE[severity]), [title])], _TAG_WIDTH)
+    if short and not matters(finding):
+        return
+    if not short:
+        prose(finding.evidence)
+    shown = finding.remedies[:1] if short else finding.remedies
+    for remedy in shown:
+        prose(_effect(remedy))
+        screen.commands(remedy.command.splitlines(), _TAG_WIDTH)
+        prose(_joined(remedy_facts(remedy), screen))
+    if finding.no_remedy:
+        prose(f"No remedy: {finding.no_remedy}." if not shown else f"{finding.no_remedy}.")
+    more = len(finding.remedies) - len(shown)
+    facts = (
+        f"Holds: {human(finding.holds, Unit.BYTES)}" if finding.holds else "",
+        f"kcensus explain {finding.kind}",
+        patch_text(finding),
+        f"{more} more {'remedy' if more == 1 else 'remedies'}: --full" if more else "",
+    )
+    named = parts[:_MAX_PARTS] if short else parts
+    unnamed = f"; and {len(parts) - len(named)} more" if len(parts) > len(named) else ""
+    prose(
+        _joined(facts, screen),
+        f"Also explains: {'; '.join(map(_part, named))}{unnamed}" if parts else "",
+    )
+
+
+def _effect(remedy: Remedy) -> str:
+    return remedy.effect.rstrip(".") + (":" if remedy.command else ".")
+
+
+def _part(finding: Finding) -> str:
+    return finding.id + (f" ({human(finding.holds, Unit.BYTES)})" if finding.holds else "")
+
+
+def _joined(facts: Sequence[str], screen: Screen) -> str:
+    return (" · " if screen.is_unicode else " | ").join(filter(None, facts))
 
 
 def print_figures(
@@ -113,14 +160,18 @@ def print_figures(
     top: int,
     tables: Sequence[str] = (),
     first: Sequence[str] = (),
+    *,
+    every: bool = False,
 ) -> None:
     """Print the figures of a result, its checks and its gaps; parameters as above."""
-    if result.summary:
-        screen.heading("Summary")
-        screen.pairs([shown_figure(key, figure) for key, figure in result.summary.items()])
-        screen.blank()
-    detailed = [name for name, table in result.tables.items() if table.detail]
-    names = tables or [name for name in first or result.tables if name not in detailed]
+    _print_summary(result, screen, every)
+    if every:
+        tables = tuple(result.tables)
+    contents = {name for name, table in result.tables.items() if has_content(table)}
+    usual = [name for name in first or result.tables if name in result.tables]
+    names = tables or [
+        name for name in usual if name in contents and not result.tables[name].detail
+    ]
     for name in names:
         if name in result.tables:
             print_table(name, result.tables[name], screen, top)
@@ -128,9 +179,16 @@ def print_figures(
             screen.prose(f"Table {name}: not part of this result")
             screen.blank()
     others = [name for name in result.tables if name not in names]
-    if others:
-        screen.prose(f"More tables (--table NAME, --all, --json): {', '.join(others)}")
-        screen.blank()
+    for heading, rest in (
+        (
+            "More tables (--table NAME, --all, --json)",
+            [name for name in others if name in contents],
+        ),
+        ("Empty or zero (--all)", [name for name in others if name not in contents]),
+    ):
+        if rest:
+            screen.prose(f"{heading}: {', '.join(rest)}")
+            screen.blank()
     if result.checks:
         screen.section("Checks against the kernel's own counters", _checks(result.checks))
     elif result.measures:
@@ -141,6 +199,21 @@ def print_figures(
         screen.tagged(map(_gap, result.gaps))
     elif result.measures:
         screen.prose("Gaps: none; everything needed was readable")
+
+
+def _print_summary(result: Result, screen: Screen, every: bool) -> None:
+    figures = result.summary
+    zeros = [key for key, figure in figures.items() if is_zero(figure)]
+    if every or len(zeros) <= _MAX_ZEROS:
+        zeros = []
+    shown = [shown_figure(key, figure) for key, figure in figures.items() if key not in zeros]
+    if shown:
+        screen.heading("Summary")
+        screen.pairs(shown)
+    if zeros:
+        screen.prose(f"{len(zeros)} {'other ' * bool(shown)}figures are 0 (--all shows them)")
+    if figures:
+        screen.blank()
 
 
 def shown_difference(check: Check) -> str:

@@ -261,6 +261,8 @@ def test_a_log_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for binary in (b"\x7fELF\2\1\1" + bytes(1000), "[ 1.0] plain\n".encode("utf-16")):
         log.write_bytes(binary)
         assert refused(log) == f"--log: '{log}' is not a text file; pass the output of dmesg"
+    log.write_text("root:x:0:0:root:/root:/bin/bash\n")
+    assert "is not a kernel log" in refused(log)
     monkeypatch.setattr("kcensus.analyses.kcopyd.log_events._MAX_BYTES", 1 << 20)
     log.write_bytes(b"[ 1.0] plain\n" * 100_000)
     assert "is larger than 1 MiB" in refused(log)

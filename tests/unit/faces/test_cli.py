@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -108,7 +108,13 @@ def test_version_of_a_source_tree(
 def test_a_result_is_printed(run: Run) -> None:
     status, out, err = run("vmcore")
     assert (status, err) == (0, "")
-    assert out.startswith("synthetic on vmcore\nLinux 6.1.0-synthetic\n\nFindings\n")
+    lines = out.splitlines()
+    assert lines[:3] == [
+        "synthetic on vmcore",
+        "  Machine  synthetic",
+        "  Kernel   Linux 6.1.0-synthetic",
+    ]
+    assert lines.index("Findings") < lines.index("Summary")
 
 
 def test_no_target_is_the_running_kernel(run: Run) -> None:
@@ -124,6 +130,22 @@ def test_json_is_all_there_is_on_stdout(run: Run) -> None:
     status, out, err = run("vmcore", "--json", "--top", "1")
     assert (status, err) == (0, "")
     assert len(json.loads(out)["tables"]["caches"]) == 9
+
+
+def test_all_forms_in_one_run(run: Run, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("page.html", "a.json", "csv", "parquet")]
+    options = zip(("--html", "--json", "--csv", "--parquet"), map(str, paths), strict=True)
+    status, out, _ = run("vmcore", *(word for pair in options for word in pair))
+    assert status == 0
+    assert all(path.exists() for path in paths)
+    assert {str(paths[0]), str(paths[1])} < set(out.split())
+    document = paths[1].read_text()
+    assert json.loads(document)["target"] == "vmcore"
+    # The document is replaced, and printed without a list of files around it.
+    again = run("vmcore", "--json", str(paths[1]), "--html", str(paths[0]))
+    assert again[0] == 0
+    status, out, err = run("vmcore", "--html", str(paths[0]), "--json")
+    assert (status, out, err) == (0, document, f"{paths[0]}\n")
 
 
 @pytest.mark.parametrize("face", ["csv", "parquet"])
@@ -193,22 +215,66 @@ def test_options_of_the_analysis_reach_it(run: Run) -> None:
         ("--seconds", "soon"),
         ("--no-such-option",),
         ("vmcore", "and another"),
-        ("--json", "--csv", "dir"),
-        ("--csv", "dir", "--parquet", "dir"),
         ("--csv", "pyproject.toml"),
+        ("--json", "sample"),
+        ("--json", "pyproject.toml"),
+        ("--json", "tests"),
+        ("--json", "no/such/directory"),
     ],
 )
 def test_wrong_usage_ends_with_2_and_says_where_help_is(run: Run, args: tuple[str, ...]) -> None:
     status, out, err = run(*args)
     assert (status, out) == (2, "")
-    assert re.fullmatch(r"kcensus: .+\nTry 'kcensus synthetic --help'\.\n", err)
+    assert re.fullmatch(r"kcensus: .+[^.]\nTry 'kcensus synthetic --help'\.\n", err)
 
 
-def test_an_unknown_analysis_is_wrong_usage(
-    synthetic: None, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("nonsense", "`kcensus --help`"), ("reprot", "'report'"), ("dentrys", "'dentries'")],
+)
+def test_an_unknown_command_is_wrong_usage(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["nonsense"]) == 2
-    assert "'nonsense'" in capsys.readouterr().err
+    assert cli.main([word]) == 2
+    error = capsys.readouterr().err
+    assert f"'{word}'" in error
+    assert hint in error
+
+
+def test_a_target_alone_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shown = []
+    for words in (["report", "sample"], ["sample"]):
+        assert cli.main([*words, "--json"]) in (0, 6)
+        shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    dump = tmp_path / "vmcore"
+    dump.write_text("not a dump")
+    assert cli.main([str(dump)]) == 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(
+    shell: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["completion", shell]) == 0
+    assert f"_KCENSUS_COMPLETE={shell}_complete" in capsys.readouterr().out
+    monkeypatch.setenv("_KCENSUS_COMPLETE", f"{shell}_complete")
+    asked = {"COMP_WORDS": "kcensus diff sam", "COMP_CWORD": "sam" if shell == "fish" else "2"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert cli.main([]) == 0
+    assert {"sample", "file"} <= set(re.split(r"[,\s]", capsys.readouterr().out))
+
+
+def test_a_group_of_commands_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["capsule"]) == 0
+    assert "\n  create " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["patches", "validate"])
+def test_help_of_tables_of_other_commands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help-tables"]) == 0
+    assert "Row: One pa" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -383,6 +449,40 @@ def test_no_progress_draws_nothing() -> None:
         shown = b""
     os.close(ours)
     assert (done.returncode, shown) == (0, b"")
+
+
+def in_terminal(args: Sequence[str], **settings: str) -> str:
+    """Return what a terminal shows of ``kcensus synthetic ARGS``."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(
+        [*KCENSUS, *args],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", **settings},
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while block := os.read(ours, 4096):
+            shown += block
+    except OSError:  # the terminal is closed: the child is gone
+        pass
+    os.close(ours)
+    assert child.wait(10) == 0
+    return shown.decode()
+
+
+def test_a_terminal_gets_a_pager() -> None:
+    pager = "sed s/^/paged:/"
+    for settings in ({"PAGER": pager}, {"PAGER": "false", "KCENSUS_PAGER": pager}):
+        shown = in_terminal((), **settings)
+        assert "paged:" in shown
+        assert "\x1b[1;31mCRITICAL" in shown
+    assert "paged:" not in in_terminal(("--no-pager",), PAGER=pager)
+    # One that fails, is missing or ends early is no error.
+    assert "CRITICAL" in in_terminal((), PAGER="no-such-pager")
+    assert "CRITICAL" not in in_terminal(("--top", "0"), PAGER="false")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link"])

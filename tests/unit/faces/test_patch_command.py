@@ -340,6 +340,7 @@ def test_story_as_json(run: Any) -> None:
         (("show",), "show needs the id of one patch"),
         (("show", "a", "b"), "show needs the id of one patch"),
         (("show", "cfq-remova"), "unknown patch 'cfq-remova' (did you mean 'cfq-removal'?)"),
+        (("show", "list-lru"), "unknown patch 'list-lru' (did you mean 'list-lru-memory'?)"),
         (("show", "\x1b"), "unknown patch '\\x1b' (`kcensus patches` lists all)"),
         (("show", "cfq-removal", "--csv", "out"), "show writes text or --json"),
         (("a", "b"), "2 arguments given: pass one TARGET"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,24 @@ from kcensus.render.csvdir import write_csv
 from kcensus.render.directory import OutputError, replacing
 from kcensus.render.json import write_json
 from kcensus.render.parquet import write_parquet
-from kcensus.results import Figure, Result, Unit
+from kcensus.render.plain import SCHEMA
+from kcensus.results import Figure, Machine, Result, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 from tests.unit.faces.json_schema import errors
 from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
 
-FILES = ["summary", "caches", "empty", "checks", "findings", "gaps"]
+FILES = [
+    "summary",
+    "caches",
+    "empty",
+    "checks",
+    "findings",
+    "gaps",
+    "finding_figures",
+    "finding_memory",
+    "remedies",
+]
 
 
 def as_json(result: Result) -> str:
@@ -182,8 +194,14 @@ def test_csv_writes_one_file_for_each_part(tmp_path: Path) -> None:
 
 
 def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
-    write_csv(synthetic_result(), tmp_path)
+    result = synthetic_result()
+    result.machine = Machine(host="web1", cpus=4)
+    write_csv(result, tmp_path)
     rows = read_csv(tmp_path / "summary.csv")
+    assert ["machine_host", "web1", "", ""] in rows
+    assert ["machine_cpus", "4", "", ""] in rows
+    assert ["schema", str(SCHEMA), "", ""] in rows
+    del rows[5:17]
     assert rows[:6] == [
         ["key", "value", "unit", "label"],
         ["analysis", "synthetic", "", ""],
@@ -193,6 +211,29 @@ def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
         ["slab_bytes", "123456789012", "bytes", "memory in slab pages"],
     ]
     assert ["unknown", "", "ratio", "not to be had"] in rows
+
+
+def test_csv_has_what_findings_hold(tmp_path: Path) -> None:
+    write_csv(synthetic_result(), tmp_path)
+    assert read_csv(tmp_path / "finding_figures.csv")[1:] == [
+        ["synthetic-waste:dentry", "free", "0.612", "ratio"]
+    ]
+    assert read_csv(tmp_path / "finding_memory.csv")[1:] == [
+        ["synthetic-waste:dentry", "slab:dentry", "1536"]
+    ]
+    first = read_csv(tmp_path / "remedies.csv")[1]
+    assert first[2] == "echo 1 > /proc/sys/synthetic; echo 2 > /proc/sys/synthetic"
+    assert first[6:] == ["1024", "true"]
+
+
+def test_figures_of_many_units_in_one_column(tmp_path: Path) -> None:
+    result = synthetic_result()
+    for values in ((1, 0.5), (1, True, "x"), (2**64 - 1, None)):
+        figures = {f"f{number}": Figure(value) for number, value in enumerate(values)}
+        result.findings[0] = replace(result.findings[0], figures=figures)
+        write_parquet(result, tmp_path)
+        column = parquet.read_table(tmp_path / "finding_figures.parquet").column("value")
+        assert len(column) == len(values) + 1
 
 
 def test_csv_defuses_formulas_in_names_and_leaves_numbers_alone(tmp_path: Path) -> None:
@@ -236,6 +277,7 @@ def test_parquet_keeps_types_units_and_where_it_is_from(tmp_path: Path) -> None:
     assert table.column("used").null_count == 2
     assert table.schema.field("bytes").metadata == {b"unit": b"bytes", b"label": b"slab memory"}
     assert table.schema.metadata[b"kcensus.kernel"] == b"6.1.0-synthetic"
+    assert table.schema.metadata[b"kcensus.schema"] == str(SCHEMA).encode()
 
 
 def test_parquet_summaries_of_many_machines_can_be_stacked(tmp_path: Path) -> None:

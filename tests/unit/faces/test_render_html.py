@@ -93,4 +93,3 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert cli.main(["synthetic", "vmcore", "--html", str(page)]) == 0
         assert capsys.readouterr().out == f"{page}\n"
         assert cli.main(["synthetic", "vmcore", "--html", str(tmp_path)]) == 2
-        assert cli.main(["synthetic", "vmcore", "--html", str(page), "--json"]) == 2

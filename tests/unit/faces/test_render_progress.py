@@ -48,6 +48,15 @@ def test_long_work_draws_even_before_it_advances(terminal: Terminal) -> None:
             wait_for("25%", terminal)
 
 
+def test_steps_in_a_step_are_one_line(terminal: Terminal) -> None:
+    with terminal_progress(terminal, patience=0) as progress, progress.step("2 of 5: dentries", 0):
+        wait_for("2 of 5: dentries", terminal)
+        with progress.step("reading", 4) as step:
+            step.advance(2)
+            wait_for("2 of 5: dentries: reading", terminal)
+    assert "\x1b[1A\x1b[2K\x1b[1A" not in terminal.getvalue()  # two lines erased
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
 def test_the_terminal_is_left_as_it_was(terminal: Terminal, error: type[BaseException]) -> None:
     def interrupted() -> None:

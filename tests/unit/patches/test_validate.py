@@ -338,9 +338,9 @@ def test_exit_status_follows_the_verdict(
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        (("list-lru-memory", "old", "old"), "'old' and 'old' are the same target."),
-        (("list-lru-memory", "old", "./old"), "'old' and './old' are the same target."),
-        (("list-lru-memory", "new", "old"), "new has list-lru-memory and old lacks it: swap them."),
+        (("list-lru-memory", "old", "old"), "'old' and 'old' are the same target"),
+        (("list-lru-memory", "old", "./old"), "'old' and './old' are the same target"),
+        (("list-lru-memory", "new", "old"), "new has list-lru-memory and old lacks it: swap them"),
         (("list-lru-memory", "new", "worse"), "both of new and worse have list-lru-memory"),
         (("list-lru-memory", "old", "small"), "neither of old and small has list-lru-memory"),
         (("nothing", "old", "new"), "unknown patch 'nothing' (choose from "),

@@ -24,6 +24,7 @@ LAYERS = (
     "engine",
     "kernel",
     "analyses",
+    "explain",
     "catalogue",
     "redaction",
     "reports",

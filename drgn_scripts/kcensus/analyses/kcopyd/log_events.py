@@ -125,6 +125,8 @@ _NO_PWQ = Event(None, "queue")
 _STAMP = re.compile(
     r"^(?:<\d+>)?(?:.{0,120}? kernel: )?\s*\[\s*(\d{1,12}\.\d{1,9})\]\s?(?:\[\s*[TC]\d+\]\s?)?"
 )
+_KERNEL_LINE = re.compile(r"^\[|\[ *\d+\.\d+\]|\bkernel: |Linux version ")
+"""What lines of ``dmesg``, with any kind of time stamp, and of the journal have."""
 _MAX_DIGITS = 18
 """Digits that fit 64 bits."""
 _MAX_BYTES = 256 << 20
@@ -256,4 +258,11 @@ def log_file(path: str) -> Iterator[Line]:
     binary = sum(not char.isprintable() and not char.isspace() for char in sample)
     if binary + sample.count("\ufffd") > len(sample) * _MAX_BINARY:
         raise AnalysisError(f"--log: '{path}' is not a text file; pass the output of dmesg")
-    return lines(line.decode(errors="backslashreplace") for line in io.BytesIO(raw))
+    text = [line.decode(errors="backslashreplace") for line in io.BytesIO(raw)]
+    made = list(lines(text))
+    if text and not any(map(_KERNEL_LINE.search, text)) and not parse(made).events:
+        raise AnalysisError(
+            f"--log: '{path}' is not a kernel log: no line has a time stamp or a known message; "
+            "pass the output of dmesg"
+        )
+    return iter(made)

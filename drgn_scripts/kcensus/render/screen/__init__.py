@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TextIO
+from typing import IO
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -34,12 +34,16 @@ class _Console(Console):
         raise
 
 
-def console_for(stream: TextIO) -> Console:
-    """Return a console on ``stream``: as wide as the terminal, or unbounded in a pipe."""
-    fits = stream.isatty() or "COLUMNS" in os.environ
+def console_for(stream: IO[str], *, is_paged: bool = False) -> Console:
+    """Return a console on ``stream``: as wide as the terminal, or unbounded in a pipe.
+
+    :param is_paged: whether the pipe leads to a pager on the terminal
+    """
+    fits = is_paged or stream.isatty() or "COLUMNS" in os.environ
     return _Console(
         file=stream,
         width=None if fits else _UNBOUNDED,
+        force_terminal=True if is_paged else None,
         highlight=False,
         markup=False,
         emoji=False,
@@ -86,10 +90,13 @@ class Screen:
         grid.add_row(text)
         self.show(Padding(grid, (0, 0, 0, indent), expand=False))
 
-    def tagged(self, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
-        """Print tags on the left, and the paragraphs of each on the right."""
+    def tagged(self, rows: Iterable[tuple[Text, Sequence[Text]]], tag_width: int = 0) -> None:
+        """Print tags on the left, and the paragraphs of each on the right.
+
+        :param tag_width: least width of the tags
+        """
         rows = list(rows)
-        tag_width = max((tag.cell_len for tag, _ in rows), default=0)
+        tag_width = max([tag_width, *(tag.cell_len for tag, _ in rows)])
         room = self._prose_width - INDENT - tag_width - 2 * GUTTER
         grid = Grid.grid(padding=(0, GUTTER, 0, 0))
         grid.add_column(width=tag_width, no_wrap=True)
@@ -97,6 +104,11 @@ class Screen:
         for tag, paragraphs in rows:
             grid.add_row(tag, Text("\n").join(paragraphs))
         self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
+
+    def commands(self, lines: Iterable[str], tag_width: int) -> None:
+        """Print commands below the paragraphs of :meth:`tagged`, each whole on its own line."""
+        margin = " " * (INDENT + tag_width + GUTTER)
+        self.lines((margin + printable(line) for line in lines), "bold green")
 
     def section(self, title: str, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
         """Print a heading, tags with their paragraphs, and an empty line."""

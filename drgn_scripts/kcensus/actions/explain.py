@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus explain``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import click
+from rich.text import Text
+
+from kcensus import explain
+from kcensus.actions import Exit, Showing
+from kcensus.actions.output import console
+from kcensus.analyses import analyses
+from kcensus.catalogue import load
+from kcensus.render.plain import label
+from kcensus.render.screen import INDENT, Screen
+from kcensus.text import printable
+
+
+def run(words: tuple[str, ...], showing: Showing) -> Exit:
+    """Explain a finding or a term; without words, list all of them."""
+    wanted = " ".join(words)
+    kind = explain.explanation(wanted)
+    term = explain.term(wanted)
+    columns = [] if not wanted or kind or term else _columns(wanted)
+    if wanted and not (kind or term or columns):
+        raise click.UsageError(_unknown(wanted))
+    with console(showing) as made:
+        screen = Screen(made)
+        if not wanted:
+            _list(screen)
+        if kind:
+            _finding(kind, screen)
+        if term:
+            _term(term, screen)
+        for line in columns:
+            screen.prose(line)
+    return Exit.DONE
+
+
+def _list(screen: Screen) -> None:
+    screen.section(
+        "Findings",
+        [(Text(kind), [Text(each.title)]) for kind, each in explain.kinds().items()],
+    )
+    screen.heading("Terms")
+    screen.prose(", ".join(explain.terms()), INDENT)
+
+
+def _finding(kind: explain.Explanation, screen: Screen) -> None:
+    screen.prose(Text(f"{kind.kind}: {kind.title}", style="bold"))
+    for heading, text in (
+        ("What it means", kind.means),
+        ("How it was determined", kind.determined),
+        ("What to do", kind.remedy),
+    ):
+        screen.blank()
+        screen.heading(heading)
+        for paragraph in text.strip().split("\n\n"):
+            screen.prose(" ".join(paragraph.split()), INDENT)
+    _terms(kind.terms, screen)
+
+
+def _term(term: explain.Term, screen: Screen) -> None:
+    screen.prose(Text(term.name, style="bold"))
+    screen.prose(term.means, INDENT)
+    _terms(term.see, screen)
+
+
+def _terms(names: Iterable[str], screen: Screen) -> None:
+    rows = [(Text(name), [Text(each.means)]) for name in names if (each := explain.term(name))]
+    if rows:
+        screen.blank()
+        screen.heading("Terms")
+        screen.tagged(rows)
+
+
+def _columns(word: str) -> list[str]:
+    """Return what the columns of that name in the tables of analyses are."""
+    return [
+        f"{name}, table {spec.name}, column {key} ({label(key, column.label)}): {column.help}"
+        for name, analysis in analyses().items()
+        for spec in analysis.tables()
+        for key, column in spec.columns.items()
+        if word.lower() in (key, column.label.lower())
+    ]
+
+
+def _unknown(word: str) -> str:
+    if word in load().patches:
+        hint = f"it is a patch: `kcensus patches show {word}`"
+    else:
+        known = {each.lower(): each for each in explain.words()}
+        near = difflib.get_close_matches(word.partition(":")[0].lower(), known, 1)
+        hint = f"did you mean '{known[near[0]]}'?" if near else "`kcensus explain` lists all"
+    return f"unknown finding or term '{printable(word)}' ({hint})"

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What findings and terms mean: what ``kcensus explain`` and the HTML page say about them.
+
+Each analysis explains the kinds of its findings in ``explain.toml`` of its folder; those of no
+analysis, and the glossary, are in this folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_FILE = "explain.toml"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a kind of finding means."""
+
+    kind: str
+    title: str
+    means: str
+    determined: str
+    """How it was determined."""
+    remedy: str
+    terms: tuple[str, ...] = ()
+    """Terms of the glossary that it uses."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """An entry of the glossary."""
+
+    name: str
+    means: str
+    see: tuple[str, ...] = ()
+    """Other terms."""
+    aliases: tuple[str, ...] = ()
+
+
+@functools.cache
+def kinds() -> Mapping[str, Explanation]:
+    """Return the explanations of all kinds of findings, in alphabetical order."""
+    known = {
+        kind: Explanation(kind, **{**fields, "terms": tuple(fields.get("terms", ()))})
+        for text in _texts()
+        for kind, fields in tomllib.loads(text).items()
+    }
+    return dict(sorted(known.items()))
+
+
+@functools.cache
+def terms() -> Mapping[str, Term]:
+    """Return the glossary, in alphabetical order."""
+    entries = tomllib.loads(files(__name__).joinpath("glossary.toml").read_text("utf-8"))
+    made = (
+        Term(name, entry["means"], tuple(entry.get("see", ())), tuple(entry.get("aliases", ())))
+        for name, entry in entries.items()
+    )
+    return {term.name: term for term in sorted(made, key=lambda term: term.name.lower())}
+
+
+def explanation(identifier: str) -> Explanation | None:
+    """Return the explanation of a finding, by its id or its kind; None where there is none."""
+    return kinds().get(identifier.partition(":")[0])
+
+
+def term(word: str) -> Term | None:
+    """Return the term of the glossary that a word names, whatever its case and separators."""
+    return _terms_by_word().get(_normal(word))
+
+
+def words() -> list[str]:
+    """Return everything that can be explained: kinds, terms and their aliases."""
+    return [*kinds(), *(word for each in terms().values() for word in (each.name, *each.aliases))]
+
+
+@functools.cache
+def _terms_by_word() -> Mapping[str, Term]:
+    aliases = {_normal(alias): each for each in terms().values() for alias in each.aliases}
+    return aliases | {_normal(name): each for name, each in terms().items()}
+
+
+def _normal(word: str) -> str:
+    return word.lower().replace("-", " ").replace("_", " ")
+
+
+def _texts() -> Iterator[str]:
+    """Yield the explanations of this folder, and of each analysis that has some."""
+    places: list[Any] = [files(__name__), *files("kcensus.analyses").iterdir()]
+    for place in places:
+        if place.is_dir() and (file := place.joinpath(_FILE)).is_file():
+            yield file.read_text("utf-8")

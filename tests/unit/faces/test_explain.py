@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus explain``: every kind of finding, and every term that explanations use."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kcensus
+from kcensus import cli, explain
+from kcensus.catalogue.validate import Verdict
+
+PACKAGE = Path(kcensus.__file__).parent
+
+
+def emitted() -> Iterator[str]:
+    """Kinds of the findings that the code makes, where they are literal."""
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                for keyword in node.keywords:
+                    value = keyword.value
+                    is_made = isinstance(value, ast.JoinedStr)
+                    if isinstance(value, ast.JoinedStr):
+                        value = value.values[0]
+                    if keyword.arg == "id" and isinstance(value, ast.Constant):
+                        kind, colon, _ = str(value.value).partition(":")
+                        if colon or not is_made:
+                            yield kind
+
+
+def test_every_kind_of_finding_is_explained() -> None:
+    kinds = {*emitted(), *(f"patch-{verdict.value}" for verdict in Verdict)}
+    assert {"report-incomplete", "rule", "kernels-differ"} <= kinds
+    assert kinds - set(explain.kinds()) == set()
+
+
+def test_explanations_use_terms_of_the_glossary() -> None:
+    used = {word for kind in explain.kinds().values() for word in kind.terms}
+    used |= {word for term in explain.terms().values() for word in term.see}
+    assert {word for word in used if explain.term(word) is None} == set()
+
+
+def test_no_term_is_hidden_by_the_alias_of_another() -> None:
+    for name, term in explain.terms().items():
+        assert explain.term(name) is term
+        for alias in term.aliases:
+            assert explain.term(alias) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["report-incomplete"], "report-incomplete: "),
+        (["rule:some-patch"], "rule: "),
+        (["KMEMCG", "ID"], "kmemcg id\n"),
+        (["kmemcg_id"], "kmemcg id\n"),
+        (["dying"], "offline memcg\n"),
+        (["at_tail"], "dentries, table walk_cost, column at_tail"),
+        ([], "Findings\n"),
+    ],
+)
+def test_words_are_found(words: list[str], shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", *words]) == 0
+    assert capsys.readouterr().out.startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("kcopyd_jbo", "did you mean 'kcopyd_job'?"),
+        ("list-lru-memory", "kcensus patches show list-lru-memory"),
+        ("\x1bnonsense", "lists all"),
+    ],
+)
+def test_unknown_words_are_wrong_usage(
+    word: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["explain", word]) == 2
+    error = capsys.readouterr().err
+    assert hint in error
+    assert "\x1b" not in error
