@@ -8,6 +8,7 @@ and dark, and a PDF, for people to look at.
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import shutil
@@ -118,19 +119,26 @@ def chromium() -> Iterator[Tab]:
     program = next(filter(None, map(shutil.which, _NAMES)), None)
     if program is None:
         raise FileNotFoundError("no Chromium; Debian has it in the package chromium")
-    # It reads commands from descriptor 3, and writes answers to 4.
     from_us, commands = os.pipe()
     answers, to_us = os.pipe()
+    # Numbers that neither of the two below replaces.
+    ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (from_us, to_us)]
+
+    def connect() -> None:
+        """Connect descriptors 3 and 4, where it reads commands and writes answers."""
+        for end, descriptor in zip(ends, (3, 4), strict=True):
+            os.dup2(end, descriptor)
+
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        arguments = [*_SWITCHES, f"--user-data-dir={profile}", "--remote-debugging-pipe"]
         process = subprocess.Popen(
-            ["sh", "-c", f'exec 3<&{from_us} 4>&{to_us}; exec "$0" "$@"', program, *arguments],
-            pass_fds=(from_us, to_us),
+            [program, *_SWITCHES, f"--user-data-dir={profile}", "--remote-debugging-pipe"],
+            pass_fds=(3, 4),
+            preexec_fn=connect,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        os.close(from_us)
-        os.close(to_us)
+        for end in (from_us, to_us, *ends):
+            os.close(end)
         try:
             yield Tab(commands, answers)
         finally:

@@ -53,6 +53,8 @@ _MAX_PIECE = 40
 _SHORT_CELL, _LONG_CELL = 26, 60
 """Characters up to which a column of text has one line, and from which on it has several words in
 a line."""
+_NO_HOST = ("", "(none)")
+"""Unknown, or what a kernel is called until ``sethostname()``."""
 _PRINTED_ROWS = 25
 """Rows of a table on paper; ``page.css`` has the number, too."""
 
@@ -146,7 +148,7 @@ def _readable(time: str) -> str:
 
 def _title(head: Result) -> str:
     host = head.machine.host if head.machine else ""
-    return f"kcensus {head.analysis} on {host or head.target}"
+    return f"kcensus {head.analysis} on {head.target if host in _NO_HOST else host}"
 
 
 def _machine_facts(head: Result) -> list[tuple[str, str]]:

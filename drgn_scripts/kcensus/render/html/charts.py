@@ -24,7 +24,7 @@ from kcensus.text import printable
 COLORS = ("#3d7cc9", "#d9902f", "#b9504f", "#8065b5", "#3f9b7c")
 """Of the parts of a bar, in order; each contrasts 3:1 with white and with black."""
 _MAX_BARS = 10
-_MAX_LABEL = 40
+_MAX_LABEL, _MAX_LEGEND = 34, 22
 _LEGEND_HEIGHT, _BAR_HEIGHT, _THICKNESS = 18, 34, 9
 _NamedParts = tuple[str, tuple[float, ...]]
 
@@ -177,7 +177,8 @@ def svg(chart: Chart) -> str:
         x, y = 50 * (index % 2), index // 2 * _LEGEND_HEIGHT
         _add(root, "rect", x=f"{x}%", y=y + 2, width=10, height=10, fill=chart.colors[index])
         # In SVG, a percentage cannot be shifted by pixels except by dx.
-        _add(root, "text", printable(name), x=f"{x}%", y=y + 11, dx=15)
+        words = _short(printable(name), _MAX_LEGEND)
+        _add(root, "text", words, x=f"{x}%", y=y + 11, dx=15)
     longest = max((sum(bar.parts) for bar in chart.bars), default=0) or 1
     for index, bar in enumerate(chart.bars):
         group = ElementTree.SubElement(root, "g")
@@ -223,7 +224,7 @@ def _add(parent: ElementTree.Element, tag: str, words: str = "", /, **attributes
     ElementTree.SubElement(parent, tag, values).text = words or None
 
 
-def _short(name: str) -> str:
+def _short(name: str, longest: int = _MAX_LABEL) -> str:
     """Shorten a name in the middle: paths and caches differ at their ends."""
-    half = _MAX_LABEL // 2
-    return name if len(name) <= _MAX_LABEL else f"{name[:half]}…{name[1 - half :]}"
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[1 - half :]}"

@@ -36,9 +36,15 @@ function filter(table, words, count) {
 for (const table of document.querySelectorAll("table.data")) {
   if (table.tBodies[0].rows.length < 2) continue;
   for (const heading of table.tHead.rows[0].cells) {
-    const button = make("button", { type: "button" });
+    // Chromium does not print a <button> again at the top of the next page.
+    const button = make("span", { role: "button", tabIndex: 0 });
     button.append(...heading.childNodes);
     button.addEventListener("click", () => sort(table, heading));
+    button.addEventListener("keydown", event => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      sort(table, heading);
+    });
     heading.append(button);
   }
   if (table.tBodies[0].rows.length > 8) {
