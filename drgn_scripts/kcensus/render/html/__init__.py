@@ -15,11 +15,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from kcensus.analyses import analyses
 from kcensus.catalogue import load
@@ -53,6 +56,7 @@ _MAX_PIECE = 40
 _SHORT_CELL, _LONG_CELL = 26, 60
 """Characters up to which a column of text has one line, and from which on it has several words in
 a line."""
+_PAGE_TERMS = ("check", "gap", "holds", "returns")
 _NO_HOST = ("", "(none)")
 """Unknown, or what a kernel is called until ``sethostname()``."""
 _PRINTED_ROWS = 25
@@ -91,6 +95,7 @@ def _write(
         (Path(__file__).parent / name).read_text(encoding="utf-8")
         for name in ("page.css", "page.js")
     )
+    explanations = _explanations(findings)
     page = environment.get_template("page.html").render(
         head=head,
         title=_title(head),
@@ -124,6 +129,9 @@ def _write(
         shown_tables=_shown_tables,
         stack=lambda parts: Markup(stack(parts)),
         svg=lambda chart: Markup(svg(chart)),
+        explanations=explanations,
+        terms=_terms(explanations),
+        code=_code,
     )
     with replacing(path) as part:
         part.write_text(page, encoding="utf-8", newline="\n")
@@ -275,6 +283,32 @@ def _links(patch: Patch) -> tuple[list[tuple[str, str]], int]:
         address = f"https://lore.kernel.org/all/{quote(latest.message_id, safe='@')}/"
         links = [(f"posting of {latest.date}", address)]
     return links, max(len(commits) - _MAX_LINKS, 0)
+
+
+def _explain() -> Any:
+    """Return the module that explains findings and terms; None where there is none."""
+    return import_module("kcensus.explain") if find_spec("kcensus.explain") else None
+
+
+def _explanations(findings: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
+    """Return the explanations of the findings, by kind, in the order of the findings."""
+    kinds = dict.fromkeys(finding.kind for _, finding in findings)
+    known = {kind: explain.explanation(kind) for kind in kinds} if (explain := _explain()) else {}
+    return {kind: explanation for kind, explanation in known.items() if explanation}
+
+
+def _terms(explanations: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the terms that explanations and the page itself use, in alphabetical order."""
+    if not (explain := _explain()):
+        return {}
+    words = {*_PAGE_TERMS, *(word for each in explanations.values() for word in each.terms)}
+    known = {term.name: term for term in map(explain.term, words) if term}
+    return dict(sorted(known.items(), key=lambda item: item[0].lower()))
+
+
+def _code(text: str) -> Markup:
+    """Return a text of kcensus itself, words between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
 
 
 def _places(finding: Finding) -> list[tuple[str, int, str]]:
