@@ -80,7 +80,7 @@ def hostile_result() -> Result:
     )
     names = {
         "cache": ([HOSTILE, "dentry"], Column(Unit.TEXT, HOSTILE, help=HOSTILE)),
-        "active_bytes": ([1, 2], Column(Unit.BYTES)),
+        "active_bytes": ([1 << 20, 2], Column(Unit.BYTES)),
         "free_bytes": ([1, 2], Column(Unit.BYTES, HOSTILE)),
         "patch": ([HOSTILE, HOSTILE], Column(Unit.TEXT)),
     }
@@ -251,13 +251,13 @@ def test_charts_add_up_rows_of_the_same_name() -> None:
     result = Result("list-lru", "x", "x")
     columns = {
         "owner": (["tmpfs", "xfs", "tmpfs", "aio"], Column(Unit.TEXT)),
-        "bytes": ([1, 5, 6, 0], Column(Unit.BYTES)),
+        "bytes": ([1 << 20, 5 << 20, 6 << 20, 0], Column(Unit.BYTES)),
     }
     result.tables["owners"] = Table.of("Owners", columns)
     (chart,) = charts(result)
     assert [(bar.name, bar.parts, bar.value) for bar in chart.bars] == [
-        ("tmpfs", (7,), "7 B"),
-        ("xfs", (5,), "5 B"),
+        ("tmpfs", (7 << 20,), "7.0 MiB"),
+        ("xfs", (5 << 20,), "5.0 MiB"),
     ]
 
 

@@ -53,7 +53,7 @@ _MAX_WORD = 24
 """Longer words, such as paths, may be broken after a separator."""
 _MAX_PIECE = 40
 """Longer pieces of words may be broken anywhere."""
-_SHORT_CELL, _LONG_CELL = 26, 60
+_SHORT_CELL, _LONG_CELL = 32, 60
 """Characters up to which a column of text has one line, and from which on it has several words in
 a line."""
 _PAGE_TERMS = ("check", "gap", "holds", "returns")
@@ -156,7 +156,8 @@ def _readable(time: str) -> str:
 
 def _title(head: Result) -> str:
     host = head.machine.host if head.machine else ""
-    return f"kcensus {head.analysis} on {head.target if host in _NO_HOST else host}"
+    file = re.sub(r"\S*/(\S+/\S+)", r"\1", head.target)
+    return f"kcensus {head.analysis} on {file if host in _NO_HOST else host}"
 
 
 def _machine_facts(head: Result) -> list[tuple[str, str]]:
@@ -336,7 +337,7 @@ def _figures(section: Section) -> tuple[list[tuple[str, str]], list[tuple[str, s
 def _first_tables(result: Result) -> Sequence[str]:
     """Return the tables that are open at first."""
     known = analyses().get(result.analysis)
-    return known.first_tables if known and known.first_tables else tuple(result.tables)[:1]
+    return known.first_tables if known and known.first_tables else tuple(result.tables)
 
 
 @dataclass(frozen=True)
@@ -386,8 +387,8 @@ def _cell(value: Plain, unit: Unit, links: Mapping[str, str]) -> tuple[str | Mar
         link = Markup('<a href="{}" rel="noreferrer">{}</a>')
         shown = _breakable(text)
         return link.format(links[value], shown) if value in links else shown, ""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return text, "" if not is_number or text == str(value) else repr(value)
+    number = int(value) if isinstance(value, bool) else value
+    return text, "" if number is None or text == str(number) else str(number)
 
 
 def _breakable(text: str) -> Markup:

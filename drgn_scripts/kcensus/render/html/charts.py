@@ -19,6 +19,7 @@ from kcensus.human import human
 from kcensus.render.plain import label, plain_column
 from kcensus.results import Result, Unit
 from kcensus.results.tables import Table
+from kcensus.results.thresholds import MIN_BYTES
 from kcensus.text import printable
 
 COLORS = ("#3d7cc9", "#d9902f", "#b9504f", "#8065b5", "#3f9b7c")
@@ -111,24 +112,27 @@ class Chart:
 
 
 def charts(result: Result) -> list[Chart]:
-    """Return the charts of a result, those without data left out."""
+    """Return the charts of a result that have something to show."""
     specs = CHARTS.get(result.analysis, ())
     tables = result.tables
     every = (_chart(spec, tables[spec.table]) for spec in specs if spec.table in tables)
-    return [
-        chart
-        for chart in every
-        if len(chart.bars) > 1 and any(any(bar.parts) for bar in chart.bars)
-    ]
+    return [chart for chart in every if chart is not None]
 
 
-def _chart(spec: ChartSpec, table: Table) -> Chart:
+def _chart(spec: ChartSpec, table: Table) -> Chart | None:
+    """Return the chart of a table; None where it would have less than two bars, or too few bytes.
+
+    Columns can be absent from results that another version of kcensus saved.
+    """
     keys = [key for key in spec.values if key in table.columns]
     if not keys or (spec.names and spec.names not in table.columns):
-        return Chart(spec.title, (), ())
+        return None
     labels = tuple(label(key, table.columns[key].label) for key in keys)
     unit = table.columns[keys[0]].unit
-    bars = _sums(table, keys, labels) if not spec.names else _rows(table, keys, spec)
+    bars = list(_sums(table, keys, labels)) if not spec.names else _rows(table, keys, spec)
+    longest = max((sum(parts) for _, parts in bars), default=0)
+    if len(bars) < 2 or longest < (MIN_BYTES if unit is Unit.BYTES else 1):
+        return None
     return Chart(
         spec.title,
         labels if spec.names and len(keys) > 1 else (),

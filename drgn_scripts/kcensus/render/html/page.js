@@ -3,9 +3,10 @@
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
 // Missing numbers ("-") sort below all others.
-const keyOf = (cell, isNumber) => isNumber
-  ? (parseFloat(cell.dataset.v ?? cell.textContent) || (/\d/.test(cell.textContent) ? 0 : -Infinity))
-  : cell.textContent;
+function keyOf(cell, isNumber) {
+  const number = parseFloat(cell.dataset.v ?? cell.textContent);
+  return !isNumber ? cell.textContent : Number.isNaN(number) ? -Infinity : number;
+}
 
 function sort(table, heading) {
   const column = heading.cellIndex, isNumber = heading.classList.contains("n");
