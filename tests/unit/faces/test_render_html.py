@@ -3,20 +3,31 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
 from kcensus import cli
-from kcensus.render.html import write_html
-from kcensus.render.plain import remedy_text
-from kcensus.results import Finding, Gap, Remedy, Result, Severity, Unit
-from kcensus.results.tables import Column, Table
+from kcensus.analyses import analyses
+from kcensus.render.html import write_html, write_report_html
+from kcensus.render.html.charts import CHARTS, charts, stack, svg
+from kcensus.reports import Report, Section
+from kcensus.results import Figure, Finding, Gap, Machine, Remedy, Result, Severity, Unit
+from kcensus.results.tables import Column, Show, Table
 from tests.unit.synthetic import only_synthetic, synthetic_result
 
-HOSTILE = "<script>alert(1)</script> [bold]\x1b[31m\n=1+1 \u202e&amp; \"'"
-SHOWN = "<script>alert(1)</script> [bold]\\x1b[31m\\x0a=1+1 \\u202e&amp; \"'"
+HOSTILE = "<script>alert(1)</script> [bold]\x1b[31m\n=1+1 \u202e&amp; \"' </style></svg>"
+SHOWN = "<script>alert(1)</script> [bold]\\x1b[31m\\x0a=1+1 \\u202e&amp; \"' </style></svg>"
+HOSTS = {"git.kernel.org", "lore.kernel.org"}
 
 
 class Page(HTMLParser):
@@ -27,64 +38,259 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.text: list[str] = []
         self.titles: list[str | None] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.policy = ""
+        self.inline: dict[str, str] = {}
+        """Contents of ``<style>`` and ``<script>``."""
         self.feed(path.read_text(encoding="utf-8"))
+
+    @property
+    def words(self) -> str:
+        """All text, as a reader sees it."""
+        return "".join(self.text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.titles += [value for name, value in attrs if name == "title"]
-        assert not any(name.startswith("on") or name in ("src", "href") for name, _ in attrs)
+        values = dict(attrs)
+        assert not any(name.startswith("on") or name in ("src", "style") for name in values)
+        self.titles += [values["title"]] if "title" in values else []
+        self.links += [values["href"] or ""] if "href" in values else []
+        self.ids += [values["id"] or ""] if "id" in values else []
+        if values.get("http-equiv") == "Content-Security-Policy":
+            self.policy = values["content"] or ""
 
     def handle_data(self, data: str) -> None:
-        self.text.append(data)
+        if self.tags[-1:] in (["style"], ["script"]) and self.tags[-1] not in self.inline:
+            self.inline[self.tags[-1]] = data
+        else:
+            self.text.append(data)
+
+
+def hostile_result() -> Result:
+    finding = Finding(
+        id=HOSTILE,
+        severity=Severity.WARNING,
+        title=HOSTILE,
+        evidence=HOSTILE,
+        memory={HOSTILE: 1 << 20, "slab:" + HOSTILE: 1 << 20},
+        remedies=(Remedy(command=HOSTILE, effect=HOSTILE, undo=HOSTILE, risk=HOSTILE),),
+        no_remedy=HOSTILE,
+        patch=HOSTILE,
+    )
+    names = {
+        "cache": ([HOSTILE, "dentry"], Column(Unit.TEXT, HOSTILE, help=HOSTILE)),
+        "active_bytes": ([1 << 20, 2], Column(Unit.BYTES)),
+        "free_bytes": ([1, 2], Column(Unit.BYTES, HOSTILE)),
+        "patch": ([HOSTILE, HOSTILE], Column(Unit.TEXT)),
+    }
+    return Result(
+        "slab",
+        HOSTILE,
+        HOSTILE,
+        machine=Machine(host=HOSTILE, taken_by=HOSTILE),
+        summary={"name": Figure(HOSTILE, Unit.TEXT, HOSTILE)},
+        tables={"caches": Table.of(HOSTILE, names)},
+        findings=[finding],
+        gaps=[Gap(HOSTILE, HOSTILE, 1, HOSTILE)],
+    )
+
+
+def write(result: Result, directory: Path) -> Page:
+    (path,) = write_html(result, directory / "page.html")
+    return Page(path)
 
 
 def test_names_do_no_harm(tmp_path: Path) -> None:
-    name = HOSTILE
-    result = Result(HOSTILE, HOSTILE, HOSTILE)
-    result.findings.append(
-        Finding(
-            id=HOSTILE,
-            severity=Severity.WARNING,
-            title=HOSTILE,
-            evidence=HOSTILE,
-            remedies=(Remedy(command=HOSTILE, effect=HOSTILE, undo=HOSTILE),),
-            patch=HOSTILE,
-        )
-    )
-    result.gaps.append(Gap(HOSTILE, HOSTILE, 1, HOSTILE))
-    result.tables["names"] = Table.of("Names", {"name": ([name], Column(Unit.TEXT))})
-    (path,) = write_html(result, tmp_path / "page.html")
-    page = Page(path)
-    assert "script" not in page.tags
-    assert page.text.count(SHOWN) >= 3
-    assert "\x1b" not in path.read_text(encoding="utf-8")
+    page = write(hostile_result(), tmp_path)
+    assert page.tags.count("script") == page.tags.count("style") == 1
+    assert page.words.count(SHOWN) >= 10
+    assert "svg" in page.tags
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    for link in page.links:
+        assert link[1:] in page.ids if link.startswith("#") else urlsplit(link).hostname in HOSTS
+
+
+def test_the_policy_allows_the_inline_elements_and_nothing_else(tmp_path: Path) -> None:
+    page = write(synthetic_result(), tmp_path)
+    hashes = {
+        tag: base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        for tag, content in page.inline.items()
+    }
+    rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
+    assert rules.pop("style-src") == f"'sha256-{hashes['style']}'"
+    assert rules.pop("script-src") == f"'sha256-{hashes['script']}'"
+    assert set(rules.values()) == {"'none'"}
 
 
 def test_everything_of_a_result_is_there(tmp_path: Path) -> None:
     result = synthetic_result("x")
-    (path,) = write_html(result, tmp_path / "page.html")
-    text = "\n".join(Page(path).text)
+    text = write(result, tmp_path).words
     for finding in result.findings:
-        assert remedy_text(finding) in text
+        for remedy in finding.remedies:
+            lines = remedy.command.splitlines()
+            for words in (*lines, remedy.effect, remedy.risk, remedy.undo, remedy.until):
+                assert words in text
     for check in result.checks:
         assert check.status.value in text
-    for table in result.tables.values():
-        assert table.title in text
+    assert result.tables["caches"].title in text
+
+
+def test_the_machine_leads(tmp_path: Path) -> None:
+    machine = Machine("db-17", 1.7e9, 3725.0, 1 << 30, 8, 2, "5.14", "#1 SMP", "abcd", "sysrq")
+    text = write(replace(synthetic_result(), machine=machine), tmp_path).words
+    header = text[: text.index("Findings")]
+    for words in ("db-17", "2023-11-14 22:13:20 UTC", "1 h 2 min", "1.0 GiB", "#1 SMP", "abcd"):
+        assert words in header
+
+
+def test_parts_are_below_the_finding_that_explains_them(tmp_path: Path) -> None:
+    cause, symptom = (
+        Finding(id=name, severity=Severity.NOTICE, title=name, memory={"slab:dentry": 1 << 20})
+        for name in ("cause", "symptom:dentry")
+    )
+    result = Result("x", "x", "x")
+    result.findings = [replace(symptom, part_of="cause"), cause]
+    page = write(result, tmp_path)
+    assert page.ids.index("finding-cause") < page.ids.index("finding-symptom-dentry")
+    assert "1 more finding about the same memory" in page.words
+    # Alone, it is shown all the same.
+    result.findings = result.findings[:1]
+    assert "finding-symptom-dentry" in write(result, tmp_path).ids
+
+
+def test_patches_link_to_their_commits(tmp_path: Path) -> None:
+    finding = Finding(
+        id="x", severity=Severity.NOTICE, title="x", patch="list-lru-xarray", patch_is_fix=True
+    )
+    result = Result("x", "x", "x", findings=[finding])
+    result.tables["patches"] = Table.of(
+        "Patches", {"patch": (["list-lru-xarray", "unknown"], Column(Unit.TEXT))}
+    )
+    links = [link for link in write(result, tmp_path).links if not link.startswith("#")]
+    assert links == ["https://git.kernel.org/linus/bbca91cca9a9"] * 2
+
+
+def test_findings_link_to_their_explanations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explanation = SimpleNamespace(
+        title="A kind", means="It `means` <this>.", determined="So.", remedy="Do.", terms=["slab"]
+    )
+    explain = SimpleNamespace(
+        explanation={"kind": explanation}.get,
+        term={"slab": SimpleNamespace(name="slab", means="Pages of a cache.")}.get,
+    )
+    monkeypatch.setattr("kcensus.render.html._explain", lambda: explain)
+    findings = [
+        Finding(id=name, severity=Severity.NOTICE, title=name) for name in ("kind:a", "unknown")
+    ]
+    page = write(Result("x", "x", "x", findings=findings), tmp_path)
+    assert page.links.count("#explain-kind") == 1
+    assert {"explain-kind", "explanations"} <= set(page.ids)
+    assert "It means <this>." in page.words
+    assert "Pages of a cache." in page.words
 
 
 def test_headings_have_the_help_of_their_columns(tmp_path: Path) -> None:
     result = Result("x", "x", "x")
     column = Column(Unit.COUNT, "n", help='Numbers "of" <things>.')
     result.tables["numbers"] = Table.of("Numbers", {"number": ([1], column)})
-    (path,) = write_html(result, tmp_path / "page.html")
-    assert Page(path).titles == ['Numbers "of" <things>.']
+    assert write(result, tmp_path).titles == ['Numbers "of" <things>.']
 
 
 def test_a_long_table_says_what_is_left_out(tmp_path: Path) -> None:
     result = Result("x", "x", "x")
     result.tables["long"] = Table.of("Long", {"number": (list(range(1234)), Column())})
-    (path,) = write_html(result, tmp_path / "page.html")
-    assert "and 234 more rows" in path.read_text()
+    page = write(result, tmp_path)
+    assert "The first 100 of 1,234 rows" in page.words
+    assert page.tags.count("tr") == 101
+
+
+def test_what_is_empty_is_left_out(tmp_path: Path) -> None:
+    result = Result("x", "x", "x")
+    columns = {
+        "name": (["a"], Column(Unit.TEXT)),
+        "gone": ([""], Column(Unit.TEXT)),
+        "data": ([1], Column(show=Show.DATA)),
+        "number": ([1234567], Column(Unit.COUNT)),
+    }
+    result.tables["full"] = Table.of("Full", columns)
+    result.tables["empty"] = Table.of("Empty", {"number": ([], Column())})
+    result.tables["detail"] = Table.of("Detail", {"number": ([1], Column())}, detail=True)
+    page = write(result, tmp_path)
+    assert "Empty" not in page.words
+    assert "Detail" not in page.words
+    assert page.tags.count("th") == 2
+    # Sorted by the number, not by its text.
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<td class="n" data-v="1234567">1,234,567</td>' in text
+
+
+def test_a_failed_analysis_is_named_in_the_contents(tmp_path: Path) -> None:
+    head = Result("report", "x", "x")
+    report = Report(head, [Section("broken", "why?", None, "it lacks a page")])
+    (path,) = write_report_html(report, tmp_path / "page.html")
+    page = Page(path)
+    assert "report-incomplete" in page.words
+    assert page.words.count("it lacks a page") == 2
+
+
+def test_every_chart_shows_columns_of_its_table() -> None:
+    for name, specs in CHARTS.items():
+        tables = {table.name: table for table in analyses()[name].tables()}
+        for spec in specs:
+            columns: Mapping[str, Column] = tables[spec.table].columns
+            assert {*spec.values, *filter(None, [spec.names])} <= set(columns), spec
+            assert len({columns[key].unit for key in spec.values}) == 1, spec
+
+
+def test_charts_add_up_rows_of_the_same_name() -> None:
+    result = Result("list-lru", "x", "x")
+    columns = {
+        "owner": (["tmpfs", "xfs", "tmpfs", "aio"], Column(Unit.TEXT)),
+        "bytes": ([1 << 20, 5 << 20, 6 << 20, 0], Column(Unit.BYTES)),
+    }
+    result.tables["owners"] = Table.of("Owners", columns)
+    (chart,) = charts(result)
+    assert [(bar.name, bar.parts, bar.value) for bar in chart.bars] == [
+        ("tmpfs", (7 << 20,), "7.0 MiB"),
+        ("xfs", (5 << 20,), "5.0 MiB"),
+    ]
+
+
+def test_charts_of_columns_show_zeros_unless_all_are() -> None:
+    result = Result("kcopyd", "x", "x")
+    for jobs, expected in ((80, ["80", "0"]), (0, None)):
+        columns = {
+            "in_flight": ([jobs], Column(Unit.COUNT)),
+            "io_jobs": ([0], Column(Unit.COUNT)),
+        }
+        result.tables["clients"] = Table.of("Clients", columns)
+        shown = [
+            sorted((bar.value for bar in chart.bars), reverse=True) for chart in charts(result)
+        ]
+        assert shown == ([expected] if expected else [])
+
+
+def test_charts_are_labelled_and_escaped() -> None:
+    (chart,) = charts(hostile_result())
+    root = ElementTree.fromstring(svg(chart))
+    names = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert names == {"svg", "title", "desc", "g", "rect", "text"}
+    assert root.get("role") == "img"
+    assert root[0].text == "Largest slab caches"
+    assert SHOWN in (root[1].text or "")
+
+
+@pytest.mark.parametrize("parts", [[], [0], [1], [3, 1], list(range(9))])
+def test_a_stack_is_no_wider_than_its_place(parts: list[int]) -> None:
+    widths = re.findall(
+        r'width="([\d.]+)%" height="9" fill="#|x="[\d.]+%" width="([\d.]+)%"', stack(parts)
+    )
+    assert sum(float(first or second) for first, second in widths) <= 100.1
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

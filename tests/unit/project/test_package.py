@@ -235,7 +235,8 @@ def test_the_wheel_has_one_import_package_and_the_catalogue(installed: Installed
     checkout = {path.name for path in (ROOT / "kernel_patches/catalogue").rglob("*.toml")}
     assert len(checkout) > 40
     assert {name.name for name in names if name.suffix == ".toml"} == checkout
-    assert {"py.typed", "sample.capsule", "result.html"} <= {name.name for name in names}
+    data = {"py.typed", "sample.capsule", "page.html", "page.css", "page.js"}
+    assert data <= {name.name for name in names}
 
 
 PATCHES = """

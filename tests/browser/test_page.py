@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The HTML page in Chromium. These tests run on request: ``./run test tests/browser``.
+
+Without Chromium they fail, as the tests of the lab do without the lab.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcensus.render.html import write_html, write_report_html
+from kcensus.reports import Report, Section
+from kcensus.results import Result, Unit
+from kcensus.results.tables import Column, Table
+from tests.browser.chromium import Tab, chromium
+from tests.unit.faces.test_render_html import hostile_result
+from tests.unit.synthetic import synthetic_result
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Tab]:
+    with chromium() as tab:
+        yield tab
+
+
+@pytest.fixture
+def tab(browser: Tab, tmp_path: Path) -> Iterator[Tab]:
+    """A browser whose console must be empty at the end, and which loads nothing but the page."""
+    browser.console.clear()
+    browser.requests.clear()
+    yield browser
+    browser.evaluate("0")  # so that all events have arrived
+    assert browser.console == []
+    assert [url for url in browser.requests if not url.startswith("file:")] == []
+    assert len(browser.requests) == 1
+
+
+def report(directory: Path) -> Path:
+    sections = [
+        Section("synthetic", "what?", synthetic_result()),
+        Section("slab", "", hostile_result()),
+        Section("broken", "", None, "failed"),
+    ]
+    (path,) = write_report_html(Report(Result("report", "x", "x"), sections), directory / "a.html")
+    return path
+
+
+@pytest.mark.parametrize("width", [1400, 800, 400])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_fits_its_window(tab: Tab, tmp_path: Path, width: int, scheme: str) -> None:
+    tab.show(width, scheme)
+    tab.open(report(tmp_path))
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_names_do_no_harm(tab: Tab, tmp_path: Path) -> None:
+    tab.open(report(tmp_path))
+    assert tab.evaluate("document.scripts.length") == 1
+    assert tab.evaluate("document.querySelectorAll('img, iframe, object, link').length") == 0
+
+
+def test_tables_sort_by_number_and_filter(tab: Tab, tmp_path: Path) -> None:
+    result = Result("x", "x", "x")
+    columns = {
+        "name": ([f"name {number}" for number in range(9)], Column(Unit.TEXT)),
+        "bytes": ([900, 2 << 20, None, 3 << 10, 0, 5, 6, 7, 8], Column(Unit.BYTES)),
+    }
+    result.tables["numbers"] = Table.of("Numbers", columns)
+    (path,) = write_html(result, tmp_path / "page.html")
+    tab.open(path)
+    tab.evaluate("document.querySelector('th:nth-child(2) span').click()")
+    cells = "[...document.querySelectorAll('tbody tr:not([hidden]) td:first-child')]"
+    names = f"{cells}.map(cell => cell.textContent.slice(5)).join('')"
+    assert tab.evaluate(names) == "130876542"
+    assert tab.evaluate("document.querySelector('th:nth-child(2)').ariaSort") == "descending"
+    tab.evaluate("document.querySelector('th:nth-child(1) span').click()")
+    assert tab.evaluate(names) == "012345678"
+    tab.evaluate(
+        "(input => { input.value = 'MIB'; input.dispatchEvent(new Event('input')); })"
+        "(document.querySelector('input'))"
+    )
+    assert tab.evaluate(names) == "1"
+
+
+def test_commands_are_copied(tab: Tab, tmp_path: Path) -> None:
+    (path,) = write_html(synthetic_result(), tmp_path / "page.html")
+    tab.open(path)
+    tab.evaluate("document.querySelector('.command button').click()")
+    deadline = time.monotonic() + 5
+    while tab.evaluate("document.querySelector('.command button').textContent") == "Copy":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_paper_has_what_is_collapsed(tab: Tab, tmp_path: Path) -> None:
+    tab.open(report(tmp_path))
+    tab.send("Emulation.setEmulatedMedia", media="print")
+    closed = "document.querySelector('details:not([open])')"
+    assert tab.evaluate(f"{closed} !== null")
+    assert tab.evaluate(f"{closed}.lastElementChild.checkVisibility()")
+    assert tab.pdf().startswith(b"%PDF")
+    tab.send("Emulation.setEmulatedMedia", media="")
