@@ -111,7 +111,9 @@ def _sysctls(directory: Object) -> dict[str, tuple[int, Object]]:
 def _has_sysfs_file(kset: str) -> Callable[[Kernel, list[str]], bool]:
     """Return the look-up of files in a directory of sysfs, whose ``struct kset`` is a variable.
 
-    The children of a directory are kernfs nodes since Linux kernel v3.14 (commit not verified).
+    Since Linux kernel commit 324a56e16e44 ("kernfs: s/sysfs_dirent/kernfs_node/ and rename its
+    friends accordingly") (in v3.14), the children of a directory are a red-black tree of
+    ``struct kernfs_node``.
     """
 
     def look_up(kernel: Kernel, path: list[str]) -> bool:
