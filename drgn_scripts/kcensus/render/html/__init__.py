@@ -30,8 +30,8 @@ from kcensus.catalogue.model import Patch
 from kcensus.human import human, human_ratio
 from kcensus.render.directory import replacing
 from kcensus.render.html.charts import COLORS, charts, stack, svg
-from kcensus.render.json import SCHEMA
 from kcensus.render.plain import (
+    SCHEMA,
     Plain,
     installed_version,
     label,
