@@ -137,6 +137,31 @@ def test_lost_mounts(files: FakeFiles) -> None:
     assert found.address.tolist() == [super_block.address_ for super_block in made]
 
 
+def test_pointers_that_skip_a_super_block(files: FakeFiles) -> None:
+    """The list ends as it should, so only its other direction shows what is missing."""
+    made, _ = mounted_in_a_row(files, 5)
+    files.machine.set(made[1].s_list.next, made[3].s_list)
+    found = read(files)
+    assert sorted(found.id) == ["0", "1", "2", "3", "4"]
+    assert found.damaged == 1
+
+
+def test_pointers_that_skip_a_mount(files: FakeFiles) -> None:
+    made, mounts = mounted_in_a_row(files, 2)
+    more = [files.mount(made[1], (mounts[0], files.path(name, made[0]))) for name in "abc"]
+    if files.era.own_mount_list:
+        # The last is first.
+        files.machine.set(more[2].mnt_next_for_sb, more[0])
+    else:
+        files.machine.set(more[0].mnt_instance.next, more[2].mnt_instance)
+    found = read(files)
+    assert found.mounts.tolist() == [1, 3]
+    at_home, counted = found.mounts_at_home
+    assert at_home == 4
+    assert counted in (5, None), "what betrays it where mounts are not listed both ways"
+    assert found.damaged == int(not files.era.own_mount_list)
+
+
 def test_cycles_end(files: FakeFiles) -> None:
     made, mounts = mounted_in_a_row(files, 4)
     k = files.machine

@@ -19,6 +19,7 @@ from kcensus.engine.rows import rows_of
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import decode_array
 from kcensus.kernel.vfs.paths import ancestry, texts
+from kcensus.sources.capsule import NotRecorded
 
 _MAX_LIST = 1 << 22
 """A longer list of super blocks, or of mounts of one, is damage."""
@@ -64,6 +65,8 @@ class SuperBlocks:
     """Number of mounts, in all namespaces."""
     mount_roots: dict[int, str]
     """Shortest path of each dentry that is the root of a mount with a path."""
+    mounts_at_home: tuple[int, int | None] = (0, None)
+    """Mounts in init's mount namespace, and how many it has by its own count; None if unknown."""
     damaged: int = 0
     """Lists of super blocks or of mounts that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
@@ -96,7 +99,7 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
     type_ = prog.type("struct super_block")
     members = {"type": "s_type", "id": "s_id", "device": "s_dev", "root": "s_root"}
     head = prog["super_blocks"].address_of_().value_()
-    nodes, damaged = circular(memory, head, faults, limit=_MAX_LIST)
+    nodes, damaged = _both_ways(memory, head, faults)
     address = nodes - np.uint64(drgn.offsetof(type_, "s_list"))
     read = gather(memory, address, layout(prog, type_, members, {"subtype": "s_subtype"}), faults)
     # The last node of a torn list may be anything.
@@ -123,9 +126,28 @@ def super_blocks(kernel: Kernel) -> SuperBlocks:
         mount=mount,
         mounts=np.bincount(mounts.owner, minlength=len(address)),
         mount_roots=roots,
+        mounts_at_home=(int(np.count_nonzero(mounts.at_home)), mounts.counted),
         damaged=damaged + mounts.damaged,
         faults=faults,
     )
+
+
+def _both_ways(memory: Memory, head: int, faults: Faults) -> tuple[Words, int]:
+    """Return the nodes of a ``list_head`` that either way finds, and how many ways are damaged.
+
+    A pointer that skips some nodes ends the list as it should: only the other way shows them.
+    """
+    nodes, damaged = circular(memory, head, faults, limit=_MAX_LIST)
+    if damaged:
+        return nodes, damaged  # it has gone both ways
+    link = layout(memory.prog, "struct list_head", ["prev"])
+    damage, ends = Damage(), np.array([head], np.uint64)
+    last = np.array([memory.word(head + link.fields["prev"].offset)], np.uint64)
+    step = pointer_step(memory, link, "prev", faults)
+    _, backwards = collect(last, step, limit=_MAX_LIST, damage=damage, ends=ends)
+    others = np.setdiff1d(backwards, nodes)
+    differ = len(others) > 0 or len(backwards) != len(nodes)
+    return np.concatenate([nodes, others]), max(damage.lists, int(differ))
 
 
 class _Mounts:
@@ -139,7 +161,8 @@ class _Mounts:
         # Since Linux kernel commit 09a1b33c080f ("preparations to taking MNT_WRITE_HOLD out of
         # ->mnt_flags") (in v6.18), a list that ends in NULL; before, a circular list.
         link, ends, offset = layout(prog, type_, {}, {"next": "mnt_next_for_sb"}), None, 0
-        if "next" not in link:
+        circular_lists = "next" not in link
+        if circular_lists:
             link = layout(prog, "struct list_head", ["next"])
             ends = super_blocks + np.uint64(head.fields["first"].offset)
             offset = drgn.offsetof(type_, "mnt_instance")
@@ -147,7 +170,14 @@ class _Mounts:
         step = pointer_step(memory, link, "next", faults)
         owner, nodes = collect(first["first"], step, limit=_MAX_LIST, damage=damage, ends=ends)
         self.damaged = damage.lists + int((~first.readable).sum())
-        """Lists that could not be followed to their end."""
+        """Lists that could not be followed to their end, and the home namespace where unknown."""
+        if circular_lists:
+            # A pointer that skips some nodes leaves the one behind them with another predecessor.
+            links = layout(prog, "struct list_head", ["prev"])
+            before = gather(memory, nodes, links, faults)
+            known = np.concatenate([nodes, ends if ends is not None else nodes[:0]])
+            strays = before.readable & ~np.isin(before["prev"], known)
+            self.damaged += len(np.unique(owner[strays]))
         address, rows = np.unique(nodes - np.uint64(offset), return_index=True)
         names = {"parent": "mnt_parent", "point": "mnt_mountpoint", "root": "mnt.mnt_root"}
         read = gather(memory, address, layout(prog, type_, names | {"namespace": "mnt_ns"}), faults)
@@ -159,8 +189,18 @@ class _Mounts:
         namespace = read["namespace"][readable]
         # Init's namespace, which kernel threads need not share.
         home = 0
-        with suppress(LookupError, drgn.FaultError):
+        self.counted: int | None = None
+        """Mounts of init's namespace by its own count; None if unknown."""
+        with suppress(LookupError, AttributeError, TypeError, drgn.FaultError):
             home = int(prog["init_pid_ns"].child_reaper.nsproxy.mnt_ns)
+        # Since 4.9, a namespace counts its mounts; since 6.8, the member is nr_mounts (commits not
+        # verified).
+        with suppress(LookupError, NotRecorded):
+            count = layout(prog, "struct mnt_namespace", {"mounts": ("nr_mounts", "mounts")})
+            read = gather(memory, np.array([home], np.uint64), count, faults)
+            self.counted = int(read["mounts"][0]) if read.readable[0] else None
+        # Without it, all mounts seem to be in other namespaces.
+        self.damaged += int(not home)
         self.at_home: Mask = namespace == np.uint64(home)
         # The namespace of a mount that the kernel made for itself is an error number; that of a
         # mount that is detached, or not yet attached, is NULL.
