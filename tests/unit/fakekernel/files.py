@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import drgn
 from drgn import Object
 
+from kcensus.sources.capsule import NotRecorded
 from tests.unit.fakekernel.slub import FakeKernel
 
 
@@ -105,9 +107,42 @@ class FakeFiles:
         k.set(mount.mnt.mnt_root, super_block.s_root[0] if root is None else root)
         k.set(mount.mnt.mnt_sb, super_block)
         k.set(mount.mnt_ns, self.home if namespace is None else namespace)
+        if namespace is None:
+            # Where the era has a counter.
+            with suppress(AttributeError, NotRecorded):
+                k.set(self.home.nr_mounts, int(self.home.nr_mounts) + 1)
         if self.era.own_mount_list:
             k.set(mount.mnt_next_for_sb, k.word(super_block.s_mounts.address_))
             k.set(super_block.s_mounts, mount)
         else:
             k.list_add_tail(mount.mnt_instance, super_block.s_mounts)
         return mount
+
+    def process(
+        self, pid: int, comm: bytes, cwd: Object, opened: Sequence[Object | None]
+    ) -> Object:
+        """Make a process.
+
+        :param opened: the dentry of the file of each descriptor, None for one that is closed
+        """
+        k = self.machine
+        task, fs, files = (
+            k.alloc(f"struct {tag}") for tag in ("task_struct", "fs_struct", "files_struct")
+        )
+        table = k.alloc("struct fdtable")
+        entries = k.alloc("struct file *", 8 * max(len(opened), 1))
+        for number, dentry in enumerate(opened):
+            if dentry is not None:
+                file = k.alloc("struct file")
+                k.set(file.f_path.dentry, dentry)
+                k.write_words(entries.address_ + 8 * number, file.address_)
+        k.set(table.max_fds, len(opened))
+        k.set(table.fd, entries.address_)
+        k.set(files.fdt, table)
+        k.set(fs.pwd.dentry, cwd)
+        k.set(task.tgid, pid)
+        k.write(task.comm.address_, comm)
+        k.set(task.fs, fs)
+        k.set(task.files, files)
+        k.list_add_tail(task.tasks, k.symbols["init_task"].tasks)
+        return task

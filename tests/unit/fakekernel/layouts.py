@@ -159,8 +159,15 @@ struct mount 256
     112 struct mount * mnt_next_for_sb                          ? own_mount_list
     152 struct mnt_namespace * mnt_ns
 struct vfsmount 24 : 0 struct dentry * mnt_root; 8 struct super_block * mnt_sb
-struct mnt_namespace 64
+struct mnt_namespace 64 : 8 unsigned int nr_mounts
+struct path 16 : 8 struct dentry * dentry
+struct fs_struct 64 : 40 struct path pwd
+struct files_struct 64 : 8 struct fdtable * fdt
+struct fdtable 64 : 0 unsigned int max_fds; 8 struct file ** fd
+struct file 128 : 16 struct path f_path
 struct nsproxy 64 : 8 struct mnt_namespace * mnt_ns
 struct pid_namespace 64 : 8 struct task_struct * child_reaper
-struct task_struct 64 : 16 struct list_head tasks; 32 struct nsproxy * nsproxy
+struct task_struct 128
+    16 struct list_head tasks; 32 struct nsproxy * nsproxy; 48 int tgid; 52 char [16] comm
+    72 struct fs_struct * fs; 80 struct files_struct * files
 """

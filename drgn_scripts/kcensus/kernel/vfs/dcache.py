@@ -16,6 +16,7 @@ from drgn.helpers.linux.percpu import per_cpu
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.sources.capsule import NotRecorded
 
 DENTRY_MEMBERS = {
     "flags": "d_flags",
@@ -67,6 +68,10 @@ _SURE = 0.75
 """Share of root dentries that must be directories."""
 
 
+_MAX_NODES = 1 << 10
+"""NUMA nodes that any configuration has."""
+
+
 def flags(memory: Memory, roots: Words) -> Flags:
     """Return the bits of ``d_flags``, by enumerators, or else by the root dentries.
 
@@ -99,7 +104,8 @@ def hash_table(memory: Memory) -> tuple[int, int]:
 
     :raises LookupError: the debug info lacks a variable
     :raises drgn.FaultError: a variable is not in the dump
-    :raises ValueError: the number of buckets is impossible
+    :raises ValueError: the address or the number of buckets is impossible
+    :raises TypeError: a variable is not a number or a pointer
     """
     prog = memory.prog
     # Since Linux kernel commit 854d3e63438d ("dcache: subtract d_hash_shift from 32 in advance")
@@ -110,7 +116,11 @@ def hash_table(memory: Memory) -> tuple[int, int]:
     # By default the table takes a thousandth of memory; dhash_entries= can ask for more.
     if not 0 < bits <= 32 or 8 << bits > int(totalram_pages(prog)) << memory.page_shift:
         raise ValueError(f"d_hash_shift: '{shift}' is impossible")
-    return int(prog["dentry_hashtable"]), 1 << bits
+    address = int(prog["dentry_hashtable"])
+    # It is in the upper half of the address space, and does not reach beyond its end.
+    if address % 8 or not 1 << 63 <= address <= (1 << 64) - (8 << bits):
+        raise ValueError(f"dentry_hashtable: '{address:#x}' is impossible")
+    return address, 1 << bits
 
 
 def counter(prog: drgn.Program, name: str) -> int | None:
@@ -125,7 +135,7 @@ def counter(prog: drgn.Program, name: str) -> int | None:
         # (in v3.12, and RHEL 7 kernels since 3.10.0-1027), it is long; before, int: the sum is
         # right modulo its width.
         total = sum(int(per_cpu(variable, cpu)) for cpu in for_each_possible_cpu(prog))
-    except (LookupError, drgn.FaultError):
+    except (LookupError, TypeError, drgn.FaultError, NotRecorded):
         return None
     bits = 8 * drgn.sizeof(variable)
     half = 1 << (int(bits) - 1)
@@ -150,6 +160,8 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
         return None, 0
     read = gather(memory, super_blocks, lru, faults)
     nodes = int(nr_node_ids(prog))
+    if not 0 < nodes <= _MAX_NODES:
+        return None, len(super_blocks)
     step = np.arange(nodes, dtype=np.uint64) * np.uint64(items.size)
     # A super block that is being set up or torn down has no lists.
     places = (read["node"][read["node"] != 0][:, None] + step[None, :]).ravel()
