@@ -13,6 +13,7 @@ from kcensus.analyses import Analysis, Param
 PARTS = (
     "super_blocks",
     "directories",
+    "processes",
     "patterns",
     "memcgs",
     "chains",
@@ -39,6 +40,10 @@ A slab page is freed only when all dentries on it are gone: the table fragmentat
 dentries pin each slab. The table walk_cost shows how many children a visit of a directory passes;
 directories with inotify or fanotify watches come first, since the kernel itself visits those.
 
+The table processes shows who has a working directory or open files in the directories with most
+negative dentries, or below them: these processes may look up the names. A process that looks up a
+name and keeps nothing open is not there; the finding has a command that shows it as it happens.
+
 patched_negative is the number of negative dentries that the rule of the series "fix the negative
 dentres bloating system memory usage" would keep: of each run of unreferenced negative dentries in a
 hash bucket, the first three. An external name that several dentries share counts for each of them.
@@ -59,7 +64,8 @@ hash bucket, the first three. An external name that several dentries share count
             "limit",
             int,
             1000,
-            "Rows of the tables of directories and patterns; the others are added up.",
+            "Rows of the tables of directories and patterns; the others are added up. "
+            "The table walk_cost has at most 100.",
         ),
     ),
 )

@@ -8,6 +8,7 @@ slots. That is 14 bytes a slot.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -106,6 +107,8 @@ class Tally:
     dentries, and bytes of external names."""
     names_unreadable: Counts = field(default_factory=lambda: np.zeros(3, np.int64))
     """Names that could not be read; sums as in :attr:`families`."""
+    name_bytes: Counter[int] = field(default_factory=Counter)
+    """Of the external names of negative dentries, by the number of their cache in the slab map."""
     unused_name_bytes: int = 0
     """Of the external names of unused negative dentries."""
     vectors_unreadable: int = 0
@@ -124,6 +127,7 @@ class Tally:
         for part in parts:
             total.by_state += part.by_state
             total.names_unreadable += part.names_unreadable
+            total.name_bytes.update(part.name_bytes)
             total.unused_name_bytes += part.unused_name_bytes
             total.vectors_unreadable += part.vectors_unreadable
             total.faults.update(part.faults)
@@ -182,9 +186,8 @@ class DentryCensus:
         :data:`NO_SLOT` or :data:`FOREIGN`; empty unless wanted."""
         self.name_slot = self.out["name_slot"]
         """Bytes of the slot that holds an external name, divided by 8; 0 for an inline name."""
-        count = len(slabs) if "fragmentation" in self.wanted else 0
-        self.readable = Columns({"slab": np.dtype(np.bool_)}, count, shared=shared)["slab"]
-        """Whether all pages of each slab could be read; empty unless wanted."""
+        self.readable = Columns({"slab": np.dtype(np.bool_)}, len(slabs), shared=shared)["slab"]
+        """Whether all pages of each slab could be read."""
         parts: list[Tally] = []
         rows = 0
         for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
@@ -250,8 +253,7 @@ class DentryCensus:
         part.by_state = np.bincount(state.ravel(), minlength=len(_STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
-        if "fragmentation" in self.wanted:
-            self.readable[view.rows] = view.readable
+        self.readable[view.rows] = view.readable
         keys = {
             "directory": ((code, above), dentry & ((state & (ROOT | DEAD)) == 0)),
             "super_block": (_factorized(view.column("super_block")), dentry),
@@ -304,9 +306,13 @@ class DentryCensus:
         shift = np.uint64(self.memory.page_shift)
         pages, row = np.unique(pointers[outside] >> shift, return_inverse=True)
         cache = self.slab_map.containing(pages << shift, part.faults)
-        size = self.slab_map.column("slot_size").astype(np.int64)[cache]
+        size = np.where(cache >= 0, self.slab_map.column("slot_size")[cache].astype(np.int64), 0)
         name_bytes = np.zeros(state.shape, np.int64)
-        name_bytes[outside] = np.where(cache >= 0, size, 0)[row]
+        name_bytes[outside] = size[row]
+        of_negatives = row[(state[outside] & NEGATIVE) != 0]
+        caches, count = np.unique(cache[of_negatives], return_counts=True)
+        for each, number in zip(caches[caches >= 0].tolist(), count[caches >= 0], strict=True):
+            part.name_bytes[each] += int(number) * self.slab_map.caches[each].slot_size
         return name_bytes
 
     def _names(

@@ -21,11 +21,11 @@ def checks(figures: Figures) -> list[Check]:
     """Hold all dentries, those on LRU lists, and the negative ones among them, against counters."""
     prog, count = figures.kernel.prog, figures.census.count
     note = "the kernel changed while it was read" if figures.kernel.live else ""
-    unused, source = counter(prog, "nr_dentry_unused"), "nr_dentry_unused"
-    if source not in prog:
+    unused, unused_source = counter(prog, "nr_dentry_unused"), "nr_dentry_unused"
+    if unused_source not in prog:
         # Since Linux kernel commit 62d36c770352 ("dcache: convert dentry_stat.nr_unused to per-cpu
         # counters") (in v3.12, and RHEL 7 kernels since 3.10.0-1027), it is per CPU.
-        source = "dentry_stat.nr_unused"
+        unused_source = "dentry_stat.nr_unused"
         with suppress(LookupError, AttributeError, drgn.FaultError):
             unused = int(prog["dentry_stat"].nr_unused)
     items, lost = lru_items(figures.kernel.memory, figures.super_blocks.address)
@@ -36,11 +36,13 @@ def checks(figures: Figures) -> list[Check]:
     # Since Linux kernel commit af0c9af1b3f6 ("fs/dcache: Track & report number of negative
     # dentries") (in v5.0), dentries on shrink lists are not counted.
     negative = count(ON_LRU | NEGATIVE, ON_SHRINK), counter(prog, "nr_dentry_negative")
+    source, in_namespace = "mnt_namespace.nr_mounts of init", figures.super_blocks.mounts_at_home
     return [
         Check("dentries", *total, source="nr_dentry", note=note),
-        Check("on LRU and shrink lists", count(ON_LRU), unused, source=source, note=note),
+        Check("on LRU and shrink lists", count(ON_LRU), unused, source=unused_source, note=note),
         Check("negative, on LRU lists", *negative, source="nr_dentry_negative", note=note),
         Check("on LRU lists", count(ON_LRU, ON_SHRINK), items, source=lru_source, note=lru_note),
+        Check("mounts in init's namespace", *in_namespace, source=source, note=note),
     ]
 
 
@@ -80,6 +82,13 @@ def _gaps(figures: Figures) -> Iterator[Gap]:
     elif "chains" in figures.wanted:
         reason = f"not found: {figures.no_chains}"
         yield Gap("hash table", reason, 1, "hash chains are unknown")
+    for setting in figures.limits_impossible:
+        yield Gap("sysctls", f"impossible: {setting}", 1, "the table of limits lacks it")
+    if figures.no_processes:
+        reason = f"unreadable: {figures.no_processes}"
+        yield Gap("processes", reason, 1, "who uses the directories is unknown")
+    effect = "the table of processes may lack some"
+    yield Gap("lists of tasks or open files", "torn or unreadable", figures.paths_damaged, effect)
     reason, count = "unreadable or of an impossible length", int(tally.names_unreadable[0])
     effect = f"these negative dentries are in the row {UNREADABLE_NAMES}"
     yield Gap("names", reason, count, effect)

@@ -24,13 +24,24 @@ from kcensus.analyses.dentries.census import (
     Rows,
     Sums,
 )
-from kcensus.engine.memory import Faults, Mask
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.rows import rows_of
 from kcensus.kernel.vfs.dcache import watched
+from kcensus.kernel.vfs.open_files import OpenPaths
 from kcensus.kernel.vfs.paths import ancestry, resolve
 from kcensus.kernel.vfs.super_blocks import MountState, SuperBlocks
 from kcensus.results.tables import ratios
 
 ORPHANS = "(parents that are not in the dump)"
+_MAX_WALKS = 100
+"""Rows of the table of directories by children: the longest walks and watched directories."""
+_MAX_DEPTH = 4096
+"""A longer chain of parents is damage."""
+_MAX_USED = 20
+_USED_SHARE = 0.01
+"""Processes are looked for in so many directories that hold this share of all negatives each."""
 _BLOCK = 1 << 20
 """Slots to look at together."""
 
@@ -95,15 +106,18 @@ class Directories:
         )
 
     def walk_cost(self) -> pd.DataFrame:
-        """Return the directories whose children take longest to visit, watched ones first.
+        """Return the directories whose children take longest to visit.
 
+        Watched ones come first, those on super blocks that no process reaches by a path last.
         The kernel itself visits the children of a watched directory, under a spinlock, when a mark
         of the directory is added, and before Linux kernel commit 172e422ffea2 ("fsnotify: clear
         PARENT_WATCHED flags lazily") (in v6.11) also when one is removed.
         """
         children, negative = self.sums.values[:2]
-        marked = watched(self.census.memory, self.census.slots.address(self.slot), self.faults)
-        rows = np.lexsort((self.slot, -children, ~marked))[: self.limit]
+        address = self.census.slots.address(self.slot)
+        marked = watched(self.census.memory, address, self.faults)
+        hidden = self._hidden(address)
+        rows = np.lexsort((self.slot, -children, hidden, ~marked))[: min(self.limit, _MAX_WALKS)]
         sweeps, damaged = (column[rows] for column in self.order)
         at_tail = pd.Series((sweeps == 0) & ~damaged).where(negative[rows] > 0, None)
         return self._places(rows).assign(
@@ -116,6 +130,60 @@ class Directories:
             damaged=damaged,
         )
 
+    def processes(self, directories: pd.DataFrame, paths: OpenPaths) -> pd.DataFrame:
+        """Return the processes that use directories, or what is below: they may look up the names.
+
+        A use counts for the nearest of the directories. The root of the tree is left out: any
+        process is below it.
+
+        :param directories: rows of :meth:`most_negative`
+        """
+        listed = directories[
+            (directories["share"] >= _USED_SHARE)
+            & (directories["address"] != 0)
+            & (directories["directory"] != "/")
+        ].head(_MAX_USED)
+        address = listed["address"].to_numpy(np.uint64)
+        dentry, use = np.unique(paths.dentry, return_inverse=True)
+        above = ancestry(self.census.memory, dentry, self.faults)
+        own = rows_of(address, above.address, np.argsort(address))
+        nearest, row = np.full(len(dentry), -1), above.rows(dentry)
+        for _ in range(_MAX_DEPTH):
+            alive = (row >= 0) & (nearest < 0)
+            if not alive.any():
+                break
+            nearest[alive] = own[row[alive]]
+            parent = above.parent[row]
+            row = np.where(alive & (parent != row), parent, -1)
+        uses = pd.DataFrame(
+            {
+                "row": nearest[use],
+                "process": paths.process,
+                "cwd": ~paths.is_file,
+                "open_files": paths.is_file.astype(np.int64),
+            }
+        )
+        groups = uses[uses["row"] >= 0].groupby(["row", "process"], as_index=False)
+        frame: pd.DataFrame = groups.agg({"cwd": "any", "open_files": "sum"})
+        process = frame["process"].to_numpy(np.int64)
+        frame = frame.assign(
+            directory=listed["directory"].to_numpy()[frame["row"]],
+            pid=paths.pid[process],
+            comm=[paths.comm[each] for each in process.tolist()],
+        )
+        order = ["row", "cwd", "open_files", "pid"]
+        frame = frame.sort_values(order, ascending=[True, False, False, True])
+        return frame.head(self.limit)
+
+    def _hidden(self, address: Words) -> Mask:
+        """Return which directories are on super blocks that no process reaches by a path."""
+        member = layout(self.census.memory.prog, "struct dentry", {"super_block": "d_sb"})
+        read = gather(self.census.memory, address, member, self.faults)
+        reached = (MountState.MOUNTED, MountState.ELSEWHERE)
+        # The last is for an unknown super block.
+        hidden = np.array([state not in reached for state in self.super_blocks.state] + [True])
+        return hidden[self.super_blocks.rows(read["super_block"])]
+
     @cached_property
     def order(self) -> tuple[Counts, Mask]:
         """Order of the children on the list of each directory; needs the census's siblings.
@@ -125,8 +193,8 @@ class Directories:
         successor of the same parent, and no two children the same one.
         """
         census = self.census
-        sweeps, ends, bad = (np.zeros(len(census.slots), np.uint32) for _ in range(3))
-        reached = np.zeros(len(census.slots), np.bool_)
+        sweeps, ends, bad = (np.zeros(len(self.slot), np.int64) for _ in range(3))
+        reached, visited = np.zeros(len(census.slots), np.bool_), 0
         for start in range(0, len(census.slots), _BLOCK):
             block = slice(start, start + _BLOCK)
             state, parent = census.state[block], census.parent[block]
@@ -135,32 +203,31 @@ class Directories:
             # A list of list_heads ends in its head, which is in the parent, not where a dentry
             # starts.
             last = listed & ((following == NO_SLOT) | (following == FOREIGN))
-            _tally(ends, parent[last])
+            self._tally(ends, parent[last])
             rows = np.flatnonzero(listed & ~last)
             successor, above = following[rows], parent[rows]
             beyond = census.state[successor]
             astray = (census.parent[successor] != above) | ~_is_listed(beyond)
             again = reached[successor]
-            before = np.count_nonzero(reached)
-            reached[successor] = True
-            if np.count_nonzero(reached) - before != len(successor) - np.count_nonzero(again):
+            before, reached[successor] = visited, True
+            visited = int(np.count_nonzero(reached))
+            if visited - before != len(successor) - np.count_nonzero(again):
                 # Twice in this block is as bad as twice in two blocks.
                 ordered = np.sort(successor)
                 again |= np.isin(successor, ordered[1:][ordered[1:] == ordered[:-1]])
-            _tally(bad, above[astray | again])
+            self._tally(bad, above[astray | again])
             positive = (beyond & (NEGATIVE | CURSOR)) == 0
-            _tally(sweeps, above[((state[rows] & NEGATIVE) != 0) & positive & ~astray])
-        return sweeps[self.slot].astype(np.int64), (ends[self.slot] != 1) | (bad[self.slot] > 0)
+            self._tally(sweeps, above[((state[rows] & NEGATIVE) != 0) & positive & ~astray])
+        return sweeps, (ends != 1) | (bad > 0)
+
+    def _tally(self, counts: Counts, parents: npt.NDArray[Any]) -> None:
+        """Count one for each parent, by the rows of these."""
+        if len(parents):
+            slots, number = np.unique(parents, return_counts=True)
+            counts[np.searchsorted(self.slot, slots)] += number
 
 
 def _is_listed(state: npt.NDArray[np.uint16]) -> Mask:
     """Return which dentries are on the list of children of their parent."""
     listed: Mask = (state & (DENTRY | ROOT | DEAD)) == DENTRY
     return listed
-
-
-def _tally(counts: npt.NDArray[np.uint32], parents: npt.NDArray[Any]) -> None:
-    """Count one for each parent."""
-    if len(parents):
-        slots, number = np.unique(parents, return_counts=True)
-        counts[slots] += number.astype(np.uint32)

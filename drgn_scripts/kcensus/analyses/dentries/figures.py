@@ -3,23 +3,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 import drgn
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.dentries.census import BUSY, NEGATIVE, DentryCensus
+from kcensus.analyses.dentries.census import (
+    BUSY,
+    CURSOR,
+    DEAD,
+    LOOKUP,
+    NEGATIVE,
+    Counts,
+    DentryCensus,
+)
 from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.directories import Directories
 from kcensus.analyses.dentries.limits import limits
 from kcensus.analyses.dentries.name_patterns import Patterns, patterns
+from kcensus.engine.memory import Mask
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.kernel.vfs.dcache import flags, hash_table
+from kcensus.kernel.vfs.open_files import open_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import ratio
+from kcensus.sources.capsule import NotRecorded
+
+UNREADABLE = (LookupError, ValueError, TypeError, drgn.FaultError, NotRecorded)
+"""Raised where a part of the figures is not in the dump, or damaged."""
 
 
 class Figures:
@@ -48,11 +63,18 @@ class Figures:
         """Slots of negative dentries, and of their external names."""
         self.unused_bytes = self.negative_unused * self.slot_size + census.tally.unused_name_bytes
         """The same of unused ones."""
-        self.limits = limits(kernel.prog)
+        self.limits, self.limits_impossible = limits(kernel.prog)
         self.directories = Directories(census, self.super_blocks, limit)
         self.most_negative: pd.DataFrame | None = None
         if "directories" in wanted:
             self.most_negative = self.directories.most_negative()
+        self.processes: pd.DataFrame | None = None
+        self.paths_damaged = 0
+        """Lists and tables of processes that could not be followed."""
+        self.no_processes = ""
+        """Why processes could not be read."""
+        if self.most_negative is not None and "processes" in wanted:
+            self._read_processes(self.most_negative)
         self.walk_cost: pd.DataFrame | None = None
         if "walk_cost" in wanted:
             self.walk_cost = self.directories.walk_cost()
@@ -67,13 +89,13 @@ class Figures:
             owner = census.slot_owners.memcg(owner, self.faults)
             self.owner_rows = self.groups.rows(owner)
             """Row of the memory cgroup of each owner, -1 for unknown ones."""
-        self.fragmentation = self._fragmentation() if "fragmentation" in wanted else None
+        slabs = self._slabs()
+        self.fragmentation = slabs.groupby("pinned_by", as_index=False).sum()
         """Slabs by the number of dentries that pin them: all but unused negative ones."""
-        self.pages_freeable: int | None = None
-        """Slab pages that hold only unused negative dentries; None unless wanted."""
-        if self.fragmentation is not None:
-            pinned_by, pages = self.fragmentation["pinned_by"], self.fragmentation["pages"]
-            self.pages_freeable = int(pages[pinned_by == 0].sum())
+        self.pages_freeable = int(slabs["pages"][slabs["pinned_by"] == 0].sum())
+        """Slab pages that hold only unused negative dentries."""
+        self.kept = int(slabs["negative_unused"][slabs["in_use"] > 0].sum())
+        """Unused negative dentries that share their slab with dentries in use."""
         self.chains: Chains | None = None
         self.no_chains = ""
         """Why hash chains could not be read."""
@@ -82,21 +104,35 @@ class Figures:
         if "chains" in wanted:
             try:
                 self.chains = Chains(census).read(kernel.memory, *hash_table(kernel.memory))
-            except (LookupError, ValueError, drgn.FaultError) as error:
+            except UNREADABLE as error:
                 self.no_chains = str(error)
             else:
                 trimmed = self.chains.trimmed * self.slot_size
                 self.trimmed_bytes = trimmed + self.chains.trimmed_name_bytes
 
-    def _fragmentation(self) -> pd.DataFrame:
+    def _read_processes(self, directories: pd.DataFrame) -> None:
+        try:
+            paths = open_paths(self.kernel)
+        except UNREADABLE as error:
+            self.no_processes = str(error)
+        else:
+            self.processes = self.directories.processes(directories, paths)
+            self.paths_damaged = paths.damaged + paths.faults.total()
+
+    def _slabs(self) -> pd.DataFrame:
+        """Return the readable slabs: how many dentries of which kind each has."""
         census = self.census
         first = census.slots.first[:-1]
-        dentries = np.add.reduceat(census.state != 0, first, dtype=np.int64)
-        is_unused = (census.state & (NEGATIVE | BUSY)) == NEGATIVE
-        unused = np.add.reduceat(is_unused, first, dtype=np.int64)
+
+        def count(chosen: Mask) -> Counts:
+            return np.asarray(np.add.reduceat(chosen, first, dtype=np.int64))
+
+        dentries = count(census.state != 0)
+        unused = count((census.state & (NEGATIVE | BUSY)) == NEGATIVE)
         slabs = pd.DataFrame(
             {
                 "pinned_by": dentries - unused,
+                "in_use": count((census.state & (BUSY | DEAD | LOOKUP | CURSOR)) != 0),
                 "slabs": 1,
                 "pages": self.slab_pages,
                 "bytes": self.slab_pages << self.kernel.memory.page_shift,
@@ -106,7 +142,18 @@ class Figures:
             }
         )
         readable: pd.DataFrame = slabs[census.readable]
-        return readable.groupby("pinned_by", as_index=False).sum()
+        return readable
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of negative dentries and of their external names, by root cache."""
+        slab_map = self.census.slab_map
+        size = Counter({self.census.caches[0].id: self.negative * self.slot_size})
+        size.update(self.census.tally.name_bytes)
+        places: Counter[str] = Counter()
+        for cache, count in size.items():
+            places[f"slab:{slab_map.caches[slab_map.lineage[0][cache]].name}"] += count
+        return dict(+places)
 
     @property
     def share_of_reclaimable(self) -> float | None:

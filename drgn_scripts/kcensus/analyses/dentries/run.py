@@ -65,10 +65,9 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "share_of_reclaimable": (figures.share_of_reclaimable, share, reclaimable),
     }
     pages = figures.pages_freeable
-    if pages is not None:
-        freeable = pages << figures.kernel.memory.page_shift
-        rows["pages_freeable"] = pages, Unit.PAGES, "slabs of unused negatives only"
-        rows["freeable_bytes"] = freeable, size, "freeable by dropping unused negatives"
+    freeable = pages << figures.kernel.memory.page_shift
+    rows["pages_freeable"] = pages, Unit.PAGES, "slabs of unused negatives only"
+    rows["freeable_bytes"] = freeable, size, "freeable by dropping unused negatives"
     chains, limit = figures.chains, f"{IN_A_ROW}-per-bucket run limit"
     if "chains" in figures.wanted:
         values: tuple[int | None, ...] = (None,) * 6

@@ -70,6 +70,19 @@ DIRECTORIES = TableSpec(
     "A directory that has negative children.",
 )
 
+PROCESSES = TableSpec(
+    "processes",
+    "Processes in directories with negatives",
+    {
+        "directory": _DIRECTORY,
+        "pid": Column(_NONE, "PID", _ALWAYS, "PID of its main thread."),
+        "comm": Column(_TEXT, "command", _ALWAYS, "task_struct.comm of its main thread."),
+        "cwd": Column(_NONE, "working directory", _ALWAYS, "Its working directory is there."),
+        "open_files": Column(_COUNT, "open files", _ALWAYS, "Files and directories it has open."),
+    },
+    "A process with a working directory or open files in a directory of most negatives, or below.",
+)
+
 WALK_COST = TableSpec(
     "walk_cost",
     "Children to visit by directory",
@@ -85,7 +98,7 @@ WALK_COST = TableSpec(
         "damaged": Column(_NONE, "list damaged", _DATA, "The list does not end, or ends twice."),
         "address": _DENTRY,
     },
-    "A directory, watched ones first, then by the children that a visit passes.",
+    "A directory: watched ones first, those that no path leads to last, most children first.",
 )
 
 PATTERNS = TableSpec(
@@ -177,6 +190,7 @@ LIMITS = TableSpec(
 TABLES = (
     SUPER_BLOCKS,
     DIRECTORIES,
+    PROCESSES,
     WALK_COST,
     PATTERNS,
     MEMCGS,
@@ -192,8 +206,9 @@ def tables(figures: Figures) -> dict[str, Table]:
     """Return the tables of all wanted parts by name."""
     rows: dict[str, Any] = {
         "directories": figures.most_negative,
+        "processes": figures.processes,
         "walk_cost": figures.walk_cost,
-        "fragmentation": figures.fragmentation,
+        "fragmentation": figures.fragmentation if "fragmentation" in figures.wanted else None,
         "limits": figures.limits,
     }
     if "super_blocks" in figures.wanted:
@@ -237,9 +252,9 @@ def _super_blocks(figures: Figures) -> pd.DataFrame:
     )
     if not frame["dentries"].iloc[size]:
         frame = frame.iloc[:size]
-    return frame.sort_values(
-        ["negative", "dentries", "mount", "type", "id", "device", "address"],
-        ascending=[False, False, *[True] * 5],
+    return frame.assign(hidden=(frame["mount"] == "")).sort_values(
+        ["negative", "hidden", "dentries", "mount", "type", "id", "device", "address"],
+        ascending=[False, True, False, *[True] * 5],
     )
 
 
