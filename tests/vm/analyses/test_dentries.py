@@ -13,13 +13,18 @@ from typing import Any, NamedTuple
 import drgn
 import pandas as pd
 import pytest
+from drgn.helpers.linux.fs import for_each_file
 from drgn.helpers.linux.mm import virt_to_phys
+from drgn.helpers.linux.pid import for_each_task
 
 from kcensus.analyses.dentries import PARTS
 from kcensus.analyses.dentries.tables import NO_MEMCG
-from kcensus.results import CheckStatus, Result
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.open_files import open_paths
+from kcensus.results import CheckStatus, Remedy, Result
 from kcensus.sources import Target, open_target
-from tests.lab import Dump
+from tests.lab import Dump, build
+from tests.lab.trials import returned_by
 from tests.running import on, runner
 from tests.vm import elf_edit
 from tests.vm.oracles.dentries import OracleDentries
@@ -97,6 +102,7 @@ def test_kernels_own_counters(case: Case) -> None:
         "nr_dentry_unused",
         "nr_dentry_negative",
         "list_lru_node.nr_items of s_dentry_lru",
+        "mnt_namespace.nr_mounts of init",
     ]
     assert {check.status for check in case.result.checks} == {CheckStatus.AGREE}
     assert case.result.gaps == []
@@ -250,10 +256,15 @@ def test_walk_cost(case: Case) -> None:
     oracle = case.oracle
     frame = case.table("walk_cost")
     shown = frame.set_index("address")
-    # By default a thousand rows; 5.10 has more directories, of cgroups and their files.
-    expected = sorted(
-        oracle.directories, key=lambda at: (not oracle.is_watched(at), -len(oracle.directories[at]))
-    )[: len(frame)]
+    blocks = case.table("super_blocks").set_index("address")["mount"]
+
+    def rank(at: int) -> tuple[bool, bool, int]:
+        hidden = not blocks[oracle.dentries[at].super_block]
+        return not oracle.is_watched(at), hidden, -len(oracle.directories[at])
+
+    # Those of cgroups and their files are many more.
+    expected = sorted(oracle.directories, key=rank)[: len(frame)]
+    assert len(frame) == 100
     assert frame["children"].tolist() == [len(oracle.directories[at]) for at in expected]
     for address, row in shown.iterrows():
         kinds = [bool(oracle.dentries[child].inode) for child in oracle.directories[address]]
@@ -292,6 +303,75 @@ def test_fragmentation(case: Case) -> None:
     assert {at: +sums for at, sums in found.items()} == {at: +sums for at, sums in expected.items()}
     assert case.figure("pages_freeable") == expected[0]["slabs"] + empty
     assert (frame["dentries"] + frame["free_slots"]).sum() == case.figure("slab_bytes") // PAGE * 21
+
+
+def test_processes(case: Case) -> None:
+    """In the mixed scenario, those that hold files have no directory of most negatives."""
+    prog = case.prog
+    paths = open_paths(Kernel(prog))
+    expected = Counter[tuple[int, str, int, bool]]()
+    for task in for_each_task(prog, idle=False):
+        if task.tgid != task.pid:
+            continue
+        pid, comm = int(task.pid), task.comm.string_().decode()
+        if task.fs:
+            expected[pid, comm, int(task.fs.pwd.dentry), False] += 1
+        if task.files:
+            for _, file in for_each_file(task):
+                expected[pid, comm, int(file.f_path.dentry), True] += 1
+    found = Counter(
+        (int(paths.pid[row]), paths.comm[row], dentry, is_file)
+        for row, dentry, is_file in zip(
+            paths.process.tolist(), paths.dentry.tolist(), paths.is_file.tolist(), strict=True
+        )
+    )
+    assert found == expected
+    assert paths.is_file.sum() > 1000
+    assert (paths.damaged, paths.faults) == (0, {})
+
+
+# What remedies return
+
+
+def opened(kernel: str, scenario: str) -> tuple[Dump, Result]:
+    dump = build(kernel, scenario)
+    return dump, run(on(open_target(str(dump.formats["elf"]), dump.debug).prog))
+
+
+def remedy(result: Result, id_: str, command: str) -> Remedy:
+    (finding,) = (each for each in result.findings if each.id == id_)
+    (match,) = (each for each in finding.remedies if command in each.command)
+    return match
+
+
+def returned(dump: Dump, trial: str, after: str = "") -> int:
+    """Bytes of dentries and of external names: nothing else is short-lived in the guest."""
+    slabs = returned_by(dump.truth, trial, "slabinfo", after=after)
+    return slabs["dentry"] + sum(
+        size for name, size in slabs.items() if name in ("kmalloc-96", "kmalloc-rcl-96")
+    )
+
+
+def test_what_dropping_returns(kernel: str) -> None:
+    dump, result = opened(kernel, "dentries-drop")
+    main = "dentries-negative"
+    drop = remedy(result, main, "drop_caches").returns
+    assert drop == pytest.approx(returned(dump, "drop-caches", "again"), rel=0.1)
+    rmdir = remedy(result, "dentries-directory:/srv/spool/tmp", "rmdir").returns
+    assert rmdir == pytest.approx(returned(dump, "rmdir"), rel=0.1)
+    # The guest removed the directory first.
+    remount = (remedy(result, main, "remount").returns or 0) - (rmdir or 0)
+    assert remount == pytest.approx(returned(dump, "remount", "rmdir"), rel=0.1)
+
+
+@pytest.mark.parametrize("release", ["6.1", "6.12", "7.3"])
+def test_what_reclaim_of_a_cgroup_returns(release: str) -> None:
+    dump, result = opened(release, "dentries-memcg")
+    reclaim = remedy(result, "dentries-negative", "/sys/fs/cgroup/app/memory.reclaim")
+    assert reclaim.returns == pytest.approx(returned(dump, "reclaim"), rel=0.1)
+    processes = result.tables["processes"].frame
+    columns = ["directory", "comm", "cwd", "open_files"]
+    assert processes[columns].to_numpy().tolist() == [["/srv/spool", "init", False, 3]]
 
 
 def test_limits(case: Case) -> None:

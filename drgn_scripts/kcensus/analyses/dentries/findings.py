@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import drgn
 import numpy as np
-import pandas as pd
 
 from kcensus.analyses.dentries.census import BUSY, DEAD, DENTRY
 from kcensus.analyses.dentries.figures import Figures
@@ -41,6 +41,8 @@ _DROP_SECONDS = 0.5e-6, 1e-6
 6.18: 0.47 to 0.81 us each."""
 _LIMIT_SHARE = 0.01
 """Of RAM: where to set a limit."""
+_NOTABLE = 0.05
+"""Of all negative dentries: less is not named in a sentence."""
 _NAMED = 3
 """Directories, patterns and processes to name in a sentence."""
 
@@ -105,11 +107,12 @@ def _evidence(figures: Figures) -> Iterator[str]:
         place = blocks.mount[own.row] or blocks.id[own.row]
         yield f"{human_ratio(share)} of these are on {place} ({blocks.type[own.row]})"
     if figures.most_negative is not None:
-        listed = figures.most_negative[figures.most_negative["address"] != 0].head(_NAMED)
-        yield "most in " + _named(listed["directory"], listed["negative"])
-    if figures.patterns is not None and figures.patterns.texts:
-        sums = figures.patterns.sums[:_NAMED, 0]
-        yield "named " + _named(figures.patterns.texts[:_NAMED], sums)
+        listed = figures.most_negative[figures.most_negative["address"] != 0]
+        if names := _named(figures, listed["directory"], listed["negative"]):
+            yield f"most in {names}"
+    known = figures.patterns
+    if known is not None and (names := _named(figures, known.texts, known.sums[:, 0])):
+        yield f"named {names}"
     if figures.processes is not None:
         if not len(figures.processes):
             yield "no process has a working directory or open files there"
@@ -121,8 +124,11 @@ def _evidence(figures: Figures) -> Iterator[str]:
             yield f"working directory or open files there: {who}{others}"
 
 
-def _named(names: Sequence[str] | pd.Series[Any], counts: Any) -> str:
-    return ", ".join(f"{name} ({count:,})" for name, count in zip(names, counts, strict=True))
+def _named(figures: Figures, names: Iterable[str], counts: Iterable[int]) -> str:
+    """Return the first names that have a notable share of all negative dentries."""
+    pairs = islice(zip(names, counts, strict=True), _NAMED)
+    least = _NOTABLE * figures.negative
+    return ", ".join(f"{name} ({count:,})" for name, count in pairs if count >= least)
 
 
 class _Share(NamedTuple):

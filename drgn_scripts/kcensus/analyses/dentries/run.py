@@ -40,6 +40,8 @@ def run(kernel: Kernel, only: str | None = None, limit: int = 1000) -> Answer:
             raise ParamError(f"--only: unknown part '{part}' (choose from {', '.join(known)})")
     if limit < 1:
         raise ParamError(f"--limit: '{limit}' is not an integer >= 1")
+    if "processes" in wanted:
+        wanted = [*wanted, "directories"]  # those that they are in
     figures = Figures(kernel, frozenset(wanted), limit)
     return Answer(
         summary=summary(figures),
