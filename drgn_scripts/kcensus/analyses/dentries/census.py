@@ -186,8 +186,14 @@ class DentryCensus:
         :data:`NO_SLOT` or :data:`FOREIGN`; empty unless wanted."""
         self.name_slot = self.out["name_slot"]
         """Bytes of the slot that holds an external name, divided by 8; 0 for an inline name."""
-        self.readable = Columns({"slab": np.dtype(np.bool_)}, len(slabs), shared=shared)["slab"]
-        """Whether all pages of each slab could be read."""
+        counts = ("dentries", "negative_unused", "in_use")
+        self.by_slab = Columns(
+            {"readable": np.dtype(np.bool_)} | dict.fromkeys(counts, word),
+            len(slabs),
+            shared=shared,
+        )
+        """Whether all pages of each slab could be read; how many dentries it has, how many of them
+        are negative and unused, and how many no reclaim can free."""
         parts: list[Tally] = []
         rows = 0
         for part in visit(self.slab_map, slabs, self.columns, self._look, self.report):
@@ -253,7 +259,10 @@ class DentryCensus:
         part.by_state = np.bincount(state.ravel(), minlength=len(_STATES))
         if name_bytes is not None:
             part.unused_name_bytes = int(name_bytes[unused].sum())
-        self.readable[view.rows] = view.readable
+        in_use = (state & (BUSY | DEAD | LOOKUP | CURSOR)) != 0
+        for name, chosen in (("dentries", dentry), ("negative_unused", unused), ("in_use", in_use)):
+            self.by_slab[name][view.rows] = np.count_nonzero(chosen, axis=1)
+        self.by_slab["readable"][view.rows] = view.readable
         keys = {
             "directory": ((code, above), dentry & ((state & (ROOT | DEAD)) == 0)),
             "super_block": (_factorized(view.column("super_block")), dentry),

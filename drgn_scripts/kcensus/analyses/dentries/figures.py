@@ -12,18 +12,13 @@ import pandas as pd
 
 from kcensus.analyses.dentries.census import (
     BUSY,
-    CURSOR,
-    DEAD,
-    LOOKUP,
     NEGATIVE,
-    Counts,
     DentryCensus,
 )
 from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.directories import Directories
 from kcensus.analyses.dentries.limits import limits
 from kcensus.analyses.dentries.name_patterns import Patterns, patterns
-from kcensus.engine.memory import Mask
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
@@ -122,17 +117,14 @@ class Figures:
     def _slabs(self) -> pd.DataFrame:
         """Return the readable slabs: how many dentries of which kind each has."""
         census = self.census
-        first = census.slots.first[:-1]
-
-        def count(chosen: Mask) -> Counts:
-            return np.asarray(np.add.reduceat(chosen, first, dtype=np.int64))
-
-        dentries = count(census.state != 0)
-        unused = count((census.state & (NEGATIVE | BUSY)) == NEGATIVE)
+        dentries, unused, in_use = (
+            census.by_slab[name].astype(np.int64)
+            for name in ("dentries", "negative_unused", "in_use")
+        )
         slabs = pd.DataFrame(
             {
                 "pinned_by": dentries - unused,
-                "in_use": count((census.state & (BUSY | DEAD | LOOKUP | CURSOR)) != 0),
+                "in_use": in_use,
                 "slabs": 1,
                 "pages": self.slab_pages,
                 "bytes": self.slab_pages << self.kernel.memory.page_shift,
@@ -141,7 +133,7 @@ class Figures:
                 "free_slots": census.slots.slabs.objects.astype(np.int64) - dentries,
             }
         )
-        readable: pd.DataFrame = slabs[census.readable]
+        readable: pd.DataFrame = slabs[census.by_slab["readable"]]
         return readable
 
     @property
