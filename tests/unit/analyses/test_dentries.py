@@ -6,6 +6,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,11 @@ from kcensus.results import CheckStatus, Danger, Finding, Result, Severity, Unit
 from tests.running import on, runner
 from tests.unit.fakekernel import FILE_ERAS
 from tests.unit.fakekernel.dcache import BUCKETS, NAME_SLOT, SLOT, FakeDcache, Made
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 run = runner("dentries")
 
@@ -264,6 +271,19 @@ def found(result: Result) -> dict[str, Finding]:
 
 def commands(finding: Finding) -> list[str]:
     return [remedy.command for remedy in finding.remedies]
+
+
+def test_every_kind_of_finding_is_explained() -> None:
+    text = resources.files("kcensus.analyses.dentries").joinpath("explain.toml").read_text("utf-8")
+    explained = tomllib.loads(text)
+    assert set(explained) == {
+        "dentries-negative",
+        "dentries-directory",
+        "dentries-pinned",
+        "dentries-watch",
+    }
+    for entry in explained.values():
+        assert set(entry) == {"title", "means", "determined", "remedy", "terms"}
 
 
 def test_a_healthy_kernel_has_no_finding(dcache: FakeDcache) -> None:
