@@ -466,7 +466,7 @@ def _watches(figures: Figures, main: Finding | None) -> Iterator[Finding]:
                 "negative": _count(row.negative, "negative children"),
             },
             danger=Danger.STALL,
-            remedies=tuple(_watchers(row.directory)),
+            remedies=tuple(_watchers(row.directory, lazily)),
             patch="" if lazily else "fsnotify-lazy-parent-watched",
             # A danger is not hidden under a finding that is less severe.
             part_of=MAIN if main is not None and main.severity >= severity else "",
@@ -481,7 +481,7 @@ def _order(row: Any) -> str:
     return f"{row.sweeps:,} runs of negative children precede positive ones"
 
 
-def _watchers(directory: str) -> Iterator[Remedy]:
+def _watchers(directory: str, lazily: bool) -> Iterator[Remedy]:
     path = _pasteable(directory)
     if path:
         yield Remedy(
@@ -490,7 +490,7 @@ def _watchers(directory: str) -> Iterator[Remedy]:
                 "them or let them watch another directory"
             ),
             command=(f'grep -s "ino:$(printf %x "$(stat -c %i {path})") " /proc/[0-9]*/fdinfo/*'),
-            risk="removing the watch is itself such a visit before 6.11",
+            risk="" if lazily else "removing the watch is itself such a visit",
         )
     yield Remedy(
         effect=(
