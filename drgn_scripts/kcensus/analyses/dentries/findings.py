@@ -15,6 +15,7 @@ import numpy as np
 from kcensus.analyses.dentries.census import BUSY, DEAD, DENTRY
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.human import human_bytes, human_ratio, human_seconds
+from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.vfs.super_blocks import MountState
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.thresholds import MIN_BYTES, severity_of
@@ -74,12 +75,13 @@ def _negative(figures: Figures) -> Finding | None:
     if severity is None:
         return None
     share = ratio(figures.negative_bytes, ram)
+    of_ram = f" ({human_ratio(share)} of RAM)" if ram else ""
     return Finding(
         id=MAIN,
         severity=severity,
         title=(
-            f"{figures.negative:,} negative dentries hold {human_bytes(figures.negative_bytes)} "
-            f"({human_ratio(share)} of RAM)"
+            f"{figures.negative:,} negative dentries hold {human_bytes(figures.negative_bytes)}"
+            f"{of_ram}"
         ),
         evidence="; ".join(_evidence(figures)),
         figures={
@@ -276,7 +278,7 @@ def _limits(figures: Figures) -> Iterator[Remedy]:
     """Return the limits that the kernel has; they prevent, and free nothing at once."""
     values = dict(zip(figures.limits["setting"], figures.limits["value"], strict=True))
     most = int(_LIMIT_SHARE * figures.kernel.ram_bytes) // figures.slot_size
-    if values.get("fs.dentry-fs-klimit") == 0:
+    if most and values.get("fs.dentry-fs-klimit") == 0:
         yield _setting(
             f"Limit the unused dentries of each file system and NUMA node to {most:,} (1 % of RAM)",
             "fs.dentry-fs-klimit",
@@ -284,13 +286,15 @@ def _limits(figures: Figures) -> Iterator[Remedy]:
             0,
             "a workload with more files than that reads them from disk more often",
         )
-    yield _setting(
-        "Limit negative dentries to 1 % of RAM, on the vendor kernels that have this sysctl",
-        "fs.negative-dentry-limit",
-        round(1000 * _LIMIT_SHARE),
-        0,
-        "names beyond the limit are looked up on disk again",
-    )
+    # Its variable is not known, so the table of limits lacks it.
+    if has_knob(figures.kernel, "/proc/sys/fs/negative-dentry-limit"):
+        yield _setting(
+            "Limit negative dentries to 1 % of RAM",
+            "fs.negative-dentry-limit",
+            round(1000 * _LIMIT_SHARE),
+            0,
+            "names beyond the limit are looked up on disk again",
+        )
     if values.get("fs.dentry-negative") == 0:
         yield _setting(
             "Free the dentry of a file that is removed instead of keeping a negative one; names "

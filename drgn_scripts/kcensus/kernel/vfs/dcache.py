@@ -16,6 +16,7 @@ from drgn.helpers.linux.percpu import per_cpu
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.kernel.size import MAX_NODES
 from kcensus.sources.capsule import NotRecorded
 
 DENTRY_MEMBERS = {
@@ -66,10 +67,6 @@ _ORDERS = (
 """Shift of the three bits of the type of entry, the types of directories, and the flags."""
 _SURE = 0.75
 """Share of root dentries that must be directories."""
-
-
-_MAX_NODES = 1 << 10
-"""NUMA nodes that any configuration has."""
 
 
 def flags(memory: Memory, roots: Words) -> Flags:
@@ -160,7 +157,7 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
         return None, 0
     read = gather(memory, super_blocks, lru, faults)
     nodes = int(nr_node_ids(prog))
-    if not 0 < nodes <= _MAX_NODES:
+    if not 0 < nodes <= MAX_NODES:
         return None, len(super_blocks)
     step = np.arange(nodes, dtype=np.uint64) * np.uint64(items.size)
     # A super block that is being set up or torn down has no lists.
