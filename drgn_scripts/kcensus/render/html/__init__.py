@@ -40,7 +40,17 @@ from kcensus.render.plain import (
     shown_time,
 )
 from kcensus.reports import Report, Section
-from kcensus.results import CheckStatus, Finding, Machine, Result, Unit, matters, parts_of, rank
+from kcensus.results import (
+    CheckStatus,
+    Finding,
+    Machine,
+    Result,
+    Scalar,
+    Unit,
+    matters,
+    parts_of,
+    rank,
+)
 from kcensus.results.tables import Column, Show, Table
 from kcensus.text import printable
 
@@ -56,6 +66,8 @@ _MAX_PIECE = 40
 _SHORT_CELL, _LONG_CELL = 32, 60
 """Characters up to which a column of text has one line, and from which on it has several words in
 a line."""
+_AMOUNTS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.SECONDS)
+"""Units of numbers whose 0 means that there is nothing."""
 _PAGE_TERMS = ("check", "gap", "holds", "returns")
 _NO_HOST = ("", "(none)")
 """Unknown, or what a kernel is called until ``sethostname()``."""
@@ -118,6 +130,7 @@ def _write(
         breakable=_breakable,
         charts=charts,
         figures=_figures,
+        headline=_tiles,
         first_tables=_first_tables,
         human=human,
         human_ratio=human_ratio,
@@ -322,16 +335,23 @@ def _places(finding: Finding) -> list[tuple[str, int, str]]:
     return [(name, size, color) for (name, size), color in zip(ordered, COLORS, strict=False)]
 
 
-def _figures(section: Section) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return the figures of the tiles of a section, and the others."""
+def _tiles(section: Section) -> list[tuple[str, str]]:
+    """Return the names and values of the figures of a section that tell most."""
     summary = section.result.summary if section.result else {}
     keys = [key for key in section.headline if key in summary] or list(summary)
-    tiles = keys[:_MAX_HEADLINE]
-    others = [key for key in summary if key not in tiles]
-    return (
-        [shown_figure(key, summary[key]) for key in tiles],
-        [shown_figure(key, summary[key]) for key in others],
-    )
+    return [shown_figure(key, summary[key]) for key in keys[:_MAX_HEADLINE]]
+
+
+def _figures(result: Result) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the names and values of all figures but zeros, and the names of those that are 0."""
+    zeros = [key for key, figure in result.summary.items() if _is_zero(figure.value, figure.unit)]
+    shown = [item for item in result.summary.items() if item[0] not in zeros]
+    names = [label(key, result.summary[key].label) for key in zeros]
+    return [shown_figure(key, figure) for key, figure in shown], names
+
+
+def _is_zero(value: Scalar, unit: Unit) -> bool:
+    return unit in _AMOUNTS and value == 0
 
 
 def _first_tables(result: Result) -> Sequence[str]:
@@ -355,10 +375,16 @@ class _Shown:
 
 
 def _shown_tables(result: Result) -> Iterator[_Shown]:
-    """Yield the tables that have rows and are not too long for a screen."""
+    """Yield the tables that say something and are not too long for a screen."""
     for name, table in result.tables.items():
-        if len(table.frame) and not table.detail:
+        if _has_content(table) and not table.detail:
             yield _shown_table(name, table)
+
+
+def _has_content(table: Table) -> bool:
+    """Return whether a table has rows, and not only zeros as its amounts."""
+    keys = [key for key, column in table.columns.items() if column.unit in _AMOUNTS]
+    return len(table.frame) > 0 and (not keys or bool(table.frame[keys].fillna(0).any(axis=None)))
 
 
 def _shown_table(name: str, table: Table) -> _Shown:
