@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
 
-from kcensus import cli
+from kcensus import cli, explain
 from kcensus.analyses import analyses
 from kcensus.render.html import write_html, write_report_html
 from kcensus.render.html.charts import CHARTS, charts, stack, svg
@@ -173,25 +172,18 @@ def test_patches_link_to_their_commits(tmp_path: Path) -> None:
     assert links == ["https://git.kernel.org/linus/bbca91cca9a9"] * 2
 
 
-def test_findings_link_to_their_explanations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    explanation = SimpleNamespace(
-        title="A kind", means="It `means` <this>.", determined="So.", remedy="Do.", terms=["slab"]
-    )
-    explain = SimpleNamespace(
-        explanation={"kind": explanation}.get,
-        term={"slab": SimpleNamespace(name="slab", means="Pages of a cache.")}.get,
-    )
-    monkeypatch.setattr("kcensus.render.html._explain", lambda: explain)
+def test_findings_link_to_their_explanations(tmp_path: Path) -> None:
     findings = [
-        Finding(id=name, severity=Severity.NOTICE, title=name) for name in ("kind:a", "unknown")
+        Finding(id=name, severity=Severity.NOTICE, title=name)
+        for name in ("report-incomplete", "unknown")
     ]
     page = write(Result("x", "x", "x", findings=findings), tmp_path)
-    assert page.links.count("#explain-kind") == 1
-    assert {"explain-kind", "explanations"} <= set(page.ids)
-    assert "It means <this>." in page.words
-    assert "Pages of a cache." in page.words
+    explanation = explain.kinds()["report-incomplete"]
+    assert page.links.count("#explain-report-incomplete") == 1
+    assert {"explain-report-incomplete", "explanations"} <= set(page.ids)
+    assert explanation.means in page.words
+    for word in explanation.terms:
+        assert explain.terms()[word].means in page.words
 
 
 def test_headings_have_the_help_of_their_columns(tmp_path: Path) -> None:

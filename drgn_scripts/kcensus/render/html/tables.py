@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Figures and tables on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from kcensus.analyses import analyses
+from kcensus.human import human
+from kcensus.render.html.links import first_links
+from kcensus.render.html.text import breakable
+from kcensus.render.plain import (
+    Plain,
+    has_content,
+    is_zero,
+    label,
+    plain,
+    plain_column,
+    shown_figure,
+)
+from kcensus.reports import Section
+from kcensus.results import Result, Unit
+from kcensus.results.tables import Column, Show, Table
+
+_MAX_ROWS = 100
+"""Rows of a table on the page; JSON, CSV and Parquet have all."""
+_MAX_HEADLINE = 4
+_SHORT_CELL, _LONG_CELL = 32, 60
+"""Characters up to which a column of text has one line, and from which on it has several words in
+a line."""
+
+
+def tiles(section: Section) -> list[tuple[str, str]]:
+    """Return the names and values of the figures of a section that tell most."""
+    summary = section.result.summary if section.result else {}
+    keys = [key for key in section.headline if key in summary] or list(summary)
+    return [shown_figure(key, summary[key]) for key in keys[:_MAX_HEADLINE]]
+
+
+def figures(result: Result) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the names and values of all figures but zeros, and the names of those that are 0."""
+    shown, zeros = [], []
+    for key, figure in result.summary.items():
+        if is_zero(figure) and plain(figure.value) is not None:
+            zeros.append(label(key, figure.label))
+        else:
+            shown.append(shown_figure(key, figure))
+    return shown, zeros
+
+
+def first_tables(result: Result) -> Sequence[str]:
+    """Return the tables that are open at first."""
+    known = analyses().get(result.analysis)
+    return known.first_tables if known and known.first_tables else tuple(result.tables)
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """A table as the page has it."""
+
+    name: str
+    title: str
+    note: str
+    total: int
+    columns: Sequence[tuple[Column, str, str]]
+    """Declaration, heading and class of each."""
+    rows: Sequence[Sequence[tuple[str | Markup, str]]]
+    """Text of each cell, and the number to sort by; empty where that is the text."""
+
+
+def shown_tables(result: Result) -> Iterator[ShownTable]:
+    """Yield the tables that say something and are not too long for a screen."""
+    for name, table in result.tables.items():
+        if has_content(table) and not table.detail:
+            yield _shown_table(name, table)
+
+
+def _shown_table(name: str, table: Table) -> ShownTable:
+    frame = table.frame.head(_MAX_ROWS)
+    columns, cells = [], []
+    for key, column in table.columns.items():
+        values = plain_column(frame[key])
+        is_empty = all(value is None or value == "" for value in values)
+        if column.show is Show.DATA or (is_empty and column.show is not Show.ALWAYS):
+            continue
+        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+        style = "short" if longest <= _SHORT_CELL else "prose" if longest > _LONG_CELL else ""
+        if not any(isinstance(value, str) for value in values):
+            style = "n"
+        columns.append((column, label(key, column.label), style))
+        links = first_links() if key == "patch" else {}
+        cells.append([_cell(value, column.unit, links) for value in values])
+    title = label(name, table.title)
+    rows = list(zip(*cells, strict=True))
+    return ShownTable(name, title, table.note, len(table.frame), columns, rows)
+
+
+def _cell(value: Plain, unit: Unit, links: Mapping[str, str]) -> tuple[str | Markup, str]:
+    text = human(value, unit)
+    if isinstance(value, str):
+        link = Markup('<a href="{}" rel="noreferrer">{}</a>')
+        shown = breakable(text)
+        return link.format(links[value], shown) if value in links else shown, ""
+    number = int(value) if isinstance(value, bool) else value
+    return text, "" if number is None or text == str(number) else str(number)
