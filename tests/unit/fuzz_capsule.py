@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import faulthandler
+import io
 import json
 import os
 import random
@@ -28,8 +29,11 @@ import drgn
 import numpy as np
 from drgn import TypeKind
 
-from kcensus.analyses import Analysis, AnalysisError, analyses
+from kcensus.analyses import AnalysisError
 from kcensus.analyses.runner import Context
+from kcensus.catalogue import Catalogue, load
+from kcensus.render.json import write_report_json
+from kcensus.reports import examine
 from kcensus.sources import Target, TargetError, open_target
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from tests.unit.capsules import HEADER, RUN, Parts, put_together, take_apart
@@ -38,7 +42,7 @@ from tests.unit.fakekernel import DIRECT_MAP, PAGE, VMEMMAP
 MAX_SECONDS = 10
 """Limit for a case; most take less than 0.01 s."""
 EVERY = 20
-"""Every EVERYth case runs an analysis."""
+"""Every EVERYth case makes a report."""
 _PAGE_TABLES = range(1, 6)
 """Page frames of a synthetic kernel that contain page tables."""
 
@@ -409,17 +413,19 @@ def _expected(tally: Counter[str]) -> Iterator[None]:
         tally[type(error).__name__] += 1
 
 
-def _analyse(analysis: Analysis, target: Target, tally: Counter[str]) -> None:
+def _report(target: Target, catalogue: Catalogue, tally: Counter[str]) -> None:
+    """Run all analyses and detect all patches, and write the report as JSON."""
     with _expected(tally):
-        try:
-            Context.of(target, jobs=1).run(analysis)
-        except (AnalysisError, BadCapsule, NotRecorded, drgn.FaultError):
-            raise
-        except (MemoryError, RecursionError, SystemError, AssertionError):
-            raise
-        except Exception as error:
-            # An impossible kernel in a valid capsule; the command line reports it in a sentence.
-            tally[f"analysis: {type(error).__name__}"] += 1
+        report = examine(Context.of(target, jobs=1), catalogue)
+        for error in report.errors.values():
+            # An impossible kernel in a valid capsule; the report says so in a sentence.
+            one_sentence(AnalysisError(error))
+            tally["failed analyses"] += 1
+            for name in ("MemoryError", "RecursionError", "SystemError", "AssertionError"):
+                assert name not in error, error
+        out = io.StringIO()
+        write_report_json(report, out)
+        json.loads(out.getvalue().encode())
 
 
 def names_in(good: bytes) -> dict[str, list[Any]]:
@@ -436,7 +442,7 @@ def do(good: bytes, seed: int, first: int, end: int) -> Counter[str]:
     """Run cases ``first`` to ``end - 1``; return the number of each outcome."""
     tally: Counter[str] = Counter()
     names = names_in(good)
-    slab = analyses()["slab"]
+    catalogue = load(entry_points=False)
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "case.capsule"
         for number in range(first, end):
@@ -454,7 +460,7 @@ def do(good: bytes, seed: int, first: int, end: int) -> Counter[str]:
             explore(target, names, tally)
             if number % EVERY == 0:
                 tally["analysed"] += 1
-                _analyse(slab, target, tally)
+                _report(target, catalogue, tally)
     faulthandler.cancel_dump_traceback_later()
     return tally
 
@@ -467,7 +473,7 @@ def _main() -> None:
         path = Path(directory) / "good.capsule"
         path.write_bytes(put_together(take_apart(good)))
         target = open_target(str(path))
-        Context.of(target).run(analyses()["slab"])
+        _report(target, load(entry_points=False), Counter())
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + (1 << 30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

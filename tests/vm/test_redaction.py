@@ -368,7 +368,9 @@ def test_processes_and_the_host(mixed_dump: Dump) -> None:
     recorded = np.zeros(int(prog["max_pfn"]), np.bool_)
     redaction = Redaction(target, recorded, _KEY, SilentProgress())
     pages = bytearray(data)
-    pages[:24] = b"\0db-seven said: hello\0\0\0"
+    # As in the kernel log, on the command line, and in messages of systemd.
+    lines = b"\0db-seven said: hello\0ip=::::db-seven:eth0 <db-seven.example.com>.\0"
+    pages[: len(lines)] = lines
     redaction(start >> 12, pages)
     new = bytes(pages[place - start : place - start + 65])
     assert re.fullmatch(rb"[a-z]{2}-[a-z]{5}\.[a-z]{7}\.[a-z]{3}\0+", new)

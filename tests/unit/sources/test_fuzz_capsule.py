@@ -24,7 +24,7 @@ MAX_BYTES = 1 << 30
 
 def test_corrupt_capsules_fail_cleanly(tmp_path: Path, pytestconfig: pytest.Config) -> None:
     cases = pytestconfig.getoption("--fuzz-cases")
-    capsule = recorded(tmp_path / "good.capsule", [analyses()["slab"]])
+    capsule = recorded(tmp_path / "good.capsule", list(analyses().values()))
     processes = min(len(os.sched_getaffinity(0)), 8)
     bounds = [cases * number // processes for number in range(processes + 1)]
     running = []

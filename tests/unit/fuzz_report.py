@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Report on capsules whose kernel memory is damaged.
+
+``python -m tests.unit.fuzz_report CAPSULE SEED FIRST END`` reports on cases FIRST to END - 1, each
+in a process of its own, and prints what went wrong. Case N of a seed is always the same, so
+``… SEED N N+1`` repeats it. A case takes as long as a report on the intact capsule.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.catalogue import load
+from kcensus.render.json import write_report_json
+from kcensus.render.report import write_report
+from kcensus.render.screen import console_for
+from kcensus.reports import examine
+from kcensus.sources import open_target
+from kcensus.sources.capsule.container import Reader
+from kcensus.sources.capsule.pages import PageStore
+
+_KERNEL_IMAGE = 0xFFFFFFFF80000000
+"""``__START_KERNEL_map`` of x86_64."""
+_NUMBERS = (
+    *(0, 1, 2, 7, 64, 255, 4096, 65535, 65536, 100_000, 3_000_000, (1 << 31) - 1, 1 << 31),
+    *((1 << 32) - 1, 1 << 32, 1 << 40, 1 << 48, (1 << 63) - 1, 1 << 63, (1 << 64) - 8, -1),
+)
+_MAX_FACTOR, _MIN_SECONDS = 20, 20
+"""A case may take so many times the time of the intact capsule, and at least so many seconds."""
+_MAX_MORE_BYTES = 1 << 30
+
+
+class Recorded:
+    """The intact capsule: its memory and where its variables are."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        reader = Reader(path)
+        self.page_size = int(reader.manifest["machine"]["page_size"])
+        index = reader.index(self.page_size)
+        stored = index.status == 0
+        runs = zip(index.first[stored], index.pages[stored], strict=True)
+        self.frames = np.concatenate([np.arange(first, first + pages) for first, pages in runs])
+        self.store = PageStore(reader, self.page_size)
+        text = reader.section("vmcoreinfo", 1 << 16)
+        base = re.search(rb"NUMBER\(phys_base\)=(-?\d+)", text)
+        self.image = _KERNEL_IMAGE - (int(base[1]) if base else 0)
+        lookups = reader.json_section("lookups")["object_lookups"]
+        self.variables = sorted(
+            {
+                (row[3][1] - self.image, row[0])
+                for row in lookups
+                if row[3] and row[3][1] and row[3][1] >= _KERNEL_IMAGE
+            }
+        )
+
+    def page(self, frame: int) -> bytearray:
+        return bytearray(self.store.read(int(frame) * self.page_size, self.page_size))
+
+
+def damaged(choose: random.Random, intact: Recorded) -> tuple[dict[int, bytearray], str]:
+    """Return changed pages by frame, and what was changed."""
+    pages: dict[int, bytearray] = {}
+    size = intact.page_size
+    kind = choose.choice(("variable", "variable", "words", "pointers", "zero", "swap", "noise"))
+    known = set(intact.frames.tolist()) if kind == "variable" else set()
+    if kind == "variable" and intact.variables:
+        place, name = choose.choice(intact.variables)
+        if place // size in known:
+            page = pages.setdefault(place // size, intact.page(place // size))
+            number = choose.choice(_NUMBERS) % (1 << 64)
+            width = min(choose.choice((4, 8)), size - place % size)
+            page[place % size : place % size + width] = number.to_bytes(8, "little")[:width]
+            return pages, f"{name} = {number:#x} ({width} bytes)"
+    count = choose.choice((1, 1, 3, 10, 100))
+    frames = [int(choose.choice(intact.frames)) for _ in range(count)]
+    for frame in frames:
+        page = pages.setdefault(frame, intact.page(frame))
+        words = np.frombuffer(page, "<u8")
+        used = np.flatnonzero(words).tolist() or [0]
+        if kind == "zero":
+            words[:] = 0
+        elif kind == "swap":
+            page[:] = intact.page(int(choose.choice(intact.frames)))
+        elif kind == "noise":
+            page[:] = choose.randbytes(size)
+        for _ in range(choose.choice((1, 4, 40)) if kind in ("words", "pointers") else 0):
+            at = choose.choice(used)
+            number = choose.choice(_NUMBERS) % (1 << 64)
+            words[at] = words[choose.choice(used)] if kind == "pointers" else number
+    return pages, f"{kind} on {len(frames)} pages"
+
+
+def report_on(intact: Recorded, pages: dict[int, bytearray]) -> list[str]:
+    """Return what is wrong with the report on a damaged capsule."""
+
+    class Damaged(PageStore):
+        def read(self, address: int, count: int) -> bytes:
+            data = super().read(address, count)
+            size = intact.page_size
+            touched = range(address // size, (address + count - 1) // size + 1)
+            if not any(frame in pages for frame in touched):
+                return data
+            changed = bytearray(data)
+            for frame in touched:
+                if frame in pages:
+                    start, end = (
+                        max(frame * size, address),
+                        min((frame + 1) * size, address + count),
+                    )
+                    part = pages[frame][start - frame * size : end - frame * size]
+                    changed[start - address : end - address] = part
+            return bytes(changed)
+
+    with mock.patch("kcensus.sources.capsule.PageStore", Damaged):
+        target = open_target(intact.path)
+    context = Context.of(target, jobs=1)
+    report = examine(context, load(entry_points=False))
+    errors = []
+    for name, error in report.errors.items():
+        if "failed with" in error:
+            errors.append(f"{name} {error} {_place(context, name)}")
+    out = io.StringIO()
+    write_report_json(report, out)
+    document = out.getvalue()
+    document.encode()
+    for name, result in json.loads(document)["analyses"].items():
+        share = result["summary"].get("share_of_ram")
+        if share is not None and not 0 <= share <= 1:
+            errors.append(f"{name}: share of RAM {share}")
+    write_report(report, console_for(io.StringIO()), 10, True)
+    return errors
+
+
+def _place(context: Context, name: str) -> str:
+    """Run an analysis again that failed; return the place in the code where it does."""
+    try:
+        context.run(analyses()[name])
+    except Exception as error:
+        frames = reversed(traceback.extract_tb(error.__traceback__))
+        ours = next((frame for frame in frames if "/kcensus/" in frame.filename), None)
+        if ours is not None:
+            return f"({ours.filename.rpartition('/kcensus/')[2]}:{ours.lineno})"
+    return ""
+
+
+def run_case(intact: Recorded, seed: int, number: int, seconds: float) -> str:
+    """Report on one case in a process of its own; return what went wrong, one line each."""
+    pages, change = damaged(random.Random(f"{seed} {number}"), intact)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        lines: list[str] = []
+        try:
+            signal.alarm(int(seconds))
+            lines += report_on(intact, pages)
+        except BaseException as error:
+            lines += [f"{type(error).__name__}: {error}", *traceback.format_exc().splitlines()[-6:]]
+        text = "\n".join(ascii(line)[1:-1] for line in lines)
+        os.write(writer, text.encode()[: 1 << 15])
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        text = pipe.read().decode()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        text += f"\nended by {signal.Signals(-status).name} (limit: {seconds:.0f} s)"
+    return f"case {number}, {change}: {text.strip()}" if text.strip() else ""
+
+
+def run_cases(path: str, seed: int, first: int, end: int) -> Iterator[str]:
+    """Report on cases ``first`` to ``end - 1``; yield what went wrong with a case."""
+    intact = Recorded(path)
+    start = time.monotonic()
+    assert report_on(intact, {}) == []
+    seconds = max(_MIN_SECONDS, _MAX_FACTOR * (time.monotonic() - start))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + _MAX_MORE_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for number in range(first, end):
+        if line := run_case(intact, seed, number, seconds):
+            yield line
+
+
+def _main() -> None:
+    path, seed, first, end = sys.argv[1:]
+    for line in run_cases(path, int(seed), int(first), int(end)):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    _main()
