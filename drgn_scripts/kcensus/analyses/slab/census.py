@@ -80,8 +80,8 @@ class Census(Tally):
     """Bytes of vectors that lie in slack of the slabs they serve (7.0 and later)."""
     owners: pd.DataFrame
     """Charged objects: ``cache`` (id), ``objcg`` (pointer) or ``memcg`` (pointer), ``objects``."""
-    large_kmalloc_pages: int = 0
-    """Pages of kmalloc() beyond the slab caches; 0 where the kernel does not mark them."""
+    large_kmalloc_pages: int | None = None
+    """:attr:`Survey.large_kmalloc_pages`."""
     unknown_slabs: int = 0
     """Slabs whose cache is not on the kernel's list."""
     objcgs_unreadable: int = 0

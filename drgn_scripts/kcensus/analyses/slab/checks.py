@@ -63,29 +63,34 @@ def _page_checks(figures: Figures) -> list[Check]:
     pages = census.pages.sum(axis=0)
     is_reclaimable = reclaimable(slab_map)[slab_map.lineage[0]]
     large = census.large_kmalloc_pages
-    large_note = f"the counter includes {large} pages of kmalloc() beyond the slab caches"
-    if slab_map.pages.large_kmalloc_type is None:
-        large_note = (
-            "the counter includes kmalloc() beyond the slab caches, "
-            "whose pages this kernel does not mark"
-        )
+    is_marked = slab_map.pages.large_kmalloc_type is not None
+    note = "the counter includes kmalloc() beyond the slab caches, "
+    if is_marked:
+        note += f"{large} pages"
+    elif large is None:
+        note += "whose pages this kernel does not mark"
+    else:
+        note += f"at most {large} pages: compound, but neither slab, nor on an LRU list, nor mapped"
     checks = []
-    for meminfo, item, own, note, explained in (
-        ("SReclaimable", "NR_SLAB_RECLAIMABLE", is_reclaimable, "", 0),
-        ("SUnreclaim", "NR_SLAB_UNRECLAIMABLE", ~is_reclaimable, large_note, large),
+    for meminfo, item, own in (
+        ("SReclaimable", "NR_SLAB_RECLAIMABLE", is_reclaimable),
+        ("SUnreclaim", "NR_SLAB_UNRECLAIMABLE", ~is_reclaimable),
     ):
         ours = int(pages[own].sum())
         # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to
         # bytes") (in v5.9), the items are called …_B.
         counter = node_page_state(slab_map.prog, f"{item}_B", item)
+        # Slab caches of kmalloc() are unreclaimable, and so is what is beyond them.
+        has_large = meminfo == "SUnreclaim" and counter is not None and counter > ours
         check = Check(
             f"{meminfo} (meminfo, vmstat)",
             ours,
             counter,
             Unit.PAGES,
             f"vm_node_stat[{item}]",
-            note if counter is not None and counter > ours else "",
-            explained,
+            note if has_large else "",
+            explained=large if has_large and is_marked else None,
+            at_most=large if has_large and not is_marked else None,
         )
         checks.append(check)
     return checks

@@ -190,8 +190,9 @@ class Survey:
     """In ascending order of address."""
     invalid: npt.NDArray[np.int64]
     """Slabs that are left out since their counters are impossible, by cache id + 1."""
-    large_kmalloc_pages: int
-    """Pages of kmalloc() beyond the slab caches, where the kernel marks them."""
+    large_kmalloc_pages: int | None
+    """Pages of kmalloc() beyond the slab caches: as many as it marks, else the most it can have;
+    None if unknown."""
     memmap: Faults
     """Pages of the array that could not be read."""
 
@@ -281,10 +282,11 @@ class SlabMap:
         faults = Faults()
         for part in parts:
             faults.update(part.memmap)
+        large = [part.large_kmalloc_pages for part in parts]
         return Survey(
             Slabs.concatenate([part.slabs for part in parts]),
             np.sum([part.invalid for part in parts], axis=0),
-            sum(part.large_kmalloc_pages for part in parts),
+            None if None in large else sum(pages or 0 for pages in large),
             faults,
         )
 
