@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from drgn import Object
 
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.slab import findings as slab_findings
@@ -312,6 +313,19 @@ def test_other_names_of_merged_caches() -> None:
         ("filp", "avc_node, names_cache"),
         ("kmalloc-256", "eventpoll"),
     ]
+
+
+def test_names_that_are_not_utf8_can_be_encoded() -> None:
+    made = world()
+    made.k.alias(made.k.caches[1], "bad")
+    name = made.k.symbols["slab_kset"].kobj.sd.dir.children.rb_node.value_() - 24
+    link = Object(made.k.prog, "struct kernfs_node", address=name)
+    made.k.set(link.name, made.k.string(b"\xff\xfe"))
+    made.k.set(made.k.caches[1].object.name, made.k.string(b"\xed\xa0\x80"))
+    ((cache, alias),) = [
+        row for row in rows(analyse(made.k), "caches", "cache", "aliases") if row[1]
+    ]
+    assert (cache, alias) == ("\\xed\\xa0\\x80", "\\xff\\xfe")
 
 
 # Child caches

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
-from drgn.helpers.linux.nodemask import for_each_online_node
 
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.slub.percpu import online_nodes
 from kcensus.sources.capsule import NotRecorded
 
 PageRecords: TypeAlias = npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]
@@ -60,6 +60,8 @@ class PageChunk:
 
 _SECTION_BITS = range(21, 35)
 """Possible SECTION_SIZE_BITS: x86 has 27, other machines up to 30."""
+_MAX_SECTIONS = 1 << (52 - 27)
+"""Sections of all physical addresses of x86."""
 
 
 class PageMap:
@@ -77,6 +79,9 @@ class PageMap:
         # drgn shifts by it, and so would take all memory there is.
         if "SECTION_SIZE_BITS" in prog and int(prog["SECTION_SIZE_BITS"]) not in _SECTION_BITS:
             raise LookupError("the memory sections of this kernel have an impossible size")
+        highest = "__highest_present_section_nr"
+        if highest in prog and not 0 <= int(prog[highest]) < _MAX_SECTIONS:
+            raise LookupError(f"{highest}: '{int(prog[highest])}' is impossible")
         ranges = list(for_each_valid_page_range(prog))
         self.ranges: list[tuple[int, int]] = [(start, end) for start, end, _ in ranges]
         """Valid page frame numbers: (first, one past the last)."""
@@ -253,7 +258,7 @@ class PageMap:
     @cached_property
     def nodes(self) -> list[int]:
         """NUMA nodes that are online."""
-        return list(for_each_online_node(self.memory.prog))
+        return online_nodes(self.memory.prog)
 
     @cached_property
     def _node_bits(self) -> int:

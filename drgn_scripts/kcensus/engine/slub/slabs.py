@@ -7,6 +7,7 @@ and 16a1d968358a ("mm/slab: remove mm/slab.c and slab_def.h") (in v6.8) removed 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,6 @@ from typing import Any
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from kcensus.engine.chase import circular
@@ -25,6 +25,7 @@ from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.freelist import FreelistCode
 from kcensus.engine.slub.pages import MAX_ORDER, PageMap
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 
 _SLAB_MEMBERS: dict[str, Path] = {
@@ -262,6 +263,8 @@ class SlabMap:
         self.faults = Faults()
         """Unreadable pages of the caches' own structures."""
         self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
+        self.parked_of: dict[int, tuple[Words, int]] = {}
+        """What :func:`parked` found of each cache: addresses, and lists lost."""
         self._columns: dict[str, Words] = {}
         self._cache_order = np.argsort(self.column("address"))
 
@@ -424,12 +427,20 @@ class SlabMap:
     def aliases(self) -> dict[str, str]:
         """Names of merged caches, and the name of the cache that each became.
 
-        Empty without CONFIG_SYSFS, or where the tree of names is torn.
+        Empty without CONFIG_SYSFS, or where the tree of names is torn. Like all names here: valid
+        Unicode, not safe to print.
         """
         try:
-            return get_slab_cache_aliases(self.prog)
+            aliases = get_slab_cache_aliases(self.prog)
         except (LookupError, drgn.FaultError, RecursionError):
             return {}
+        # drgn has surrogates for bytes that are not UTF-8.
+        return {
+            os.fsencode(alias).decode(errors="backslashreplace"): os.fsencode(name).decode(
+                errors="backslashreplace"
+            )
+            for alias, name in aliases.items()
+        }
 
     @cached_property
     def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
@@ -480,7 +491,7 @@ class SlabMap:
             of which one could not be found out
         """
         type_ = self.prog.type("struct kmem_cache")
-        nodes = nr_node_ids(self.prog)
+        nodes = node_ids(self.prog)
         ids = np.array([cache.id for cache in caches], np.int32)
         # Since Linux kernel commit 5ba6bc27b1f9 ("slab: decouple pointer to barn from
         # kmem_cache_node") (in v7.1), the pointers to node and barn are side by side; before, the
