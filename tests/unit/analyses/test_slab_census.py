@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from drgn import Object
+from drgn import FaultError, Object
 
 from kcensus.analyses import AnalysisError
-from kcensus.analyses.slab import findings as slab_findings
+from kcensus.analyses.slab import attribution
+from kcensus.analyses.slab.attribution import VECTORS
 from kcensus.analyses.slab.census import FILL, Census, SlabCensus, _fill_bin
-from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG
+from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG
 from kcensus.kernel.kernel import Kernel
-from kcensus.results import Check, CheckStatus, Result, Severity
+from kcensus.kernel.mm.kmalloc_users import Objects
+from kcensus.results import Check, CheckStatus, Finding, Result, Severity, thresholds
 from tests.running import on, runner
 from tests.unit.fakekernel import (
     DIRECT_MAP,
@@ -134,6 +136,7 @@ def test_the_summary(era: str) -> None:
         "free_slot_bytes": 29 * 192 + 4 * 256 + 4 * 704 + 14 * 256,
         "padding_bytes": 28 * 24 + 24 * 4,
         "tail_bytes": 3 * 64 + 192 + 576,
+        "empty_slab_bytes": PAGE,
         "objects_active": 34 + 28 + 24 + 2,
         "objects_total": 63 + 32 + 28 + 16,
         "slabs": 8,
@@ -143,6 +146,11 @@ def test_the_summary(era: str) -> None:
         "controller": "per object",
         "objects_charged": 22,
         "obj_cgroup_vector_bytes": 2 * 256 + 2 * 16 * 8 + 23 * 8,
+        "idle_vector_bytes": 0,
+        "kmalloc_bytes": 2 * 256,
+        "kmalloc_attributed_bytes": 2 * 256,
+        "child_cache_bytes": 0,
+        "child_cache_unused_bytes": 0,
         # dentry: a 1, b 1, uncharged 1; filp: a 1, unknown 1, uncharged 2; big: b 4, uncharged 4;
         # kmalloc-256: uncharged 1.
         "old_controller_bytes": 16 * PAGE,
@@ -328,6 +336,58 @@ def test_names_that_are_not_utf8_can_be_encoded() -> None:
     assert (cache, alias) == ("\\xed\\xa0\\x80", "\\xff\\xfe")
 
 
+# What kmalloc() allocated
+
+
+@every_objcg_era
+def test_users_of_kmalloc(era: str) -> None:
+    made = world(era)
+    charge(made)
+    k = made.k
+    k.slab(k.caches[3], range(3, 16))
+    k.settle()
+    assert rows(analyse(k), "kmalloc", "cache", "user", "objects", "bytes", "share") == [
+        ("kmalloc-256", NOT_ATTRIBUTED, 3, 768, 0.6),
+        ("kmalloc-256", VECTORS, 2, 512, 0.4),
+    ]
+
+
+def test_no_object_has_two_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world()
+    charge(made)
+    slab, other = made.slabs["k0"], made.slabs["f0"]
+    first, second = slab.object(0), slab.object(1)
+
+    def some(_kernel: Kernel) -> Objects:
+        # A vector, the middle of an object, another cache's, none, and one that is free.
+        for each in (first, second + 8, other.object(0), 0, slab.object(2)):
+            yield "some", np.array([each, each], np.uint64)
+
+    def absent(_kernel: Kernel) -> Objects:
+        yield "more", np.array([slab.object(3)], np.uint64)
+        raise LookupError("no such type")
+
+    def unreadable(_kernel: Kernel) -> Objects:
+        yield from ()
+        raise FaultError("page excluded from this synthetic dump", 0)
+
+    monkeypatch.setattr(attribution, "CONTRIBUTORS", (some, absent, unreadable))
+    result = analyse(made.k)
+    assert rows(result, "kmalloc", "user", "objects") == [
+        (VECTORS, 2), ("more", 1), ("some", 1)
+    ]  # fmt: skip
+    assert gaps(result) == {"users of kmalloc()": 1, "objects of kmalloc()": 2}
+
+
+def test_structures_of_memory_cgroups_are_users() -> None:
+    made = world()
+    k, slab = made.k, made.slabs["k0"]
+    for at, name in enumerate(("a", "b")):
+        k.set(made.groups[name].object.css.cgroup, slab.object(at))
+        k.write_words(slab.object(at) + 32, int(k.root.object.css.cgroup.kn))
+    assert rows(analyse(k), "kmalloc", "user", "objects") == [("cgroup", 2)]
+
+
 # Child caches
 
 
@@ -348,8 +408,7 @@ def families(era: str) -> FakeKernel:
 
 
 @child_era
-def test_children_are_counted_with_their_roots(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slab_findings, "_NOTABLE_BYTES", 0)
+def test_children_are_counted_with_their_roots(era: str) -> None:
     result = analyse(families(era))
     assert rows(result, "caches", "cache", "slabs", "objects_total", "objects_active", "bytes") == [
         ("dentry", 3, 63, 41, 3 * PAGE),
@@ -381,10 +440,6 @@ def test_children_are_counted_with_their_roots(era: str, monkeypatch: pytest.Mon
     assert figures["old_controller_extra_bytes"] == PAGE
     assert figures["reclaimable_bytes"] == 3 * PAGE
     assert {check.status for check in result.checks} == {CheckStatus.AGREE}
-    finding = next(each for each in result.findings if "slab pages of its own" in each.title)
-    assert finding.severity is Severity.WARNING
-    assert finding.evidence.startswith("3 child caches")
-    assert finding.holds == PAGE
 
 
 @child_era
@@ -750,46 +805,129 @@ def test_a_kernel_without_a_single_slab() -> None:
 # Findings
 
 
-def test_slabs_that_take_a_large_share_of_memory() -> None:
+@pytest.fixture
+def no_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Findings from a byte on: synthetic kernels are small."""
+    monkeypatch.setattr(thresholds, "MIN_BYTES", 1)
+
+
+def finding(result: Result, id_: str) -> Finding:
+    return next(each for each in result.findings if each.id == id_)
+
+
+@pytest.mark.usefixtures("no_minimum")
+@pytest.mark.parametrize(
+    ("pages", "severity"), [(40, Severity.WARNING), (32, Severity.CRITICAL), (45, None)]
+)
+def test_slabs_that_take_a_large_share_of_memory(pages: int, severity: Severity | None) -> None:
     k = world().k
-    k.set_ram(40)
-    finding = next(each for each in analyse(k).findings if "of RAM" in each.title)
-    assert finding.severity is Severity.WARNING
-    assert finding.holds == 11 * PAGE
-    assert "27.5%" in finding.title
-    assert finding.evidence.index("big") < finding.evidence.index("dentry")
+    k.set_ram(pages)
+    found = [each for each in analyse(k).findings if each.id == "slab-size"]
+    assert [each.severity for each in found] == ([severity] if severity is not None else [])
+    for each in found:
+        assert each.is_generic
+        assert each.holds == 11 * PAGE
+        assert each.memory["slab:dentry"] == 3 * PAGE
+        assert each.figures["unreclaimable_bytes"].value == 8 * PAGE
+        assert each.evidence.index("big") < each.evidence.index("dentry")
+        assert "see `kcensus dentries`" in each.evidence
+        assert "slub_debug=U,big" in each.remedies[0].effect
 
 
-def test_a_cache_that_is_mostly_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slab_findings, "_NOTABLE_BYTES", 3000)
-    findings = [each for each in analyse(world().k).findings if "utilized" in each.title]
-    # 53.1%, 82.0% and 12.5%: most waste first. filp wastes too little.
-    assert [each.title.split()[1] for each in findings] == ["dentry", "big", "kmalloc-256"]
-    assert [each.holds for each in findings] == [5760, 3680, 3584]
-    assert findings[0].evidence == "1 of its 3 slabs are less than half full, 1 are empty"
-    monkeypatch.setattr(slab_findings, "_GOOD_UTILIZATION", 0.5)
-    findings = [each for each in analyse(world().k).findings if "utilized" in each.title]
-    assert [each.title.split()[1] for each in findings] == ["kmalloc-256"]
+@pytest.mark.usefixtures("no_minimum")
+def test_caches_whose_slabs_are_less_than_half_full() -> None:
+    k = world().k
+    for _ in range(3):
+        k.slab(k.caches[0], range(1, 21))
+    k.settle()
+    k.set_ram(200)
+    found = [each for each in analyse(k).findings if each.id.startswith("slab-waste")]
+    # 37 dentries fit in two slabs of six; big and filp have none that is less than half full, the
+    # only slab of kmalloc-256 is needed.
+    (dentry,) = found
+    assert dentry.is_generic
+    assert dentry.memory == {"slab:dentry": 4 * PAGE - 3 * 192}
+    figures = {name: figure.value for name, figure in dentry.figures.items()}
+    assert figures["slabs_less_than_half_full"] == 4
+    assert figures["slabs_empty"] == 1
+    (remedy,) = dentry.remedies
+    assert remedy.returns == PAGE
+    assert remedy.command == "echo 1 > /sys/kernel/slab/dentry/shrink"
+    assert remedy.knobs == ("/sys/kernel/slab/dentry/shrink",)
+
+
+@pytest.mark.usefixtures("no_minimum")
+def test_without_empty_slabs_shrinking_is_not_offered() -> None:
+    k = FakeKernel()
+    cache = k.cache("some", 64)
+    for _ in range(8):
+        k.slab(cache, range(1, 64))
+    other = k.cache("$(reboot)", 64)
+    for _ in range(8):
+        k.slab(other, range(64))
+    for alias in ("also", "too"):
+        k.alias(cache, alias)
+    k.set(cache.object.refcount, 4)
+    k.settle()
+    k.set_ram(200)
+    found = {each.id: each for each in analyse(k).findings}
+    for id_ in ("slab-waste:some", "slab-waste:$(reboot)"):
+        assert not found[id_].remedies
+        assert found[id_].no_remedy
+    assert "also, too, 1 that sysfs" in found["slab-waste:some"].evidence
+
+
+@every_objcg_era
+@pytest.mark.usefixtures("no_minimum")
+def test_vectors_without_a_charged_object(era: str) -> None:
+    made = world(era)
+    charge(made)
+    k, slabs = made.k, made.slabs
+    assert not [each for each in analyse(k).findings if each.id == "slab-vectors"]
+    k.charge(slabs["f0"], {}, at=slabs["k0"].object(0))
+    k.charge(slabs["d0"], {}, at=slabs["k0"].object(1))
+    k.charge(slabs["d1"], dict.fromkeys(range(10), made.groups["b"]))
+    k.set_ram(100)
+    vectors = finding(analyse(k), "slab-vectors")
+    assert vectors.memory == {"slab:kmalloc-256": 2 * 256}
+    figures = {name: figure.value for name, figure in vectors.figures.items()}
+    assert figures == {
+        "idle_vector_bytes": 512, "vectors": 5, "vectors_idle": 2, "objects_charged": 16
+    }  # fmt: skip
+    assert (vectors.patch == "") == (era >= "7")
+    assert "cgroup.memory=nokmem" in vectors.remedies[0].command
+    assert vectors.returns is None
 
 
 @child_era
-def test_the_children_of_a_mostly_empty_cache_count_with_it(
-    era: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slab_findings, "_NOTABLE_BYTES", 0)
-    findings = [each for each in analyse(families(era)).findings if "utilized" in each.title]
-    assert [each.title.split()[1] for each in findings] == ["dentry"]
-    assert findings[0].evidence == "1 of its 3 slabs are less than half full, 0 are empty"
+@pytest.mark.usefixtures("no_minimum")
+def test_child_caches_cost_what_their_pages_do_not_hold(era: str) -> None:
+    k = families(era)
+    k.set_ram(200)
+    result = analyse(k)
+    found = finding(result, "slab-child-caches")
+    # Of a 15 of 21 dentries, of b 5.
+    assert found.memory == {"slab:dentry": 2 * PAGE - 20 * 192}
+    assert values(result)["child_cache_bytes"] == 2 * PAGE
+    assert values(result)["child_cache_unused_bytes"] == 2 * PAGE - 20 * 192
+    assert found.figures["child_caches"].value == 3
+    assert found.patch == "slab-objcg-controller"
 
 
-def test_what_sharing_saves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slab_findings, "_NOTABLE_BYTES", 0)
-    made = world()
-    assert not [each for each in analyse(made.k).findings if "sharing" in each.title]
-    charge(made)
-    finding = next(each for each in analyse(made.k).findings if "sharing" in each.title)
-    assert finding.severity is Severity.INFO
-    assert "12.0 KiB" in finding.title
+@child_era
+def test_a_memory_cgroup_that_has_taken_over_child_caches(era: str) -> None:
+    k = families(era)
+    dentry, b = k.caches[0], k.memcg("heir", k.root)
+    for number in range(3):
+        k.slab(
+            k.cache(f"dentry({number}:gone)", 192, reclaimable=True, root=dentry, memcg=b),
+            range(1, 21),
+        )
+    k.settle()
+    figures = values(analyse(k))
+    # 44 dentries on three slabs, packed; one slab for each of the six caches.
+    assert figures["old_controller_bytes"] == 7 * PAGE
+    assert figures["old_controller_extra_bytes"] == 3 * PAGE
 
 
 def test_dying_groups_are_a_figure_and_no_finding() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.analyses.gaps import reasons, scan_gaps
-from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures
+from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
 from kcensus.kernel.mm.slab_counters import reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
@@ -136,6 +136,18 @@ def gaps(figures: Figures) -> list[Gap]:
             reasons(census.vectors),
             census.objcgs_unreadable,
             f"objects charged to them are in the row {UNKNOWN_MEMCG}",
+        ),
+        Gap(
+            "users of kmalloc()",
+            reasons(dict.fromkeys(figures.kmalloc.failed, 1)),
+            len(figures.kmalloc.failed),
+            f"their objects are in rows {NOT_ATTRIBUTED} of the table kmalloc",
+        ),
+        Gap(
+            "objects of kmalloc()",
+            "attributed to a user, but counted as free",
+            figures.overattributed,
+            f"rows {NOT_ATTRIBUTED} do not account for them",
         ),
         Gap(
             "lists or pages of memory cgroups",

@@ -68,13 +68,18 @@ class SlabCache:
     left_pad: int
     """Bytes before the first object of a slab (``red_left_pad``)."""
     flags: int
-    merged: bool
-    """The cache serves users of several names (``refcount`` above 1)."""
+    refcount: int
+    """Users of the cache: more than one where caches of other names were merged into it."""
 
     @property
     def address(self) -> int:
         """Address of the ``struct kmem_cache``."""
         return int(self.object.value_())
+
+    @property
+    def merged(self) -> bool:
+        """The cache serves users of several names."""
+        return self.refcount > 1
 
 
 _CACHE_MEMBERS = {
@@ -116,7 +121,6 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, 
     oo = numbers.pop("oo")
     numbers["order"], numbers["objects_per_slab"] = oo >> 16, oo & 0xFFFF
     numbers["most_objects"] = np.maximum(oo & 0xFFFF, numbers.pop("max", oo) & 0xFFFF)
-    numbers["merged"] = numbers.pop("refcount") > 1
     names = c_strings(memory, numbers.pop("name"), faults)
     rows = np.flatnonzero(read.readable & _has_possible_geometry(memory, numbers)).tolist()
     values: dict[str, list[Any]] = {name: column.tolist() for name, column in numbers.items()}
