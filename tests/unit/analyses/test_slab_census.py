@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+import tomllib
 from dataclasses import dataclass, replace
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,7 @@ from drgn import FaultError, Object
 
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.slab import attribution
+from kcensus.analyses.slab import findings as slab_findings
 from kcensus.analyses.slab.attribution import VECTORS
 from kcensus.analyses.slab.census import FILL, Census, SlabCensus, _fill_bin
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG
@@ -938,3 +943,12 @@ def test_dying_groups_are_a_figure_and_no_finding() -> None:
     result = analyse(k)
     assert result.summary["memcgs_offline"].value == 21
     assert not [each for each in result.findings if "offline" in each.title]
+
+
+def test_every_kind_is_explained() -> None:
+    text = resources.files("kcensus.analyses.slab").joinpath("explain.toml").read_text()
+    explained = tomllib.loads(text)
+    kinds = re.findall(r'id=f?"(slab-[a-z-]+)', inspect.getsource(slab_findings))
+    assert sorted(explained) == sorted(kinds)
+    for texts in explained.values():
+        assert list(texts) == ["title", "means", "determined", "remedy", "terms"]

@@ -232,9 +232,14 @@ class SlabCensus:
         )
         start = slabs.address[vectors.slab]
         end = start + (slab_pages[vectors.slab].astype(np.uint64) << page_shift)
-        inside = (vectors.address >= start) & (vectors.address < end)
         cache = slabs.cache[vectors.slab].astype(np.int64)
         objects = slabs.objects[vectors.slab].astype(np.int64)
+        slot = self.slab_map.column("slot_size").astype(np.int64)[cache]
+        pad = self.slab_map.column("left_pad").astype(np.int64)[cache]
+        slots_end = start + (pad + objects * slot).astype(np.uint64)
+        inside = (vectors.address >= start) & (vectors.address < end)
+        # A slab of kmalloc() can also hold its own vector as an object.
+        inside &= (vectors.address >= slots_end) | (vectors.stride == slot)
         # Elements may lie as far apart as the objects.
         part.sums["vector_bytes_inside"] = cache[inside], objects[inside] * reader.element
         part.sums["vectors_of"] = cache, np.ones(len(cache), np.int64)
