@@ -240,6 +240,7 @@ def test_kernels_own_counters(case: Case) -> None:
     assert unreclaimable.status is CheckStatus.EXPLAINED
     bound = unreclaimable.explained or unreclaimable.at_most
     assert unreclaimable.difference == bound
+    assert checks.pop("charged slab objects").status is CheckStatus.AGREE
     assert not checks, "a check for a single cache means a difference"
     assert case.result.gaps == []
 
@@ -287,6 +288,7 @@ def test_what_kmalloc_allocated_adds_up(case: Case) -> None:
         if "kmalloc-" in name:
             assert sums.get(name, 0) == len(truth.active), name
     vectors = frame.loc[frame["user"] == VECTORS, "bytes"].sum()
+    # Since 7.0, vectors can be in unused space of slabs.
     inside = case.figure("obj_cgroup_vector_bytes") - vectors
     assert inside == 0 or case.dump.kernel == "7.3"
 

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.analyses.gaps import reasons, scan_gaps
+from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
+from kcensus.kernel.memcg.slab_charges import charged_bytes
 from kcensus.kernel.mm.slab_counters import reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
@@ -20,7 +22,7 @@ _MAX_NAMED = 10
 
 def checks(figures: Figures) -> list[Check]:
     """Hold slabs, slots and pages against the kernel's own counters."""
-    return [*_cache_checks(figures), *_page_checks(figures)]
+    return [*_cache_checks(figures), *_page_checks(figures), *_charge_checks(figures)]
 
 
 def _cache_checks(figures: Figures) -> list[Check]:
@@ -94,6 +96,25 @@ def _page_checks(figures: Figures) -> list[Check]:
         )
         checks.append(check)
     return checks
+
+
+def _charge_checks(figures: Figures) -> list[Check]:
+    """Check the charged objects against what the kernel has charged to memory cgroups."""
+    if figures.slab_census.controller is not Controller.PER_OBJECT:
+        return []
+    cache, objects = (figures.owners[name].to_numpy(np.int64) for name in ("cache", "objects"))
+    # obj_full_size(): the slot and a pointer.
+    charged = int((objects * (figures.slot_size[cache] + 8)).sum())
+    return [
+        Check(
+            "charged slab objects",
+            charged,
+            charged_bytes(figures.kernel),
+            Unit.BYTES,
+            "memcg_vmstats.state[NR_SLAB_*_B]",
+            note="the kernel changed while it was read" if figures.kernel.live else "",
+        )
+    ]
 
 
 def gaps(figures: Figures) -> list[Gap]:
