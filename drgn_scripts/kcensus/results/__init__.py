@@ -74,7 +74,7 @@ class CheckStatus(enum.Enum):
     AGREE = "agree"
     DIFFER = "differ"
     EXPLAINED = "explained"
-    """They differ by exactly what :attr:`Check.note` accounts for."""
+    """They differ by what :attr:`Check.note` accounts for."""
     ABSENT = "absent"
     """The kernel does not have this counter."""
 
@@ -93,6 +93,8 @@ class Check:
     note: str = ""
     explained: int | None = None
     """How much of ``counter - ours`` the note accounts for."""
+    at_most: int | None = None
+    """How much of it the note can account for, where only a bound is known."""
 
     @property
     def difference(self) -> int | None:
@@ -109,7 +111,8 @@ class Check:
             return CheckStatus.ABSENT
         if difference == 0:
             return CheckStatus.AGREE
-        return CheckStatus.EXPLAINED if difference == self.explained else CheckStatus.DIFFER
+        explained = difference == self.explained or 0 < difference <= (self.at_most or 0)
+        return CheckStatus.EXPLAINED if explained else CheckStatus.DIFFER
 
 
 @dataclass(frozen=True)

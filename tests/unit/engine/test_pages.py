@@ -262,13 +262,21 @@ def test_large_kmalloc() -> None:
     assert pages.large_kmalloc_pages(records[:9]) == 4
 
 
+def test_a_section_that_no_machine_has() -> None:
+    k = FakeKernel()
+    for highest in (1 << 25, 1 << 60, -1):
+        k.constant("__highest_present_section_nr", highest, "long")
+        with pytest.raises(LookupError, match="__highest_present_section_nr"):
+            page_map(k)
+
+
 def test_large_kmalloc_of_an_absurd_order_is_torn() -> None:
     k = FakeKernel()
     pfn = k.large_kmalloc(2)
     k.set(k.page(pfn + 1).flags, 62)
     pages = page_map(k)
     records = pages.read(pfn, 8, Faults()).records(pages.layout, 64)
-    assert pages.large_kmalloc_pages(records) <= pages.pages
+    assert (pages.large_kmalloc_pages(records) or 0) <= pages.pages
 
 
 def test_kernels_before_6_15_mark_no_large_kmalloc() -> None:

@@ -359,6 +359,46 @@ def test_a_cpu_list_that_runs_in_a_circle_ends() -> None:
     assert check(k, cache).lists_lost == 1
 
 
+@pytest.mark.parametrize("era", ["6.10", "7.0"])
+@pytest.mark.parametrize(("mask", "ids"), [(1, 2), (3, 1), (0, 2), (3, 0)])
+def test_cpus_that_the_mask_lacks_have_parked_objects(era: str, mask: int, ids: int) -> None:
+    k, cache = populated(era)
+    park(k, cache, "cpu" if k.era.cpu_slab else "sheaves")
+    k.set(k.symbols["__cpu_possible_mask"].bits[0], mask)
+    k.constant("nr_cpu_ids", ids)
+    assert check(k, cache).lists_lost == 0
+
+
+@pytest.mark.parametrize("ids", [0, 1 << 20, -1])
+def test_node_ids_that_no_machine_has_bound_nothing(ids: int) -> None:
+    k, cache = populated("7.0")
+    park(k, cache, "sheaves")
+    k.constant("nr_node_ids", ids, "int")
+    assert check(k, cache).lists_lost == 0
+
+
+def test_each_cache_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    k, cache = populated("6.10")
+    park(k, cache, "cpu")
+    slab_map = SlabMap(Memory(k.prog))
+    wanted = slab_map.caches[1:]
+    first = parked(slab_map, wanted)
+    monkeypatch.delattr(parked_module._Search, "cpu_freelists")
+    assert parked(slab_map, wanted).address.tolist() == first.address.tolist()
+    assert not len(parked(slab_map, []).address)
+
+
+def test_objects_smaller_than_their_type_are_not_read() -> None:
+    k, cache = populated("6.10")
+    slab_map = SlabMap(Memory(k.prog))
+    columns = layout(k.prog, "struct giant", ["last"])
+    with pytest.raises(LookupError, match="200 bytes"):
+        allocated(slab_map, slab_map.caches, columns, ScanReport())
+    with pytest.raises(ValueError, match="only 64"):
+        allocated(slab_map, slab_map.caches, columns, ScanReport())
+    del cache
+
+
 def test_a_parked_pointer_into_the_middle_of_an_object_frees_nothing() -> None:
     k = fake("7.0")
     cache = k.cache("thing", 64)

@@ -15,6 +15,7 @@ from tests.unit.fakekernel.machine import DIRECT_MAP, PAGE, VMEMMAP, Machine
 
 CPUS = NODES = 2
 _PG_SLAB, _PG_HEAD = 9, 6
+_PG_OTHERS = {"PG_lru": 5, "PG_reserved": 12}
 _PAGE_TYPE_SLAB, _PAGE_TYPE_LARGE = 0xF5, 0xF8
 _NODE_SHIFT = 61
 _MASK = (1 << 64) - 1
@@ -100,6 +101,8 @@ class FakeKernel(Machine):
         self._percpu_used = 64
         self.constant("PG_slab", _PG_SLAB)
         self.constant("PG_head", _PG_HEAD)
+        for name, bit in _PG_OTHERS.items():
+            self.constant(name, bit)
         if self.era.page_type:
             self.constant("_SLAB_RECLAIM_ACCOUNT", 5)
             self.constant("PGTY_large_kmalloc", _PAGE_TYPE_LARGE)
@@ -285,11 +288,15 @@ class FakeKernel(Machine):
         return pfn
 
     def large_kmalloc(self, order: int) -> int:
-        """Allocate pages as kmalloc() does beyond the slab caches, marked as since 6.15.
+        """Allocate pages as kmalloc() does beyond the slab caches.
+
+        They are marked as since 6.15, if slabs are.
 
         :return: the first page frame
         """
         pfn = self.pages(order)
+        if not self.era.page_type:
+            return pfn
         self.set(self.page(pfn)._mapcount.counter, _PAGE_TYPE_LARGE << 24)
         tail = self.page(pfn + 1)
         flags = tail.flags.f if self.era.memdesc_flags else tail.flags

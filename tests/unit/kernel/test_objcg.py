@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from drgn import Object
 
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import ScanReport, SlabMap, Slabs
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.objcg import VECTOR_MEMBERS, OwnerVectors
-from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab, eras, slub
+from kcensus.kernel.memcg.slab_charges import charged_bytes
+from tests.unit.fakekernel import ERAS, Era, FakeKernel, Memcg, Slab, add_types, eras, slub
 
 VECTOR_ERAS = [
     *(era for era in ERAS.values() if era.vector),
@@ -290,3 +293,107 @@ def test_since_5_9_there_are_no_child_caches() -> None:
     roots, memcg = SlabMap(Memory(k.prog)).lineage
     assert roots.tolist() == [0, 1]
     assert memcg.tolist() == [0, 0]
+
+
+# What the kernel has charged
+
+_MEMCG = """16 int kmemcg_id\n128 struct cgroup_subsys_state css
+400 struct mem_cgroup_per_node * [0] nodeinfo\n"""
+_STATES = "0 long [4] state\n32 long [4] state_{}"
+_RSTAT = {
+    "struct memcg_vmstats": (64, _STATES.format("pending")),
+    "struct memcg_vmstats_percpu": (64, _STATES.format("prev")),
+}
+STATISTICS = {
+    "5.9": {
+        "struct mem_cgroup": (
+            512,
+            _MEMCG + "24 atomic_long_t [4] vmstats\n"
+            "56 struct memcg_vmstats_percpu * vmstats_percpu",
+        ),
+        "struct memcg_vmstats_percpu": (32, "0 long [4] stat"),
+    },
+    "5.17": _RSTAT
+    | {
+        "struct mem_cgroup": (
+            512,
+            _MEMCG + "24 struct memcg_vmstats vmstats\n"
+            "88 struct memcg_vmstats_percpu * vmstats_percpu",
+        )
+    },
+    "6.10": _RSTAT
+    | {
+        "struct mem_cgroup": (
+            512,
+            _MEMCG + "24 struct memcg_vmstats * vmstats\n"
+            "56 struct memcg_vmstats_percpu * vmstats_percpu",
+        ),
+        "struct memcg_stock_pcp": (
+            8, "0 int nr_slab_reclaimable_b\n4 int nr_slab_unreclaimable_b"
+        ),
+    },
+}  # fmt: skip
+
+
+def statistics(era: str) -> tuple[FakeKernel, list[Object]]:
+    """A kernel whose root and only other memory cgroup have all kinds of statistics: 1,515 bytes.
+
+    :return: the kernel, and the memory cgroups
+    """
+    k = FakeKernel(replace(ERAS[era], sample=""))
+    k.memcg("a", k.root)
+    add_types(k.prog, STATISTICS[era], "statistics")
+    groups = []
+    for at, group in enumerate((k.root, k.memcgs[-1])):
+        memcg = Object(k.prog, "struct mem_cgroup", address=group.object.address_)
+        groups.append(memcg)
+        percpu = k.percpu_of("struct memcg_vmstats_percpu")
+        k.set(memcg.vmstats_percpu, percpu)
+        own = [k.per_cpu("struct memcg_vmstats_percpu", percpu, cpu) for cpu in range(2)]
+        if era == "5.9":
+            for item in (1, 2):
+                # Not the root's alone: the statistics of a are part of the root's.
+                k.set(memcg.vmstats[item].counter, 600 if at == 0 else 77)
+                for stats in own:
+                    k.set(stats.stat[item], 40 if at else -1)
+            continue
+        if era == "6.10":
+            k.set(memcg.vmstats, k.alloc("struct memcg_vmstats"))
+        for item in (1, 2):
+            k.set(memcg.vmstats.state[item], 600 if at == 0 else 77)
+            k.set(memcg.vmstats.state_pending[item], 30 if at else 0)
+            for cpu, stats in enumerate(own):
+                k.set(stats.state[item], 500 + 24 * at * cpu)
+                k.set(stats.state_prev[item], 500)
+    if era == "6.10":
+        stock = k.percpu_of("struct memcg_stock_pcp")
+        k.symbols["memcg_stock"] = Object(k.prog, "struct memcg_stock_pcp", address=stock)
+        k.set(k.per_cpu("struct memcg_stock_pcp", stock, 1).nr_slab_unreclaimable_b, -9)
+    return k, groups
+
+
+@pytest.mark.parametrize(
+    ("era", "total"),
+    [
+        ("5.9", 2 * (600 - 2 + 80)),
+        ("5.17", 2 * (600 + 30 + 24)),
+        ("6.10", 2 * (600 + 30 + 24) - 9),
+    ],
+)
+def test_what_the_kernel_has_charged(era: str, total: int) -> None:
+    k, groups = statistics(era)
+    assert charged_bytes(Kernel(k.prog)) == total
+    k.drop(k.per_cpu("char", int(groups[1].vmstats_percpu), 1).address_)
+    assert charged_bytes(Kernel(k.prog)) is None
+
+
+def test_indexes_of_statistics() -> None:
+    k, _ = statistics("6.10")
+    for type_, values in (("signed char", (0, 2, 3, 0)), ("unsigned char", (255, 2, 1, 255))):
+        k.variable("mem_cgroup_stats_index", f"{type_} [4]")
+        k.write(k.symbols["mem_cgroup_stats_index"].address_, bytes(values))
+        assert charged_bytes(Kernel(k.prog)) == 2 * (600 + 30 + 24) - 9
+
+
+def test_kernels_without_the_statistics() -> None:
+    assert charged_bytes(Kernel(FakeKernel("6.10").prog)) is None

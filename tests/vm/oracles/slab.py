@@ -189,7 +189,10 @@ class Oracle:
             vector = word & ~3 if word & 1 else 0
         if not vector:
             return 0
-        if start <= vector < start + pages * int(self.prog["PAGE_SIZE"]):
+        slots_end = start + _left_pad(cache) + int(slab.objects) * int(cache.size)
+        if slots_end <= vector < start + pages * int(self.prog["PAGE_SIZE"]):
+            return 8 * int(slab.objects)
+        if hasattr(slab, "obj_exts_in_object") and slab.obj_exts_in_object:
             return 8 * int(slab.objects)
         return int(find_containing_slab_cache(self.prog, vector).size)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.engine.memory import Faults, add_counts
+from kcensus.engine.memory import Faults, Words, add_counts
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, Slabs
 from kcensus.kernel.kernel import Kernel
@@ -55,6 +55,8 @@ class Part:
     """
 
     owners: pd.DataFrame
+    vector_address: Words
+    """Of vectors that are objects of slab caches."""
     sums: dict[str, tuple[Counts, Counts]] = field(default_factory=dict)
     """By array of a :class:`Census`: flat indexes, and what to add there."""
     tally: Tally = field(default_factory=Tally)
@@ -74,14 +76,28 @@ class Census(Tally):
     """Allocated objects; shape (nodes, caches)."""
     fill: Counts
     """Slabs by fill; shape (caches, len(FILL))."""
+    empty_pages: Counts
+    """Pages of slabs without an allocated object; shape (caches,)."""
+    sparse_free_bytes: Counts
+    """Bytes of slabs less than half full that are not in slots of objects; shape (caches,)."""
+    vectors_of: Counts
+    """obj_cgroup vectors, by the cache they serve."""
     vector_bytes: Counts
     """Bytes that obj_cgroup vectors occupy in kmalloc slots, by the cache they serve."""
+    idle_vectors_of: Counts
+    """Vectors in which no object is charged, by the cache they serve; those inside of slabs are
+    left out."""
+    idle_vector_bytes: Counts
+    """Bytes that these occupy, by the cache that they are objects of; the last element is for
+    pages of kmalloc() beyond the slab caches."""
     vector_bytes_inside: Counts
     """Bytes of vectors that lie in slack of the slabs they serve (7.0 and later)."""
     owners: pd.DataFrame
     """Charged objects: ``cache`` (id), ``objcg`` (pointer) or ``memcg`` (pointer), ``objects``."""
-    large_kmalloc_pages: int = 0
-    """Pages of kmalloc() beyond the slab caches; 0 where the kernel does not mark them."""
+    vector_address: Words
+    """Of vectors that are objects of slab caches."""
+    large_kmalloc_pages: int | None = None
+    """:attr:`Survey.large_kmalloc_pages`."""
     unknown_slabs: int = 0
     """Slabs whose cache is not on the kernel's list."""
     objcgs_unreadable: int = 0
@@ -132,9 +148,15 @@ class SlabCensus:
             objects=np.zeros(shape, np.int64),
             active=np.zeros(shape, np.int64),
             fill=np.zeros((caches, len(FILL)), np.int64),
+            empty_pages=np.zeros(caches, np.int64),
+            sparse_free_bytes=np.zeros(caches, np.int64),
+            vectors_of=np.zeros(caches, np.int64),
             vector_bytes=np.zeros(caches, np.int64),
+            idle_vectors_of=np.zeros(caches, np.int64),
+            idle_vector_bytes=np.zeros(caches + 1, np.int64),
             vector_bytes_inside=np.zeros(caches, np.int64),
             owners=_no_owners(),
+            vector_address=_NO_WORDS,
         )
         census.large_kmalloc_pages = survey.large_kmalloc_pages
         census.unknown_slabs = int((~known).sum())
@@ -142,6 +164,7 @@ class SlabCensus:
         census.report.slabs_invalid = int(survey.invalid.sum())
         census.report.lists_lost = self.parked.lost
         owners: list[pd.DataFrame] = []
+        vectors: list[Words] = [_NO_WORDS]
         blocks = range(0, len(slabs), _BLOCK)
         for part in self.memory.each(
             "slabs",
@@ -150,9 +173,11 @@ class SlabCensus:
         ):
             census.add(part)
             owners.append(part.owners)
+            vectors.append(part.vector_address)
             if sum(map(len, owners)) > _COMPACT_ROWS:
                 owners = [_sum(owners)]
         census.owners = _sum(owners)
+        census.vector_address = np.concatenate(vectors)
         if self.vectors is None:
             census.owners = self._child_caches(census)
         else:
@@ -164,7 +189,7 @@ class SlabCensus:
 
     def _block(self, slabs: Slabs) -> Part:
         """Count some slabs, in ascending order of address."""
-        part = Part(_no_owners())
+        part = Part(_no_owners(), _NO_WORDS)
         slab_pages = self.slab_map.slab_pages(slabs)
         rows, _ = self.parked.slots(self.slab_map, slabs)
         part.tally.parked_found = len(rows)
@@ -183,6 +208,12 @@ class SlabCensus:
             part.sums[name] = index, np.bincount(code, weights).astype(np.int64)
         bins = slabs.cache * np.int64(len(FILL)) + _fill_bin(used, slabs.objects)
         part.sums["fill"] = np.unique(bins, return_counts=True)
+        empty = used == 0
+        part.sums["empty_pages"] = slabs.cache[empty], slab_pages[empty]
+        sparse = 2 * used < slabs.objects
+        slot = self.slab_map.column("slot_size").astype(np.int64)[slabs.cache]
+        free = (slab_pages << self.memory.page_shift) - used * slot
+        part.sums["sparse_free_bytes"] = slabs.cache[sparse], free[sparse]
         if self.vectors is not None:
             self._owners(self.vectors, slabs, slab_pages, part)
         return part
@@ -201,15 +232,27 @@ class SlabCensus:
         )
         start = slabs.address[vectors.slab]
         end = start + (slab_pages[vectors.slab].astype(np.uint64) << page_shift)
-        inside = (vectors.address >= start) & (vectors.address < end)
         cache = slabs.cache[vectors.slab].astype(np.int64)
         objects = slabs.objects[vectors.slab].astype(np.int64)
+        slot = self.slab_map.column("slot_size").astype(np.int64)[cache]
+        pad = self.slab_map.column("left_pad").astype(np.int64)[cache]
+        slots_end = start + (pad + objects * slot).astype(np.uint64)
+        inside = (vectors.address >= start) & (vectors.address < end)
+        # A slab of kmalloc() can also hold its own vector as an object.
+        inside &= (vectors.address >= slots_end) | (vectors.stride == slot)
         # Elements may lie as far apart as the objects.
         part.sums["vector_bytes_inside"] = cache[inside], objects[inside] * reader.element
-        held_by = self.slab_map.containing(vectors.address[~inside], tally.vectors)
+        part.sums["vectors_of"] = cache, np.ones(len(cache), np.int64)
+        outside = ~inside
+        held_by = self.slab_map.containing(vectors.address[outside], tally.vectors)
         slot = self.slab_map.column("slot_size").astype(np.int64)[held_by]
-        asked = (objects * vectors.stride)[~inside]
-        part.sums["vector_bytes"] = cache[~inside], np.where(held_by >= 0, slot, asked)
+        size = np.where(held_by >= 0, slot, (objects * vectors.stride)[outside])
+        part.sums["vector_bytes"] = cache[outside], size
+        part.vector_address = vectors.address[outside][held_by >= 0]
+        charged = np.bincount(owners.slab, minlength=len(slabs))
+        idle = charged[vectors.slab][outside] == 0
+        part.sums["idle_vectors_of"] = cache[outside][idle], np.ones(int(idle.sum()), np.int64)
+        part.sums["idle_vector_bytes"] = held_by[idle], size[idle]
 
     def _child_caches(self, census: Census) -> pd.DataFrame:
         """Owners where each memory cgroup has caches of its own."""
@@ -221,6 +264,7 @@ class SlabCensus:
 _BLOCK = 1 << 14
 """Slabs to look at together: their obj_cgroup vectors are a few megabytes."""
 _COMPACT_ROWS = 1 << 20
+_NO_WORDS = np.empty(0, np.uint64)
 
 
 def _no_owners() -> pd.DataFrame:

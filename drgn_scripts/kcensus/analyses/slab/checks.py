@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.analyses.gaps import reasons, scan_gaps
-from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures
+from kcensus.analyses.slab.census import Controller
+from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
+from kcensus.kernel.memcg.slab_charges import charged_bytes
 from kcensus.kernel.mm.slab_counters import reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
@@ -20,7 +22,7 @@ _MAX_NAMED = 10
 
 def checks(figures: Figures) -> list[Check]:
     """Hold slabs, slots and pages against the kernel's own counters."""
-    return [*_cache_checks(figures), *_page_checks(figures)]
+    return [*_cache_checks(figures), *_page_checks(figures), *_charge_checks(figures)]
 
 
 def _cache_checks(figures: Figures) -> list[Check]:
@@ -63,32 +65,56 @@ def _page_checks(figures: Figures) -> list[Check]:
     pages = census.pages.sum(axis=0)
     is_reclaimable = reclaimable(slab_map)[slab_map.lineage[0]]
     large = census.large_kmalloc_pages
-    large_note = f"the counter includes {large} pages of kmalloc() beyond the slab caches"
-    if slab_map.pages.large_kmalloc_type is None:
-        large_note = (
-            "the counter includes kmalloc() beyond the slab caches, "
-            "whose pages this kernel does not mark"
-        )
+    is_marked = slab_map.pages.large_kmalloc_type is not None
+    note = "the counter includes kmalloc() beyond the slab caches, "
+    if is_marked:
+        note += f"{large} pages"
+    elif large is None:
+        note += "whose pages this kernel does not mark"
+    else:
+        note += f"at most {large} pages: compound, but neither slab, nor on an LRU list, nor mapped"
     checks = []
-    for meminfo, item, own, note, explained in (
-        ("SReclaimable", "NR_SLAB_RECLAIMABLE", is_reclaimable, "", 0),
-        ("SUnreclaim", "NR_SLAB_UNRECLAIMABLE", ~is_reclaimable, large_note, large),
+    for meminfo, item, own in (
+        ("SReclaimable", "NR_SLAB_RECLAIMABLE", is_reclaimable),
+        ("SUnreclaim", "NR_SLAB_UNRECLAIMABLE", ~is_reclaimable),
     ):
         ours = int(pages[own].sum())
         # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to
         # bytes") (in v5.9), the items are called …_B.
         counter = node_page_state(slab_map.prog, f"{item}_B", item)
+        # Slab caches of kmalloc() are unreclaimable, and so is what is beyond them.
+        has_large = meminfo == "SUnreclaim" and counter is not None and counter > ours
         check = Check(
             f"{meminfo} (meminfo, vmstat)",
             ours,
             counter,
             Unit.PAGES,
             f"vm_node_stat[{item}]",
-            note if counter is not None and counter > ours else "",
-            explained,
+            note if has_large else "",
+            explained=large if has_large and is_marked else None,
+            at_most=large if has_large and not is_marked else None,
         )
         checks.append(check)
     return checks
+
+
+def _charge_checks(figures: Figures) -> list[Check]:
+    """Check the charged objects against what the kernel has charged to memory cgroups."""
+    if figures.slab_census.controller is not Controller.PER_OBJECT:
+        return []
+    cache, objects = (figures.owners[name].to_numpy(np.int64) for name in ("cache", "objects"))
+    # obj_full_size(): the slot and a pointer.
+    charged = int((objects * (figures.slot_size[cache] + 8)).sum())
+    return [
+        Check(
+            "charged slab objects",
+            charged,
+            charged_bytes(figures.kernel),
+            Unit.BYTES,
+            "memcg_vmstats.state[NR_SLAB_*_B]",
+            note="the kernel changed while it was read" if figures.kernel.live else "",
+        )
+    ]
 
 
 def gaps(figures: Figures) -> list[Gap]:
@@ -131,6 +157,18 @@ def gaps(figures: Figures) -> list[Gap]:
             reasons(census.vectors),
             census.objcgs_unreadable,
             f"objects charged to them are in the row {UNKNOWN_MEMCG}",
+        ),
+        Gap(
+            "users of kmalloc()",
+            reasons(dict.fromkeys(figures.kmalloc.failed, 1)),
+            len(figures.kmalloc.failed),
+            f"their objects are in rows {NOT_ATTRIBUTED} of the table kmalloc",
+        ),
+        Gap(
+            "objects of kmalloc()",
+            "attributed to a user, but counted as free",
+            figures.overattributed,
+            f"rows {NOT_ATTRIBUTED} do not account for them",
         ),
         Gap(
             "lists or pages of memory cgroups",

@@ -7,14 +7,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.slab.census import Counts, SlabCensus
+from kcensus.analyses.slab.attribution import attribute, kmalloc_caches
+from kcensus.analyses.slab.census import Controller, Counts, SlabCensus
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.slab_counters import node_counters, reclaimable
+from kcensus.text import printable
 
 NO_MEMCG = "(no memory cgroup)"
 UNKNOWN_MEMCG = "(unknown memory cgroup)"
+NOT_ATTRIBUTED = "(not attributed)"
 
 
 class Figures:
@@ -32,20 +35,23 @@ class Figures:
         self.groups = memcgs(kernel)
         self.counter_faults = Faults()
         self.counters = node_counters(self.slab_map, self.counter_faults)
-        self.slabs = self._by_root(census.slabs.sum(axis=0))
-        self.objects = self._by_root(census.objects.sum(axis=0))
-        self.active = self._by_root(census.active.sum(axis=0))
-        self.fill = np.stack([self._by_root(column) for column in census.fill.T], axis=1)
+        self.slabs = self.by_root(census.slabs.sum(axis=0))
+        self.objects = self.by_root(census.objects.sum(axis=0))
+        self.active = self.by_root(census.active.sum(axis=0))
+        self.fill = np.stack([self.by_root(column) for column in census.fill.T], axis=1)
         """Shape (caches, len(FILL))."""
         self.object_size = self.slab_map.column("object_size").astype(np.int64)
         self.slot_size = self.slab_map.column("slot_size").astype(np.int64)
-        self.bytes = self._by_root(census.pages.sum(axis=0)) << kernel.memory.page_shift
+        shift = kernel.memory.page_shift
+        self.bytes = self.by_root(census.pages.sum(axis=0)) << shift
         self.active_bytes = self.active * self.object_size
         self.reclaimable = reclaimable(self.slab_map)
-        self.vector_bytes = self._by_root(census.vector_bytes + census.vector_bytes_inside)
+        self.vector_bytes = self.by_root(census.vector_bytes + census.vector_bytes_inside)
         """Of obj_cgroup vectors, by root cache."""
         self.roots = np.unique(self.slab_census.roots)
         """Ids of the caches that are not children of others."""
+        self.sharers = self._sharers()
+        """Names of the caches that were merged into each, by name."""
         self.owners = self._owners()
         charged = np.bincount(self.owners["cache"], self.owners["objects"], len(self.caches))
         uncharged = self.active - charged.astype(np.int64)
@@ -53,16 +59,61 @@ class Figures:
         """Objects that no memory cgroup is charged for, by root cache."""
         self.overcharged = int(np.maximum(-uncharged, 0).sum())
         """Objects charged beyond those allocated: a live kernel changed, or memory is damaged."""
-        self.packed_bytes = self._packed(np.arange(len(self.caches)), self.active)
-        """Bytes of the slab pages that all objects need if every slab is as full as it can be."""
-        self.old_controller_bytes = self._packed(
-            np.arange(len(self.caches)), self.uncharged
-        ) + self._packed(
-            self.owners["cache"].to_numpy(np.int64), self.owners["objects"].to_numpy(np.int64)
+        self.packed = self._packed(np.arange(len(self.caches)), self.active)
+        """Bytes of the slab pages that all objects of each root cache need, packed full."""
+        self.packed_bytes = int(self.packed.sum())
+        self.old_controller_bytes = self._old_controller_bytes()
+        """Bytes of the slab pages that all objects need, packed full, if memory cgroups share none,
+        as up to 5.8."""
+        is_child = self.slab_census.roots != np.arange(len(self.caches))
+        self.children = int(is_child.sum())
+        self.child_bytes = self.by_root(census.pages.sum(axis=0) * is_child) << shift
+        """Slab pages of child caches, by root cache."""
+        self.child_active_bytes = self.by_root(census.active.sum(axis=0) * is_child) * (
+            self.object_size
         )
-        """The same if memory cgroups share no slab pages, as up to 5.8."""
+        """Objects of child caches, by root cache."""
+        self.empty_bytes = census.empty_pages << shift
+        """Empty slabs, by cache, child caches by themselves."""
+        self.sparse_free_bytes = self.by_root(census.sparse_free_bytes)
+        """Bytes of slabs less than half full that are not in slots of objects, by root cache."""
+        self.kmalloc = attribute(kernel, census.vector_address)
+        """What is in the slab caches of kmalloc()."""
+        self.is_kmalloc = kmalloc_caches(self.slab_map)
 
-    def _by_root(self, values: Counts) -> Counts:
+    def _sharers(self) -> dict[str, list[str]]:
+        sharers: dict[str, list[str]] = {}
+        for alias, name in sorted(self.slab_map.aliases.items()):
+            # ":0000192" is the kernel's own link to a merged cache.
+            if not alias.startswith(":"):
+                sharers.setdefault(name, []).append(alias)
+        return sharers
+
+    def shared_with(self, cache: int) -> str:
+        """Return which other users a cache has, as text; empty if it has none."""
+        names = self.sharers.get(self.caches[cache].name, [])
+        more = self.caches[cache].refcount - 1 - len(names)
+        unnamed = [f"{more} that sysfs does not name"] if more > 0 else []
+        return ", ".join([*map(printable, names), *unnamed])
+
+    def _old_controller_bytes(self) -> int:
+        if self.slab_census.controller is Controller.PER_CACHE:
+            # A memory cgroup can have several children of one cache: since "mm: memcg/slab:
+            # reparent memcg kmem_caches on cgroup removal" (commit not verified) (in v5.3, and
+            # RHEL 8.1), those of a removed one are handed to its parent.
+            own = self.census.active.sum(axis=0)
+            return int(self._packed(np.arange(len(self.caches)), own).sum())
+        cache, objects = (self.owners[name].to_numpy(np.int64) for name in ("cache", "objects"))
+        uncharged = self._packed(np.arange(len(self.caches)), self.uncharged)
+        return int(uncharged.sum() + self._packed(cache, objects).sum())
+
+    @property
+    def overattributed(self) -> int:
+        """Objects of kmalloc() with a user beyond those allocated."""
+        attributed = self.by_root(self.kmalloc.objects.sum(axis=1))
+        return int(np.maximum(attributed - self.active, 0).sum())
+
+    def by_root(self, values: Counts) -> Counts:
         """Return the sums over each root cache and its children."""
         sums: Counts = np.bincount(self.slab_census.roots, values, len(self.caches))
         return sums.astype(np.int64)
@@ -79,12 +130,13 @@ class Figures:
         )
         return frame.groupby(["cache", "row"], as_index=False, sort=True).agg({"objects": "sum"})
 
-    def _packed(self, cache: npt.NDArray[np.int64], objects: Counts) -> int:
-        """Bytes of slabs that hold ``objects`` of ``cache`` without sharing between rows."""
+    def _packed(self, cache: npt.NDArray[np.int64], objects: Counts) -> Counts:
+        """Return the bytes of slabs that hold ``objects`` of ``cache``, for each row by itself."""
         per_slab = self.slab_map.column("objects_per_slab").astype(np.int64)[cache]
         order = self.slab_map.column("order").astype(np.int64)[cache]
         slabs = -(-objects // per_slab)
-        return int((slabs << (order + self.kernel.memory.page_shift)).sum())
+        size: Counts = slabs << (order + self.kernel.memory.page_shift)
+        return size
 
     @property
     def free_bytes(self) -> Counts:

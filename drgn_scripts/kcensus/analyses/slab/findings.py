@@ -1,33 +1,38 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a census of slabs means, in sentences."""
+"""What a census of slabs means, and what to do about it.
+
+Beside the thresholds that all analyses share, two concern slab caches alone: as a whole they are a
+finding from :data:`_LARGE_SHARE` of RAM on, since caches of dentries and inodes use what is free;
+and free slots in slabs that are less than half full from NOTICE on.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.slab.census import Controller
+from kcensus.analyses.slab.census import Controller, Counts
 from kcensus.analyses.slab.figures import Figures
 from kcensus.human import human_bytes, human_ratio
-from kcensus.results import Finding, Remedy, Severity, ratio
+from kcensus.results import Figure, Finding, Remedy, Severity, Unit, ratio
+from kcensus.results.thresholds import severity_of
+from kcensus.text import printable
 
 _LARGE_SHARE = 0.25
-"""Share of RAM in slab caches that is worth a warning on any machine."""
-_NOTABLE_SHARE = 0.05
-"""Share of all slab bytes below which the waste of a cache is not a finding."""
-_NOTABLE_BYTES = 1 << 20
-_GOOD_UTILIZATION = 0.85
-"""The best that was measured with memory cgroups before they shared slab pages."""
+"""Share of RAM in slab caches that is worth a warning on any machine; if that much is
+unreclaimable, it is critical."""
 _MAX_FINDINGS = 5
-
-
-def _remedies(text: str) -> tuple[Remedy, ...]:
-    return (Remedy(effect=text),) if text else ()
-
-
-def _memory(size: int | None) -> dict[str, int]:
-    return {"slab pages": size} if size else {}
+"""Caches with free slots to name."""
+_MAX_NAMED = 3
+_ANALYSES = {"dentry": "dentries", "kcopyd_job": "kcopyd"}
+"""Caches whose objects another analysis explains."""
+_SAFE_NAME = re.compile(r"[\w.:+-]+", re.ASCII)
+"""Names of caches that can be pasted in a path."""
+_LARGE_KMALLOC = "kmalloc pages"
+"""Place of what kmalloc() allocates beyond the slab caches."""
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -35,92 +40,217 @@ def findings(figures: Figures) -> list[Finding]:
     return [
         *_size_finding(figures),
         *_waste_findings(figures),
-        *_controller_finding(figures),
+        *_vector_finding(figures),
+        *_child_cache_finding(figures),
     ]
 
 
+def _places(figures: Figures, size: Counts) -> dict[str, int]:
+    """Return bytes by cache id as bytes by place."""
+    return {f"slab:{figures.caches[at].name}": int(size[at]) for at in np.flatnonzero(size > 0)}
+
+
+def _largest(figures: Figures, size: Counts) -> list[int]:
+    """Return the ids of the caches with the most bytes."""
+    ids: list[int] = np.argsort(-size, kind="stable")[:_MAX_NAMED].tolist()
+    return [id_ for id_ in ids if size[id_] > 0]
+
+
+def _bytes(**values: int) -> dict[str, Figure]:
+    return {name: Figure(value, Unit.BYTES) for name, value in values.items()}
+
+
+def _counts(**values: int) -> dict[str, Figure]:
+    return {name: Figure(value) for name, value in values.items()}
+
+
 def _size_finding(figures: Figures) -> Iterator[Finding]:
-    total = int(figures.bytes.sum())
-    share = ratio(total, figures.kernel.ram_bytes)
-    if share < _LARGE_SHARE:
+    total, ram = int(figures.bytes.sum()), figures.kernel.ram_bytes
+    fixed = int(figures.bytes[~figures.reclaimable].sum())
+    if ratio(total, ram) < _LARGE_SHARE:
         return
-    largest = np.argsort(figures.bytes)[::-1][:3]
+    named = []
+    for id_ in _largest(figures, figures.bytes):
+        name = figures.caches[id_].name
+        analysis = _ANALYSES.get(name)
+        if name.startswith("kmalloc-"):
+            analysis = "slab --table kmalloc"
+        notes = [f"see `kcensus {analysis}`"] if analysis else []
+        if sharers := figures.shared_with(id_):
+            notes.append(f"shared with {sharers}")
+        note = f" ({'; '.join(notes)})" if notes else ""
+        named.append(f"{printable(name)} {human_bytes(figures.bytes[id_])}{note}")
     yield Finding(
         id="slab-size",
-        severity=Severity.WARNING,
-        title=f"slab caches use {human_bytes(total)} ({human_ratio(share)} of RAM)",
-        evidence=(
-            "largest: "
-            + ", ".join(
-                f"{figures.caches[at].name} {human_bytes(figures.bytes[at])}" for at in largest
-            )
+        severity=Severity.CRITICAL if ratio(fixed, ram) >= _LARGE_SHARE else Severity.WARNING,
+        title=(
+            f"slab caches use {human_bytes(total)} ({human_ratio(ratio(total, ram))} of RAM), "
+            f"{human_bytes(fixed)} of it unreclaimable"
         ),
-        remedies=_remedies(
-            "Look up the owners of the objects: `kcensus slab --table memcgs --table memcg_caches`"
-        ),
-        memory=_memory(total),
+        evidence=f"largest: {', '.join(named)}",
+        figures=_bytes(slab_bytes=total, unreclaimable_bytes=fixed, ram_bytes=ram),
+        memory=_places(figures, figures.bytes),
+        is_generic=True,
+        remedies=_tracing(figures),
+        no_remedy="what returns the memory depends on the users of the largest caches",
     )
+
+
+def _tracing(figures: Figures) -> tuple[Remedy, ...]:
+    """Return how to find out who allocates the objects of the largest unexplained cache."""
+    size = np.where(figures.reclaimable, 0, figures.bytes)
+    for id_ in _largest(figures, size)[:1]:
+        name, severity = figures.caches[id_].name, severity_of(size[id_], figures.kernel.ram_bytes)
+        matters = severity is not None and severity >= Severity.WARNING
+        if not matters or name in _ANALYSES or not _SAFE_NAME.fullmatch(name):
+            break
+        return (
+            Remedy(
+                effect=f"Show which functions allocate the objects of {name}, once the kernel "
+                f"was booted with slub_debug=U,{name}",
+                # Since "mm: slub: move sysfs slab alloc/free interfaces to debugfs" (commit not
+                # verified) (in v5.14), they are below debugfs.
+                command=f"cat /sys/kernel/debug/slab/{name}/alloc_traces "
+                f"/sys/kernel/slab/{name}/alloc_calls 2>/dev/null | sort -rn | head",
+                risk="the objects of this cache get larger, and allocating them takes longer",
+                undo="boot without slub_debug",
+                until="reboot",
+            ),
+        )
+    return ()
 
 
 def _waste_findings(figures: Figures) -> Iterator[Finding]:
-    waste = figures.bytes - figures.active_bytes
-    least = max(_NOTABLE_SHARE * int(figures.bytes.sum()), _NOTABLE_BYTES)
-    for id_ in np.argsort(waste)[::-1][:_MAX_FINDINGS]:
-        utilization = ratio(int(figures.active_bytes[id_]), int(figures.bytes[id_]))
-        if waste[id_] < least or utilization > _GOOD_UTILIZATION:
-            continue
+    """Yield caches whose objects would fit in far fewer slabs.
+
+    Only free slots in slabs that are less than half full count: a few in each slab are what every
+    cache has, and slabs that were allocated under pressure, with a smaller order, can be full and
+    yet larger than needed.
+    """
+    excess = np.clip(figures.bytes - figures.packed, 0, figures.sparse_free_bytes)
+    ram = figures.kernel.ram_bytes
+    for id_ in np.argsort(-excess, kind="stable")[:_MAX_FINDINGS].tolist():
+        size = int(excess[id_])
+        severity = severity_of(size, ram)
+        if severity is None or severity < Severity.NOTICE:
+            return
         name, fill = figures.caches[id_].name, figures.fill[id_]
         sparse, slabs, empty = int(fill[:3].sum()), int(fill.sum()), int(fill[0])
-        remedy = (
-            f"Run `echo 1 > /sys/kernel/slab/{name}/shrink`: it frees the {empty:,} empty slabs"
-            if empty
-            else "No safe remedy: no slab is empty, and a slab is freed only with its last object"
+        shrinkable = min(int(figures.empty_bytes[id_]), size)
+        used, total = int(figures.active_bytes[id_]), int(figures.bytes[id_])
+        sharers = figures.shared_with(id_)
+        remedies: tuple[Remedy, ...] = ()
+        if shrinkable and _SAFE_NAME.fullmatch(name):
+            file = f"/sys/kernel/slab/{name}/shrink"
+            remedies = (
+                Remedy(
+                    effect=f"Free the empty slabs of {name}",
+                    command=f"echo 1 > {shlex.quote(file)}",
+                    risk="CPUs give up the free objects that they keep, and allocate from slabs "
+                    "for a moment",
+                    returns=shrinkable,
+                    knobs=(file,),
+                ),
+            )
+        title = (
+            f"cache {printable(name)} uses {human_bytes(size)} ({human_ratio(ratio(size, ram))} "
+            f"of RAM) more than its objects need: it is {human_ratio(ratio(used, total))} utilized"
         )
         yield Finding(
             id=f"slab-waste:{name}",
-            severity=Severity.NOTICE,
-            title=(
-                f"cache {name} is {human_ratio(utilization)} utilized: "
-                f"{human_bytes(int(waste[id_]))} of {human_bytes(int(figures.bytes[id_]))} "
-                "hold no object"
+            severity=severity,
+            title=title,
+            evidence=f"{human_bytes(total)} of slab pages for {human_bytes(used)} of objects; "
+            f"{sparse:,} of {slabs:,} slabs are less than half full, {empty:,} are empty"
+            + (f"; the cache is shared with {sharers}" if sharers else ""),
+            figures=_bytes(
+                slab_bytes=total, active_bytes=used, excess_bytes=size, empty_bytes=shrinkable
+            )
+            | _counts(slabs=slabs, slabs_less_than_half_full=sparse, slabs_empty=empty),
+            memory={f"slab:{name}": size},
+            is_generic=True,
+            remedies=remedies,
+            no_remedy=""
+            if remedies
+            else "no slab is empty, and a slab is freed only with its last object; "
+            + (
+                "reclaim of these objects empties slabs only in part"
+                if figures.reclaimable[id_]
+                else "the objects cannot be moved"
             ),
-            evidence=f"{sparse:,} of its {slabs:,} slabs are less than half full, {empty:,} are empty",  # noqa: E501
-            remedies=_remedies(remedy),
-            memory=_memory(int(waste[id_])),
         )
 
 
-def _controller_finding(figures: Figures) -> Iterator[Finding]:
-    extra = figures.old_controller_bytes - figures.packed_bytes
-    if extra < max(_NOTABLE_BYTES, _NOTABLE_SHARE * figures.packed_bytes):
-        return
-    need = (
-        f"the objects of this dump need {human_bytes(figures.packed_bytes)} packed together, and "
-        f"{human_bytes(figures.old_controller_bytes)} packed by memory cgroup"
+def _no_accounting() -> Remedy:
+    return Remedy(
+        effect="Turn off kernel memory accounting from the next boot on, by adding "
+        "cgroup.memory=nokmem to the kernel command line",
+        command="grubby --update-kernel=ALL --args=cgroup.memory=nokmem  # or: "
+        "GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub",
+        risk="limits of memory cgroups no longer cover kernel memory, which containers can then "
+        "use without bound; memory.stat lacks it",
+        undo="grubby --update-kernel=ALL --remove-args=cgroup.memory=nokmem",
+        until="the parameter is removed, and the machine rebooted",
     )
-    if figures.slab_census.controller is Controller.PER_CACHE:
-        yield Finding(
-            id="slab-child-caches",
-            severity=Severity.WARNING,
-            title=(
-                "each memory cgroup has slab pages of its own, which costs "
-                f"{human_bytes(extra)} even with all slabs packed full"
-            ),
-            evidence=f"{len(figures.caches) - len(figures.roots)} child caches; {need}",
-            remedies=_remedies(
-                "Update to a kernel that shares slab pages between memory cgroups (5.9 and later)"
-            ),
-            patch="slab-objcg-controller",
-            memory=_memory(extra),
-        )
-    elif figures.slab_census.controller is Controller.PER_OBJECT:
-        vectors = human_bytes(int(figures.census.vector_bytes.sum()))
-        yield Finding(
-            id="slab-sharing",
-            severity=Severity.INFO,
-            title=(
-                "sharing slab pages between memory cgroups, as this kernel does, saves "
-                f"{human_bytes(extra)} with all slabs packed full"
-            ),
-            evidence=f"{need}; the obj_cgroup vectors for it use {vectors}",
-        )
+
+
+def _vector_finding(figures: Figures) -> Iterator[Finding]:
+    """Yield the obj_cgroup vectors that serve no charged object."""
+    census = figures.census
+    total, ram = int(census.idle_vector_bytes.sum()), figures.kernel.ram_bytes
+    severity = severity_of(total, ram)
+    if severity is None:
+        return
+    vectors, idle = int(census.vectors_of.sum()), int(census.idle_vectors_of.sum())
+    charged = int(figures.owners["objects"].sum())
+    memory = _places(figures, figures.by_root(census.idle_vector_bytes[:-1]))
+    if census.idle_vector_bytes[-1]:
+        memory[_LARGE_KMALLOC] = int(census.idle_vector_bytes[-1])
+    idle_of = figures.by_root(census.idle_vectors_of)
+    served = ", ".join(
+        f"{printable(figures.caches[id_].name)} {idle_of[id_]:,}"
+        for id_ in _largest(figures, idle_of)
+    )
+    placed = {"stride", "in_object"} & set(figures.slab_map.layout.fields)
+    yield Finding(
+        id="slab-vectors",
+        severity=severity,
+        title=f"obj_cgroup vectors without a charged object use {human_bytes(total)} "
+        f"({human_ratio(ratio(total, ram))} of RAM)",
+        evidence=f"{idle:,} of {vectors:,} vectors are for slabs in which no object is charged to "
+        f"a memory cgroup ({served}); {charged:,} objects are charged in all slabs. A slab gets "
+        "its vector with its first charged object, or right away in caches that are always "
+        "accounted (SLAB_ACCOUNT), and keeps it until it is freed",
+        figures=_bytes(idle_vector_bytes=total)
+        | _counts(vectors=vectors, vectors_idle=idle, objects_charged=charged),
+        memory=memory,
+        remedies=(_no_accounting(),),
+        patch="" if placed else "slab-obj-exts-placement",
+    )
+
+
+def _child_cache_finding(figures: Figures) -> Iterator[Finding]:
+    """Yield what slab caches of each memory cgroup's own cost, where there are any."""
+    if figures.slab_census.controller is not Controller.PER_CACHE:
+        return
+    waste, ram = figures.child_bytes - figures.child_active_bytes, figures.kernel.ram_bytes
+    total, severity = int(waste.sum()), severity_of(int(waste.sum()), ram)
+    if severity is None:
+        return
+    pages, used = int(figures.child_bytes.sum()), int(figures.child_active_bytes.sum())
+    largest = ", ".join(
+        f"{printable(figures.caches[id_].name)} {human_bytes(waste[id_])}"
+        for id_ in _largest(figures, waste)
+    )
+    yield Finding(
+        id="slab-child-caches",
+        severity=severity,
+        title=f"child caches of memory cgroups use {human_bytes(pages)} of slab pages for "
+        f"{human_bytes(used)} of objects: {human_ratio(ratio(total, ram))} of RAM is unused there",
+        evidence=f"{figures.children:,} child caches share no slab pages; most unused: {largest}",
+        figures=_bytes(child_bytes=pages, child_active_bytes=used, unused_bytes=total)
+        | _counts(child_caches=figures.children),
+        memory=_places(figures, waste),
+        remedies=(_no_accounting(),),
+        patch="slab-objcg-controller",
+    )

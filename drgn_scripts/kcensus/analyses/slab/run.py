@@ -35,6 +35,8 @@ def summary(figures: Figures) -> dict[str, Figure]:
     is_reclaimable = figures.reclaimable
     online = int(figures.groups.online.sum())
     vectors = int(figures.census.vector_bytes.sum() + figures.census.vector_bytes_inside.sum())
+    kmalloc = int((figures.active * figures.slot_size)[figures.is_kmalloc].sum())
+    attributed = int((figures.kmalloc.objects.sum(axis=1) * figures.slot_size).sum())
     size, count, share = Unit.BYTES, Unit.COUNT, Unit.RATIO
     return {
         "slab_bytes": Figure(total, size, "slab pages"),
@@ -48,6 +50,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "free_slot_bytes": Figure(int(figures.free_bytes.sum()), size, "waste: free slots"),
         "padding_bytes": Figure(int(figures.padding_bytes.sum()), size, "waste: slot padding"),
         "tail_bytes": Figure(int(figures.tail_bytes.sum()), size, "waste: slab tails"),
+        "empty_slab_bytes": Figure(int(figures.empty_bytes.sum()), size, "empty slabs"),
         "objects_active": Figure(int(figures.active.sum()), count, "objects allocated"),
         "objects_total": Figure(int(figures.objects.sum()), count, "slots"),
         "slabs": Figure(int(figures.slabs.sum()), count, "slabs"),
@@ -61,6 +64,19 @@ def summary(figures: Figures) -> dict[str, Figure]:
             int(figures.owners["objects"].sum()), count, "objects charged to memcgs"
         ),
         "obj_cgroup_vector_bytes": Figure(vectors, size, "obj_cgroup vectors"),
+        "idle_vector_bytes": Figure(
+            int(figures.census.idle_vector_bytes.sum()), size, "vectors without charged object"
+        ),
+        "kmalloc_bytes": Figure(kmalloc, size, "objects of kmalloc()"),
+        "kmalloc_attributed_bytes": Figure(attributed, size, "of these attributed"),
+        "child_cache_bytes": Figure(
+            int(figures.child_bytes.sum()), size, "slab pages of child caches"
+        ),
+        "child_cache_unused_bytes": Figure(
+            int((figures.child_bytes - figures.child_active_bytes).sum()),
+            size,
+            "unused in child caches",
+        ),
         "old_controller_bytes": Figure(old, size, "packed full, one memcg per slab"),
         "old_controller_utilization": Figure(
             ratio(active, old), share, "utilization, one memcg per slab"

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kcensus.analyses.slab.census import FILL
-from kcensus.analyses.slab.figures import NO_MEMCG, UNKNOWN_MEMCG, Figures
+from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec, ratios
 
@@ -42,6 +42,12 @@ CACHES = TableSpec(
     {
         "cache": _CACHE,
         "aliases": Column(Unit.TEXT, "also", Show.DATA, "Names of caches merged into it."),
+        "users": Column(
+            Unit.COUNT,
+            "users",
+            Show.DATA,
+            "The cache's own user, and those of caches merged into it (refcount).",
+        ),
         "object_size": Column(Unit.BYTES, "object", help="Size that users of the cache asked for."),
         "slot_size": Column(Unit.BYTES, "slot", Show.DATA, "Distance of two objects."),
         "objects_per_slab": Column(
@@ -59,6 +65,9 @@ CACHES = TableSpec(
         "free_bytes": _FREE,
         "padding_bytes": _PADDING,
         "tail_bytes": _TAILS,
+        "empty_bytes": Column(
+            Unit.BYTES, "empty slabs", Show.DATA, "Slabs that hold no allocated object."
+        ),
         "vector_bytes": Column(
             Unit.BYTES,
             "vectors",
@@ -169,7 +178,25 @@ FILLS = TableSpec(
     "Slabs of all caches that are equally full.",
 )
 
-TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, MEMCG_CACHES, CACHE_NODES)
+KMALLOC = TableSpec(
+    "kmalloc",
+    "What kmalloc() allocated",
+    {
+        "cache": _CACHE,
+        "user": Column(
+            Unit.TEXT, "user", Show.ALWAYS, f"What the objects are; {NOT_ATTRIBUTED}: unknown."
+        ),
+        "objects": Column(Unit.COUNT, "objects", Show.ALWAYS, "Objects of the user in the cache."),
+        "bytes": Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slots of these objects."),
+        "share": Column(
+            Unit.RATIO, "of cache", Show.ALWAYS, "Share of the objects allocated from the cache."
+        ),
+    },
+    "Objects of one user in one slab cache of kmalloc(); no object is counted twice.",
+    ("bytes", "cache", "user"),
+)
+
+TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, KMALLOC, MEMCG_CACHES, CACHE_NODES)
 
 
 def tables(figures: Figures) -> dict[str, Table]:
@@ -181,6 +208,7 @@ def tables(figures: Figures) -> dict[str, Table]:
         "fill": _fills(figures),
         "nodes": _nodes(figures),
         "memcgs": _memcgs(figures),
+        "kmalloc": _kmalloc(figures),
         "memcg_caches": _memcg_caches(figures),
         "cache_nodes": _cache_nodes(figures),
     }
@@ -189,11 +217,6 @@ def tables(figures: Figures) -> dict[str, Table]:
 
 def _caches(figures: Figures) -> pd.DataFrame:
     caches = [figures.caches[root] for root in figures.roots]
-    aliases: dict[str, list[str]] = {}
-    for alias, name in figures.slab_map.aliases.items():
-        # ":0000192" is the kernel's own link to a merged cache.
-        if not alias.startswith(":"):
-            aliases.setdefault(name, []).append(alias)
     by_cache = {
         "object_size": figures.object_size,
         "slot_size": figures.slot_size,
@@ -208,6 +231,7 @@ def _caches(figures: Figures) -> pd.DataFrame:
         "free_bytes": figures.free_bytes,
         "padding_bytes": figures.padding_bytes,
         "tail_bytes": figures.tail_bytes,
+        "empty_bytes": figures.by_root(figures.empty_bytes),
         "vector_bytes": figures.vector_bytes,
         "reclaimable": figures.reclaimable,
         **{f"fill_{number}": slabs for number, slabs in enumerate(figures.fill.T)},
@@ -215,7 +239,8 @@ def _caches(figures: Figures) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "cache": [cache.name for cache in caches],
-            "aliases": [", ".join(sorted(aliases.get(cache.name, []))) for cache in caches],
+            "aliases": [", ".join(figures.sharers.get(cache.name, [])) for cache in caches],
+            "users": [max(cache.refcount, 1) for cache in caches],
         }
         | {name: values[figures.roots] for name, values in by_cache.items()}
     )
@@ -264,6 +289,23 @@ def _memcg_caches(figures: Figures) -> dict[str, Any]:
         "cache": [figures.caches[id_].name for id_ in cache],
         "objects": objects,
         "bytes": objects * figures.slot_size[cache],
+    }
+
+
+def _kmalloc(figures: Figures) -> dict[str, Any]:
+    counts = figures.kmalloc.objects
+    attributed = [figures.by_root(column) for column in counts.T]
+    rest = np.maximum(figures.active - sum(attributed), 0) * figures.is_kmalloc
+    objects = np.stack([*attributed, rest], axis=1)
+    cache, user = np.nonzero(objects)
+    names = [*figures.kmalloc.users, NOT_ATTRIBUTED]
+    count = objects[cache, user]
+    return {
+        "cache": [figures.caches[id_].name for id_ in cache],
+        "user": [names[each] for each in user],
+        "objects": count,
+        "bytes": count * figures.slot_size[cache],
+        "share": ratios(count, figures.active[cache]),
     }
 
 

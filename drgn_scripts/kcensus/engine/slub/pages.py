@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.mm import for_each_valid_page_range, pfn_to_virt
-from drgn.helpers.linux.nodemask import for_each_online_node
 
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.slub.percpu import online_nodes
+from kcensus.sources.capsule import NotRecorded
 
 PageRecords: TypeAlias = npt.NDArray[Any] | Mapping[str, npt.NDArray[Any]]
 """Struct pages by column: an array of :attr:`PageMap.layout`'s dtype, or gathered columns."""
@@ -33,6 +34,7 @@ _PAGE_OPTIONAL = {
     "compound": ("compound_info", "compound_head"),
     # Before that commit, a tail points to its head here and has PG_tail in its flags.
     "first_page": ("first_page",),
+    "mapping": ("mapping",),
 }
 
 
@@ -58,6 +60,8 @@ class PageChunk:
 
 _SECTION_BITS = range(21, 35)
 """Possible SECTION_SIZE_BITS: x86 has 27, other machines up to 30."""
+_MAX_SECTIONS = 1 << (52 - 27)
+"""Sections of all physical addresses of x86."""
 
 
 class PageMap:
@@ -75,6 +79,9 @@ class PageMap:
         # drgn shifts by it, and so would take all memory there is.
         if "SECTION_SIZE_BITS" in prog and int(prog["SECTION_SIZE_BITS"]) not in _SECTION_BITS:
             raise LookupError("the memory sections of this kernel have an impossible size")
+        highest = "__highest_present_section_nr"
+        if highest in prog and not 0 <= int(prog[highest]) < _MAX_SECTIONS:
+            raise LookupError(f"{highest}: '{int(prog[highest])}' is impossible")
         ranges = list(for_each_valid_page_range(prog))
         self.ranges: list[tuple[int, int]] = [(start, end) for start, end, _ in ranges]
         """Valid page frame numbers: (first, one past the last)."""
@@ -208,10 +215,16 @@ class PageMap:
         except LookupError:
             return None
 
-    def large_kmalloc_pages(self, records: npt.NDArray[Any]) -> int:
-        """Return how many pages kmalloc() has whose heads are among consecutive struct pages."""
+    def large_kmalloc_pages(self, records: npt.NDArray[Any]) -> int | None:
+        """Return how many pages kmalloc() has whose heads are among consecutive struct pages.
+
+        Where it does not mark them, these are the pages that can be its: compound ones that are
+        neither slabs nor on an LRU list nor mapped. Drivers can have such pages, too.
+
+        :return: None where the kernel's types do not suffice
+        """
         if self.large_kmalloc_type is None:
-            return 0
+            return self._unmarked_pages(records)
         page_type = records["mapcount"].view(np.uint32) >> np.uint32(24)
         heads = np.flatnonzero(page_type == self.large_kmalloc_type)
         heads = heads[heads + 1 < len(records)]
@@ -221,9 +234,31 @@ class PageMap:
         return int((1 << orders[orders <= MAX_ORDER]).sum())
 
     @cached_property
+    def _other_flags(self) -> tuple[np.uint64, np.uint64] | None:
+        """PG_head, and the flags that pages of kmalloc() lack; None if unknown."""
+        try:
+            return self._flag("PG_head"), self._flag("PG_lru") | self._flag("PG_reserved")
+        except (LookupError, NotRecorded):
+            return None
+
+    def _unmarked_pages(self, records: npt.NDArray[Any]) -> int | None:
+        if self._other_flags is None or "mapping" not in self.layout:
+            return None
+        head, others = self._other_flags
+        heads = np.flatnonzero(records["flags"] & head)
+        own = records[heads]
+        lacks = (own["flags"] & others == 0) & (own["mapping"] == 0)
+        heads = heads[lacks & ~self.is_tail(own) & ~self.is_slab(own)]
+        if not len(heads):
+            return 0
+        # No compound page straddles two chunks, so one ends where the next page is not its tail.
+        begins = np.append(np.flatnonzero(~self.is_tail(records)), len(records))
+        return int((begins[np.searchsorted(begins, heads, side="right")] - heads).sum())
+
+    @cached_property
     def nodes(self) -> list[int]:
         """NUMA nodes that are online."""
-        return list(for_each_online_node(self.memory.prog))
+        return online_nodes(self.memory.prog)
 
     @cached_property
     def _node_bits(self) -> int:

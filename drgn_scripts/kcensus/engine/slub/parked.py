@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -10,14 +11,13 @@ from typing import TypeAlias
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
-from drgn.helpers.linux.percpu import per_cpu_ptr
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.pages import MAX_ORDER
+from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.slub.slabs import SlabCache, SlabMap, Slabs
 
 Ids: TypeAlias = npt.NDArray[np.int32]
@@ -71,32 +71,50 @@ class Parked:
 
 
 def parked(slab_map: SlabMap, caches: Sequence[SlabCache]) -> Parked:
-    """Find the parked objects of some caches."""
-    cpus = max(len(list(for_each_possible_cpu(slab_map.prog))), 1)
-    block = max(_BLOCK // cpus, 1)
-    found: list[tuple[Words, Ids]] = [(np.empty(0, np.uint64), np.empty(0, np.int32))]
-    lost = 0
-    for start in range(0, len(caches), block):
-        search = _Search(slab_map, caches[start : start + block])
+    """Find the parked objects of some caches; each cache is looked at once per slab map."""
+    known = slab_map.parked_of
+    offsets = cpu_offsets(slab_map.prog)
+    block = max(_BLOCK // max(len(offsets), 1), 1)
+    missing = [cache for cache in caches if cache.id not in known]
+    for start in range(0, len(missing), block):
+        search = _Search(slab_map, missing[start : start + block], offsets)
         search.cpu_freelists()
         search.sheaves()
-        found += search.found
-        lost += search.lost
-    addresses, ids = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        known.update(search.by_cache())
+    ids = np.array([cache.id for cache in caches], np.int32)
+    stores = [known[id_][0] for id_ in ids.tolist()]
+    counts = [len(store) for store in stores]
+    addresses = np.concatenate([np.empty(0, np.uint64), *stores])
     address, first = np.unique(addresses, return_index=True)
-    return Parked(address, ids[first], lost)
+    lost = sum(known[id_][1] for id_ in ids.tolist())
+    return Parked(address, np.repeat(ids, counts)[first], lost)
 
 
 class _Search:
-    def __init__(self, slab_map: SlabMap, caches: Sequence[SlabCache]) -> None:
+    def __init__(self, slab_map: SlabMap, caches: Sequence[SlabCache], cpus: Words) -> None:
         self.slab_map = slab_map
+        self.cpus = cpus
         self.memory = slab_map.memory
         self.prog = slab_map.prog
         self.caches = caches
         self.cache_type = self.prog.type("struct kmem_cache")
         self.faults = Faults()
-        self.found: list[tuple[Words, Ids]] = []
-        self.lost = 0
+        self.found: list[tuple[Words, Ids]] = [(np.empty(0, np.uint64), np.empty(0, np.int32))]
+        self.lost: list[Ids] = [np.empty(0, np.int32)]
+        """Caches of lists or sheaves that could not be followed to their end."""
+
+    def by_cache(self) -> dict[int, tuple[Words, int]]:
+        """Return what was found of each cache: addresses, and how many lists are lost."""
+        address, id_ = (np.concatenate(columns) for columns in zip(*self.found, strict=True))
+        order = np.argsort(id_, kind="stable")
+        address, id_ = address[order], id_[order]
+        lost = Counter(np.concatenate(self.lost).tolist())
+        ids = np.array([cache.id for cache in self.caches], np.int32)
+        low, high = (np.searchsorted(id_, ids, side).tolist() for side in ("left", "right"))
+        return {
+            each: (address[start:end], lost[each])
+            for each, start, end in zip(ids.tolist(), low, high, strict=True)
+        }
 
     def per_cpu(self, member: str) -> tuple[Words, Ids]:
         """Return where a per-CPU structure of every cache is on every possible CPU, and the caches.
@@ -107,12 +125,10 @@ class _Search:
         ids = np.array([cache.id for cache in self.caches], np.int32)
         pointer = layout(self.prog, self.cache_type, [member])
         read = gather(self.memory, self.slab_map.column("address")[ids], pointer, self.faults)
-        self.lost += int((~read.readable).sum())
+        self.lost.append(ids[~read.readable])
         allocated = read[member] != 0
-        null = drgn.NULL(self.prog, "void *")
-        cpus = [per_cpu_ptr(null, cpu).value_() for cpu in for_each_possible_cpu(self.prog)]
-        addresses = read[member][allocated][:, None] + np.array(cpus, np.uint64)[None, :]
-        return addresses.ravel(), np.repeat(ids[allocated], len(cpus))
+        addresses = read[member][allocated][:, None] + self.cpus[None, :]
+        return addresses.ravel(), np.repeat(ids[allocated], len(self.cpus))
 
     def cpu_freelists(self) -> None:
         # Until Linux kernel commit 32c894c7274b ("slab: remove struct kmem_cache_cpu") (in v7.0);
@@ -135,11 +151,11 @@ class _Search:
         def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
             return self.slab_map.next_free(code, nodes, ids[lanes])
 
-        self.lost += int(((cpu["slab"] != 0) & (cpu["freelist"] != 0) & ~owner.readable).sum())
+        self.lost.append(ids[(cpu["slab"] != 0) & (cpu["freelist"] != 0) & ~owner.readable])
         longest, damage = int(owner["objects"].max(initial=0)), Damage()
         lanes, nodes = collect(heads, step, limit=longest + 1, damage=damage)
         self.found.append((nodes, ids[lanes]))
-        self.lost += damage.lists + int((~cpu.readable).sum())
+        self.lost += [ids[damage.lanes()], ids[~cpu.readable]]
 
     def sheaves(self) -> None:
         # Since Linux kernel commit 2d517aa09bbc ("slab: add opt-in caching layer of percpu
@@ -157,13 +173,13 @@ class _Search:
         header = layout(self.prog, "struct slab_sheaf", ["size"])
         sizes = gather(self.memory, sheaf, header, self.faults)
         wild = ~sizes.readable | (sizes["size"] > self.sheaf_capacity(cache))
-        self.lost += int((~cpu.readable).sum() + wild.sum())
+        self.lost += [ids[~cpu.readable], cache[wild]]
         offset = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "objects"))
         word = self.slab_map.word.fields["word"].dtype
         for size in np.unique(sizes["size"][~wild]).tolist():
             rows = np.flatnonzero(~wild & (sizes["size"] == size))
             objects, ok = gather_arrays(self.memory, sheaf[rows] + offset, size, word, self.faults)
-            self.lost += int((~ok).sum())
+            self.lost.append(cache[rows[~ok]])
             self.found.append((objects[ok].ravel(), np.repeat(cache[rows[ok]], size)))
 
     def sheaf_capacity(self, ids: Ids) -> Words:
@@ -180,15 +196,15 @@ class _Search:
     def full_sheaves(self) -> tuple[Words, Ids]:
         """Return the full sheaves in the barns of all nodes, and their caches."""
         barns, cache_ids, unknown = self.slab_map.per_node("barn", self.caches, self.faults)
-        self.lost += len(unknown)
+        self.lost.append(unknown)
         full = drgn.offsetof(self.prog.type("struct node_barn"), "sheaves_full")
         ends = barns + np.uint64(full)
         link = self.slab_map.word
         heads = gather(self.memory, ends, link, self.faults)
-        self.lost += int((~heads.readable).sum())
+        self.lost.append(cache_ids[~heads.readable])
         step = pointer_step(self.memory, link, "word", self.faults)
         damage = Damage()
         lanes, nodes = collect(heads["word"], step, limit=_MAX_SHEAF, damage=damage, ends=ends)
-        self.lost += damage.lists
+        self.lost.append(cache_ids[damage.lanes()])
         back = np.uint64(drgn.offsetof(self.prog.type("struct slab_sheaf"), "barn_list"))
         return nodes - back, cache_ids[lanes]

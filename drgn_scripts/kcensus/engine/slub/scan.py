@@ -19,10 +19,15 @@ from kcensus.engine.memory import Bytes, Mask, Words
 from kcensus.engine.slub.parked import Parked, parked
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap, Slabs
 from kcensus.engine.workers import Columns
+from kcensus.text import printable
 
 T = TypeVar("T")
 _ADDRESS = ""
 """Name of the column of addresses; no member has an empty name."""
+
+
+class DoesNotFit(ValueError, LookupError):
+    """A type is larger than the objects of a cache: the cache is not the type's."""
 
 
 def allocated(
@@ -33,7 +38,9 @@ def allocated(
     :param columns: members to read, offsets counting from the start of an object
     :param report: takes note of what could not be read
     :return: addresses of the objects, and the columns
+    :raises DoesNotFit: a member lies beyond the end of the objects of a cache
     """
+    check_fit(wanted, columns)
     slabs = slab_map.index(wanted, report, in_use=True)
     out = Columns(
         {_ADDRESS: np.dtype(np.uint64)} | {name: f.dtype for name, f in columns.fields.items()},
@@ -60,6 +67,22 @@ def allocated(
     pieces = list(visit(slab_map, slabs, columns, extract, report))
     out.compact(pieces)
     return out[_ADDRESS], {name: columns.decode(name, out[name]) for name in columns.fields}
+
+
+def check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
+    """Check that the members lie within the objects of caches.
+
+    Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
+
+    :raises DoesNotFit: a member lies beyond the end of the objects of a cache
+    """
+    smallest = min(caches, key=lambda cache: cache.object_size, default=None)
+    end = max((f.offset + f.dtype.itemsize for f in columns.fields.values()), default=0)
+    if smallest is not None and end > smallest.object_size:
+        raise DoesNotFit(
+            f"{columns.type_name} has {columns.size} bytes, "
+            f"but the objects of {printable(smallest.name)} only {smallest.object_size}"
+        )
 
 
 @dataclass

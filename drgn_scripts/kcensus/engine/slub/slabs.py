@@ -7,6 +7,7 @@ and 16a1d968358a ("mm/slab: remove mm/slab.c and slab_def.h") (in v6.8) removed 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +16,6 @@ from typing import Any
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.nodemask import nr_node_ids
 from drgn.helpers.linux.slab import get_slab_cache_aliases
 
 from kcensus.engine.chase import circular
@@ -25,6 +25,7 @@ from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.freelist import FreelistCode
 from kcensus.engine.slub.pages import MAX_ORDER, PageMap
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 
 _SLAB_MEMBERS: dict[str, Path] = {
@@ -67,13 +68,18 @@ class SlabCache:
     left_pad: int
     """Bytes before the first object of a slab (``red_left_pad``)."""
     flags: int
-    merged: bool
-    """The cache serves users of several names (``refcount`` above 1)."""
+    refcount: int
+    """Users of the cache: more than one where caches of other names were merged into it."""
 
     @property
     def address(self) -> int:
         """Address of the ``struct kmem_cache``."""
         return int(self.object.value_())
+
+    @property
+    def merged(self) -> bool:
+        """The cache serves users of several names."""
+        return self.refcount > 1
 
 
 _CACHE_MEMBERS = {
@@ -115,7 +121,6 @@ def _slab_caches(memory: Memory, faults: Faults) -> tuple[list[SlabCache], int, 
     oo = numbers.pop("oo")
     numbers["order"], numbers["objects_per_slab"] = oo >> 16, oo & 0xFFFF
     numbers["most_objects"] = np.maximum(oo & 0xFFFF, numbers.pop("max", oo) & 0xFFFF)
-    numbers["merged"] = numbers.pop("refcount") > 1
     names = c_strings(memory, numbers.pop("name"), faults)
     rows = np.flatnonzero(read.readable & _has_possible_geometry(memory, numbers)).tolist()
     values: dict[str, list[Any]] = {name: column.tolist() for name, column in numbers.items()}
@@ -190,8 +195,9 @@ class Survey:
     """In ascending order of address."""
     invalid: npt.NDArray[np.int64]
     """Slabs that are left out since their counters are impossible, by cache id + 1."""
-    large_kmalloc_pages: int
-    """Pages of kmalloc() beyond the slab caches, where the kernel marks them."""
+    large_kmalloc_pages: int | None
+    """Pages of kmalloc() beyond the slab caches: as many as it marks, else the most it can have;
+    None if unknown."""
     memmap: Faults
     """Pages of the array that could not be read."""
 
@@ -261,6 +267,8 @@ class SlabMap:
         self.faults = Faults()
         """Unreadable pages of the caches' own structures."""
         self.caches, self.caches_torn, self.caches_damaged = _slab_caches(memory, self.faults)
+        self.parked_of: dict[int, tuple[Words, int]] = {}
+        """What :func:`parked` found of each cache: addresses, and lists lost."""
         self._columns: dict[str, Words] = {}
         self._cache_order = np.argsort(self.column("address"))
 
@@ -281,10 +289,11 @@ class SlabMap:
         faults = Faults()
         for part in parts:
             faults.update(part.memmap)
+        large = [part.large_kmalloc_pages for part in parts]
         return Survey(
             Slabs.concatenate([part.slabs for part in parts]),
             np.sum([part.invalid for part in parts], axis=0),
-            sum(part.large_kmalloc_pages for part in parts),
+            None if None in large else sum(pages or 0 for pages in large),
             faults,
         )
 
@@ -422,12 +431,20 @@ class SlabMap:
     def aliases(self) -> dict[str, str]:
         """Names of merged caches, and the name of the cache that each became.
 
-        Empty without CONFIG_SYSFS, or where the tree of names is torn.
+        Empty without CONFIG_SYSFS, or where the tree of names is torn. Like all names here: valid
+        Unicode, not safe to print.
         """
         try:
-            return get_slab_cache_aliases(self.prog)
+            aliases = get_slab_cache_aliases(self.prog)
         except (LookupError, drgn.FaultError, RecursionError):
             return {}
+        # drgn has surrogates for bytes that are not UTF-8.
+        return {
+            os.fsencode(alias).decode(errors="backslashreplace"): os.fsencode(name).decode(
+                errors="backslashreplace"
+            )
+            for alias, name in aliases.items()
+        }
 
     @cached_property
     def lineage(self) -> tuple[npt.NDArray[np.int64], Words]:
@@ -478,7 +495,7 @@ class SlabMap:
             of which one could not be found out
         """
         type_ = self.prog.type("struct kmem_cache")
-        nodes = nr_node_ids(self.prog)
+        nodes = node_ids(self.prog)
         ids = np.array([cache.id for cache in caches], np.int32)
         # Since Linux kernel commit 5ba6bc27b1f9 ("slab: decouple pointer to barn from
         # kmem_cache_node") (in v7.1), the pointers to node and barn are side by side; before, the

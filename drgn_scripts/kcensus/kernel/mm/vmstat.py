@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import drgn
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
-from drgn.helpers.linux.mmzone import for_each_online_pgdat
-from drgn.helpers.linux.percpu import per_cpu_ptr
+from drgn.helpers.linux.mmzone import NODE_DATA
+
+from kcensus.engine.slub.percpu import cpu_offsets, online_nodes
 
 
 def node_page_state(prog: drgn.Program, *names: str) -> int | None:
@@ -30,10 +32,10 @@ def node_page_state(prog: drgn.Program, *names: str) -> int | None:
             return None
         total = 0
         try:
-            for pgdat in for_each_online_pgdat(prog):
+            for pgdat in (NODE_DATA(prog, node) for node in online_nodes(prog)):
                 total += int(pgdat.vm_stat[item].counter)
-                for cpu in for_each_possible_cpu(prog):
-                    total += int(per_cpu_ptr(pgdat.per_cpu_nodestats, cpu).vm_node_stat_diff[item])
+                for stats in _per_cpu(pgdat.per_cpu_nodestats):
+                    total += int(stats.vm_node_stat_diff[item])
         except drgn.FaultError:
             return None
         return total
@@ -48,7 +50,13 @@ def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | 
     """
     try:
         counter = prog.variable(name, file) if file else prog[name]
-        cpus = for_each_possible_cpu(prog)
-        return max(sum(int(per_cpu_ptr(counter.address_of_(), cpu)[0]) for cpu in cpus), 0)
+        return max(sum(int(each) for each in _per_cpu(counter.address_of_())), 0)
     except (LookupError, drgn.FaultError):
         return None
+
+
+def _per_cpu(pointer: drgn.Object) -> Iterator[drgn.Object]:
+    """Yield what a per-CPU pointer points to, of each CPU."""
+    for offset in cpu_offsets(pointer.prog_).tolist():
+        address = (int(pointer) + offset) % (1 << 64)
+        yield drgn.Object(pointer.prog_, pointer.type_.type, address=address)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Per-CPU areas and NUMA nodes, however damaged the variables that count them."""
+
+from __future__ import annotations
+
+import itertools
+
+import drgn
+import numpy as np
+from drgn.helpers.linux.bitops import for_each_set_bit
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
+from drgn.helpers.linux.nodemask import nr_node_ids
+from drgn.helpers.linux.percpu import per_cpu_ptr
+
+from kcensus.engine.memory import Words
+from kcensus.sources.capsule import NotRecorded
+
+_MAX_CPUS = 8192
+"""``NR_CPUS`` of the largest configuration."""
+_MAX_NODES = 1024
+"""``MAX_NUMNODES`` of the largest configuration (``CONFIG_NODES_SHIFT`` 10)."""
+
+
+def cpu_offsets(prog: drgn.Program) -> Words:
+    """Return what to add to a per-CPU pointer for each CPU that has a per-CPU area, ascending.
+
+    These are the possible CPUs, and those that ``__cpu_possible_mask`` lacks: the elements of
+    ``__per_cpu_offset`` for impossible CPUs are 0 or all the same.
+
+    :raises drgn.FaultError: the mask is not in the dump
+    """
+    null = drgn.NULL(prog, "void *")
+    possible = itertools.islice(for_each_possible_cpu(prog), _MAX_CPUS)
+    offsets = np.array([per_cpu_ptr(null, cpu).value_() for cpu in possible], np.uint64)
+    try:
+        array = prog["__per_cpu_offset"]
+        raw = array.to_bytes_()
+    except (LookupError, drgn.FaultError, NotRecorded):
+        return np.unique(offsets)  # on one processor, or not all of the array is there
+    every, count = np.unique(np.frombuffer(raw, np.uint64), return_counts=True)
+    return np.union1d(offsets, every[(count == 1) & (every != 0)])
+
+
+def online_nodes(prog: drgn.Program) -> list[int]:
+    """Return the NUMA nodes that are online, ascending.
+
+    drgn's ``for_each_online_node()`` looks at as many bits as ``nr_node_ids`` says.
+    """
+    mask = prog["node_states"][prog["N_ONLINE"]]
+    return list(for_each_set_bit(mask.bits, min(8 * drgn.sizeof(mask), _MAX_NODES)))
+
+
+def node_ids(prog: drgn.Program) -> int:
+    """Return ``nr_node_ids``; where it is impossible, one more than the highest online node."""
+    ids, online = int(nr_node_ids(prog)), max(online_nodes(prog), default=0)
+    return ids if online < ids <= _MAX_NODES else online + 1
