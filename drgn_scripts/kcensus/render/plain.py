@@ -6,7 +6,6 @@ JSON, CSV and Parquet share this, so that they hold the same values under the sa
 
 from __future__ import annotations
 
-import datetime
 import enum
 import functools
 import importlib.metadata
@@ -15,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kcensus.human import human
+from kcensus.human import human, shown_time
 from kcensus.results import Figure, Finding, Machine, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
@@ -197,14 +196,6 @@ def machine_document(machine: Machine) -> dict[str, Plain]:
     if machine.time is not None:
         fields["time"] = shown_time(machine.time)
     return {name: None if value == "" else value for name, value in fields.items()}
-
-
-def shown_time(seconds: float) -> str | None:
-    """Return a time as ISO 8601 has it, in UTC; None for what no calendar has."""
-    try:
-        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat()
-    except (OverflowError, ValueError, OSError):
-        return None
 
 
 def machine_facts(result: Result) -> list[tuple[str, str]]:

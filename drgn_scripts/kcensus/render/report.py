@@ -88,7 +88,8 @@ def _health(report: Report) -> str:
 def _duration(section: Section) -> tuple[Text, list[Text]]:
     tag = Text("DONE", "green") if section.result else Text("FAILED", "bold red")
     words = section.error or section.question
-    return tag, [Text(f"{section.name}: {words} ({section.seconds:.1f} s)")]
+    seconds = f" ({section.seconds:.1f} s)" if section.seconds else ""  # 0: read from a document
+    return tag, [Text(f"{section.name}: {words}{seconds}")]
 
 
 def _headline(section: Section, screen: Screen) -> Text:
