@@ -77,11 +77,17 @@ def compare(before: Report, after: Report) -> Result:
                 changes.title = f"{older.analysis}: {changes.title}"
                 made.tables[f"{older.analysis.replace('-', '_')}_{name}"] = changes
     rows = sum(len(table.frame) for name, table in made.tables.items() if name not in _OWN_TABLES)
+    growth = _growth(sides, made.tables)
     made.summary |= {
+        "grown_bytes": Figure(
+            sum(each.holds or 0 for each in growth if not each.part_of),
+            Unit.BYTES,
+            "memory that grew",
+        ),
         "figures_changed": Figure(len(figures.frame), label="figures that changed"),
         "rows_changed": Figure(rows, label="table rows that changed"),
     }
-    made.findings = [*_incomplete(sides), *_growth(sides, made.tables), *_kernels(sides)]
+    made.findings = [*_incomplete(sides), *growth, *_kernels(sides)]
     made.gaps = [
         Gap(f"{gap.what} in {name}", gap.reason, gap.count, gap.effect)
         for side, name in enumerate(names)

@@ -301,6 +301,7 @@ def test_what_grew_is_a_finding_and_its_cause_leads() -> None:
     assert cause.severity is Severity.WARNING
     assert (cache.id, cache.part_of) == ("grew:slab:dentry", cause.id)
     assert parts_of(cause, made.findings) == [cache]
+    assert made.summary["grown_bytes"].value == cause.holds
 
 
 def test_what_shrank_is_not_a_finding() -> None:
