@@ -27,7 +27,7 @@ from markupsafe import Markup, escape
 from kcensus.analyses import analyses
 from kcensus.catalogue import load
 from kcensus.catalogue.model import Patch
-from kcensus.human import human, human_ratio
+from kcensus.human import human, human_ratio, shown_time
 from kcensus.render.directory import replacing
 from kcensus.render.html.charts import COLORS, charts, stack, svg
 from kcensus.render.plain import (
@@ -37,7 +37,6 @@ from kcensus.render.plain import (
     label,
     plain_column,
     shown_figure,
-    shown_time,
 )
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Machine, Result, Unit, matters, parts_of, rank
