@@ -179,7 +179,7 @@ def patches_result(
         result.summary[key] = Figure(classes.count(key), Unit.COUNT, label)
     states = [patch.state for patch in detected.values()]
     for state in State:
-        label = f"patches {state.value}"
+        label = f"patches {state.value}{', all kinds' * (state is State.ABSENT)}"
         result.summary[state.name.lower()] = Figure(states.count(state), Unit.COUNT, label)
     series = {stage.patch: name for name, one in detected.items() for stage in one.patch.stages}
     result.tables["patches"] = PATCHES.of(_patch_rows(detected, all_prices, series))
