@@ -23,7 +23,9 @@ COMMAND = command(
     action("kcensus.actions.report:run"),
     [
         target_argument(),
-        click.Option(["--full"], is_flag=True, help="Show evidence, all remedies, figures and tables."),
+        click.Option(
+            ["--full"], is_flag=True, help="Show evidence, all remedies, figures and tables."
+        ),
         catalogue_option(),
         *showing_options(tables=False),
     ],

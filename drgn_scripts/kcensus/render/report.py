@@ -8,7 +8,7 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from kcensus.render.plain import shown_figure
+from kcensus.render.plain import is_zero, shown_figure
 from kcensus.render.screen import Screen
 from kcensus.render.terminal import (
     print_figures,
@@ -98,6 +98,8 @@ def _headline(section: Section, screen: Screen) -> Text:
         return Text.assemble(("FAILED", "bold red"), f" {section.error}")
     summary = section.result.summary
     keys = [key for key in section.headline if key in summary] or list(summary)
+    if all(is_zero(summary[key]) for key in keys[:_MAX_HEADLINE]):
+        keys = keys[:1]  # one 0 says it
     figures = [" ".join(shown_figure(key, summary[key])) for key in keys[:_MAX_HEADLINE]]
     return Text((" · " if screen.is_unicode else " | ").join(figures))
 
