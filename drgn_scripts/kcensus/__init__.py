@@ -58,4 +58,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PLACES, *_analyses()})
+    special = {name for name in globals() if name.startswith("__")}
+    return sorted({*special, *_PLACES, *_analyses()})

@@ -35,6 +35,7 @@ Targets:
   PATH           a vmcore: ELF or kdump, compressed or not
   PATH           a capsule: the part of a vmcore that analyses need; needs no debug info
   sample         a capsule of a real kernel that comes with kcensus
+  PATH           a file that --json wrote, to show it in another form
   qmp:PATH       a running QEMU guest, through its QMP socket
 
 \b

@@ -1,75 +1,249 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Compare two results of the same analysis: figure by figure, row by row.
+"""Compare two reports: what grew, figure by figure and row by row.
 
-Rows are matched by name: by the fewest leading text columns that are unique in both tables. The
-largest changes come first.
+Rows are matched by name: by the fewest leading text columns that are unique in both tables, without
+addresses and numbers of anonymous devices. The largest changes come first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from shlex import quote
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from kcensus.human import human
-from kcensus.results import Figure, Finding, Gap, Result, Severity, Unit
+from kcensus.human import human, shown_time
+from kcensus.reports import Report
+from kcensus.results import (
+    Danger,
+    Figure,
+    Finding,
+    Gap,
+    Machine,
+    Remedy,
+    Result,
+    Severity,
+    Unit,
+    fold,
+)
 from kcensus.results.tables import Column, Show, Table, TableSpec
+from kcensus.results.thresholds import severity_of
+from kcensus.text import printable
 
-_AMOUNTS = (Unit.BYTES, Unit.PAGES, Unit.SECONDS, Unit.COUNT)
+_AMOUNTS = (Unit.BYTES, Unit.PAGES, Unit.COUNT)
 """Units of columns that can rank rows, the preferred one first."""
-_NUMBERS = (*_AMOUNTS, Unit.RATIO)
+_NUMBERS = (*_AMOUNTS, Unit.SECONDS, Unit.RATIO)
 _OCCURRENCE = "occurrence"
+_UNLIMITED = {(1 << bits) - 1 for bits in (31, 32, 63, 64)}
+_CACHES = "slab_caches"
+FIRST_TABLES = ("targets", "figures", _CACHES, "slab_memcgs", "dentries_directories")
+"""Tables that tell most."""
+_OWN_TABLES = ("targets", "figures")
+_NOT_COMPARED = ("log_events", "projection", "prices")
+"""Tables that are not about what is in memory."""
+_MAX_DETAILS = 5
+"""Rows of tables other than slab caches that are named as findings."""
+_ANONYMOUS = re.compile(r"0:\d+|0x[0-9a-f]+")
+"""Numbers of devices without a driver, and addresses: other ones after each mount or boot."""
 _OWN = ("state", "before", "after", "change")
 """Columns of a comparison; a compared column of that name is shown as ``name_state``."""
 
 
-def compare(pairs: Iterable[tuple[Result, Result]], before: str, after: str) -> Result:
-    """Return all differences as one result.
-
-    :param pairs: results of the same analyses on both targets
-    :param before: name of the first target
-    :param after: name of the second
-    """
-    pairs = list(pairs)
-    first, second = (next((pair[side].kernel for pair in pairs), "unknown") for side in (0, 1))
-    made = Result("diff", f"{before} against {after}", first, measures=False)
-    made.live = any(result.live for pair in pairs for result in pair)
-    if first != second:
-        made.kernel = f"{first}, then {second}"
-        made.findings.append(
-            Finding(
-                id="kernels-differ",
-                severity=Severity.INFO,
-                title=f"the kernels differ: {first} before, {second} after",
-            )
-        )
+def compare(before: Report, after: Report) -> Result:
+    """Return what differs between two reports as one result; what grew most is its findings."""
+    pairs = [
+        (older, newer)
+        for name, older in before.results.items()
+        if (newer := after.results.get(name))
+    ]
+    sides = (before, after)
+    names = [side.head.target for side in sides]
+    kernels = ", then ".join(dict.fromkeys(side.head.kernel for side in sides))
+    made = Result("diff", " against ".join(names), kernels, measures=False)
+    made.live = before.head.live or after.head.live
+    made.tables["targets"] = _TARGETS.of(pd.DataFrame(map(_target, ("before", "after"), sides)))
     made.tables["figures"] = figures = _figures(pairs)
     for older, newer in pairs:
         for name, table in older.tables.items():
             other = newer.tables.get(name)
-            changes = None if other is None else compare_tables(table, other)
+            compared = None if other is None or name in _NOT_COMPARED else (table, other)
+            changes = compare_tables(*compared) if compared else None
             if changes is not None and len(changes.frame):
                 changes.title = f"{older.analysis}: {changes.title}"
                 made.tables[f"{older.analysis.replace('-', '_')}_{name}"] = changes
-    rows = sum(len(table.frame) for table in made.tables.values() if table is not figures)
+    rows = sum(len(table.frame) for name, table in made.tables.items() if name not in _OWN_TABLES)
+    growth = _growth(sides, made.tables)
     made.summary |= {
+        "grown_bytes": Figure(
+            sum(each.holds or 0 for each in growth if not each.part_of),
+            Unit.BYTES,
+            "memory that grew",
+        ),
         "figures_changed": Figure(len(figures.frame), label="figures that changed"),
         "rows_changed": Figure(rows, label="table rows that changed"),
     }
-    made.gaps += [
+    made.findings = [*_incomplete(sides), *growth, *_kernels(sides)]
+    made.gaps = [
         Gap(f"{gap.what} in {name}", gap.reason, gap.count, gap.effect)
-        for side, name in ((0, before), (1, after))
+        for side, name in enumerate(names)
         for pair in pairs
         for gap in pair[side].gaps
     ]
     return made
 
 
+def _incomplete(sides: Sequence[Report]) -> Iterator[Finding]:
+    """Yield a finding if an analysis failed on one side."""
+    failed = [(name, side.head.target, why) for side in sides for name, why in side.errors.items()]
+    if failed:
+        names = ", ".join(dict.fromkeys(name for name, _, _ in failed))
+        yield Finding(
+            id="diff-incomplete",
+            severity=Severity.CRITICAL,
+            danger=Danger.INCOMPLETE,
+            title=f"this comparison is incomplete: {names} failed",
+            evidence="; ".join(f"{name} on {target}: {why}" for name, target, why in failed),
+            figures={"failed": Figure(len(failed))},
+            remedies=tuple(
+                Remedy(effect="Show what the target lacks", command=f"kcensus doctor {quote(each)}")
+                for each in dict.fromkeys(target for _, target, _ in failed)
+            ),
+        )
+
+
+def _kernels(sides: Sequence[Report]) -> Iterator[Finding]:
+    first, second = (side.head.kernel for side in sides)
+    if first != second:
+        yield Finding(
+            id="kernels-differ",
+            severity=Severity.INFO,
+            title=f"the kernels differ: {first} before, {second} after",
+        )
+
+
+def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Finding]:
+    """Return what grew, the largest growth first, each byte in one finding of the top level.
+
+    Slab caches say how much grew; findings of both sides about the same memory say why, so the
+    caches are part of them. Rows of other tables are named without memory of their own.
+    """
+    ram = sides[1].head.machine.ram_bytes if sides[1].head.machine else None
+    older = {finding.id: finding for _, finding in sides[0].findings}
+    grown = []
+    for _, finding in sides[1].findings:
+        was = older[finding.id].memory if finding.id in older else {}
+        memory = {place: size - was.get(place, 0) for place, size in finding.memory.items()}
+        memory = {place: size for place, size in memory.items() if size > 0}
+        severity = severity_of(sum(memory.values()), ram)
+        if severity is not None and not finding.is_generic and not finding.part_of:
+            made = _grew(finding.id, finding.id, severity, sum(was.values()), memory)
+            grown.append(replace(made, evidence=finding.title))
+    for row in _largest(tables, _CACHES):
+        severity = severity_of(row.change, ram)
+        if severity is not None:
+            memory = {f"slab:{row.name}": row.change}
+            subject = f"slab cache {row.name}"
+            made = _grew(f"slab:{row.name}", subject, severity, row.before, memory)
+            grown.append(replace(made, is_generic=True))
+    details = [
+        Finding(
+            id=f"grew:{name}:{row.name}",
+            severity=Severity.INFO,
+            title=f"{table.title}: {row.name} grew by {human(row.change, Unit.BYTES)}",
+            figures=_figures_of(row.before, row.change),
+        )
+        for name, table in tables.items()
+        if name not in _OWN_TABLES and "cache" not in table.columns  # those are in slab caches
+        for row in _largest(tables, name)[:1]
+        if severity_of(row.change, ram) is not None
+    ]
+    return [*fold(grown), *sorted(details, key=lambda each: -_change_of(each))[:_MAX_DETAILS]]
+
+
+def _grew(
+    identifier: str, subject: str, severity: Severity, before: int, memory: Mapping[str, int]
+) -> Finding:
+    change = sum(memory.values())
+    grown, was, now = (human(size, Unit.BYTES) for size in (change, before, before + change))
+    return Finding(
+        id=f"grew:{identifier}",
+        severity=severity,
+        title=f"{subject} grew by {grown} (from {was} to {now})",
+        figures=_figures_of(before, change),
+        memory=memory,
+    )
+
+
+def _figures_of(before: int, change: int) -> dict[str, Figure]:
+    sizes = {"before": before, "after": before + change, "change": change}
+    return {name: Figure(size, Unit.BYTES) for name, size in sizes.items()}
+
+
+def _change_of(finding: Finding) -> int:
+    return int(finding.figures["change"].value or 0)
+
+
+class _Row(NamedTuple):
+    """A row that grew."""
+
+    name: str
+    before: int
+    change: int
+
+
+def _largest(tables: Mapping[str, Table], name: str) -> list[_Row]:
+    """Return the rows of a compared table whose bytes grew, the largest growth first."""
+    table = tables.get(name)
+    if table is None or table.columns["change"].unit is not Unit.BYTES:
+        return []
+    frame = table.frame[table.frame["change"].astype(float) > 0]
+    keys = [key for key in [*frame][: [*frame].index("state")] if key != _OCCURRENCE]
+    if any(table.columns[key].unit is not Unit.TEXT for key in keys):
+        return []  # a number names nothing
+    return [
+        _Row(" ".join(printable(str(word)) for word in words if word), int(before), int(change))
+        for words, before, change in zip(
+            frame[keys].itertuples(index=False, name=None),
+            frame["before"],
+            frame["change"],
+            strict=True,
+        )
+    ]
+
+
+def _target(side: str, report: Report) -> dict[str, Any]:
+    machine = report.head.machine or Machine()
+    return {
+        "side": side,
+        "target": report.head.target,
+        "host": machine.host or None,
+        "time": machine.time and shown_time(machine.time),
+        "uptime_seconds": machine.uptime_seconds,
+        "ram_bytes": machine.ram_bytes,
+        "kernel": report.head.kernel,
+    }
+
+
 _TEXT = Unit.TEXT
+_TARGETS = TableSpec(
+    "targets",
+    "Targets",
+    {
+        "side": Column(_TEXT, "", Show.ALWAYS, "before or after."),
+        "target": Column(_TEXT, "", Show.ALWAYS, "Name of the target."),
+        "host": Column(_TEXT, "", Show.WIDE, "Name of the machine."),
+        "time": Column(_TEXT, "", Show.WIDE, "Of the dump, in UTC."),
+        "uptime_seconds": Column(Unit.SECONDS, "uptime", Show.WIDE, "Time since boot."),
+        "ram_bytes": Column(Unit.BYTES, "RAM", Show.WIDE, "RAM of the machine."),
+        "kernel": Column(_TEXT, "", Show.WIDE, "Kernel release."),
+    },
+    "One of the two targets.",
+)
 _FIGURES = TableSpec(
     "figures",
     "Figures",
@@ -100,16 +274,15 @@ def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
             if figure is None or before == after:
                 continue
             old, new = _number(before), _number(after)
-            change = None if old is None or new is None else new - old
+            change = None if old is None or new is None or _is_limit(old, new) else new - old
             share = abs(change) / max(abs(old or 0), abs(new or 0)) if change else 2.0
-            sign = "+" if (change or 0) > 0 else ""
             row = (
                 older.analysis,
                 key,
                 figure.label or key,
                 human(before, figure.unit),
                 human(after, figure.unit),
-                sign + human(change, figure.unit),
+                _shown_change(change, figure.unit),
                 old,
                 new,
                 change,
@@ -122,9 +295,23 @@ def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
     return _FIGURES.of(pd.DataFrame(rows, columns=columns, dtype=object))
 
 
+def _is_limit(*values: float) -> bool:
+    """Return whether a value stands for "unlimited": the largest of its integer type."""
+    return any(value in _UNLIMITED for value in values)
+
+
+def _shown_change(change: float | None, unit: Unit) -> str:
+    sign = "+" if (change or 0) > 0 else ""
+    if unit is Unit.RATIO and change is not None:
+        return f"{sign}{change * 100:.1f} points"
+    return sign + human(change, unit)
+
+
 def _plain(value: Any) -> Any:
-    """Return a NumPy scalar as a Python one; None for what is not a finite number."""
+    """Return a value as documents have it: plain, printable, None for no finite number."""
     value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, str):
+        return printable(value)
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -135,10 +322,11 @@ def _number(value: Any) -> int | float | None:
 def compare_tables(before: Table, after: Table) -> Table | None:
     """Return the rows that are new, gone or changed, the largest change first.
 
-    The amount that ranks them is the first column of bytes that changed in any row, else of pages,
-    seconds or counts; columns that are always shown are preferred.
+    The amount that ranks them is the first column of bytes that changed in any row, else of pages
+    or counts; columns that are always shown are preferred. Rows in which it did not change are
+    left out.
 
-    :return: None where there is nothing to compare: no names, or no amounts
+    :return: None where there is nothing to compare: no names, or no memory
     """
     columns = {name: column for name, column in before.columns.items() if name in after.columns}
     older, newer = (table.frame[list(columns)] for table in (before, after))
@@ -153,9 +341,10 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         if column.unit in _NUMBERS and {older[name].dtype.kind, newer[name].dtype.kind} <= {*"iuf"}
     ]
     keys = _keys(older, newer, columns)
-    if not any(columns[name].unit in _AMOUNTS for name in numeric) or keys is None:
+    # Without bytes or pages it is a histogram, or the state of an instant: hash chains, workers.
+    if not any(columns[name].unit in _AMOUNTS[:2] for name in numeric) or keys is None:
         return None
-    old, new = (_indexed(frame, keys, numeric) for frame in (older, newer))
+    old, new = (_indexed(_named(frame, keys), keys, numeric) for frame in (older, newer))
     rows = old.index.union(new.index)
     was, now = rows.isin(old.index), rows.isin(new.index)
     old, new = old.reindex(rows, fill_value=0), new.reindex(rows, fill_value=0)
@@ -189,7 +378,7 @@ def compare_tables(before: Table, after: Table) -> Table | None:
         if name != main
     }
     table = Table.of(before.title, shown, detail=before.detail and after.detail)
-    frame = table.frame[np.logical_or.reduce([~(was & now), *changed.values()])]
+    frame = table.frame[changed[main]]
     table.frame = frame.sort_values(
         "change", key=lambda change: -change.astype(float).abs(), kind="stable", ignore_index=True
     )
@@ -217,12 +406,28 @@ def _keys(
         for name, column in columns.items()
         if (column.unit is Unit.TEXT or (column.unit is Unit.NONE and column.show is Show.ALWAYS))
         and before[name].dtype.kind == after[name].dtype.kind != "b"
+        and not any(map(_is_anonymous, (*before[name], *after[name])))
     ]
     for count in range(1, len(names) + 1):
         keys = names[:count]
         if not any(frame.duplicated(keys).any() for frame in (before, after)):
             return keys
     return [*names, _OCCURRENCE] if names else None
+
+
+def _named(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Return a table with names as documents have them: one side may be read from there."""
+    texts = [key for key in keys if key in frame and frame[key].dtype.kind == "O"]
+    return frame.assign(
+        **{
+            key: [printable(each) if isinstance(each, str) else each for each in frame[key]]
+            for key in texts
+        }
+    )
+
+
+def _is_anonymous(value: Any) -> bool:
+    return isinstance(value, str) and _ANONYMOUS.fullmatch(value) is not None
 
 
 def _indexed(frame: pd.DataFrame, keys: Sequence[str], numeric: Sequence[str]) -> pd.DataFrame:

@@ -6,6 +6,8 @@ Rounding never turns a share below 100 % into 100 %, or one above 0 into 0.
 
 from __future__ import annotations
 
+import datetime
+
 from kcensus.results import Scalar, Unit
 
 
@@ -46,6 +48,14 @@ def human_seconds(value: float) -> str:
     length, unit, shorter, part = next(row for row in _LONG if whole >= row[0])
     sign = "-" if value < 0 else ""
     return f"{sign}{whole // length:,} {unit} {whole % length // shorter} {part}"
+
+
+def shown_time(seconds: float) -> str | None:
+    """Return a time as ISO 8601 has it, in UTC; None for what no calendar has."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat()
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def human(value: Scalar, unit: Unit) -> str:

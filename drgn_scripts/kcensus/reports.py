@@ -24,6 +24,7 @@ from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.text import printable
 
 PATCHES_QUESTION = "which kernel patches does this kernel have, and what do the absent ones cost?"
+PATCHES_HEADLINE = ("absent_fixes", "undetermined")
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
     with context.kernel.progress.step(f"{number} of {number}: patches", 0):
         sections = [
             *made.sections,
-            _section("patches", PATCHES_QUESTION, judge, ("absent_fixes", "undetermined")),
+            _section("patches", PATCHES_QUESTION, judge, PATCHES_HEADLINE),
         ]
     return Report(made.head, _folded(sections, known))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.output import check_output, check_tables, show
-from kcensus.actions.target import context_of, opened, progress_bars
+from kcensus.actions.target import context_of, opened, progress_bars, saved_result
 from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
 from kcensus.reports import analyse
@@ -25,7 +25,10 @@ def run(
     known = [spec.name for spec in analysis.tables()]
     if known:
         check_tables(showing, known)
-    if analysis.needs_target(target, params):
+    result = saved_result(target, analysis.name)
+    if result is not None:
+        pass
+    elif analysis.needs_target(target, params):
         with opened(target, reading) as (opened_target, progress):
             result = analyse(context_of(opened_target, progress, reading), analysis, **params)
     else:

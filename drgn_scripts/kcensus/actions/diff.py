@@ -3,32 +3,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from kcensus import saved
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.output import check_output, show
 from kcensus.actions.target import chosen_analyses, context_of, opened
-from kcensus.compare import compare
+from kcensus.compare import FIRST_TABLES, compare
 from kcensus.reports import report
-from kcensus.results import Gap
 
 
 def run(before: str, after: str, analyses: str | None, reading: Reading, showing: Showing) -> Exit:
     """Run the analyses on both targets and show what differs."""
     check_output(showing)
     chosen = chosen_analyses(analyses)
-    reports = []
+    documents = {name: saved.load(name) for name in (before, after) if saved.is_document(name)}
+    for document in documents.values():
+        has = {*document.results, *document.errors}
+        chosen = [analysis for analysis in chosen if analysis.name in has]
+    names = [analysis.name for analysis in chosen]
+    sides = []
     for target in (before, after):
-        with opened(target, reading) as (opened_target, progress):
-            reports.append(report(context_of(opened_target, progress, reading), chosen))
-    pairs = [
-        (older, newer)
-        for name, older in reports[0].results.items()
-        if (newer := reports[1].results.get(name))
-    ]
-    result = compare(pairs, *(made.head.target for made in reports))
-    result.gaps += [
-        Gap(f"{name} on {made.head.target}", error, 1, "it is not compared")
-        for made in reports
-        for name, error in made.errors.items()
-    ]
-    status = show(result, showing)
-    return status if pairs else Exit.TARGET
+        if target in documents:
+            made = documents[target]
+            sections = [section for section in made.sections if section.name in names]
+            sides.append(replace(made, sections=sections))
+        else:
+            with opened(target, reading) as (opened_target, progress):
+                sides.append(report(context_of(opened_target, progress, reading), chosen))
+    status = show(compare(*sides), showing, FIRST_TABLES)
+    return status if sides[0].results.keys() & sides[1].results.keys() else Exit.TARGET

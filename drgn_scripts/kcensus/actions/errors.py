@@ -8,6 +8,7 @@ import drgn
 from kcensus.actions import Exit
 from kcensus.analyses import AnalysisError, ParamError
 from kcensus.render.directory import OutputError
+from kcensus.saved import BadDocument
 from kcensus.sources import RequestError, TargetError, faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 
@@ -20,6 +21,8 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case TargetError() | AnalysisError() | NotRecorded():
             is_expected = not isinstance(error.__cause__, drgn.FaultError)
             return Exit.TARGET, str(error), is_expected
+        case BadDocument():
+            return Exit.TARGET, str(error), True
         case BadCapsule():
             return Exit.TARGET, f"the capsule {error}", True
         case drgn.MissingDebugInfoError():

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def check_output(showing: Showing) -> None:
             raise click.UsageError(f"{option}: '{path}' is a directory; give a file.")
         if path and not path.parent.is_dir():
             raise click.UsageError(f"{option}: '{path.parent}' is not a directory.")
+    if showing.parquet and find_spec("pyarrow") is None:
+        raise click.UsageError("--parquet needs pyarrow: install kcensus[parquet].")
     if document and _is_target(document):
         raise click.UsageError(
             f"--json: '{document}' looks like a target; put it before --json, "

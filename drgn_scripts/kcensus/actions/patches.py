@@ -13,7 +13,7 @@ import click
 
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.output import check_output, show, stdout
-from kcensus.actions.target import context_of, opened
+from kcensus.actions.target import context_of, opened, saved_result
 from kcensus.catalogue import Catalogue, CatalogueError, load
 from kcensus.catalogue.result import catalogue_result
 from kcensus.catalogue.story import document, story
@@ -40,6 +40,8 @@ def run(
         raise click.UsageError(f"{len(words)} arguments given: pass one TARGET, or `show ID`")
     if not words:
         return show(catalogue_result(known), showing)
+    if result := saved_result(words[0], "patches"):
+        return show(result, showing)
     with opened(words[0], reading) as (target, progress):
         result = price(context_of(target, progress, reading), known, prices=prices)
     return show(result, showing)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
+from kcensus import saved
 from kcensus.actions import Exit, Reading, Showing, deferred
 from kcensus.actions.output import Faces, check_output, console, exit_status, write_files
 from kcensus.actions.patches import load_catalogue
 from kcensus.actions.target import context_of, opened
-from kcensus.analyses import analyses
 from kcensus.reports import examine
 from kcensus.text import printable
 
@@ -34,14 +34,17 @@ def run(
     """Run all analyses on a target and show the report."""
     check_output(showing)
     patches = load_catalogue(catalogue)
-    with opened(target, reading) as (opened_target, progress):
-        report = examine(context_of(opened_target, progress, reading), patches)
+    if saved.is_document(target):
+        report = saved.load(str(target))
+    else:
+        with opened(target, reading) as (opened_target, progress):
+            report = examine(context_of(opened_target, progress, reading), patches)
     if showing.csv or showing.parquet:
         for name, error in report.errors.items():
             click.echo(f"kcensus: {printable(f'{name} failed on this target: {error}')}", err=True)
     if not write_files(report, _REPORT, showing):
         with console(showing) as screen:
             _write_terminal(report, screen, showing.top, full)
-    if not any(name in analyses() for name in report.results):
+    if not report.results or (report.errors and {*report.results} == {"patches"}):
         return Exit.TARGET
     return exit_status((finding for _, finding in report.findings), showing.fail_on)

@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import click
 
-from kcensus import sources
+from kcensus import saved, sources
 from kcensus.actions import Reading
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.progress import Progress, SilentProgress
 from kcensus.render.progress import terminal_progress
+from kcensus.results import Result
 from kcensus.sources import Target, TargetError
+from kcensus.text import printable
 
 
 def progress_bars(no_progress: bool) -> AbstractContextManager[Progress]:
@@ -41,6 +43,22 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
             yield target, progress
         except OSError as error:
             raise TargetError(f"the target cannot be read: {error}") from error
+
+
+def saved_result(path: str | None, name: str) -> Result | None:
+    """Return the result of one analysis from a JSON document; None if ``path`` is not one.
+
+    :raises TargetError: the document lacks the analysis
+    """
+    if not saved.is_document(path):
+        return None
+    report = saved.load(str(path))
+    result = report.results.get(name)
+    if result is None:
+        has = ", ".join(report.results) or "no result"
+        why = report.errors.get(name) or f"it has {has}"
+        raise TargetError(f"'{printable(str(path))}' has no result of {name}: {why}")
+    return result
 
 
 def context_of(target: Target, progress: Progress, reading: Reading) -> Context:

@@ -16,14 +16,19 @@ from rich.console import Console
 
 from kcensus import reports, results
 from kcensus.analyses import Analysis, analyses
+from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
 from kcensus.catalogue import load
 from kcensus.progress import Progress
+from kcensus.render.plain import shown_figure
 from kcensus.render.report import write_report
 from kcensus.render.terminal import write_terminal
-from kcensus.results import Check, Finding, Gap, Scalar
+from kcensus.results import Check, CheckStatus, Finding, Gap, Scalar, rank
 from kcensus.results.tables import Table
+from kcensus.text import printable
 
+_MAX_ITEMS = 10
+"""Findings, figures and names of tables that a prompt shows of a result."""
 _WIDTH = 100
 """Columns of text that a result is shown in."""
 _PAGE = '<pre style="white-space:pre; overflow-x:auto; line-height:1.3">{code}</pre>'
@@ -99,9 +104,30 @@ class Result(_Shown):
     def _write(self, console: Console) -> None:
         write_terminal(self.result, console, first=self.first_tables)
 
+    def __repr__(self) -> str:
+        """Return what fits a prompt; a notebook shows more, and the attributes have all."""
+        result = self.result
+        figures = [shown_figure(key, figure) for key, figure in result.summary.items()]
+        differing = sum(check.status is CheckStatus.DIFFER for check in result.checks)
+        blocks = {
+            "findings": [
+                f"{finding.severity.name} {finding.title}"
+                for finding in sorted(result.findings, key=rank)
+                if not finding.part_of
+            ],
+            "summary": [f"{name}: {value}" for name, value in figures],
+            "tables": [f"{name} ({len(table.frame):,})" for name, table in result.tables.items()],
+        }
+        lines = [f"<{result.analysis} on {result.target}, Linux {result.kernel}>"]
+        for name, items in blocks.items():
+            more = [f"… {len(items) - _MAX_ITEMS} more"] if len(items) > _MAX_ITEMS else []
+            lines += [f"{name}:", *(f"    {item}" for item in (*items[:_MAX_ITEMS], *more))]
+        lines.append(f"checks: {len(result.checks)}, {differing} differ; gaps: {len(result.gaps)}")
+        return "\n".join(map(printable, lines))
+
 
 def _frame(table: Table) -> pd.DataFrame:
-    frame = table.frame.copy(deep=False)
+    frame = Frame(table.frame, copy=False)
     frame.attrs = {
         "title": table.title,
         "units": {name: column.unit.value for name, column in table.columns.items()},

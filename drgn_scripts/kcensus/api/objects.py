@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.layout import Layout, element_paths, layout
 from kcensus.engine.memory import Faults, Words
@@ -85,14 +87,16 @@ def objects(
     :return: one row per object, indexed by its address (``uint64``); ``attrs["report"]`` is the
         :class:`ScanReport` of what could not be read
     :raises LookupError: there is no such type, member or slab cache
-    :raises ValueError: a member lies beyond the end of the objects of the cache, or ``where`` does
-        not give one boolean per row
+    :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` does not
+        give one boolean per row, or ``members`` is one string with several names
     """
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
     # One index is made of it, and none of the vectors of owners: most of its memory can go.
     slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False)
     type_, cache = _type_and_cache(kernel.prog, type_name, cache)
     caches = find_caches(slab_map, type_name, cache)
+    if isinstance(members, str) and len(re.split(r"[\s,]+", members)) > 1:
+        raise ValueError(f"members={members!r} is one member; pass several as a list")
     paths = [members] if isinstance(members, str) else members
     if type_ is not None:
         elements = [element for path in paths for element in element_paths(type_, path)]
@@ -118,6 +122,7 @@ def objects(
             IncompleteWarning,
             stacklevel=2,
         )
+    frame = Frame(frame, copy=False)
     frame.attrs["report"] = report
     return frame
 

@@ -179,11 +179,12 @@ def patches_result(
         result.summary[key] = Figure(classes.count(key), Unit.COUNT, label)
     states = [patch.state for patch in detected.values()]
     for state in State:
-        label = f"patches {state.value}"
+        label = f"patches {state.value}{', all kinds' * (state is State.ABSENT)}"
         result.summary[state.name.lower()] = Figure(states.count(state), Unit.COUNT, label)
-    result.tables["patches"] = PATCHES.of(_patch_rows(detected, all_prices))
+    series = {stage.patch: name for name, one in detected.items() for stage in one.patch.stages}
+    result.tables["patches"] = PATCHES.of(_patch_rows(detected, all_prices, series))
     if priced:
-        result.tables["prices"] = PRICES.of(_price_rows(all_prices))
+        result.tables["prices"] = PRICES.of(_price_rows(all_prices, series))
     result.tables["figures"] = FIGURES.of(_figure_rows(catalogue))
     result.findings = findings(catalogue, detected, results)
     result.gaps = _gaps(lacking, all_prices, failed or {})
@@ -216,26 +217,22 @@ def _gaps(
 
 
 def _patch_rows(
-    detected: Mapping[str, Detected], all_prices: Sequence[Price]
+    detected: Mapping[str, Detected], all_prices: Sequence[Price], series: Mapping[str, str]
 ) -> list[SimpleNamespace]:
     amounts = {
         (price.detected.patch.id, price.is_cost): price.bytes
         for price in all_prices
         if price.bytes is not None
     }
-    series = {stage.patch: name for name, one in detected.items() for stage in one.patch.stages}
 
     def order(name: str) -> tuple[object, ...]:
-        # Stages follow their series: their costs are contained in its cost.
-        leader, state = series.get(name, name), detected[name].state
         return (
             _SECTIONS.index(_class(detected[name])),
-            state is State.SUPERSEDED,
-            -amounts.get((leader, True), 0),
-            detected[name].patch.subsystem,
-            leader,
-            name != leader,
+            detected[name].state is State.SUPERSEDED,
+            name in series,  # the cost of a stage is contained in that of its series
             -amounts.get((name, True), 0),
+            detected[name].patch.subsystem,
+            series.get(name, ""),
             name,
         )
 
@@ -254,10 +251,12 @@ def _patch_rows(
     ]
 
 
-def _price_rows(all_prices: Sequence[Price]) -> list[SimpleNamespace]:
-    largest_first = sorted(
-        all_prices, key=lambda price: (-(price.value or 0), price.detected.patch.id)
-    )
+def _price_rows(all_prices: Sequence[Price], series: Mapping[str, str]) -> list[SimpleNamespace]:
+    def order(price: Price) -> tuple[object, ...]:
+        name = price.detected.patch.id
+        return name in series, -(price.value or 0), name
+
+    largest_first = sorted(all_prices, key=order)
     return [
         SimpleNamespace(
             patch=price.detected.patch,

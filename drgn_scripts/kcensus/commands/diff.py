@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""``kcensus diff``: what changed from one target to another."""
+"""``kcensus diff``: what grew from one target to another."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import click
 from kcensus.actions import action
 from kcensus.commands.shared import command, showing_options, target_argument
 
-_HELP = """Compare two kernels, or two dumps of one.
+_HELP = """Say what grew between two kernels, or two dumps of one.
 
-Runs every analysis on both and shows what differs in its figures and tables: rows that are new,
-gone or changed, the largest change first. Ratios and the other columns of a table are in --json,
---csv and --parquet.
+Runs every analysis on both. The memory that grew comes first, the largest growth on top; then
+follow the figures and the rows of tables that differ. Rows are matched by name; --all shows all
+tables, and ratios and the other columns are in --json, --csv and --parquet.
 
-What is unreadable on one side is listed as a gap of that side, because it can look like a
-change."""
+Each side is a target, or a file that --json wrote, of a report or of one analysis. What is
+unreadable on one side is listed as a gap of that side, because it can look like a change; if an
+analysis fails on one side, the exit status is 6."""
 
 COMMAND = command(
     "diff",
@@ -28,10 +29,11 @@ COMMAND = command(
         ),
         *showing_options(),
     ],
-    "what changed between two kernels, or two dumps of one?",
+    "what grew between two kernels, or two dumps of one?",
     _HELP,
     (
         ("kcensus diff monday.vmcore friday.vmcore", "what grew in a week"),
         ("kcensus diff before.vmcore after.vmcore --analyses slab", "one analysis only"),
+        ("kcensus diff monday.json vmcore", "against what `report --json` wrote on Monday"),
     ),
 )

@@ -6,13 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from kcensus.actions import deferred
 from kcensus.results import Severity
+
+if TYPE_CHECKING:
+    from kcensus.results.tables import Column, TableSpec
 
 CONTEXT_SETTINGS: dict[str, Any] = {
     "help_option_names": ["-h", "--help"],
@@ -150,11 +152,10 @@ def help_tables_option(specs: Callable[[], Sequence[Any]]) -> click.Option:
 
     :param specs: returns their declarations
     """
-    describe = deferred("kcensus.actions.tables:help_tables")
 
     def show(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         if value and not ctx.resilient_parsing:
-            click.echo(describe(specs(), ctx.make_formatter()))
+            click.echo(_describe(specs(), ctx.make_formatter()))
             ctx.exit()
 
     return click.Option(
@@ -165,6 +166,28 @@ def help_tables_option(specs: Callable[[], Sequence[Any]]) -> click.Option:
         callback=show,
         help="Describe the tables and their columns, and exit.",
     )
+
+
+def _describe(specs: Sequence[TableSpec], formatter: click.HelpFormatter) -> str:
+    """Return what a row of each table is, and its columns."""
+    for spec in specs:
+        with formatter.section(spec.name):
+            formatter.write_text(f"{spec.title}. Row: {spec.help}")
+            formatter.write_paragraph()
+            formatter.write_dl([(name, _help(name, each)) for name, each in spec.columns.items()])
+    formatter.write_paragraph()
+    formatter.write_text(
+        "Columns marked (data) are in --json, --csv and --parquet, not on screen."
+        if specs
+        else "This analysis does not describe its tables."
+    )
+    return formatter.getvalue().strip("\n")
+
+
+def _help(name: str, column: Column) -> str:
+    heading = "" if column.label in ("", name.replace("_", " ")) else f'"{column.label}": '
+    unit = f" [{column.unit.value}]" if column.unit.value not in ("", "text", "count") else ""
+    return f"{heading}{column.help}{unit}{' (data)' if column.show.value == 'data' else ''}".strip()
 
 
 def catalogue_option() -> click.Option:

@@ -98,6 +98,11 @@ def _document(result: Result) -> dict[str, Any]:
                 for name, table in own.items()
             },
         },
+        "labels": {
+            "summary": {key: printable(figure.label) for key, figure in result.summary.items()},
+            "tables": {name: printable(table.title) for name, table in own.items()},
+        },
+        "measures": result.measures,
         "tables": own,
         **every,
         "findings": [finding_document(finding) for finding in result.findings],

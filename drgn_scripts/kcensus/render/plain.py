@@ -6,7 +6,6 @@ JSON, CSV and Parquet share this, so that they hold the same values under the sa
 
 from __future__ import annotations
 
-import datetime
 import enum
 import functools
 import importlib.metadata
@@ -15,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kcensus.human import human
+from kcensus.human import human, shown_time
 from kcensus.results import Figure, Finding, Machine, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
@@ -29,6 +28,8 @@ SCHEMA = 2
 Plain = int | float | str | bool | None
 
 _ROWS_AT_ONCE = 1 << 16
+_NO_HOST = "(none)"
+"""The name of a host that was never set."""
 _AMOUNTS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.SECONDS)
 """Units of numbers whose 0 means that there is nothing."""
 
@@ -199,20 +200,12 @@ def machine_document(machine: Machine) -> dict[str, Plain]:
     return {name: None if value == "" else value for name, value in fields.items()}
 
 
-def shown_time(seconds: float) -> str | None:
-    """Return a time as ISO 8601 has it, in UTC; None for what no calendar has."""
-    try:
-        return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat()
-    except (OverflowError, ValueError, OSError):
-        return None
-
-
 def machine_facts(result: Result) -> list[tuple[str, str]]:
     """Return what a result is about as labelled lines: the machine, its kernel, the dump."""
     machine = result.machine or Machine()
     kernel = machine.kernel or result.kernel
     sizes = (
-        ("", machine.host),
+        ("", "" if machine.host == _NO_HOST else machine.host),
         (" RAM", machine.ram_bytes and human(machine.ram_bytes, Unit.BYTES)),
         (" CPU" if machine.cpus == 1 else " CPUs", machine.cpus),
         (" NUMA node" if machine.nodes == 1 else " NUMA nodes", machine.nodes),
@@ -250,7 +243,7 @@ def has_content(table: Table) -> bool:
 
 def is_zero(figure: Figure) -> bool:
     """Return whether a figure is an amount of nothing."""
-    return figure.unit in _AMOUNTS and not plain(figure.value)
+    return figure.unit in _AMOUNTS and plain(figure.value) == 0
 
 
 def remedy_facts(remedy: Remedy) -> list[str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from kcensus.render.plain import shown_figure
+from kcensus.render.plain import is_zero, shown_figure
 from kcensus.render.screen import Screen
 from kcensus.render.terminal import (
     print_figures,
@@ -88,7 +88,8 @@ def _health(report: Report) -> str:
 def _duration(section: Section) -> tuple[Text, list[Text]]:
     tag = Text("DONE", "green") if section.result else Text("FAILED", "bold red")
     words = section.error or section.question
-    return tag, [Text(f"{section.name}: {words} ({section.seconds:.1f} s)")]
+    seconds = f" ({section.seconds:.1f} s)" if section.seconds else ""  # 0: read from a document
+    return tag, [Text(f"{section.name}: {words}{seconds}")]
 
 
 def _headline(section: Section, screen: Screen) -> Text:
@@ -97,6 +98,8 @@ def _headline(section: Section, screen: Screen) -> Text:
         return Text.assemble(("FAILED", "bold red"), f" {section.error}")
     summary = section.result.summary
     keys = [key for key in section.headline if key in summary] or list(summary)
+    if all(is_zero(summary[key]) for key in keys[:_MAX_HEADLINE]):
+        keys = keys[:1]  # one 0 says it
     figures = [" ".join(shown_figure(key, summary[key])) for key in keys[:_MAX_HEADLINE]]
     return Text((" · " if screen.is_unicode else " | ").join(figures))
 

@@ -130,7 +130,7 @@ def _print_finding(
     more = len(finding.remedies) - len(shown)
     facts = (
         f"Holds: {human(finding.holds, Unit.BYTES)}" if finding.holds else "",
-        f"kcensus explain {finding.kind}",
+        f"kcensus explain {finding.kind}" if matters(finding) or finding.holds else "",
         patch_text(finding),
         f"{more} more {'remedy' if more == 1 else 'remedies'}: --full" if more else "",
     )

@@ -185,6 +185,8 @@ def test_errors_name_what_is_missing() -> None:
         objects(k.prog, "struct thing", ["id"], cache="nowhere")
     with pytest.raises(LayoutError, match="struct thing has no member gone"):
         objects(k.prog, "struct thing", ["gone"], cache="other")
+    with pytest.raises(ValueError, match="pass several as a list"):
+        objects(k.prog, "struct thing", "id, gone", cache="other")
     with pytest.raises(LookupError, match="struct unheard_of"):
         objects(k.prog, "struct unheard_of", ["id"])
 

@@ -20,7 +20,10 @@ from unittest import mock
 import pytest
 
 from kcensus import cli
+from kcensus.actions import Exit
+from kcensus.actions.output import exit_status
 from kcensus.analyses import analyses
+from kcensus.results import Danger, Finding, Severity
 from tests.unit.synthetic import ANALYSIS, LONG_NAME, only_synthetic
 
 Run = Callable[..., tuple[int, str, str]]
@@ -170,6 +173,26 @@ def test_fail_on_more_than_was_found(run: Run, monkeypatch: pytest.MonkeyPatch) 
     quiet.findings = quiet.findings[:1]
     monkeypatch.setattr(synthetic, "synthetic_result", lambda _: quiet)
     assert [run("--fail-on", limit)[0] for limit in ("notice", "warning")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "dangers", "status"),
+    [
+        (None, [Danger.NONE, Danger.INCOMPLETE], Exit.INCOMPLETE),
+        (None, [Danger.STALL], Exit.DONE),
+        ("critical", [Danger.INCOMPLETE], Exit.INCOMPLETE),
+        ("critical", [Danger.INCOMPLETE, Danger.STALL], Exit.FINDING),
+        ("critical", [], Exit.DONE),
+    ],
+)
+def test_what_is_incomplete_has_a_status_of_its_own(
+    fail_on: str | None, dangers: list[Danger], status: Exit
+) -> None:
+    findings = [
+        Finding(id=danger.value, severity=Severity.CRITICAL, title="", danger=danger)
+        for danger in dangers
+    ]
+    assert exit_status(findings, fail_on) is status
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ def test_json_has_every_part_under_its_key() -> None:
         "machine",
         "summary",
         "units",
+        "labels",
+        "measures",
         "tables",
         "checks",
         "findings",

@@ -31,6 +31,7 @@ LAYERS = (
     "compare",
     "capsule",
     "render",
+    "saved",
     "api",
     "actions",
     "commands",

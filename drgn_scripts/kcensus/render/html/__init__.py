@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kcensus.analyses import analyses
-from kcensus.human import human, human_ratio
+from kcensus.human import human, human_ratio, shown_time
 from kcensus.render.directory import replacing
 from kcensus.render.html.charts import charts, stack, svg
 from kcensus.render.html.findings import (
@@ -34,7 +34,7 @@ from kcensus.render.html.findings import (
 from kcensus.render.html.links import links
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, inert
-from kcensus.render.plain import SCHEMA, installed_version, shown_figure, shown_time
+from kcensus.render.plain import SCHEMA, installed_version, shown_figure
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Machine, Result, Unit, matters, rank
 

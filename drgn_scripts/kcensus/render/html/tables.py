@@ -17,7 +17,6 @@ from kcensus.render.plain import (
     has_content,
     is_zero,
     label,
-    plain,
     plain_column,
     shown_figure,
 )
@@ -44,7 +43,7 @@ def figures(result: Result) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the names and values of all figures but zeros, and the names of those that are 0."""
     shown, zeros = [], []
     for key, figure in result.summary.items():
-        if is_zero(figure) and plain(figure.value) is not None:
+        if is_zero(figure):
             zeros.append(label(key, figure.label))
         else:
             shown.append(shown_figure(key, figure))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,7 +16,8 @@ import pytest
 from kcensus import cli
 from kcensus.commands.diff import COMMAND
 from kcensus.compare import compare, compare_tables
-from kcensus.results import Figure, Gap, Result, Unit
+from kcensus.reports import Report, Section
+from kcensus.results import Danger, Figure, Finding, Gap, Machine, Result, Severity, Unit, parts_of
 from kcensus.results.tables import Column, Show, Table
 from tests.unit.synthetic import only_synthetic
 
@@ -53,10 +55,10 @@ def test_the_order_of_equal_changes_is_that_of_names() -> None:
     assert [row[0] for row in rows(compare_tables(before, after))] == ["x", "y", "z"]
 
 
-def test_a_row_that_is_new_with_nothing_in_it_is_new() -> None:
-    before = table(["a"], size=([1], Unit.BYTES))
-    after = table(["a", "b"], size=([1, 0], Unit.BYTES))
-    assert rows(compare_tables(before, after)) == [("b", "new", 0, 0, 0)]
+def test_rows_without_change_are_left_out() -> None:
+    before = table(["a", "c"], size=([1, 2], Unit.BYTES), count=([1, 1], Unit.COUNT))
+    after = table(["a", "b", "c"], size=([1, 0, 3], Unit.BYTES), count=([7, 9, 1], Unit.COUNT))
+    assert rows(compare_tables(before, after)) == [("c", "changed", 2, 3, 1)]
 
 
 def test_a_change_of_any_column_is_a_change() -> None:
@@ -72,7 +74,7 @@ def test_a_change_of_any_column_is_a_change() -> None:
 def test_bytes_rank_before_counts() -> None:
     before = table(["a", "b"], count=([1, 900], Unit.COUNT), size=([5, 6], Unit.BYTES))
     after = table(["a", "b"], count=([2, 100], Unit.COUNT), size=([9, 6], Unit.BYTES))
-    assert [row[0] for row in rows(compare_tables(before, after))] == ["a", "b"]
+    assert [row[0] for row in rows(compare_tables(before, after))] == ["a"]
 
 
 def test_large_numbers_are_exact() -> None:
@@ -85,23 +87,53 @@ def test_large_numbers_are_exact() -> None:
 
 
 def test_unsigned_numbers_can_fall() -> None:
-    before = Table.of("t", {"name": (["a"], NAME), "n": (np.array([5], "u8"), Column())})
-    after = Table.of("t", {"name": (["a"], NAME), "n": (np.array([3], "u8"), Column())})
+    unit = Column(Unit.PAGES)
+    before = Table.of("t", {"name": (["a"], NAME), "n": (np.array([5], "u8"), unit)})
+    after = Table.of("t", {"name": (["a"], NAME), "n": (np.array([3], "u8"), unit)})
     assert rows(compare_tables(before, after)) == [("a", "changed", 5, 3, -2)]
 
 
 def test_ratios_do_not_rank_but_count() -> None:
     before = table(["a"], used=([0.5], Unit.RATIO))
     assert compare_tables(before, before) is None
-    both = [table(["a"], used=([one], Unit.RATIO), n=([1], Unit.COUNT)) for one in (0.5, 0.25)]
+    both = [
+        table(["a"], used=([used], Unit.RATIO), n=([n], Unit.BYTES))
+        for used, n in ((0.5, 1), (0.25, 2))
+    ]
     changed = compare_tables(*both)
     assert changed is not None
     assert changed.frame["used_change"].tolist() == [-0.25]
 
 
-def test_ratios_of_nothing_are_no_change() -> None:
-    both = [table(["a"], used=([float("nan")], Unit.RATIO), n=([1], Unit.COUNT)) for _ in range(2)]
-    assert rows(compare_tables(*both)) == []
+@pytest.mark.parametrize("unit", [Unit.COUNT, Unit.SECONDS])
+def test_a_table_without_memory_is_not_compared(unit: Unit) -> None:
+    """Histograms of hash chains, ages of workers: noise."""
+    both = [table(["a"], n=([n], unit)) for n in (1, 2)]
+    assert compare_tables(*both) is None
+
+
+def test_anonymous_numbers_are_not_names() -> None:
+    def blocks(device: str, size: int) -> Table:
+        text = Column(Unit.TEXT)
+        return Table.of(
+            "blocks",
+            {
+                "type": (["tmpfs", "tmpfs"], text),
+                "device": ([device, "0:99"], text),
+                "size": ([size, 1], Column(Unit.BYTES)),
+            },
+        )
+
+    changed = compare_tables(blocks("0:45", 5), blocks("0:46", 7))
+    assert changed is not None
+    assert changed.frame[["type", "state", "change"]].to_numpy().tolist() == [
+        ["tmpfs", "changed", 2]
+    ]
+
+
+def test_names_of_a_document_are_those_of_a_dump() -> None:
+    raw, escaped = (table([name], n=([n], Unit.BYTES)) for name, n in (("a\n", 1), ("a\\x0a", 2)))
+    assert rows(compare_tables(raw, escaped)) == [("a\\x0a", "changed", 1, 2, 1)]
 
 
 def named(pairs: list[tuple[str, str]], sizes: list[int]) -> Table:
@@ -185,6 +217,18 @@ def test_empty_tables() -> None:
     assert rows(compare_tables(full, empty)) == [("a", "gone", 1, 0, -1)]
 
 
+def compared(pairs: list[tuple[Result, Result]], **failed: str) -> Result:
+    """Compare reports "A" and "B" of the results; analyses in ``failed`` fail on "B"."""
+    sides = []
+    for side, name in enumerate("AB"):
+        sections = [Section(pair[side].analysis, "", pair[side]) for pair in pairs]
+        sections += [Section(each, "", None, why) for each, why in failed.items() if side]
+        kernel = pairs[0][side].kernel if pairs else "6.1"
+        head = Result("report", name, kernel, machine=Machine(host=name, ram_bytes=1 << 30))
+        sides.append(Report(head, sections))
+    return compare(*sides)
+
+
 def result(kernel: str = "6.1", gaps: int = 0, **figures: Any) -> Result:
     summary = {name: Figure(value, Unit.BYTES, name) for name, value in figures.items()}
     made = Result("slab", "x", kernel, summary=summary)
@@ -195,31 +239,88 @@ def result(kernel: str = "6.1", gaps: int = 0, **figures: Any) -> Result:
 def test_figures_by_their_share_of_change() -> None:
     before = result(large=1000, small=10, same=5, gone=1, mode="a")
     after = result(large=1001, small=20, same=5, new=2, mode="b")
-    frame = compare([(before, after)], "A", "B").tables["figures"].frame
+    frame = compared([(before, after)]).tables["figures"].frame
     assert frame["figure"].tolist() == ["gone", "mode", "new", "small", "large"]
     assert frame["change"].tolist() == ["-", "-", "-", "+10 B", "+1 B"]
     assert frame["change_value"].tolist() == [None, None, None, 10, 1]
 
 
 def test_numpy_figures_are_compared_by_value() -> None:
-    made = compare([(result(a=np.int64(5)), result(a=5))], "A", "B")
+    made = compared([(result(a=np.int64(5)), result(a=5))])
     assert len(made.tables["figures"].frame) == 0
 
 
 def test_kernels_and_gaps_of_both_sides() -> None:
-    made = compare([(result("5.10", 1), result("6.1", 2))], "A", "B")
+    made = compared([(result("5.10", 1), result("6.1", 2))])
     assert made.kernel == "5.10, then 6.1"
     assert "differ" in made.findings[0].title
+    assert made.tables["targets"].frame["host"].tolist() == ["A", "B"]
     assert [gap.what for gap in made.gaps] == ["pages in A", "pages in B", "pages in B"]
-    assert compare([(result(), result())], "A", "B").findings == []
+    assert compared([(result(), result())]).findings == []
+
+
+def test_an_unlimited_setting_has_no_change() -> None:
+    made = compared([(result(limit=2**32 - 1, n=5), result(limit=2048, n=7))])
+    frame = made.tables["figures"].frame.set_index("figure")
+    assert frame.loc["limit", "change_value"] is None
+    assert frame.loc["n", "change_value"] == 2
+
+
+def test_ratios_change_by_points() -> None:
+    both = [Result("slab", "x", "6.1", summary={"u": Figure(u, Unit.RATIO)}) for u in (0.5, 0.625)]
+    assert compared([(both[0], both[1])]).tables["figures"].frame["change"].tolist() == [
+        "+12.5 points"
+    ]
+
+
+def grown() -> tuple[Result, Result]:
+    """Results of an analysis whose finding explains most of what grew in a slab cache."""
+    sides = []
+    for size in (10 << 20, 110 << 20):
+        made = Result("slab", "x", "6.1")
+        made.tables["caches"] = table(["dentry", "small"], bytes=([size, size >> 20], Unit.BYTES))
+        made.tables["caches"].columns = {"cache": NAME, "bytes": Column(Unit.BYTES)}
+        made.tables["caches"].frame.columns = pd.Index(["cache", "bytes"])
+        made.findings.append(
+            Finding(
+                id="dentries-negative",
+                severity=Severity.NOTICE,
+                title="negative dentries",
+                memory={"slab:dentry": size * 9 // 10, "names": 5 << 20},
+            )
+        )
+        sides.append(made)
+    return sides[0], sides[1]
+
+
+def test_what_grew_is_a_finding_and_its_cause_leads() -> None:
+    made = compared([grown()])
+    cause, cache = made.findings
+    assert (cause.id, cause.holds) == ("grew:dentries-negative", 90 << 20)
+    assert cause.figures["before"].value == 14 << 20
+    assert cause.severity is Severity.WARNING
+    assert (cache.id, cache.part_of) == ("grew:slab:dentry", cause.id)
+    assert parts_of(cause, made.findings) == [cache]
+    assert made.summary["grown_bytes"].value == cause.holds
+
+
+def test_what_shrank_is_not_a_finding() -> None:
+    assert compared([grown()[::-1]]).findings == []
+
+
+def test_a_failed_side_comes_first() -> None:
+    made = compared([grown()], dentries="it failed")
+    assert made.findings[0].id == "diff-incomplete"
+    assert made.findings[0].danger is Danger.INCOMPLETE
+    assert "dentries on B: it failed" in made.findings[0].evidence
 
 
 def test_tables_of_one_side_only_are_left_out() -> None:
     before, after = result(), result()
     before.tables["caches"] = table(["a"], size=([1], Unit.BYTES))
-    assert set(compare([(before, after)], "A", "B").tables) == {"figures"}
+    assert set(compared([(before, after)]).tables) == {"targets", "figures"}
     after.tables["caches"] = table(["a"], size=([3], Unit.BYTES))
-    made = compare([(before, after)], "A", "B")
+    made = compared([(before, after)])
     assert made.tables["slab_caches"].title == "slab: things"
     assert made.summary["rows_changed"].value == 1
 
@@ -238,7 +339,8 @@ def test_command(only_diff: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", "monday", "monday", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["target"] == "monday against monday"
-    assert document["tables"] == {"figures": []}
+    assert document["tables"]["figures"] == []
+    assert [row["side"] for row in document["tables"]["targets"]] == ["before", "after"]
     assert document["findings"] == []
     assert cli.main(["diff", "monday", "friday alone", "-j", "2", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)["tables"]["figures"]
@@ -250,7 +352,7 @@ def test_command(only_diff: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert "unknown analysis 'none'" in capsys.readouterr().err
 
 
-def test_what_fails_on_one_side_is_a_gap(
+def test_what_fails_on_one_side_is_a_finding(
     only_diff: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.unit import synthetic
@@ -265,5 +367,19 @@ def test_what_fails_on_one_side_is_a_gap(
     monkeypatch.setattr(synthetic, "synthetic_result", only_monday)
     assert cli.main(["diff", "monday", "friday", "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
-    assert document["gaps"][0]["what"] == "synthetic on friday"
+    assert document["findings"][0]["id"] == "diff-incomplete"
     assert pd.DataFrame(document["tables"]["figures"]).empty
+
+
+def test_documents_on_either_side(
+    only_diff: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = str(tmp_path / "monday.json")
+    assert cli.main(["synthetic", "monday", "--json", path]) == 0
+    capsys.readouterr()
+    for sides in ((path, "monday"), ("monday", path), (path, path)):
+        assert cli.main(["diff", *sides, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["target"] == "monday against monday"
+        assert document["tables"]["figures"] == []
+        assert document["summary"]["rows_changed"] == 0

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Results read again from the JSON documents that ``--json`` writes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import pandas as pd
+
+from kcensus.analyses import analyses
+from kcensus.catalogue.result import TABLES
+from kcensus.render.plain import SCHEMA
+from kcensus.reports import PATCHES_HEADLINE, PATCHES_QUESTION, Report, Section
+from kcensus.results import (
+    Check,
+    Danger,
+    Figure,
+    Finding,
+    Gap,
+    Machine,
+    Remedy,
+    Result,
+    Severity,
+    Unit,
+)
+from kcensus.results.tables import Column, Table, TableSpec
+from kcensus.text import printable
+
+_MAX_SIGNED = (1 << 63) - 1
+
+
+class BadDocument(Exception):
+    """A document cannot be used; the message is one sentence that names the file."""
+
+
+def is_document(path: str | None) -> bool:
+    """Return whether a path looks like a JSON document, which no dump does."""
+    if path is None or not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return file.read(64).lstrip().startswith(b"{")
+    except OSError:
+        return False
+
+
+def load(path: str) -> Report:
+    """Return the report in a document, or the result in it as a report with one section.
+
+    :raises BadDocument: it is not a document of ``--json``, or of another schema
+    """
+    name = printable(path)
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+    except (OSError, ValueError) as error:
+        raise BadDocument(f"'{name}' cannot be read as JSON: {error}") from None
+    version = document.get("schema") if isinstance(document, dict) else None
+    if version is None or "analysis" not in document:
+        raise BadDocument(f"'{name}' is not a document that --json wrote")
+    if version != SCHEMA:
+        raise BadDocument(
+            f"'{name}' is of schema {version!r}, this kcensus reads schema {SCHEMA}: "
+            "write it again from the dump"
+        )
+    try:
+        return _report(document)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadDocument(f"'{name}' is damaged: {type(error).__name__}: {error}") from None
+
+
+def _report(document: Mapping[str, Any]) -> Report:
+    head = Result(
+        document["analysis"],
+        document["target"],
+        document["kernel"],
+        document["live"],
+        _machine(document["machine"]),
+    )
+    if "analyses" not in document:
+        return Report(head, [_section(head.analysis, _result(document))])
+    sections = {name: _section(name, _result(each)) for name, each in document["analyses"].items()}
+    sections |= {name: _section(name, None, why) for name, why in document["failed"].items()}
+    order = [name for name in (*analyses(), *sections) if name in sections]
+    return Report(head, [sections[name] for name in dict.fromkeys(order)])
+
+
+def _section(name: str, result: Result | None, error: str = "") -> Section:
+    analysis = analyses().get(name)
+    if analysis:
+        return Section(name, analysis.question, result, error, headline=analysis.headline)
+    if name == "patches":
+        return Section(name, PATCHES_QUESTION, result, error, headline=PATCHES_HEADLINE)
+    return Section(name, "", result, error)
+
+
+def _result(document: Mapping[str, Any]) -> Result:
+    name, units = document["analysis"], document["units"]
+    labels = document["labels"]["summary"]
+    return Result(
+        name,
+        document["target"],
+        document["kernel"],
+        document["live"],
+        _machine(document["machine"]),
+        summary={
+            key: Figure(value, Unit(units["summary"][key]), labels[key])
+            for key, value in document["summary"].items()
+        },
+        tables={
+            key: _table(rows, units["tables"][key], key, document["labels"]["tables"][key], name)
+            for key, rows in document["tables"].items()
+        },
+        checks=[_check(each) for each in document["checks"]],
+        findings=[_finding(each) for each in document["findings"]],
+        gaps=[Gap(each["what"], each["reason"], each["count"], each["effect"]) for each in
+              document["gaps"]],
+        measures=document["measures"],
+    )  # fmt: skip
+
+
+def _machine(fields: Mapping[str, Any] | None) -> Machine | None:
+    if fields is None:
+        return None
+    known = {name: value for name, value in fields.items() if value is not None}
+    if "time" in known:
+        known["time"] = datetime.datetime.fromisoformat(known["time"]).timestamp()
+    return Machine(**known)
+
+
+def _check(fields: Mapping[str, Any]) -> Check:
+    return Check(
+        fields["name"],
+        fields["ours"],
+        fields["counter"],
+        Unit(fields["unit"]),
+        fields["source"],
+        fields["note"],
+        fields["difference"] if fields["status"] == "explained" else None,
+    )
+
+
+def _finding(fields: Mapping[str, Any]) -> Finding:
+    return Finding(
+        id=fields["id"],
+        severity=Severity[fields["severity"].upper()],
+        title=fields["title"],
+        evidence=fields["evidence"],
+        figures={
+            key: Figure(figure["value"], Unit(figure["unit"]))
+            for key, figure in fields["figures"].items()
+        },
+        memory=fields["memory"],
+        danger=Danger(fields["danger"]),
+        remedies=tuple(
+            Remedy(
+                effect=remedy["effect"],
+                command="\n".join(remedy["command"]),
+                risk=remedy["risk"],
+                undo=remedy["undo"],
+                until=remedy["until"],
+                returns=remedy["returns_bytes"],
+                is_upper_bound=remedy["is_upper_bound"],
+            )
+            for remedy in fields["remedies"]
+        ),
+        no_remedy=fields["no_remedy"],
+        patch=fields["patch"],
+        patch_status=fields["patch_status"],
+        patch_is_fix=fields["patch_is_fix"],
+        part_of=fields["part_of"],
+    )
+
+
+@cache
+def _specs(analysis: str) -> Mapping[str, TableSpec]:
+    if analysis == "patches":
+        return {spec.name: spec for spec in TABLES}
+    known = analyses().get(analysis)
+    return {spec.name: spec for spec in known.tables()} if known else {}
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]],
+    units: Mapping[str, str],
+    name: str,
+    title: str,
+    analysis: str,
+) -> Table:
+    """Return a table; what only its declaration says is that of this version."""
+    spec = _specs(analysis).get(name)
+    declared = spec.columns if spec else {}
+    columns = {key: declared.get(key) or Column(Unit(unit)) for key, unit in units.items()}
+    frame = pd.DataFrame({key: _values([row[key] for row in rows]) for key in units})
+    return Table(frame, columns, title, detail=spec.detail if spec else False)
+
+
+def _values(values: list[Any]) -> Any:
+    """Return the values of a column as the narrowest type that holds them exactly."""
+    present = [value for value in values if value is not None]
+    kinds = {type(value) for value in present}
+    if kinds == {int}:
+        wide = max(present) > _MAX_SIGNED
+        if len(present) == len(values):
+            return pd.array(values, "uint64" if wide else "int64").to_numpy()
+        return pd.array(values, "UInt64" if wide else "Int64")
+    if kinds <= {int, float} and float in kinds:
+        return pd.array(values, "float64").to_numpy()
+    if kinds == {bool} and len(present) == len(values):
+        return pd.array(values, "bool").to_numpy()
+    return pd.Series(values, dtype=object)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""JSON documents as targets."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kcensus import cli, saved
+from kcensus.render.json import write_json, write_report_json
+from kcensus.reports import Report, Section
+from kcensus.results import Danger, Machine, Result, Severity, Unit
+from kcensus.results.tables import Column, Table
+from tests.unit.synthetic import HIGHEST, only_synthetic, synthetic_result
+
+
+def whole() -> Result:
+    """A result with everything that a document can have."""
+    result = synthetic_result()
+    result.machine = Machine(host="web1", time=1.5e9, uptime_seconds=0.5, ram_bytes=1 << 30)
+    first = replace(result.findings[1], danger=Danger.STALL, patch_is_fix=True, no_remedy="x")
+    result.findings = [first, replace(result.findings[0], part_of=first.id)]
+    values: dict[str, list[Any]] = {
+        "missing": [1, None],
+        "large": [HIGHEST, None],
+        "mixed": [0.5, 1.0],
+        "flags": [True, False],
+        "words": ["a", None],
+        "nothing": [None, None],
+    }
+    frame = pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in values.items()})
+    types = {"missing": "Int64", "large": "UInt64", "mixed": "float64", "flags": "bool"}
+    frame = frame.astype(types)
+    result.tables["values"] = Table(frame, {name: Column(Unit.NONE) for name in values}, "Values")
+    return result
+
+
+def document(subject: Result | Report) -> str:
+    out = io.StringIO()
+    if isinstance(subject, Report):
+        write_report_json(subject, out)
+    else:
+        write_json(subject, out)
+    return out.getvalue()
+
+
+def test_a_result_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    path.write_text(document(whole()), "utf-8")
+    (section,) = saved.load(str(path)).sections
+    assert section.result is not None
+    assert document(section.result) == path.read_text("utf-8")
+    assert section.result.findings[0].severity is Severity.CRITICAL
+
+
+def test_a_report_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
+    head = Result("report", "t", "k", machine=Machine())
+    report = Report(head, [Section("a", "", whole()), Section("b", "", None, "it failed")])
+    path = tmp_path / "saved.json"
+    path.write_text(document(report), "utf-8")
+    again = saved.load(str(path))
+    assert document(again) == path.read_text("utf-8")
+    assert again.errors == {"b": "it failed"}
+    assert again.findings[0][1].id == "report-incomplete"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"schema": 1}, "schema"),
+        ({"schema": None}, "is not a document"),
+        ({"findings": None}, "is damaged"),
+        ({"units": {}}, "is damaged"),
+        ({"machine": {"wheels": 4}}, "is damaged"),
+    ],
+)
+def test_other_documents_are_refused_in_one_sentence(
+    change: dict[str, Any],
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(json.loads(document(whole())) | change))
+    assert cli.main(["report", str(path)]) == 3
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.count("\n") == 1
+
+
+def test_commands_take_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "saved.json")
+    with only_synthetic():
+        assert cli.main(["synthetic", "vmcore", "--json", path]) == 0
+        capsys.readouterr()
+        shown = []
+        for target in ("vmcore", path):
+            assert cli.main(["synthetic", target, "--json"]) == 0
+            shown.append(capsys.readouterr().out)
+    assert shown[0] == shown[1]
+    assert cli.main(["slab", path]) == 3
+    assert "has no result of slab: it has synthetic" in capsys.readouterr().err
