@@ -17,18 +17,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from drgn import Object, Program, Type
+from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 from drgn.helpers.linux.percpu import per_cpu
 
-from kcensus.engine.chase import Damage, Lanes, circular, collect, pointer_step
+from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import Gathered, gather, gather_arrays
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.clock import elapsed, hz
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.lists import before, in_order, list_members
 from kcensus.kernel.names import ABSENT, decode, decode_array
+from kcensus.sources.capsule import NotRecorded
 
 _DEFAULT_THRESHOLD = 30
 """Seconds; the default of ``wq_watchdog_thresh``."""
@@ -86,8 +89,15 @@ class Workqueues:
     """Seconds without progress after which a pool is stalled."""
     has_watchdog: bool = False
     """Whether the threshold is the kernel's own."""
+    cpu_pools: int | None = None
+    """How many bound pools the kernel has, by its per-CPU variables; None where unknown."""
     damaged: int = 0
-    """Torn or unreadable lists."""
+    """Torn or unreadable lists, and pools that contradict their index."""
+
+    @property
+    def bound_pools(self) -> int:
+        """How many of :attr:`pools` are bound to a CPU."""
+        return sum(pool.cpu >= 0 for pool in self.pools)
 
     @cached_property
     def by_id(self) -> dict[int, Pool]:
@@ -145,17 +155,17 @@ def workqueues(kernel: Kernel) -> Workqueues:
     :raises LookupError: the debug info lacks workqueues or jiffies
     :raises drgn.FaultError: their heads are unreadable
     """
-    return _Reader(kernel.memory).read()
+    return _Reader(kernel.memory, verify=not kernel.live).read()
 
 
 class _Reader:
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Memory, *, verify: bool = True) -> None:
         self.memory = memory
+        self.verify = verify
         self.prog = prog = memory.prog
         self.faults = Faults()
         self.damaged = 0
         self.pool_type = prog.type("struct worker_pool")
-        self.link = layout(prog, "struct list_head", ["next"])
         self.now, self.hz = int(prog["jiffies_64"]), hz(prog)
         threshold = 0
         with contextlib.suppress(*ABSENT):
@@ -182,11 +192,25 @@ class _Reader:
             names=names,
             threshold=self.threshold,
             has_watchdog=self.has_watchdog,
+            cpu_pools=self._cpu_pools(),
             damaged=self.damaged,
         )
 
     def _gather(self, addresses: Words, columns: Layout) -> Gathered:
         return gather(self.memory, addresses, columns, self.faults)
+
+    def _cpu_pools(self) -> int | None:
+        """Return how many pools the per-CPU variables hold, which the boot sets up on all CPUs."""
+        try:
+            cpus = sum(1 for _ in for_each_possible_cpu(self.prog))
+            pools = len(self.prog["cpu_worker_pools"])
+        except (*ABSENT, NotRecorded):
+            return None
+        with contextlib.suppress(LookupError, NotRecorded):
+            # Since Linux kernel commit 4cb1ef64609f ("workqueue: Implement BH workqueues to
+            # eventually replace tasklets") (in v6.9).
+            pools += len(self.prog["bh_worker_pools"])
+        return cpus * pools
 
     def _pools(self) -> tuple[list[Pool], Lanes, Words]:
         """Return the pools, and the entries of their worklists with the index of their pool."""
@@ -201,11 +225,14 @@ class _Reader:
         # to pool->last_progress_ts") (in v7.0), last_progress_ts.
         stamps = {"stamp": ("last_progress_ts", "watchdog_ts")}
         members = layout(self.prog, self.pool_type, numbers | {"attrs": "attrs"}, stamps)
-        addresses = np.array(sorted(set(pointers) - {0}), np.uint64)
+        addresses = np.array([pointer for pointer in pointers if pointer], np.uint64)
         read = self._gather(addresses, members)
-        self.damaged += damaged + int((~read.readable).sum())
-        addresses = addresses[read.readable]
-        columns = {name: column[read.readable] for name, column in read.columns.items()}
+        # By number in the IDR, so what is out of order is not a pool.
+        above = np.maximum.accumulate(np.append(-1, read["id"].astype(np.int64)))[:-1]
+        is_pool = read.readable & (read["id"] > above)
+        self.damaged += damaged + int((~is_pool).sum())
+        addresses = addresses[is_pool]
+        columns = {name: column[is_pool] for name, column in read.columns.items()}
         lanes, entries = self._listed(addresses, self.pool_type, "worklist")
         pending = np.bincount(lanes, minlength=len(addresses)).tolist()
         nice = layout(self.prog, "struct workqueue_attrs", ["nice"])
@@ -242,29 +269,27 @@ class _Reader:
                     touched = int(self.prog["wq_watchdog_touched"])
         return touched if elapsed(touched, stamp) else stamp
 
-    def _follow(self, first: Words, ends: Words | None = None) -> tuple[Lanes, Words]:
-        """Return all nodes of many lists, list by list, with the index of their list.
-
-        :param ends: head of each list; None for lists that end with a null pointer
-        """
-        damage = Damage()
-        # In list_head and hlist_node alike, next comes first.
-        step = pointer_step(self.memory, self.link, "next", self.faults)
-        lanes, nodes = collect(first, step, limit=_MAX_ITEMS, damage=damage, ends=ends)
-        self.damaged += damage.lists
-        order = np.argsort(lanes, kind="stable")
-        lanes, nodes = lanes[order], nodes[order]
-        if damage.cyclic:
-            # chase() yields the nodes of a cycle more than once.
-            again = pd.DataFrame({"lane": lanes, "node": nodes}).duplicated().to_numpy()
-            lanes, nodes = lanes[~again], nodes[~again]
-        return lanes, nodes
-
     def _listed(self, address: Words, type_: Type, member: str) -> tuple[Lanes, Words]:
         """Return all nodes on the ``list_head`` in each struct, with the index of the struct."""
-        head = address + np.uint64(drgn.offsetof(type_, member))
-        first = self._gather(head, self.link)
-        return self._follow(np.where(first.readable, first["next"], head), head)
+        heads = address + np.uint64(drgn.offsetof(type_, member))
+        lanes, nodes, torn = list_members(
+            self.memory, heads, self.faults, limit=_MAX_ITEMS, verify=self.verify
+        )
+        self.damaged += len(torn)
+        return lanes, nodes
+
+    def _hashed(self, buckets: Words, first: Words) -> tuple[Lanes, Words]:
+        """Return all nodes of ``hlist_head`` buckets, with the index of their bucket."""
+        link = layout(self.prog, "struct hlist_node", ["next", "pprev"])
+        damage = Damage()
+        step = pointer_step(self.memory, link, "next", self.faults)
+        lanes, nodes = in_order(*collect(first, step, limit=_MAX_ITEMS, damage=damage))
+        torn = damage.lanes()
+        if self.verify:
+            back = self._gather(nodes, link)["pprev"]
+            torn = np.union1d(torn, lanes[back != before(lanes, nodes, buckets)])
+        self.damaged += len(torn)
+        return lanes, nodes
 
     def _items(
         self, entries: Words, state: str, pool: npt.NDArray[np.int64], **columns: Any
@@ -290,9 +315,11 @@ class _Reader:
         """Return the names of workqueues, their pool_workqueues, and their inactive items."""
         type_ = self.prog.type("struct workqueue_struct")
         pwq_type = self.prog.type("struct pool_workqueue")
-        head = int(self.prog["workqueues"].address_of_().value_())
-        nodes, torn = circular(self.memory, head, self.faults, limit=_MAX_WORKQUEUES)
-        self.damaged += torn
+        head = np.array([self.prog["workqueues"].address_of_().value_()], np.uint64)
+        _, nodes, torn = list_members(
+            self.memory, head, self.faults, limit=_MAX_WORKQUEUES, verify=self.verify
+        )
+        self.damaged += len(torn)
         wqs = nodes - np.uint64(drgn.offsetof(type_, "list"))
         read = self._gather(wqs, layout(self.prog, type_, ["name"]))
         names = dict(zip(wqs.tolist(), map(decode_array, read["name"].tolist()), strict=True))
@@ -316,7 +343,8 @@ class _Reader:
         buckets = self.pool_type.member("busy_hash").type.length or 0
         hashes = np.array([pool.address for pool in pools], np.uint64) + offset
         heads, _ = gather_arrays(self.memory, hashes, buckets, np.uint64, self.faults)
-        lanes, nodes = self._follow(heads.ravel())
+        steps = np.uint64(8) * np.arange(buckets, dtype=np.uint64)
+        lanes, nodes = self._hashed((hashes[:, None] + steps).ravel(), heads.ravel())
         worker_type = self.prog.type("struct worker")
         workers = nodes - np.uint64(drgn.offsetof(worker_type, "hentry"))
         home = lanes // max(buckets, 1)

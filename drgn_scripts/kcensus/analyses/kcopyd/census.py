@@ -14,12 +14,21 @@ from drgn import Object, Program
 from kcensus.engine.slub.parked import parked
 from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.kernel.dm import snapshots as dm_snapshots
-from kcensus.kernel.dm.devices import CLIENTS_OF_TARGETS, MappedDevices, mapped_devices
+from kcensus.kernel.dm.bios import BioUse, bios_in_use, set_at
+from kcensus.kernel.dm.devices import (
+    CLIENTS_OF_TARGETS,
+    MappedDevice,
+    MappedDevices,
+    mapped_devices,
+)
 from kcensus.kernel.dm.kcopyd import Clients, Jobs, Kcopyd, job_caches
 from kcensus.kernel.dm.snapshots import Limit, Snapshots
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.names import ABSENT
 from kcensus.kernel.workqueues import Workqueues, workqueues
+from kcensus.sources.capsule import NotRecorded
+
+_FAILURES = (LookupError, drgn.FaultError, drgn.ObjectAbsentError, NotRecorded)
+"""Raised where a part of the kernel cannot be read: the other parts still can."""
 
 DEFAULT_THRESHOLD = 2048
 """The kernel's default of ``snapshot_cow_threshold``."""
@@ -39,6 +48,8 @@ class SlabUse:
     objects_per_slab: int = 1
     slab_bytes: int = 0
     """Of a slab as normally allocated."""
+    empty_bytes: int = 0
+    """Of slabs without an allocated object."""
 
 
 NO_JOB_SLAB = SlabUse("kcopyd_job", "jobs", 0, 0, 0, 0, merged=False)
@@ -81,11 +92,16 @@ class Census:
     """Of the scan of jobs."""
     search: ScanReport = field(default_factory=ScanReport)
     """Of the search for clients in kmalloc() caches."""
+    bios: dict[int, list[BioUse]] = field(default_factory=dict)
+    """Bios in use of each client and of the mapped device that it copies to, by its address."""
+    caches_unknown: int = 0
+    """Pointers to related slab caches that are unreadable or do not lead to a slab cache."""
     targets_unreadable: int = 0
+    """Targets whose client is unreadable or not a client."""
     targets_undescribed: dict[str, int] = field(default_factory=dict)
     """Targets without debug info, by type."""
     errors: dict[str, str] = field(default_factory=dict)
-    """Why a part could not be read, by its name: ``workqueues``, ``snapshots``,
+    """Why a part could not be read, by its name: ``workqueues``, ``snapshots``, ``bios``,
     ``snapshot_cow_threshold``, ``kernel log``."""
 
     @property
@@ -104,6 +120,12 @@ def take(kernel: Kernel) -> Census:
     census, slab_map = Census(), kernel.slab_map
     caches = job_caches(slab_map)
     try:
+        census.workqueues = workqueues(kernel)
+    except _FAILURES as error:
+        census.errors["workqueues"] = str(error)
+    if not caches:
+        return census
+    try:
         census.devices = mapped_devices(kernel)
         kcopyd = Kcopyd(slab_map, caches)
     except LookupError:
@@ -111,23 +133,17 @@ def take(kernel: Kernel) -> Census:
     else:
         _read_clients(census, kcopyd)
         _read_snapshots(census, kernel)
-    roles = _roles(census, kernel.prog)
-    if caches:
-        roles[caches[0].address] = "jobs"
+        _read_bios(census, slab_map)
+    roles = _roles(census, slab_map) | {caches[0].address: "jobs"}
     slabs_report = ScanReport()
     slabs = _slab_uses(slab_map, roles, slabs_report)
-    if caches:
-        census.job_slab = slabs[caches[0].address]
+    census.job_slab = slabs[caches[0].address]
     census.slabs = list(slabs.values())
     if not census.has_clients:
         census.jobs = Jobs(active=census.job_slab.active)
     census.report = replace(
         census.jobs.report, memmap=slabs_report.memmap, slabs_invalid=slabs_report.slabs_invalid
     )
-    try:
-        census.workqueues = workqueues(kernel)
-    except (LookupError, drgn.FaultError) as error:
-        census.errors["workqueues"] = str(error)
     return census
 
 
@@ -141,6 +157,7 @@ def _read_clients(census: Census, kcopyd: Kcopyd) -> None:
     used = columns["kc"][~np.isin(objects, clients.reserve)]
     if len(more := np.setdiff1d(used, clients.address)):
         clients = kcopyd.clients(np.concatenate([addresses, more]))
+    census.targets_unreadable += len(np.setdiff1d(list(census.owners), clients.address))
     census.clients, census.jobs = clients, kcopyd.count(clients, objects, columns)
     census.jobs.report = report
     census.callback_list = kcopyd.has_callback_list
@@ -178,42 +195,86 @@ def _read_snapshots(census: Census, kernel: Kernel) -> None:
     except drgn.FaultError as error:
         census.errors["snapshot_cow_threshold"] = str(error)
     try:
-        census.snapshots = dm_snapshots.snapshots(kernel.memory, devices.devices, census.threshold)
+        census.snapshots = dm_snapshots.snapshots(kernel.memory, devices.devices, live=kernel.live)
         census.has_snapshots = True
-    except (LookupError, drgn.FaultError) as error:
+    except _FAILURES as error:
         census.errors["snapshots"] = str(error)
 
 
-def _roles(census: Census, prog: Program) -> dict[int, str]:
+def _read_bios(census: Census, slab_map: SlabMap) -> None:
+    """Count the bios of each client, and their clones in the device that a snapshot copies to."""
+    prog = slab_map.prog
+    owners: dict[int, int] = {}
+    """The client of each bio set."""
+    clients_of_cow = {snapshot.cow: snapshot.client for snapshot in census.snapshots.all}
+    for address in census.clients.address.tolist():
+        client = Object(prog, "struct dm_kcopyd_client *", value=address)
+        for bio_set in _bio_sets(client, "io_client", "bios"):
+            owners[bio_set] = address
+    for device in census.devices.devices:
+        if client := clients_of_cow.get(device.number):
+            for bio_set in _device_bio_sets(prog, device):
+                owners[bio_set] = client
+    try:
+        sets = np.array(sorted(owners), np.uint64)
+        uses = bios_in_use(slab_map, sets, ScanReport())
+    except _FAILURES as error:
+        census.errors["bios"] = str(error)
+        return
+    for bio_set, use in uses.items():
+        census.bios.setdefault(owners[bio_set], []).append(use)
+
+
+def _bio_sets(owner: Object, *path: str) -> list[int]:
+    with contextlib.suppress(*_FAILURES, AttributeError):
+        return [address for address in [set_at(owner, *path)] if address]
+    return []
+
+
+def _device_bio_sets(prog: Program, device: MappedDevice) -> list[int]:
+    md = Object(prog, "struct mapped_device *", value=device.address)
+    # Since Linux kernel commit 29dec90a0f1d ("dm: fix bio_set allocation") (in v5.19).
+    pools = ("mempools",) if hasattr(md, "mempools") else ()
+    return [address for name in ("bs", "io_bs") for address in _bio_sets(md, *pools, name)]
+
+
+def _roles(census: Census, slab_map: SlabMap) -> dict[int, str]:
     """Return what the related slab caches hold, by the address of the cache."""
+    prog = slab_map.prog
+    known = {cache.address for cache in slab_map.caches}
     roles: dict[int, list[str]] = {}
 
     def note(role: str, cache: Object, *path: str) -> None:
-        with contextlib.suppress(*ABSENT, AttributeError):
-            for name in path:
-                cache = cache.member_(name)
-            address = int(cache)
-            if address and role not in roles.setdefault(address, []):
+        with contextlib.suppress(LookupError, AttributeError, drgn.ObjectAbsentError):
+            try:
+                for name in path:
+                    cache = cache.member_(name)
+                address = int(cache)
+            except drgn.FaultError:
+                census.caches_unknown += 1
+                return
+            if address in known and role not in roles.setdefault(address, []):
                 roles[address].append(role)
+            census.caches_unknown += address not in known and address != 0
 
-    def note_bios(role: str, bio_set: Object, *path: str) -> None:
-        note(role, bio_set, *path, "bio_slab")
-        note("bio vectors", bio_set, *path, "bvec_pool", "pool_data")
+    def note_bios(role: str, address: int) -> None:
+        bio_set = Object(prog, "struct bio_set", address=address)
+        note(role, bio_set, "bio_slab")
+        note("bio vectors", bio_set, "bvec_pool", "pool_data")
 
     for name, role in (("pending_cache", "pending exceptions"), ("exception_cache", "exceptions")):
         if name in prog:
             note(role, prog[name])
     for address in census.clients.address.tolist():
         client = Object(prog, "struct dm_kcopyd_client *", value=address)
-        note_bios("bios of kcopyd", client, "io_client", "bios")
+        for bio_set in _bio_sets(client, "io_client", "bios"):
+            note_bios("bios of kcopyd", bio_set)
     for device in census.devices.devices:
-        md = Object(prog, "struct mapped_device *", value=device.address)
-        # Since Linux kernel commit 29dec90a0f1d ("dm: fix bio_set allocation") (in v5.19).
-        pools = ("mempools",) if hasattr(md, "mempools") else ()
-        for name in ("bs", "io_bs"):
-            note_bios("bios of devices", md, *pools, name)
+        for bio_set in _device_bio_sets(prog, device):
+            note_bios("bios of devices", bio_set)
     if "fs_bio_set" in prog:
-        note_bios("bios of file systems", prog["fs_bio_set"])
+        for bio_set in _bio_sets(prog["fs_bio_set"]):
+            note_bios("bios of file systems", bio_set)
     return {address: ", ".join(names) for address, names in roles.items()}
 
 
@@ -232,7 +293,9 @@ def _slab_uses(slab_map: SlabMap, roles: dict[int, str], report: ScanReport) -> 
         for counts in (slab_map.slab_pages(slabs), slabs.objects, slabs.inuse)
     )
     rows, _ = parked(slab_map, wanted).slots(slab_map, slabs)
+    used = slabs.inuse - np.bincount(rows, minlength=len(slabs))
     active = inuse - np.bincount(root[rows], minlength=len(inuse))
+    empty = np.bincount(root[used == 0], slab_map.slab_pages(slabs)[used == 0], len(inuse))
     return {
         cache.address: SlabUse(
             name=cache.name,
@@ -244,6 +307,7 @@ def _slab_uses(slab_map: SlabMap, roles: dict[int, str], report: ScanReport) -> 
             merged=cache.merged,
             objects_per_slab=cache.objects_per_slab,
             slab_bytes=slab_map.memory.page_size << cache.order,
+            empty_bytes=int(empty[cache.id]) << slab_map.memory.page_shift,
         )
         for cache in heads
     }

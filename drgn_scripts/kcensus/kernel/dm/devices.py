@@ -3,19 +3,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 import drgn
-from drgn import Object, Program, cast
+import numpy as np
+from drgn import Object, Program, cast, sizeof
 
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Memory
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import decode, name_at
+from kcensus.kernel.lists import list_members
+from kcensus.kernel.names import ABSENT, decode, name_at
+from kcensus.sources.capsule import NotRecorded
 
-_MAX_TARGETS = 1 << 20
-"""Targets of a table."""
+_MAX_DEVICES = 1 << 20
+"""As many as there are minor numbers."""
 _MAX_ZONED_DEVICES = 256
 """Devices of a zoned target."""
 _RESERVED = (1 << 64) - 1
@@ -51,8 +58,10 @@ class MappedDevices:
     """All mapped devices, by minor number."""
 
     devices: list[MappedDevice] = field(default_factory=list)
+    named: int | None = None
+    """Devices in the index of names; None where that is unreadable."""
     damaged: int = 0
-    """Unreadable devices and tables."""
+    """Unreadable or inconsistent devices, tables and nodes of indexes."""
 
     def by_number(self) -> dict[str, str]:
         """Return the names by ``major:minor``."""
@@ -81,11 +90,44 @@ def mapped_devices(kernel: Kernel) -> MappedDevices:
             devices.devices.append(_device(Object(memory.prog, type_, value=entry), devices))
         except drgn.FaultError:
             devices.damaged += 1
+    with contextlib.suppress(*ABSENT, NotRecorded):
+        devices.named, damaged = _names(memory)
+        devices.damaged += damaged
     return devices
 
 
+def _names(memory: Memory) -> tuple[int, int]:
+    """Return how many names of devices the index has, and its damaged nodes or lists.
+
+    :raises LookupError: the index has no debug info
+    :raises drgn.FaultError: its head is unreadable
+    """
+    faults = Faults()
+    try:
+        # Since Linux kernel commit b82096afc8af ("dm ioctl: replace device hash with red-black
+        # tree") (in v5.13); before, 64 lists.
+        level = np.array([int(memory.prog["name_rb_tree"].rb_node)], np.uint64)
+    except LookupError:
+        buckets = memory.prog["_name_buckets"]
+        size = np.uint64(sizeof(buckets[0]))
+        steps = np.arange(len(buckets), dtype=np.uint64) * size
+        heads = np.uint64(buckets.address_of_().value_()) + steps
+        _, nodes, torn = list_members(memory, heads, faults, limit=_MAX_DEVICES)
+        return len(nodes), len(torn)
+    links, damaged = layout(memory.prog, "struct rb_node", ["rb_left", "rb_right"]), 0
+    nodes = np.empty(0, np.uint64)
+    while len(level := level[level != 0]) and len(nodes) <= _MAX_DEVICES:
+        read = gather(memory, level, links, faults)
+        damaged += int((~read.readable).sum())
+        nodes = np.concatenate([nodes, level[read.readable]])
+        children = np.concatenate([read["rb_left"], read["rb_right"]])
+        level = np.setdiff1d(children, nodes)  # a child above its parent is damage, and ends here
+        damaged += np.count_nonzero(children) - np.count_nonzero(level)
+    return len(nodes), damaged
+
+
 def _device(md: Object, devices: MappedDevices) -> MappedDevice:
-    """Return a device with its targets up to the first unreadable one."""
+    """Return a device with its targets up to the first unreadable or impossible one."""
     number, name = decode(md.name.string_()), ""
     targets: list[DmTarget] = []
     try:
@@ -96,11 +138,16 @@ def _device(md: Object, devices: MappedDevices) -> MappedDevice:
     except (drgn.FaultError, LookupError):
         devices.damaged += 1
     try:
-        table = cast("struct dm_table *", md.map)
-        for index in range(min(int(table.num_targets), _MAX_TARGETS) if table else 0):
+        table, end = cast("struct dm_table *", md.map), 0
+        for index in range(int(table.num_targets) if table else 0):
             target = table.targets[index]
-            numbers = int(target.begin), int(target.len), int(target.private)
-            targets.append(DmTarget(name_at(target.type.name), *numbers))
+            begin, length = int(target.begin), int(target.len)
+            if begin != end or not length:  # the targets of a table have no gaps
+                devices.damaged += 1
+                break
+            end = begin + length
+            name = name_at(target.type.name)
+            targets.append(DmTarget(name, begin, length, int(target.private)))
     except drgn.FaultError:
         devices.damaged += 1
     return MappedDevice(int(md.value_()), number, name, tuple(targets))

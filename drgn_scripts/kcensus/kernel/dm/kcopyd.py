@@ -15,13 +15,15 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.engine.chase import Damage, chase, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.scan import View, allocated, visit
 from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
 from kcensus.kernel.names import ABSENT
+from kcensus.sources.capsule import NotRecorded
 
 LISTS = ("callback", "complete", "io", "pages")
 """The lists of a client, without their suffix ``_jobs``; a job on none of them is in flight.
@@ -32,10 +34,15 @@ not verified), callbacks have a list of their own, ``callback_jobs``."""
 _LINKS = ["list.next", "list.prev"]
 _SPLIT_COUNT = 8
 _MAX_RESERVE = 1 << 16
-"""Elements of a mempool of jobs."""
+"""Elements of a mempool."""
+_MAX_PAGES = 1 << 12
+"""Copy pages of a sub-job, of at most 1 MiB, or free reserved pages of a client."""
 _OLD_SUB_JOB_SECTORS = 128
 """SUB_JOB_SIZE, until Linux kernel commit c663e04097f4 ("dm kcopyd: Increase default sub-job size
 to 512KB") (in v5.3), which added ``dm_kcopyd_client.sub_job_size``."""
+
+_MAX_SUB_JOB_SECTORS = 2048
+"""MAX_SUB_JOB_SIZE_KB, as sectors."""
 
 Counts = npt.NDArray[np.int64]
 Columns = dict[str, npt.NDArray[np.uint64]]
@@ -89,6 +96,10 @@ class Clients:
     heads: Words = field(default_factory=lambda: _no_words(len(LISTS)))
     """Addresses of its list heads, shape (clients, len(LISTS)); 0 for a list that is empty or that
     it does not have."""
+    firsts: Words = field(default_factory=lambda: _no_words(len(LISTS)))
+    """Addresses of the first nodes of its lists, in the shape of ``heads``."""
+    free_list: Words = field(default_factory=_no_words)
+    """First ``struct page_list`` of its free reserved pages; 0 for none."""
     reserve: Words = field(default_factory=_no_words)
     """Preallocated jobs in the mempools of all clients, ascending addresses."""
     reserves: Counts = field(default_factory=_no_counts)
@@ -119,7 +130,14 @@ class Jobs:
     in_flight: Counts = field(default_factory=_no_counts)
     """Jobs and sub-jobs on no list: in I/O, or prepared and not yet dispatched."""
     pages: Counts = field(default_factory=_no_counts)
-    """Upper bound of the pages that hold the data of jobs."""
+    """Copy pages of jobs, by the sizes of the jobs. An upper bound for a split job whose last
+    sub-jobs are running: which of them still hold pages is not recorded."""
+    pages_expected: int = 0
+    """Copy pages of the jobs whose ``page_list`` was followed, by the sizes of the jobs."""
+    pages_followed: int | None = None
+    """The same, by following each ``page_list``; None where a capsule lacks them."""
+    free_pages_followed: int | None = None
+    """Free reserved pages of all clients, by following ``dm_kcopyd_client.pages``."""
     unknown: int = 0
     """Jobs whose client is unreadable."""
     reserve: int = 0
@@ -127,7 +145,7 @@ class Jobs:
     active: int = 0
     """Allocated objects: all of the above."""
     torn: int = 0
-    """Non-empty lists without a job of the client."""
+    """Lists whose first node does not lead back to the head along ``next`` and ``prev``."""
     report: ScanReport = field(default_factory=ScanReport)
 
 
@@ -179,8 +197,11 @@ class Kcopyd:
     def clients(self, addresses: Words) -> Clients:
         """Read the clients at ``addresses``, in any order; drop what is not a client."""
         required = ["nr_reserved_pages", "nr_free_pages", "throttle", "kcopyd_wq", self._pool]
+        required = {name: name for name in required} | {"free_list": "pages"}
         optional = {"sub_job_size": "sub_job_size"} | {name: f"{name}_jobs.next" for name in LISTS}
-        members = layout(self.prog, self.client_type, ["nr_jobs.counter", *required], optional)
+        members = layout(
+            self.prog, self.client_type, {"nr_jobs.counter": "nr_jobs.counter", **required}, optional
+        )
         unique = np.unique(addresses[addresses != 0])
         read = gather(self.memory, unique, members, self.faults)
         pools = read[self._pool]
@@ -193,12 +214,14 @@ class Kcopyd:
         address = unique[known]
         client = {name: column[known] for name, column in read.columns.items()}
         heads = np.zeros((len(address), len(LISTS)), np.uint64)
+        firsts = np.zeros_like(heads)
         for column, name in enumerate(LISTS):
             if name in members:
                 head = address + np.uint64(members.fields[name].offset)
                 heads[:, column] = np.where(client[name] == head, 0, head)
-        reserve, reserves, lost = self._reserves(
-            pool["elements"][known], pool["curr_nr"][known], pool.readable[known]
+                firsts[:, column] = client[name]
+        elements, owner, lost = pool_elements(
+            self.memory, pool["elements"][known], pool["curr_nr"][known], pool.readable[known]
         )
         throttle = layout(self.prog, "struct dm_kcopyd_throttle", ["throttle"])
         throttles = gather(self.memory, client["throttle"], throttle, self.faults)
@@ -207,30 +230,19 @@ class Kcopyd:
         return Clients(
             address=address,
             nr_jobs=client["nr_jobs.counter"].astype(np.int64),
-            sub_job_sectors=sub_jobs.astype(np.int64),
+            sub_job_sectors=np.clip(sub_jobs.astype(np.int64), 1, _MAX_SUB_JOB_SECTORS),
             reserved_pages=client["nr_reserved_pages"].astype(np.int64),
             free_pages=client["nr_free_pages"].astype(np.int64),
             throttle=np.where(throttles.readable, throttles["throttle"], unthrottled),
             wq=client["kcopyd_wq"],
             work=address + np.uint64(drgn.offsetof(self.client_type, "kcopyd_work")),
             heads=heads,
-            reserve=reserve,
-            reserves=reserves,
+            firsts=firsts,
+            free_list=client["free_list"],
+            reserve=np.unique(elements),
+            reserves=np.bincount(owner, minlength=len(address)).astype(np.int64),
             reserves_lost=lost,
         )
-
-    def _reserves(self, elements: Words, count: Counts, known: Mask) -> tuple[Words, Counts, int]:
-        """Return the elements of mempools, which are allocated objects but not in use.
-
-        :return: ascending addresses; elements by mempool; unreadable mempools
-        """
-        known = known & (count <= _MAX_RESERVE)
-        sizes = np.where(known, np.maximum(count, 0), 0).astype(np.int64)
-        first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-        index = (np.arange(int(sizes.sum())) - first).astype(np.uint64)
-        pointers = np.repeat(elements, sizes) + np.uint64(8) * index
-        read = gather(self.memory, pointers, self.slab_map.word, self.faults)
-        return np.unique(read["word"][read.readable]), sizes, int((~known).sum())
 
     def scan(self, report: ScanReport) -> tuple[Words, Columns]:
         """Return the addresses of all allocated objects, and members of the masters."""
@@ -257,27 +269,39 @@ class Kcopyd:
 
         steps = np.arange(1, _SPLIT_COUNT + 1) * drgn.sizeof(self.job_type)
         parts = (master[split][:, None] + steps.astype(np.uint64)).ravel()
-        part = gather(self.memory, parts, layout(self.prog, self.job_type, _LINKS), self.faults)
-        heads = clients.heads[clients.heads != 0]
+        members = layout(self.prog, self.job_type, [*_LINKS, "source.count", "pages"])
+        part = gather(self.memory, parts, members, self.faults)
+        is_listed = clients.heads != 0
+        nodes = np.concatenate([master, parts]) + np.uint64(drgn.offsetof(self.job_type, "list"))
         ends = list_heads(
-            heads,
-            np.concatenate([master, parts]) + np.uint64(drgn.offsetof(self.job_type, "list")),
+            clients.heads[is_listed],
+            nodes,
             *(np.concatenate([job[link], part[link]]) for link in _LINKS),
         )
-        members = np.bincount(ends[ends >= 0], minlength=len(heads))
+        first = rows_of(nodes, clients.firsts[is_listed], np.argsort(nodes))
+        is_torn = (first < 0) | (np.append(ends, -1)[first] != np.arange(int(is_listed.sum())))
         listed = np.zeros(clients.heads.shape, np.int64)
-        listed[clients.heads != 0] = members
+        listed[is_listed] = np.bincount(ends[ends >= 0], minlength=int(is_listed.sum()))
         jobs, sub_jobs = per_client(row), per_client(row, running)
-        zero = np.uint64(0)
-        with contextlib.suppress(*ABSENT):
-            zero = np.uint64(self.prog["zero_page_list"].address_of_().value_())
-        per_page = self.memory.page_size // 512
-        each = -(-clients.sub_job_sectors[row] // per_page)
-        pages = np.where(
-            split, running * each, np.where(job["pages"] != 0, -(-sectors // per_page), 0)
+        # A job on pages_jobs has none yet, whatever its pointer says.
+        waits = np.isin(ends, np.flatnonzero(np.nonzero(is_listed)[1] == len(LISTS) - 1))
+        whole, of_parts = ~split & ~waits[: len(master)], ~waits[len(master) :]
+        # With all sub-jobs running, none has a pointer to pages that it has given back.
+        of_parts &= np.repeat(running[split] == _SPLIT_COUNT, _SPLIT_COUNT)
+        starts = np.concatenate(
+            [np.where(whole, job["pages"], 0), np.where(of_parts, part["pages"], 0)]
         )
-        # Zeroing shares zero_page_list.
-        pages[(job["pages"] == zero) & (zero != 0)] = 0
+        with contextlib.suppress(*ABSENT):
+            # Zeroing shares zero_page_list.
+            starts[starts == int(self.prog["zero_page_list"].address_of_().value_())] = 0
+        per_page = self.memory.page_size // 512
+        owners = np.concatenate([row, np.repeat(row[split], _SPLIT_COUNT)])
+        sizes = np.concatenate([sectors, part["source.count"].astype(np.int64)])
+        sizes = -(-np.clip(sizes, 0, clients.sub_job_sectors[owners]) // per_page)
+        sizes = np.where(starts != 0, sizes, 0)
+        last = split & (running < _SPLIT_COUNT)
+        each = -(-clients.sub_job_sectors[row] // per_page)
+        pages = per_client(owners, sizes) + per_client(row, np.where(last, running * each, 0))
         # A split master with running sub-jobs is neither on a list nor in flight.
         waiting = per_client(row[running > 0])
         return Jobs(
@@ -286,12 +310,44 @@ class Kcopyd:
             sub_jobs=sub_jobs,
             listed=listed,
             in_flight=jobs + sub_jobs - waiting - listed.sum(axis=1),
-            pages=per_client(row, pages),
+            pages=pages,
+            pages_expected=int(sizes.sum()),
+            pages_followed=self._page_lists(starts),
+            free_pages_followed=self._page_lists(clients.free_list),
             unknown=unknown,
             reserve=int((~used).sum()),
             active=len(address),
-            torn=int((members == 0).sum()),
+            torn=int(is_torn.sum()),
         )
+
+    def _page_lists(self, starts: Words) -> int | None:
+        """Return how many pages are on lists of ``struct page_list``, which end with null."""
+        try:
+            link = layout(self.prog, "struct page_list", ["next"])
+        except NotRecorded:
+            return None
+        step = pointer_step(self.memory, link, "next", self.faults)
+        lists = chase(starts, step, limit=_MAX_PAGES, damage=Damage())
+        return sum(len(nodes) for _, nodes in lists)
+
+
+def pool_elements(
+    memory: Memory, elements: Words, count: Counts, known: Mask
+) -> tuple[Words, Counts, int]:
+    """Return the elements of mempools, which are allocated objects but not in use.
+
+    :param elements: ``mempool_t.elements`` of each pool; ``count``: its ``curr_nr``; ``known``:
+        whether these could be read
+    :return: addresses of the elements; the index of each one's pool; unreadable or impossible pools
+    """
+    known = known & (count >= 0) & (count <= _MAX_RESERVE)
+    sizes = np.where(known, count, 0).astype(np.int64)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    index = (np.arange(int(sizes.sum())) - first).astype(np.uint64)
+    word = layout(memory.prog, "struct list_head", {"word": "next"})  # the first of its two words
+    read = gather(memory, np.repeat(elements, sizes) + np.uint64(8) * index, word, Faults())
+    pools = np.repeat(np.arange(len(count)), sizes)
+    return read["word"][read.readable], pools[read.readable], int((~known).sum())
 
 
 def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Counts:

@@ -12,15 +12,19 @@ import drgn
 import numpy as np
 from drgn import Object, Program, cast
 
-from kcensus.engine.chase import Damage, circular, collect, pointer_step
+from kcensus.engine.chase import Damage, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Memory
+from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.dm.devices import DmTarget, MappedDevice
-from kcensus.kernel.names import decode, decode_array, name_at
+from kcensus.kernel.lists import before, in_order, list_members
+from kcensus.kernel.names import ABSENT, decode, decode_array, name_at
+from kcensus.sources.capsule import NotRecorded
 
 TARGETS = ("snapshot", "snapshot-merge")
-_MAX_WAITERS = 1 << 20
+_MAX_MEMBERS = 1 << 20
+"""Waiting tasks, snapshots of an origin, or origins with the same hash."""
+_ORIGIN_HASH_SIZE = 256
 _MAX_EXCEPTIONS = 1 << 24
 """Exceptions in a hash bucket."""
 _MAX_BUCKETS = 1 << 22
@@ -95,11 +99,14 @@ class Snapshot:
     """``major:minor``"""
     store: str
     """``P`` (persistent) or ``N`` (transient)."""
-    chunk_sectors: int
+    chunk_sectors: int | None
+    """None where the members that describe a chunk contradict each other."""
     valid: bool
     overflowed: bool
     in_flight: int | None
-    """Copies in flight by the snapshot's own count; None where it has none."""
+    """Copies in flight by the snapshot's own count, ``in_progress``; None where it has none."""
+    available: int | None
+    """``cow_count.count``: how many more copies a semaphore admits; None where there is none."""
     pending: int
     """``pending_exceptions_count``"""
     exceptions: int
@@ -117,17 +124,22 @@ class Snapshots:
     """All snapshots, in the order of their devices."""
 
     all: list[Snapshot] = field(default_factory=list)
+    registered: int | None = None
+    """Snapshots in the hash table of origins, those of inactive tables included; None where that
+    is unreadable."""
     damaged: int = 0
-    """Unreadable snapshots, and torn lists of theirs."""
+    """Unreadable or inconsistent snapshots, and torn lists of theirs."""
 
 
-def snapshots(memory: Memory, devices: Iterable[MappedDevice], threshold: int | None) -> Snapshots:
+def snapshots(
+    memory: Memory, devices: Iterable[MappedDevice], *, live: bool = False
+) -> Snapshots:
     """Return the snapshots among ``devices``.
 
-    :param threshold: ``snapshot_cow_threshold``
+    :param live: whether lists may change while they are read
     :raises LookupError: ``dm_snapshot`` has no debug info
     """
-    reader = _Reader(memory, threshold)
+    reader = _Reader(memory, verify=not live)
     for device in devices:
         for target in device.targets:
             if target.type_name in TARGETS:
@@ -135,14 +147,16 @@ def snapshots(memory: Memory, devices: Iterable[MappedDevice], threshold: int | 
                     reader.snapshots.all.append(reader.snapshot(device, target))
                 except drgn.FaultError:
                     reader.snapshots.damaged += 1
+    with contextlib.suppress(*ABSENT, NotRecorded):
+        reader.snapshots.registered = reader.registered()
     return reader.snapshots
 
 
 class _Reader:
-    def __init__(self, memory: Memory, threshold: int | None) -> None:
+    def __init__(self, memory: Memory, *, verify: bool) -> None:
         self.memory = memory
         self.prog = memory.prog
-        self.threshold = threshold
+        self.verify = verify
         self.limit = limit_mechanism(self.prog)
         self.snapshots = Snapshots()
         self.faults = Faults()
@@ -153,7 +167,7 @@ class _Reader:
         :raises drgn.FaultError: it is unreadable
         """
         snapshot = Object(self.prog, "struct dm_snapshot *", value=target.private)
-        in_flight, waiters = self._copies(snapshot)
+        in_flight, available, waiters = self._copies(snapshot)
         store = snapshot.store
         return Snapshot(
             address=target.private,
@@ -163,12 +177,13 @@ class _Reader:
             origin_disk=_disk(snapshot.origin),
             cow=decode(snapshot.cow.name.string_()),
             store=name_at(store.type.name),
-            chunk_sectors=int(store.chunk_size),
+            chunk_sectors=self._chunk(store),
             valid=bool(snapshot.valid),
             # Since Linux kernel commit "dm snapshot: don't invalidate on-disk image on snapshot
             # write overflow" (commit not verified).
             overflowed=bool(getattr(snapshot, "snapshot_overflowed", 0)),
             in_flight=in_flight,
+            available=available,
             pending=int(snapshot.pending_exceptions_count.counter),
             exceptions=self._entries(snapshot.complete),
             pending_in_table=self._entries(snapshot.pending),
@@ -177,8 +192,16 @@ class _Reader:
             waiters=waiters,
         )
 
-    def _copies(self, snapshot: Object) -> tuple[int | None, tuple[Waiter, ...]]:
-        """Return the copies in flight by the snapshot's count, and the tasks that wait."""
+    def _chunk(self, store: Object) -> int | None:
+        """Return the size of a chunk in sectors, a power of two; None if it is impossible."""
+        sectors = int(store.chunk_size)
+        if (1 << int(store.chunk_shift), int(store.chunk_mask) + 1) == (sectors, sectors):
+            return sectors
+        self.snapshots.damaged += 1
+        return None
+
+    def _copies(self, snapshot: Object) -> tuple[int | None, int | None, tuple[Waiter, ...]]:
+        """Return ``in_flight``, ``available`` and ``waiters`` of a snapshot."""
         if self.limit is Limit.IN_PROGRESS:
             queue = snapshot.in_progress_wait
             # Since Linux kernel commits ac6424b981bc ("sched/wait: Rename wait_queue_t =>
@@ -187,22 +210,39 @@ class _Reader:
             path = ("head", "struct wait_queue_entry", "entry")
             if not hasattr(queue, "head"):
                 path = ("task_list", "struct __wait_queue", "task_list")
-            return int(snapshot.in_progress), self._tasks(queue, *path, "private")
+            return int(snapshot.in_progress), None, self._tasks(queue, *path, "private")
         if self.limit is Limit.NONE:
-            return None, ()
-        in_flight = None
-        if self.threshold is not None:
-            # The semaphore counts down from the threshold at the snapshot's creation.
-            start = self.threshold if 0 < self.threshold < UNLIMITED else UNLIMITED
-            in_flight = max(start - int(snapshot.cow_count.count), 0)
+            return None, None, ()
         path = ("wait_list", "struct semaphore_waiter", "list")
-        return in_flight, self._tasks(snapshot.cow_count, *path, "task")
+        semaphore = snapshot.cow_count
+        return None, int(semaphore.count), self._tasks(semaphore, *path, "task")
+
+    def registered(self) -> int:
+        """Return the number of snapshots in the hash table of origins.
+
+        :raises LookupError: it has no debug info
+        :raises drgn.FaultError: it is unreadable
+        """
+        size = np.uint64(drgn.sizeof(self.prog.type("struct list_head")))
+        first = np.uint64(self.prog["_origins"].value_())
+        heads = first + size * np.arange(_ORIGIN_HASH_SIZE, dtype=np.uint64)
+        origin = self.prog.type("struct origin")
+        nodes = self._members(heads) - np.uint64(drgn.offsetof(origin, "hash_list"))
+        return len(self._members(nodes + np.uint64(drgn.offsetof(origin, "snapshots"))))
+
+    def _members(self, heads: Words) -> Words:
+        """Return the nodes of some ``list_head``."""
+        _, nodes, torn = list_members(
+            self.memory, heads, self.faults, limit=_MAX_MEMBERS, verify=self.verify
+        )
+        self.snapshots.damaged += len(torn)
+        return nodes
 
     def _entries(self, table: Object) -> int:
         """Return the number of exceptions in a hash table."""
         buckets = int(table.hash_mask) + 1
-        if not table.table or buckets > _MAX_BUCKETS:
-            self.snapshots.damaged += buckets > _MAX_BUCKETS
+        if not table.table or buckets > _MAX_BUCKETS or buckets & (buckets - 1):
+            self.snapshots.damaged += 1
             return 0
         head = table.table.type_.type
         steps = np.arange(buckets, dtype=np.uint64) * np.uint64(drgn.sizeof(head))
@@ -213,14 +253,23 @@ class _Reader:
         # kernels") (in v6.19), it is a dm_hlist_head.
         is_circular = head.type_name() == "struct list_head"
         path = "next" if is_circular else ("first", "head.first")
-        first = gather(self.memory, addresses, layout(self.prog, head, {"node": path}), self.faults)
+        members = layout(self.prog, head, {"node": path})
+        first = gather(self.memory, addresses, members, self.faults)
         node = self.prog.type("struct dm_exception").member("hash_list").type
-        link = layout(self.prog, node, ["next"])
+        link = layout(self.prog, node, {"next": "next", "back": ("prev", "pprev")})
         heads, damage = first["node"].astype(np.uint64) & ~np.uint64(1), Damage()
         step = pointer_step(self.memory, link, "next", self.faults)
         ends = addresses if is_circular else None
-        lanes, _ = collect(heads, step, limit=_MAX_EXCEPTIONS, damage=damage, ends=ends)
-        self.snapshots.damaged += damage.lists + int((~first.readable).sum())
+        lanes, nodes = in_order(
+            *collect(heads, step, limit=_MAX_EXCEPTIONS, damage=damage, ends=ends)
+        )
+        torn = damage.lanes()
+        if self.verify:
+            # pprev points to the next of the node before it, its first member, or to the head's.
+            starts = addresses + np.uint64(members.fields["node"].offset)
+            back = gather(self.memory, nodes, link, self.faults)["back"]
+            torn = np.union1d(torn, lanes[back != before(lanes, nodes, starts)])
+        self.snapshots.damaged += len(torn) + int((~first.readable).sum())
         return len(lanes)
 
     def _tasks(
@@ -229,8 +278,7 @@ class _Reader:
         """Return the tasks on a list: their nodes are ``link``, their pointers ``task``."""
         type_ = self.prog.type(type_name)
         address = int(queue.member_(head).address_of_().value_())
-        nodes, torn = circular(self.memory, address, self.faults, limit=_MAX_WAITERS)
-        self.snapshots.damaged += torn
+        nodes = self._members(np.array([address], np.uint64))
         waiters = nodes - np.uint64(drgn.offsetof(type_, link))
         pointer = layout(self.prog, type_, {"task": task})
         pointers = gather(self.memory, waiters, pointer, self.faults)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Bios in use, by the ``struct bio_set`` that they were allocated from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import drgn
+import numpy as np
+from drgn import Object
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import Layout, layout
+from kcensus.engine.memory import Faults, Words
+from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.scan import allocated
+from kcensus.engine.slub.slabs import ScanReport, SlabCache, SlabMap
+from kcensus.kernel.dm.kcopyd import pool_elements
+
+_INLINE_VECS = 4
+"""BIO_INLINE_VECS: a bio with more vectors has them in an object of a cache ``biovec-…``."""
+_VEC_CACHES = {16: "biovec-16", 64: "biovec-64", 128: "biovec-128"}
+
+
+@dataclass(frozen=True)
+class BioUse:
+    """Bios in use of one bio set."""
+
+    cache: SlabCache
+    bios: int
+    vec_bytes: dict[str, int]
+    """Bytes of their vectors outside of the bios, by slab cache."""
+
+    @property
+    def bytes(self) -> int:
+        """Slots of the bios."""
+        return self.bios * self.cache.slot_size
+
+
+def set_at(owner: Object, *path: str) -> int:
+    """Return the address of the bio set, embedded or pointed to, in a struct; 0 for none.
+
+    :raises LookupError: it has no such member
+    :raises drgn.FaultError: it is unreadable
+    """
+    for name in path:
+        owner = owner.member_(name)
+    if owner.type_.kind == drgn.TypeKind.POINTER:
+        return int(owner.value_())
+    return int(owner.address_of_().value_())
+
+
+def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int, BioUse]:
+    """Return the bios in use of each bio set, by its address; idle sets are left out.
+
+    Bios that wait in the mempool of their set are not in use.
+
+    :param sets: addresses of ``struct bio_set``, ascending
+    :raises LookupError: the debug info lacks bios
+    """
+    memory, prog = slab_map.memory, slab_map.prog
+    type_ = prog.type("struct bio_set")
+    # Since Linux kernel commit 6f1c819c219f ("dm: convert to bioset_init()/mempool_init()") (in
+    # v4.18), and its like for other users, the mempool is embedded.
+    is_embedded = type_.member("bio_pool").type.kind != drgn.TypeKind.POINTER
+    read = gather(memory, sets, layout(prog, type_, ["bio_slab", "front_pad"]), Faults())
+    pools = sets + np.uint64(drgn.offsetof(type_, "bio_pool"))
+    if not is_embedded:
+        pools = gather(memory, sets, layout(prog, type_, ["bio_pool"]), Faults())["bio_pool"]
+    pool = gather(memory, pools, layout(prog, "mempool_t", ["curr_nr", "elements"]), Faults())
+    spare, _, _ = pool_elements(memory, pool["elements"], pool["curr_nr"], pool.readable)
+    caches = {cache.address: cache for cache in slab_map.caches}
+    columns = layout(prog, "struct bio", ["bi_pool", "bi_max_vecs"])
+    vec_size = drgn.sizeof(prog.type("struct bio_vec"))
+    uses: dict[int, BioUse] = {}
+    for slab, pad in sorted(set(zip(read["bio_slab"].tolist(), read["front_pad"].tolist()))):
+        cache = caches.get(slab)
+        shifted = _shifted(columns, pad)
+        if cache is None or shifted.size > cache.slot_size:
+            continue
+        address, bio = allocated(slab_map, [cache], shifted, report)
+        row = np.where(np.isin(address, spare), -1, rows_of(sets, bio["bi_pool"]))
+        is_here = (read["bio_slab"] == slab) & (read["front_pad"] == pad)
+        for index in np.flatnonzero(is_here & (np.bincount(row[row >= 0], minlength=len(sets)) > 0)):
+            vecs = bio["bi_max_vecs"][row == index]
+            sizes = np.unique(vecs[vecs > _INLINE_VECS], return_counts=True)
+            outside: dict[str, int] = {}
+            for size, count in zip(*(column.tolist() for column in sizes)):
+                name = _VEC_CACHES.get(size, "biovec-max")
+                outside[name] = outside.get(name, 0) + size * vec_size * count
+            uses[int(sets[index])] = BioUse(cache, len(vecs), outside)
+    return uses
+
+
+def _shifted(columns: Layout, pad: int) -> Layout:
+    """Return the layout of a bio that starts ``pad`` bytes into an object."""
+    fields = {name: replace(each, offset=each.offset + pad) for name, each in columns.fields.items()}
+    end = max(each.offset + each.dtype.itemsize for each in fields.values())
+    return Layout(columns.type_name, end, fields)
