@@ -138,6 +138,8 @@ class Answer:
     checks: list[Check] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    nothing: str = ""
+    """One sentence that replaces the figures on a screen where the kernel lacks the subject."""
     measures: bool = True
     """Whether its figures are measured, so that a lack of checks must be reported."""
     source: str = ""

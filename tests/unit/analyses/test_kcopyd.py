@@ -46,6 +46,7 @@ _JOB = """
     72 unsigned long progress
     80 struct kcopyd_job * master_job"""
 _CLIENT = """
+    0 struct page_list * pages
     8 unsigned int nr_reserved_pages
     12 unsigned int nr_free_pages
     24 struct workqueue_struct * kcopyd_wq
@@ -57,6 +58,7 @@ _CLIENT = """
     112 struct list_head pages_jobs"""
 TYPES = {
     "struct kcopyd_job": (96, _JOB),
+    "struct page_list": (16, "0 struct page_list * next\n8 struct page * page"),
     "struct dm_io_region": (24, "0 void * bdev\n8 unsigned long sector\n16 unsigned long count"),
     "struct dm_kcopyd_throttle": (16, "4 unsigned int throttle"),
     "typedef mempool_t": (0, "struct mempool_s"),
@@ -282,7 +284,8 @@ _SNAPSHOT = """
     32 struct dm_exception_table pending
     48 struct dm_exception_table complete
     64 struct dm_exception_store * store
-    72 struct dm_kcopyd_client * kcopyd_client"""
+    72 struct dm_kcopyd_client * kcopyd_client
+    104 struct list_head list"""
 SNAPSHOT_TYPES = {
     "struct dm_kcopyd_client": (8, ""),
     "struct dm_dev": (24, "8 char [16] name"),
@@ -293,8 +296,10 @@ SNAPSHOT_TYPES = {
     "struct dm_exception": (32, "0 struct list_head hash_list"),
     "struct dm_exception_store": (
         32,
-        "0 struct dm_exception_store_type * type\n8 unsigned int chunk_size\n16 void * context",
+        "0 struct dm_exception_store_type * type\n8 unsigned int chunk_size\n"
+        "12 unsigned int chunk_mask\n16 unsigned int chunk_shift\n24 void * context",
     ),
+    "struct origin": (40, "8 struct list_head hash_list\n24 struct list_head snapshots"),
     "struct dm_exception_store_type": (8, "0 char * name"),
     "struct transient_c": (8, "0 unsigned long next_free"),
     "struct semaphore": (24, "0 unsigned int count\n8 struct list_head wait_list"),
@@ -318,7 +323,8 @@ def snapshot_kernel(member: str) -> tuple[FakeKernel, Object]:
     k.set(kind.name, k.string(b"N"))
     k.set(state.next_free, 40)
     k.set(store.type, kind)
-    k.set(store.chunk_size, 8)
+    for name, value in (("size", 8), ("mask", 7), ("shift", 3)):
+        k.set(store.member_(f"chunk_{name}"), value)
     k.set(store.context, state)
     k.set(snapshot.store, store)
     k.set(snapshot.valid, 1)
@@ -337,7 +343,7 @@ def snapshot_kernel(member: str) -> tuple[FakeKernel, Object]:
 def read(k: FakeKernel, snapshot: Object) -> Snapshot:
     target = DmTarget("snapshot", 0, 8, int(snapshot.address_))
     device = MappedDevice(1, "253:0", "snap", (target, DmTarget("linear", 0, 8, 0)))
-    found = snapshots(Memory(k.prog), [device], cow_threshold(k.prog))
+    found = snapshots(Memory(k.prog), [device])
     assert found.damaged == 0
     (one,) = found.all
     return one
@@ -356,7 +362,7 @@ def test_snapshot_limited_by_a_semaphore() -> None:
         k.list_add_tail(waiter.list, snapshot.cow_count.wait_list)
     assert limit_mechanism(k.prog) is Limit.SEMAPHORE
     one = read(k, snapshot)
-    assert one.in_flight == 2046
+    assert (one.in_flight, one.available) == (None, 2)
     assert [(w.pid, w.comm) for w in one.waiters] == [(71, "writer"), (72, "writer")]
     assert (one.exceptions, one.pending_in_table, one.pending) == (5, 1, 1)
     assert (one.origin, one.cow, one.store, one.used_sectors) == ("8:0", "8:16", "N", 40)
@@ -367,7 +373,7 @@ def test_snapshot_without_a_limit() -> None:
     assert limit_mechanism(k.prog) is Limit.NONE
     assert cow_threshold(k.prog) is None
     one = read(k, snapshot)
-    assert (one.in_flight, one.waiters) == (None, ())
+    assert (one.in_flight, one.available, one.waiters) == (None, None, ())
 
 
 # What it means
@@ -391,6 +397,7 @@ def figures_of(
         valid=True,
         overflowed=False,
         in_flight=30000,
+        available=None,
         pending=0,
         exceptions=0,
         pending_in_table=0,
@@ -442,36 +449,49 @@ def found(figures: Figures) -> list[tuple[Severity, str]]:
         (Limit.IN_PROGRESS, 4294967295, True, 2049),
     ],
 )
-def test_when_there_is_a_limit(
+def test_the_limit_of_new_snapshots(
     limit: Limit, threshold: int | None, unlimited: bool, bound: int
 ) -> None:
     figures = figures_of(limit, threshold)
-    assert (figures.limited is False, figures.bound) == (unlimited, bound)
+    figures.census.snapshots.all = []
+    assert (figures.limited is False, figures.largest_bound) == (unlimited, bound)
 
 
 def test_findings_by_era() -> None:
     # As before 5.0: neither copies nor callbacks are limited.
-    assert found(figures_of(Limit.NONE, None, callback_list=False)) == [
+    old = counted(Limit.NONE, None)
+    assert found(old) == [
         (Severity.WARNING, "dm-snapshot-cow-in-progress"),
         (Severity.NOTICE, "dm-kcopyd-callback-list"),
     ]
-    assert found(figures_of(Limit.SEMAPHORE, 2048)) == [
-        (Severity.NOTICE, "dm-snapshot-cow-in-progress")
-    ]
+    # With few jobs, that callbacks are not limited is no danger.
+    old.census.jobs.jobs = np.array([10, 0])
+    assert [finding.id for finding in findings(old)] == ["kcopyd-jobs"]
+    # A semaphore is dangerous when tasks wait for it.
+    semaphore = counted(Limit.SEMAPHORE, 2048, available=0)
+    semaphore.census.callback_list = True
+    assert [finding.id for finding in findings(semaphore)] == ["kcopyd-jobs"]
+    replace_snapshot(semaphore, waiters=(Waiter(7, "dd"),))
+    assert (Severity.WARNING, "dm-snapshot-cow-in-progress") in found(semaphore)
     assert found(figures_of(Limit.IN_PROGRESS, 4294967295)) == [(Severity.WARNING, "")]
-    assert found(figures_of(Limit.IN_PROGRESS, 2048)) == []
+    # Much memory within the limit is worth a notice, less is as it should be.
+    assert found(figures_of(Limit.IN_PROGRESS, 30000)) == [(Severity.NOTICE, "")]
+    assert found(figures_of(Limit.IN_PROGRESS, 30000, ram=4 << 30)) == []
     huge = figures_of(Limit.IN_PROGRESS, 4294967295, ram=300 * MIB)
     assert found(huge) == [(Severity.CRITICAL, "")]
+    # Without a limit, but also without memory to speak of.
+    assert found(figures_of(Limit.IN_PROGRESS, 4294967295, ram=1 << 40)) == []
 
 
-def counted(limit: Limit, threshold: int | None, ram: int = 1 << 30) -> Figures:
-    """A snapshot whose client has 30,000 jobs, and whose own count is missing or wrong."""
+def counted(
+    limit: Limit, threshold: int | None, ram: int = 1 << 30, available: int | None = None
+) -> Figures:
+    """A snapshot without a count of its own, whose client has 30,000 jobs."""
     w = world("4.18")
     figures = figures_of(limit, threshold, callback_list=False, ram=ram)
     read_clients(figures, w)
     figures.census.jobs.jobs = np.array([30000, 0])
-    in_flight = None if limit is Limit.NONE else UNLIMITED - 2048
-    replace_snapshot(figures, client=w.clients["busy"], in_flight=in_flight)
+    replace_snapshot(figures, client=w.clients["busy"], in_flight=None, available=available)
     return figures
 
 
@@ -482,15 +502,35 @@ def test_jobs_of_a_snapshot_that_does_not_count_are_its_copies() -> None:
     assert tables(figures)["snapshots"].frame["in_flight"].tolist() == [30000]
 
 
-def test_copies_of_a_semaphore_made_with_another_limit_are_the_jobs() -> None:
-    figures = counted(Limit.SEMAPHORE, 0)
-    assert tables(figures)["snapshots"].frame["in_flight"].tolist() == [30000]
+@pytest.mark.parametrize(
+    ("available", "threshold", "limit", "limited"),
+    [
+        (2048, 4294967295, 32048, True),  # created with another limit than today's
+        (0, 0, 30000, True),  # reached
+        (UNLIMITED - 30000, 2048, None, False),
+        (UNLIMITED - 30001, 2048, None, False),  # a callback is running
+    ],
+)
+def test_a_semaphore_keeps_the_limit_that_its_snapshot_was_created_with(
+    available: int, threshold: int, limit: int | None, limited: bool
+) -> None:
+    figures = counted(Limit.SEMAPHORE, threshold, available=available)
+    frame = tables(figures)["snapshots"].frame
+    assert frame["in_flight"].tolist() == [30000]
+    assert frame["limit"].tolist() == [pd.NA if limit is None else limit]
+    assert figures.limited is limited
+    check = next(check for check in checks(figures) if check.name == "jobs of snapshots")
+    assert check.status is CheckStatus.ABSENT
+    kinds = {finding.kind for finding in findings(figures)}
+    assert ("kcopyd-unthrottled" in kinds) is not limited
+    # Whatever the parameter is set to now, the memory of this snapshot does not return.
+    assert all(finding.returns is None for finding in findings(figures))
 
 
 def test_unknown_limit_is_not_unlimited() -> None:
     figures = figures_of(Limit.IN_PROGRESS, None)
     assert figures.limited is None
-    assert found(figures) == []
+    assert [finding.id for finding in findings(figures)] == ["kcopyd-jobs"]
     known = figures_of(Limit.NONE, None), figures_of(Limit.IN_PROGRESS, 9)
     assert [figures.limited for figures in known] == [False, True]
 
@@ -549,21 +589,20 @@ def slab_only(ram: int) -> list[Finding]:
 def test_large_slabs_of_unknown_clients_are_found() -> None:
     (finding,) = slab_only(300 * MIB)
     assert finding.severity is Severity.CRITICAL
-    assert finding.title == "kcopyd jobs use 100.0 MiB (33.3% of RAM)"
-    assert slab_only(2 << 30) == []
+    assert (finding.id, finding.memory) == ("kcopyd-jobs", {"slab:kcopyd_job": 100 * MIB})
+    assert slab_only(64 << 30) == []
 
 
 def test_screen_is_short_without_kcopyd() -> None:
     figures = Figures(Kernel(FakeKernel("6.10").prog), Census(), LogEvents())
     figures.unreclaimable_bytes = None
-    assert all(table.detail for table in tables(figures).values())
-    assert [finding.title for finding in findings(figures)] == ["kcopyd is not in use"]
+    assert (tables(figures), findings(figures)) == ({}, [])
     pool = Pool(
         1, 0, cpu=0, node=0, nice=0, flags=0, workers=1, idle=0, pending=1, age=40, is_stalled=True
     )
     figures.census.workqueues = Workqueues([pool])
-    shown = {name for name, table in tables(figures).items() if not table.detail}
-    assert shown >= {"pools", "pending_work"}
+    assert tables(figures).keys() == {"pools", "pending_work"}
+    assert [finding.id for finding in findings(figures)] == ["workqueue-stall:0"]
 
 
 def test_page_size_is_the_machines() -> None:

@@ -15,7 +15,7 @@ ANALYSIS = Analysis(
     question="who queued those kcopyd jobs, and which worker pools are stalled behind them?",
     runner="kcensus.analyses.kcopyd.run:run",
     specs="kcensus.analyses.kcopyd.tables:TABLES",
-    headline=("jobs", "job_bytes", "stalled_pools"),
+    headline=("jobs", "total_bytes", "stalled_pools"),
     first_tables=("clients", "snapshots", "pools"),
     description="""\
 A job is one copy: an object of the slab cache kcopyd_job with room for the eight sub-jobs that it
@@ -26,8 +26,13 @@ A worker pool is stalled by the rule of the kernel's watchdog: work is pending, 
 for wq_watchdog_thresh seconds (30 without CONFIG_WQ_WATCHDOG). How long a worker has been running
 is exact since 7.0, a lower bound before.
 
-The projection is what would remain if no snapshot had more copies in flight than the threshold
-allows: snapshot_cow_threshold, or 2048 where nothing limits copies.
+The memory of kcopyd is kcopyd_job slabs, copy pages, bios and exceptions. Copy pages are counted
+by the sizes of the jobs, and held against the page_list of each; bios by the bio set that each
+was allocated from, clones in a snapshot's COW device included.
+
+The projection is what would remain if no snapshot had more copies in flight than its limit allows,
+or 2048 where nothing limits copies. With in_progress, the limit is snapshot_cow_threshold; with
+the semaphore cow_count, it is what the threshold was when the snapshot was created.
 """,
     examples=(
         ("kcensus kcopyd vmcore -s vmlinux", "jobs by client, snapshots, stalled pools"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.kcopyd.figures import Figures
-from kcensus.kernel.dm.snapshots import MEMBERS, Limit
-from kcensus.results import Check, Gap, nonzero_gaps
+from kcensus.results import Check, Gap, Unit, nonzero_gaps
 
 _EFFECTS = {
     "kernel log": "its events are missing",
@@ -20,9 +21,13 @@ _EFFECTS = {
     "mempools of clients": "their preallocated jobs may count as in use",
     "jobs": "no client counts them",
     "lists of clients": "jobs on them count as in flight",
-    "devices or tables": "their clients have no owner",
-    "lists of snapshots": "exceptions and waiting tasks are too few",
-    "lists of workqueues": "work behind the tear is missing",
+    "devices or tables": "their clients have no owner, and their snapshots are missing",
+    "snapshots or their lists": "exceptions, waiting tasks or chunk sizes may be wrong or missing",
+    "worker pools or lists of workqueues": "pools are missing, or work behind the tear",
+    "bios": "the memory of kcopyd lacks its bios",
+    "clients with jobs": "their jobs have no device, and snapshots may be missing",
+    "slab caches of bios and exceptions": "the table of related slab caches lacks them",
+    "clients": "jobs include the preallocated ones; clients and snapshots are unknown",
 }
 
 
@@ -42,15 +47,31 @@ def _checks(figures: Figures, note: str) -> Iterator[Check]:
         ours, counter = int((jobs.jobs + jobs.sub_jobs).sum()), int(census.clients.nr_jobs.sum())
         source = "dm_kcopyd_client.nr_jobs"
         yield _completion_check(figures, "jobs and sub-jobs", ours, counter, source, note)
+        source = "kcopyd_job.source.count"
+        ours, expected = jobs.pages_followed, jobs.pages_expected
+        yield Check("copy pages of jobs", ours, expected, Unit.PAGES, source, note)
+        ours, counter = jobs.free_pages_followed, int(census.clients.free_pages.sum())
+        source = "dm_kcopyd_client.nr_free_pages"
+        yield Check("free reserved pages", ours, counter, Unit.PAGES, source, note)
+    queues, devices = census.workqueues, census.devices
+    if queues.cpu_pools is not None:
+        ours, source = queues.bound_pools, "cpu_worker_pools"
+        yield Check("worker pools of CPUs", ours, queues.cpu_pools, source=source, note=note)
+    if devices.named is not None:
+        ours, source = len(devices.devices), "names in the index of dm ioctl"
+        yield Check("mapped devices", ours, devices.named, source=source, note=note)
     if not census.has_snapshots:
         return
+    if census.snapshots.registered is not None:
+        ours, source = len(snapshots), "_origins"
+        yield Check("snapshots", ours, census.snapshots.registered, source=source, note=note)
     if census.has_jobs:
         # dm_snapshot counts no copies while it merges.
         copying = [snapshot for snapshot in snapshots if snapshot.target == "snapshot"]
         counts = [snapshot.in_flight for snapshot in copying if snapshot.in_flight is not None]
         total = sum(counts) if len(counts) == len(copying) else None
         ours = sum(figures.jobs_of(snapshot) or 0 for snapshot in copying)
-        source = f"dm_snapshot.{MEMBERS.get(census.limit or Limit.NONE, 'in_progress')}"
+        source = "dm_snapshot.in_progress"
         yield _completion_check(figures, "jobs of snapshots", ours, total, source, note)
     ours = sum(snapshot.pending_in_table for snapshot in snapshots)
     counter = sum(snapshot.pending for snapshot in snapshots)
@@ -80,15 +101,24 @@ def _completion_check(
 def gaps(figures: Figures) -> list[Gap]:
     """Return what the census could not read or make sense of."""
     census, jobs, search = figures.census, figures.census.jobs, figures.census.search.slabs
+    has_owner = np.isin(census.clients.address, np.array(list(census.owners), np.uint64))
+    unowned = int(np.count_nonzero(~has_owner & (jobs.jobs > 0))) if census.has_jobs else 0
     known = (
-        ("targets", "unreadable", census.targets_unreadable),
+        ("clients", "dm_mod has no debug info here", int(census.in_use and not census.has_jobs)),
+        ("clients with jobs", "no target of an active table owns them", unowned),
+        ("slab caches of bios and exceptions", "unreadable, or unknown", census.caches_unknown),
+        ("targets", "their client is unreadable or not one", census.targets_unreadable),
         ("pages of kmalloc() slabs", reasons(search), search.total()),
         ("mempools of clients", "unreadable", census.clients.reserves_lost),
         ("jobs", "their client is unreadable", jobs.unknown),
         ("lists of clients", "torn", jobs.torn),
-        ("devices or tables", "unreadable", census.devices.damaged),
-        ("lists of snapshots", "torn or unreadable", census.snapshots.damaged),
-        ("lists of workqueues", "torn or unreadable", census.workqueues.damaged),
+        ("devices or tables", "unreadable or inconsistent", census.devices.damaged),
+        ("snapshots or their lists", "unreadable or inconsistent", census.snapshots.damaged),
+        (
+            "worker pools or lists of workqueues",
+            "torn, unreadable or inconsistent",
+            census.workqueues.damaged,
+        ),
     )
     return [
         *(Gap(what, error, 1, _EFFECTS[what]) for what, error in census.errors.items()),

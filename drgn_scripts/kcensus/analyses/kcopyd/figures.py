@@ -3,12 +3,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD, Census, Owner
+from kcensus.analyses.kcopyd.census import (
+    DEFAULT_THRESHOLD,
+    NO_JOB_SLAB,
+    Census,
+    Owner,
+    SlabUse,
+)
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.kernel import Kernel
@@ -54,40 +62,122 @@ class Figures:
         """Jobs in use."""
         return self.census.jobs.active - self.census.jobs.reserve
 
+    # Memory
+
+    @property
+    def page_bytes(self) -> int:
+        """Copy pages: those that jobs hold, and the free reserved ones of clients."""
+        jobs = self.census.jobs
+        free = jobs.free_pages_followed
+        free = int(self.census.clients.free_pages.sum()) if free is None else free
+        return (int(jobs.pages.sum()) + free) * self.kernel.memory.page_size
+
+    @property
+    def bios(self) -> dict[str, int]:
+        """Bytes of bios in use and of their vectors, by slab cache."""
+        sizes: Counter[str] = Counter()
+        for uses in self.census.bios.values():
+            for use in uses:
+                sizes.update({use.cache.name: use.bytes} | use.vec_bytes)
+        return dict(sizes)
+
+    @property
+    def exceptions(self) -> dict[str, int]:
+        """Bytes of pending and completed exceptions, by slab cache."""
+        sizes: Counter[str] = Counter()
+        pending = sum(snapshot.pending_in_table for snapshot in self.snapshots)
+        completed = sum(snapshot.exceptions for snapshot in self.snapshots)
+        for role, count in (("pending exceptions", pending), ("exceptions", completed)):
+            use = self.slab_of(role)
+            sizes[use.name] += count * use.slot_size
+        return {name: size for name, size in sizes.items() if size}
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that kcopyd and snapshots hold, by place as in :attr:`Finding.memory`."""
+        places = Counter({f"slab:{self.census.job_slab.name}": self.census.job_slab.bytes})
+        for sizes in (self.bios, self.exceptions):
+            places.update({f"slab:{name}": size for name, size in sizes.items()})
+        if self.census.has_jobs:
+            places["kcopyd pages"] = self.page_bytes
+        return {place: size for place, size in places.items() if size}
+
+    def slab_of(self, role: str) -> SlabUse:
+        """Return the slab cache that plays a role."""
+        slabs = (use for use in self.census.slabs if role in use.role.split(", "))
+        return next(slabs, NO_JOB_SLAB)
+
     # The limit of copies
+
+    def limit_of(self, snapshot: Snapshot) -> int | None:
+        """Return how many copies a snapshot may have in flight; None where that is unknown.
+
+        :data:`UNLIMITED` where nothing limits them. A semaphore admits what it did when the
+        snapshot was created, whatever the parameter says today.
+        """
+        limit, copies = self.census.limit, self.jobs_of(snapshot)
+        if limit is Limit.IN_PROGRESS:
+            allowed = self.census.threshold
+        elif limit is Limit.SEMAPHORE:
+            is_known = copies is not None and snapshot.available is not None
+            allowed = (copies or 0) + (snapshot.available or 0) if is_known else None
+        else:
+            allowed = None if limit is None else UNLIMITED
+        return UNLIMITED if allowed is not None and allowed > UNLIMITED // 2 else allowed
+
+    @property
+    def new_limit(self) -> int | None:
+        """The limit of a snapshot created now, as :meth:`limit_of`."""
+        limit, threshold = self.census.limit, self.census.threshold
+        if limit is Limit.NONE:
+            return UNLIMITED
+        if limit is None or threshold is None:
+            return None
+        is_off = threshold > UNLIMITED // 2 or (limit is Limit.SEMAPHORE and threshold <= 0)
+        return UNLIMITED if is_off else threshold
 
     @property
     def limited(self) -> bool | None:
-        """Whether the kernel limits the copies of snapshots; None where that is unknown."""
-        limit, threshold = self.census.limit, self.census.threshold
-        if limit is Limit.NONE:
-            return False
-        if limit is None or threshold is None:
-            return None
-        return threshold < UNLIMITED and (limit is Limit.IN_PROGRESS or threshold > 0)
+        """Whether all snapshots are limited, or, without snapshots, new ones; None if unknown."""
+        limits = [self.limit_of(snapshot) for snapshot in self.snapshots] or [self.new_limit]
+        return None if None in limits else UNLIMITED not in limits
 
     @property
-    def bound(self) -> int:
-        """Most copies of a snapshot under the limit of this kernel, or of 2048 without one.
+    def unlimited(self) -> list[Snapshot]:
+        """Snapshots without a limit that have more copies in flight than the default allows."""
+        return [
+            snapshot
+            for snapshot in self.snapshots
+            if self.limit_of(snapshot) == UNLIMITED
+            and (self.copies(snapshot) or 0) > self.bound(None)
+        ]
 
-        A semaphore admits the threshold. Otherwise a task waits when more than the threshold are in
+    def bound(self, limit: int | None) -> int:
+        """Return the most copies of a snapshot under a limit, or under 2048 without one.
+
+        A semaphore admits the limit. Otherwise a task waits when more than the limit are in
         progress, so each writing task can exceed it by one; one task is assumed.
         """
-        limit = (self.census.threshold or 0) if self.limited else DEFAULT_THRESHOLD
-        return limit + (self.census.limit is not Limit.SEMAPHORE)
+        allowed = DEFAULT_THRESHOLD if limit in (None, UNLIMITED) else limit or 0
+        return allowed + (self.census.limit is not Limit.SEMAPHORE)
+
+    @property
+    def largest_bound(self) -> int:
+        """Most copies of any snapshot under its limit."""
+        limits = [self.limit_of(snapshot) for snapshot in self.snapshots] or [self.new_limit]
+        return max(map(self.bound, limits))
 
     def jobs_of(self, snapshot: Snapshot) -> int | None:
         """Return the jobs of a snapshot's client; None if the client is unknown."""
-        row = int(self.census.clients.rows(np.array([snapshot.client], np.uint64))[0])
+        row = self._row(snapshot)
         return int(self.census.jobs.jobs[row]) if row >= 0 else None
 
-    def copies(self, snapshot: Snapshot) -> int | None:
-        """Return the copies in flight of a snapshot: its own count, else the jobs of its client.
+    def _row(self, snapshot: Snapshot) -> int:
+        return int(self.census.clients.rows(np.array([snapshot.client], np.uint64))[0])
 
-        A semaphore counts down from the threshold at the snapshot's creation, which is unknown.
-        """
-        jobs = None if self.census.limit is Limit.IN_PROGRESS else self.jobs_of(snapshot)
-        return snapshot.in_flight if jobs is None else jobs
+    def copies(self, snapshot: Snapshot) -> int | None:
+        """Return the copies in flight of a snapshot: its own count, else the jobs of its client."""
+        return self.jobs_of(snapshot) if snapshot.in_flight is None else snapshot.in_flight
 
     @property
     def in_flight(self) -> int | None:
@@ -98,19 +188,48 @@ class Figures:
 
     @property
     def projected(self) -> tuple[int, int] | tuple[None, None]:
-        """Jobs in use if no snapshot had more than :attr:`bound`, and bytes of their slabs.
+        """Jobs in use if each snapshot had at most :meth:`bound`, and bytes of their slabs.
 
         The slabs are packed full, and hold the preallocated jobs as well. Both are None where jobs
         are unknown.
         """
-        jobs, use, clients = self.census.jobs, self.census.job_slab, self.census.clients
         if self.census.in_use and not self.census.has_jobs:
             return None, None
-        owners = [snapshot.client for snapshot in self.snapshots]
-        is_limited = np.isin(clients.address, np.array(owners, np.uint64))
-        projected = int(np.where(is_limited, np.minimum(jobs.jobs, self.bound), jobs.jobs).sum())
+        return self._projected({row.address: self.limit_of(row) for row in self.snapshots})
+
+    def _projected(self, limits: Mapping[int, int | None]) -> tuple[int, int]:
+        """Return :attr:`projected` under other limits, by address of the snapshot."""
+        jobs, use = self.census.jobs, self.census.job_slab
+        excess = sum(self._excess(row, limits[row.address]) for row in self.snapshots)
+        projected = int(jobs.jobs.sum()) - excess
         together = projected + jobs.reserve + jobs.unknown
         return projected, -(-together // use.objects_per_slab) * use.slab_bytes
+
+    def _excess(self, snapshot: Snapshot, limit: int | None) -> int:
+        return max((self.jobs_of(snapshot) or 0) - self.bound(limit), 0)
+
+    def returned_by(self, limit: int | None) -> int | None:
+        """Return the bytes that limiting all snapshots gives back; None where jobs are unknown.
+
+        That is once the copies beyond the limit have completed. A snapshot's pages, bios and
+        pending exceptions shrink like its jobs. Slabs that are empty already are left out.
+
+        :param limit: copies in flight of each snapshot; None for the default
+        """
+        if not self.census.has_jobs:
+            return None
+        use, jobs = self.census.job_slab, self.census.jobs
+        _, packed = self._projected({row.address: limit for row in self.snapshots})
+        total = max(use.bytes - use.empty_bytes - packed, 0)
+        for snapshot in self.snapshots:
+            if excess := self._excess(snapshot, limit):
+                row, copies = self._row(snapshot), self.jobs_of(snapshot) or excess
+                whole = int(jobs.pages[row]) * self.kernel.memory.page_size
+                for bios in self.census.bios.get(snapshot.client, ()):
+                    whole += bios.bytes + sum(bios.vec_bytes.values())
+                whole += snapshot.pending_in_table * self.slab_of("pending exceptions").slot_size
+                total += whole * excess // copies
+        return min(total, sum(self.memory.values()))
 
     # Workqueues
 

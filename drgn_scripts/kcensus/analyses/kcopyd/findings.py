@@ -1,44 +1,70 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the census of kcopyd and the events of the log mean, in sentences."""
+"""What the census of kcopyd and the events of the log mean, and what to do about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
 
 from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.human import human_bytes, human_ratio, human_seconds
-from kcensus.kernel.dm.snapshots import Limit
+from kcensus.kernel.dm.snapshots import Limit, Snapshot
 from kcensus.kernel.workqueues import Pool
-from kcensus.results import Finding, Remedy, Severity, ratio
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
+from kcensus.results.thresholds import MIN_BYTES, severity_of
 
 _PARAMETER = "/sys/module/dm_snapshot/parameters/snapshot_cow_threshold"
-_LARGE_SHARE, _HUGE_SHARE = 0.1, 0.25
-"""Of RAM: worth a warning, and close to the OOM killer."""
+_SHRINK = "/sys/kernel/slab/kcopyd_job/shrink"
+_DIRTY_BYTES = "/proc/sys/vm/dirty_bytes"
+_MODPROBE = "/etc/modprobe.d/dm_snapshot.conf"
 _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list"
-_FEWER = "lower vm.dirty_bytes, use larger chunks or fewer snapshots per origin"
-_UNTIL_PATCHED = f"Keep fewer copies in flight until the kernel has the patch: {_FEWER}."
 _MAX_NAMES = 6
 
-
-def _remedies(text: str) -> tuple[Remedy, ...]:
-    return (Remedy(effect=text),) if text else ()
-
-
-def _slabs(size: int | None) -> dict[str, int]:
-    return {"slab:kcopyd_job": size} if size else {}
+_WRITE_LESS = Remedy(
+    effect="Writes back at most 256 MiB of dirty pages at once, so that fewer copies start",
+    command="sysctl -w vm.dirty_bytes=268435456",
+    risk="buffered writes of all programs on this machine wait earlier",
+    undo="sysctl -w vm.dirty_ratio=20 (the kernel's default; note the value before)",
+    until="reboot",
+    knobs=(_DIRTY_BYTES,),
+)
+_FIND_SETTER = Remedy(
+    effect="Finds where the limit was set: 2,048 is the kernel's default",
+    command=(
+        "grep -rs snapshot_cow_threshold /proc/cmdline /etc/default/grub /etc/modprobe.d "
+        "/run/modprobe.d /usr/lib/modprobe.d /etc/udev /usr/lib/udev /etc/tuned /usr/lib/tuned "
+        "/etc/rc.local /etc/systemd"
+    ),
+)
+_PERSIST = Remedy(
+    effect=(
+        "Keeps the limit when dm_snapshot is loaded again, unless a script sets it later; rebuild "
+        "the initramfs if it loads the module"
+    ),
+    command=f"echo 'options dm_snapshot snapshot_cow_threshold={DEFAULT_THRESHOLD}' > {_MODPROBE}",
+    undo=f"rm {_MODPROBE}",
+)
 
 
 def findings(figures: Figures) -> list[Finding]:
     """Return what is worth acting on, the most severe first."""
+    stalls = [_stall(figures, pool) for pool in figures.stalled]
+    stalled_cpus = {
+        str(pool.cpu): stall.id
+        for pool, stall in zip(figures.stalled, stalls, strict=True)
+        if pool.cpu >= 0
+    }
     unsorted = [
-        *(_stall(figures, pool) for pool in figures.stalled),
+        *stalls,
         *_memory(figures),
-        *_kernel(figures),
-        *_snapshots(figures),
-        *_clients(figures),
-        *log_findings(figures.log),
+        *([] if stalls else _callbacks(figures)),
+        *_waiters(figures),
+        *_invalid(figures),
+        *_page_wait(figures),
+        *log_findings(figures.log, stalled_cpus),
     ]
     return sorted(unsorted, key=lambda finding: -finding.severity)
 
@@ -50,9 +76,16 @@ def _counted(number: int, noun: str, verb: str = "") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}{verb}"
 
 
+def _counts(**numbers: int | None) -> dict[str, Figure]:
+    return {name: Figure(value, Unit.COUNT) for name, value in numbers.items()}
+
+
 def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
+
+
+# Stalled worker pools
 
 
 def _stall(figures: Figures, pool: Pool) -> Finding:
@@ -70,194 +103,331 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
     title += f" has made no progress for {human_seconds(pool.age or 0)}"
     if runs_kcopyd:
         title += " while it runs kcopyd" + (" and other work" if len(busy) > 1 else "")
-    has_list, patch = figures.census.callback_list, ""
-    remedy = f"Keep fewer copies in flight: {_FEWER}."
-    if not runs_kcopyd:
-        remedy = "Look at the stacks of the running workers, by their PIDs."
-    elif has_list is False:
-        remedy, patch = _UNTIL_PATCHED, _CALLBACK_PATCH
-    elif has_list:
-        remedy = (
-            "Find the client whose work item is running in the table clients, and keep fewer of its"
-            f" copies in flight: {_FEWER}. This kernel has callback_jobs, so each run of kcopyd "
-            "ends; its callbacks take that long."
-        )
+    stacks = "\n".join(f"cat /proc/{pid}/stack" for pid in busy["pid"].tolist()[:_MAX_NAMES])
+    show = Remedy(
+        effect="Shows where the running workers are (in a vmcore: `bt PID` in crash)",
+        command=stacks,
+    )
+    remedies = (show,) if stacks else ()
+    source = "wq_watchdog_thresh" if queues.has_watchdog else "default; the watchdog is off"
     return Finding(
-        id=f"kcopyd-stall:{pool.id}",
+        id=f"{'kcopyd' if runs_kcopyd else 'workqueue'}-stall:{pool.id}",
         severity=Severity.CRITICAL,
+        danger=Danger.STALL,
         title=title,
         evidence=(
             f"pending: {_counted(pool.pending, 'item')}, {_names(waiting)}; "
             f"running: {_names(running) or 'nothing, all workers sleep or starve'}; "
-            f"stall threshold: {queues.threshold} s "
-            + ("(wq_watchdog_thresh)" if queues.has_watchdog else "(default; the watchdog is off)")
+            f"stall threshold: {queues.threshold} s ({source})"
         ),
-        remedies=_remedies(remedy),
-        patch=patch,
+        figures={
+            "cpu": Figure(pool.cpu if pool.cpu >= 0 else None, Unit.NONE),
+            "seconds": Figure(pool.age, Unit.SECONDS),
+            "threshold": Figure(queues.threshold, Unit.SECONDS),
+            **_counts(pending=pool.pending, running=len(busy)),
+        },
+        remedies=((_WRITE_LESS, *remedies) if runs_kcopyd else remedies),
+        no_remedy="" if runs_kcopyd or stacks else "no worker of the pool runs: look at its manager",
+        patch=_CALLBACK_PATCH if runs_kcopyd and figures.census.callback_list is False else "",
     )
+
+
+def _callbacks(figures: Figures) -> Iterator[Finding]:
+    """Yield that many copies meet a kcopyd that runs callbacks queued meanwhile as well."""
+    jobs = figures.census.jobs.jobs
+    most = int(jobs.max(initial=0))
+    if figures.census.callback_list is not False or most <= DEFAULT_THRESHOLD:
+        return
+    yield Finding(
+        id="kcopyd-callbacks",
+        severity=Severity.NOTICE,
+        danger=Danger.STALL,
+        title=f"kcopyd can stall the CPU that completes {most:,} jobs of one client",
+        evidence=(
+            "struct dm_kcopyd_client has no callback_jobs: callbacks that are queued during a run "
+            "extend it"
+        ),
+        figures=_counts(jobs=most),
+        remedies=(_WRITE_LESS,),
+        patch=_CALLBACK_PATCH,
+    )
+
+
+# Memory
 
 
 def _memory(figures: Figures) -> Iterator[Finding]:
-    census, use, (_, projected) = figures.census, figures.census.job_slab, figures.projected
-    share = ratio(use.bytes, figures.kernel.ram_bytes)
-    of_ram = f"{human_bytes(use.bytes)} ({human_ratio(share)} of RAM)"
-    if not census.in_use:
+    ram, memory = figures.kernel.ram_bytes, figures.memory
+    total = sum(memory.values())
+    if (severity := severity_of(total, ram)) is None:
         return
-    if figures.limited is not False or not figures.snapshots:
-        if share >= _LARGE_SHARE:
-            yield Finding(
-                id="kcopyd-jobs",
-                severity=Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING,
-                title=f"kcopyd jobs use {of_ram}",
-                evidence=f"{use.active:,} of {use.objects:,} slots of {use.name} are in use",
-                remedies=_remedies(
-                    "Keep fewer copies of the first clients in the table clients in flight."
-                    if census.has_jobs
-                    else "Install the debug info of dm_mod and dm_snapshot to see whose jobs they are."  # noqa: E501
-                ),
-            )
-        return
-    above = sum((figures.copies(row) or 0) > figures.bound for row in figures.snapshots)
-    severity = Severity.WARNING if above or share >= _LARGE_SHARE else Severity.INFO
-    if above and share >= _HUGE_SHARE:
-        severity = Severity.CRITICAL
-    evidence = f"{_counted(above, 'snapshot')} with more than {DEFAULT_THRESHOLD:,} copies"
-    if census.limit is Limit.NONE:
-        evidence += "; struct dm_snapshot has neither cow_count nor in_progress"
-        remedy = f"Write less at once until the kernel has the patch: {_FEWER}."
-    else:
-        evidence += f"; snapshot_cow_threshold is {census.threshold}"
-        remedy = (
-            f"Run `echo {DEFAULT_THRESHOLD} > {_PARAMETER}`: writers to an origin then wait for "
-            "copies, so they get slower. A reboot resets it."
+    share, jobs = ratio(total, ram), figures.jobs
+    parts = {
+        "job_bytes": Figure(figures.census.job_slab.bytes, Unit.BYTES, "kcopyd_job slabs"),
+        "page_bytes": Figure(memory.get("kcopyd pages", 0), Unit.BYTES, "copy pages"),
+        "bio_bytes": Figure(sum(figures.bios.values()), Unit.BYTES, "bios"),
+        "exception_bytes": Figure(sum(figures.exceptions.values()), Unit.BYTES, "exceptions"),
+    }
+    numbers = {
+        "total_bytes": Figure(total, Unit.BYTES),
+        "total_share_of_ram": Figure(share, Unit.RATIO),
+        **_counts(jobs=jobs, cow_threshold=figures.census.threshold),
+        **parts,
+    }
+    size = f"{human_bytes(total)} ({human_ratio(share)} of RAM)"
+    listed = ", ".join(
+        f"{human_bytes(int(part.value))} {part.label}" for part in parts.values() if part.value
+    )
+    danger = Danger.OOM if severity >= Severity.WARNING else Danger.NONE
+    if unlimited := figures.unlimited:
+        copies = sum(figures.copies(snapshot) or 0 for snapshot in unlimited)
+        yield Finding(
+            id="kcopyd-unthrottled",
+            severity=severity,
+            danger=danger,
+            title=(
+                f"dm-snapshot copy-on-write is unthrottled: {copies:,} copies in flight hold {size}"
+            ),
+            evidence=(
+                f"{listed}; {_counted(len(unlimited), 'snapshot')} with more than "
+                f"{DEFAULT_THRESHOLD:,} copies; {_cause(figures)}"
+            ),
+            figures=numbers | _counts(copies=copies, snapshots=len(unlimited)),
+            memory=memory,
+            remedies=(*_limit(figures), *_shrink(figures)),
+            no_remedy=_kept_limit(figures),
+            patch=_LIMIT_PATCH if figures.census.limit is Limit.NONE else "",
         )
-        if census.limit is Limit.SEMAPHORE:
-            remedy += " Existing snapshots keep their limit."
-    jobs = _counted(figures.jobs, "kcopyd job", "use")
-    yield Finding(
-        id="kcopyd-unthrottled",
-        severity=severity,
-        title=f"dm-snapshot copy-on-write is unthrottled: {jobs} {of_ram}",
-        evidence=evidence,
-        remedies=_remedies(remedy),
-        patch=_LIMIT_PATCH if census.limit is Limit.NONE else "",
-        memory=_slabs(None if projected is None else max(use.bytes - projected, 0)),
+        return
+    if figures.limited:
+        # What the limit allows is as it should be, unless it is much.
+        severity = Severity(severity - 1) if severity >= Severity.WARNING else Severity.INFO
+    if severity >= Severity.NOTICE:
+        remedies = (*_lower(figures), *_shrink(figures))
+        yield Finding(
+            id="kcopyd-jobs",
+            severity=severity,
+            danger=danger,
+            title=f"kcopyd holds {size} for {_counted(jobs, 'job')}",
+            evidence=listed,
+            figures=numbers,
+            memory=memory,
+            remedies=remedies,
+            no_remedy="" if remedies else _no_lower(figures),
+        )
+
+
+def _cause(figures: Figures) -> str:
+    census = figures.census
+    if census.limit is Limit.NONE:
+        return "struct dm_snapshot has neither cow_count nor in_progress: there is no limit"
+    if census.limit is Limit.SEMAPHORE:
+        return (
+            "their cow_count is INT_MAX: snapshot_cow_threshold was 0 or less when they were "
+            f"created, and is {census.threshold} now"
+        )
+    return f"snapshot_cow_threshold is {census.threshold}, its default is {DEFAULT_THRESHOLD}"
+
+
+def _limit(figures: Figures) -> tuple[Remedy, ...]:
+    """Return how to set the default limit."""
+    census = figures.census
+    if census.limit is Limit.NONE:
+        return (_WRITE_LESS,)
+    is_semaphore = census.limit is Limit.SEMAPHORE
+    echo = Remedy(
+        effect=(
+            f"Limits each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight"
+            if is_semaphore
+            else f"Limits each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: the "
+            "memory returns as the copies beyond the limit complete"
+        ),
+        command=f"echo {DEFAULT_THRESHOLD} > {_PARAMETER}",
+        risk="writes to an origin wait for copies, and get as slow as the slowest COW device",
+        undo=f"echo {census.threshold} > {_PARAMETER}",
+        until="reboot, or dm_snapshot is loaded again",
+        returns=None if is_semaphore else figures.returned_by(None) or None,
+        is_upper_bound=not is_semaphore,
+        knobs=(_PARAMETER,),
+    )
+    return (echo, _PERSIST, _FIND_SETTER, *((_WRITE_LESS,) if is_semaphore else ()))
+
+
+def _kept_limit(figures: Figures) -> str:
+    if figures.census.limit is Limit.SEMAPHORE:
+        return "a snapshot keeps the limit it was created with, so none returns memory of these"
+    if figures.census.limit is Limit.NONE:
+        return "this kernel has no limit to set; larger chunks or fewer snapshots need fewer copies"
+    return ""
+
+
+def _lower(figures: Figures) -> tuple[Remedy, ...]:
+    """Return how to lower a limit that in_progress is held against."""
+    census, threshold = figures.census, figures.census.threshold
+    if census.limit is not Limit.IN_PROGRESS or not threshold or not figures.limited:
+        return ()
+    lower = max(threshold // 4, 1)
+    if not (returns := figures.returned_by(lower)):
+        return ()
+    return (
+        Remedy(
+            effect=f"Limits each snapshot to {lower:,} copies in flight instead of {threshold:,}",
+            command=f"echo {lower} > {_PARAMETER}",
+            risk="writes to an origin wait for copies earlier",
+            undo=f"echo {threshold} > {_PARAMETER}",
+            until="reboot, or dm_snapshot is loaded again",
+            returns=returns,
+            is_upper_bound=True,
+            knobs=(_PARAMETER,),
+        ),
     )
 
 
-def _kernel(figures: Figures) -> Iterator[Finding]:
-    """Yield what this kernel lacks, whatever it is doing."""
-    census = figures.census
-    if not census.in_use:
-        yield Finding(
-            id="kcopyd-absent",
-            severity=Severity.INFO,
-            title="kcopyd is not in use",
-            evidence="there is no slab cache kcopyd_job: dm_mod is not loaded",
-        )
-        return
-    if census.limit is Limit.SEMAPHORE and figures.limited is not False:
-        yield Finding(
-            id="dm-snapshot-semaphore",
-            severity=Severity.NOTICE,
-            title="dm-snapshot limits copies with a semaphore, which can deadlock",
-            evidence="struct dm_snapshot has cow_count: tasks wait for it with _origins_lock held",
-            remedies=_remedies(
-                f"Raise {_PARAMETER} before you create snapshots, so that no task waits: existing ones "  # noqa: E501
-                "keep their limit. More copies use more memory, and a reboot resets it."
-            ),
-            patch=_LIMIT_PATCH,
-        )
-    if census.callback_list is False:
-        yield Finding(
-            id="kcopyd-callbacks",
-            severity=Severity.NOTICE,
-            title="kcopyd can run completion callbacks without end on this kernel",
-            evidence="struct dm_kcopyd_client has no callback_jobs: callbacks queued during a run extend it",  # noqa: E501
-            remedies=_remedies(_UNTIL_PATCHED),
-            patch=_CALLBACK_PATCH,
-        )
+def _no_lower(figures: Figures) -> str:
+    if figures.census.has_jobs:
+        return "the table clients shows which devices copy; the memory returns when they are done"
+    return "the debug info of dm_mod and dm_snapshot is needed to see whose jobs they are"
 
 
-def _snapshots(figures: Figures) -> Iterator[Finding]:
-    threshold = figures.census.threshold
+def _shrink(figures: Figures) -> tuple[Remedy, ...]:
+    use = figures.census.job_slab
+    if use.empty_bytes < MIN_BYTES:
+        return ()
+    return (
+        Remedy(
+            effect="Frees the slabs of kcopyd_job that hold no job",
+            command=f"echo 1 > {_SHRINK}",
+            risk="none worth mentioning: the next copies allocate new slabs",
+            returns=use.empty_bytes,
+            knobs=(_SHRINK,),
+        ),
+    )
+
+
+# Snapshots
+
+
+def _waiters(figures: Figures) -> Iterator[Finding]:
+    is_semaphore = figures.census.limit is Limit.SEMAPHORE
     for snapshot in figures.snapshots:
         if not snapshot.waiters:
             continue
-        copies = figures.copies(snapshot)
+        copies, limit = figures.copies(snapshot), figures.limit_of(snapshot)
         tasks = [f"{task.comm}:{task.pid}" for task in snapshot.waiters]
-        remedy = f"Use a faster COW device, or raise {_PARAMETER}: "
-        if figures.census.limit is Limit.SEMAPHORE:
-            remedy += "it applies to snapshots created afterwards, and uses more memory."
-        else:
-            remedy += "more copies start at once and use more memory. A reboot resets it."
+        evidence = (
+            f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, limit "
+            f"{'unknown' if limit is None else f'{limit:,}'}: the COW device completes copies more "
+            f"slowly than the origin is written; {_names(tasks)}"
+        )
+        if is_semaphore:
+            evidence += "; they wait for cow_count, and may hold _origins_lock meanwhile"
         yield Finding(
             id=f"dm-snapshot-waiters:{snapshot.device.name}",
-            severity=Severity.NOTICE,
-            title=f"{_counted(len(tasks), 'task', 'wait')} for copies of snapshot {snapshot.device.name}",  # noqa: E501
-            evidence=(
-                f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, "
-                f"snapshot_cow_threshold {'unknown' if threshold is None else f'{threshold:,}'}; "
-                f"{_names(tasks)}"
+            severity=Severity.WARNING if is_semaphore else Severity.NOTICE,
+            danger=Danger.DEADLOCK if is_semaphore else Danger.NONE,
+            title=(
+                f"{_counted(len(tasks), 'task', 'wait')} for copies of snapshot "
+                f"{snapshot.device.name}"
             ),
-            remedies=_remedies(remedy),
+            evidence=evidence,
+            figures=_counts(tasks=len(tasks), copies=copies, limit=limit),
+            remedies=_raise_limit(figures, snapshot, limit),
+            no_remedy="a faster COW device is the cure: more copies in flight only defer the wait",
+            patch=_LIMIT_PATCH if is_semaphore else "",
         )
-    names = sorted(row.device.name for row in figures.snapshots if not row.valid or row.overflowed)
-    if names:
+
+
+def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tuple[Remedy, ...]:
+    if not limit:
+        return ()
+    is_semaphore = figures.census.limit is Limit.SEMAPHORE
+    higher = max(2 * limit, DEFAULT_THRESHOLD)
+    job = figures.census.job_slab.slot_size + (snapshot.chunk_sectors or 0) * 512
+    more = human_bytes((higher - limit) * job)
+    scope = "each snapshot created from now on" if is_semaphore else "each snapshot, at once,"
+    return (
+        Remedy(
+            effect=f"Allows {scope} {higher:,} copies in flight instead of {limit:,}",
+            command=f"echo {higher} > {_PARAMETER}",
+            risk=f"up to {more} more memory for each snapshot",
+            undo=f"echo {figures.census.threshold} > {_PARAMETER}",
+            until="reboot, or dm_snapshot is loaded again",
+            knobs=(_PARAMETER,),
+        ),
+    )
+
+
+def _invalid(figures: Figures) -> Iterator[Finding]:
+    invalid = sorted(row.device.name for row in figures.snapshots if not row.valid)
+    full = sorted(row.device.name for row in figures.snapshots if row.valid and row.overflowed)
+    if invalid:
         yield Finding(
-            id=f"dm-snapshot-invalid:{snapshot.device.name}",
+            id="dm-snapshot-invalid",
             severity=Severity.NOTICE,
             title=(
-                f"{_counted(len(names), 'snapshot')} {'is' if len(names) == 1 else 'are'} invalid or "  # noqa: E501
-                f"full: {_names(names)}"
+                f"{_counted(len(invalid), 'snapshot')} {'is' if len(invalid) == 1 else 'are'} "
+                f"invalid: {_names(invalid)}"
             ),
-            evidence="dm_snapshot.valid is 0, or snapshot_overflowed is 1",
-            remedies=_remedies(
-                "Remove the invalid ones (lvremove, dmsetup remove): their content is lost, and they "  # noqa: E501
-                "keep their memory. Full ones reject writes."
+            evidence="dm_snapshot.valid is 0: the COW device was full or failed",
+            figures=_counts(snapshots=len(invalid)),
+            remedies=(
+                Remedy(
+                    effect="Lists the invalid snapshots; remove each with lvremove or dmsetup remove",
+                    command="dmsetup status --target snapshot | grep Invalid",
+                    risk="removing destroys what is left of a snapshot; its content is lost already",
+                ),
             ),
         )
-
-
-def _clients(figures: Figures) -> Iterator[Finding]:
-    census = figures.census
-    waiting = census.jobs.listed[:, -1]
-    starved = (waiting > 0) & (census.clients.free_pages == 0)
-    if starved.any():
+    if full:
         yield Finding(
-            id="kcopyd-page-wait",
+            id="dm-snapshot-full",
             severity=Severity.NOTICE,
             title=(
-                f"{_counted(int(waiting[starved].sum()), 'job')} of "
-                f"{_counted(int(starved.sum()), 'client', 'wait')} for pages"
+                f"{_counted(len(full), 'snapshot')} {'is' if len(full) == 1 else 'are'} "
+                f"full: {_names(full)}"
             ),
-            evidence="they are on pages_jobs: the reserved pages are in use, and the kernel gives no more",  # noqa: E501
-            remedies=_remedies("Free memory; the table clients shows which jobs hold pages."),
-        )
-    unowned = [address not in census.owners for address in census.clients.address.tolist()]
-    if any(unowned) and census.has_jobs:
-        jobs = int(census.jobs.jobs[unowned].sum())
-        yield Finding(
-            id="kcopyd-unowned",
-            severity=Severity.INFO,
-            title=(
-                f"{_counted(sum(unowned), 'kcopyd client')} with {_counted(jobs, 'job')} "
-                f"{'belongs' if sum(unowned) == 1 else 'belong'} to no known target"
-            ),
-            evidence="found by their jobs, or in kmalloc() caches by the cache of their mempool",
-            remedies=_remedies(
-                "Look for vdo or out-of-tree targets, inactive tables, and modules without debug info."  # noqa: E501
+            evidence="dm_snapshot.snapshot_overflowed is 1: writes to the snapshot fail",
+            figures=_counts(snapshots=len(full)),
+            remedies=(
+                Remedy(
+                    effect="Shows how full each snapshot is; extend the COW device with lvextend",
+                    command="dmsetup status --target snapshot",
+                ),
             ),
         )
 
 
-def log_findings(log: LogEvents) -> list[Finding]:
-    """Return what the log says of the past."""
-    return [*_lockups(log), *_hung_tasks(log), *_out_of_memory(log)]
+def _page_wait(figures: Figures) -> Iterator[Finding]:
+    waiting = figures.census.jobs.listed[:, -1]
+    starved = (waiting > 0) & (figures.census.clients.free_pages == 0)
+    if not starved.any():
+        return
+    jobs, clients = int(waiting[starved].sum()), int(np.count_nonzero(starved))
+    yield Finding(
+        id="kcopyd-page-wait",
+        severity=Severity.NOTICE,
+        danger=Danger.OOM,
+        title=f"{_counted(jobs, 'job')} of {_counted(clients, 'client', 'wait')} for pages",
+        evidence="they are on pages_jobs: the reserved pages are in use, and no page is free",
+        figures=_counts(jobs=jobs, clients=clients),
+        no_remedy="memory must become free: see the largest other findings",
+    )
 
 
-def _lockups(log: LogEvents) -> Iterator[Finding]:
-    worst = max(log.of("lockup"), key=lambda event: event.seconds or 0, default=None)
+# The kernel log
+
+
+def log_findings(log: LogEvents, stalled: Mapping[str, str] | None = None) -> list[Finding]:
+    """Return what the log says of the past.
+
+    :param stalled: findings of the pools that are stalled now, by their CPUs as in the log
+    """
+    return [*_lockups(log, stalled or {}), *_hung_tasks(log), *_out_of_memory(log)]
+
+
+def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
+    lockups = log.of("lockup")
+    worst = max(lockups, key=lambda event: event.seconds or 0, default=None)
     if not worst:
         return
     running, runs_kcopyd = set(), False
@@ -266,21 +436,29 @@ def _lockups(log: LogEvents) -> Iterator[Finding]:
             module = f" [{event.module}]" if event.module else ""
             running.add(f"{event.function}{module} of {event.workqueue}")
             runs_kcopyd |= event.workqueue == "kcopyd"
+    find_patches = Remedy(
+        effect=(
+            "Shows whether kcopyd of this kernel limits the callbacks of a run, and dm-snapshot the "
+            "copies in flight"
+        ),
+        command="kcensus patches",
+    )
     yield Finding(
         id="log-lockup",
         severity=Severity.WARNING,
+        danger=Danger.STALL,
         title=(
-            f"the log reports {_counted(len(log.of('lockup')), 'workqueue lockup')}, the longest of "  # noqa: E501
+            f"the log reports {_counted(len(lockups), 'workqueue lockup')}, the longest of "
             f"{human_seconds(worst.seconds or 0)} on CPU {worst.cpus}"
             + (" while it ran kcopyd" if runs_kcopyd else "")
         ),
         evidence=f"running there: {_names(sorted(running)) or 'nothing shown'}",
-        remedies=_remedies(
-            "Run `kcensus patches` on a dump of this kernel: it shows whether kcopyd limits the "
-            "callbacks of a run, and dm-snapshot the copies in flight."
-            if runs_kcopyd
-            else ""
-        ),
+        figures={
+            "seconds": Figure(worst.seconds, Unit.SECONDS),
+            **_counts(lockups=len(lockups)),
+        },
+        remedies=(find_patches,) if runs_kcopyd else (),
+        part_of=stalled.get(worst.cpus or "", ""),
     )
 
 
@@ -290,13 +468,15 @@ def _tasks(log: LogEvents, kind: str) -> str:
 
 def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
     if hung := log.of("hung task"):
-        longest = human_seconds(max(event.seconds or 0 for event in hung))
+        longest = max(event.seconds or 0 for event in hung)
         title = f"the log reports {_counted(len(hung), 'hung task')}, the longest blocked for more "
         yield Finding(
             id="log-hung-task",
             severity=Severity.WARNING,
-            title=f"{title}than {longest}",
+            danger=Danger.STALL,
+            title=f"{title}than {human_seconds(longest)}",
             evidence=_tasks(log, "hung task"),
+            figures={"seconds": Figure(longest, Unit.SECONDS), **_counts(tasks=len(hung))},
         )
 
 
@@ -305,22 +485,28 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         return
     title = f"the log reports {_counted(len(ooms), 'run')} of the OOM killer"
     largest = max(log.of("slab"), key=lambda event: event.total_bytes or 0, default=None)
-    remedy = ""
+    numbers, remedies = _counts(runs=len(ooms)), ()
     if largest:
+        size = largest.total_bytes or 0
         title += (
-            f"; the largest unreclaimable slab cache was {largest.detail} with "
-            f"{human_bytes(largest.total_bytes or 0)}"
+            f"; the largest unreclaimable slab cache was {largest.detail} with {human_bytes(size)}"
         )
+        numbers["slab_bytes"] = Figure(size, Unit.BYTES)
         if largest.detail == "kcopyd_job":
-            remedy = (
-                f"Limit the copies of snapshots with {_PARAMETER}; where the kernel has none, "
-                f"write less at once: {_FEWER}."
+            remedies = (
+                Remedy(
+                    effect="Shows the limit of copies; the kernel's default is 2,048",
+                    command=f"cat {_PARAMETER}",
+                    knobs=(_PARAMETER,),
+                ),
+                _WRITE_LESS,
             )
-    evidence = f"killed: {_tasks(log, 'oom kill') or 'none'}"
     yield Finding(
         id="log-oom",
         severity=Severity.WARNING,
+        danger=Danger.OOM,
         title=title,
-        evidence=evidence,
-        remedies=_remedies(remedy),
+        evidence=f"killed: {_tasks(log, 'oom kill') or 'none'}",
+        figures=numbers,
+        remedies=remedies,
     )

@@ -43,12 +43,21 @@ def run(kernel: Kernel, log: str | None = None) -> Answer:
             events, census.errors["kernel log"] = LogEvents(), str(error)
     figures = Figures(kernel, census, events)
     return Answer(
-        summary=summary(figures),
+        summary=summary(figures) if census.in_use else _absent(figures),
+        nothing="" if census.in_use else "kcopyd is not in use: there is no slab cache kcopyd_job",
         tables=tables(figures),
         checks=checks(figures),
         findings=findings(figures),
         gaps=gaps(figures),
     )
+
+
+def _absent(figures: Figures) -> dict[str, Figure]:
+    """Return the figures of a kernel without kcopyd."""
+    names = ("jobs", "job_bytes", "total_bytes", "clients", "snapshots", "projected_job_bytes")
+    names += ("stalled_pools", *(_log_summary(figures.log) if figures.log.events else ()))
+    whole = summary(figures)
+    return {name: whole[name] for name in names}
 
 
 def summary(figures: Figures) -> dict[str, Figure]:
@@ -71,10 +80,20 @@ def summary(figures: Figures) -> dict[str, Figure]:
     limit, threshold = census.limit and census.limit.value, census.workqueues.threshold
     data_bytes = int(jobs.pages.sum()) * figures.kernel.memory.page_size
     clients = len(census.clients) if census.in_use else 0
-    bound, (projected, packed) = figures.bound if limit else None, figures.projected
+    bound, (projected, packed) = figures.largest_bound if limit else None, figures.projected
+    total_bytes, bio_bytes = sum(figures.memory.values()), sum(figures.bios.values())
+    exception_bytes = sum(figures.exceptions.values())
+    has_bios = has_jobs and "bios" not in census.errors
     return {
         "jobs": figure(figures.jobs, "kcopyd jobs"),
+        "total_bytes": figure(total_bytes, "kcopyd memory", Unit.BYTES),
         "job_bytes": figure(size, "kcopyd_job slabs", Unit.BYTES),
+        "page_bytes": figure(figures.page_bytes, "copy pages, reserve included", Unit.BYTES, has_jobs),
+        "bio_bytes": figure(bio_bytes, "bios of copies", Unit.BYTES, has_bios),
+        "exception_bytes": figure(exception_bytes, "exceptions", Unit.BYTES, has_snapshots),
+        "empty_job_bytes": figure(
+            census.job_slab.empty_bytes, "empty kcopyd_job slabs", Unit.BYTES
+        ),
         "clients": figure(clients, "kcopyd clients", known=has_clients),
         "snapshots": figure(len(snapshots), "snapshots", known=has_snapshots),
         "in_flight_cow": figure(figures.in_flight, "snapshot copies in flight"),

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kcensus.analyses.kcopyd.census import NO_JOB_SLAB
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.kcopyd import LISTS
+from kcensus.kernel.dm.snapshots import UNLIMITED
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
 
@@ -52,7 +52,7 @@ CLIENTS = TableSpec(
         "in_flight": Column(
             _COUNT, "in flight", _ALWAYS, "Jobs and sub-jobs on none of the lists."
         ),
-        "page_bytes": Column(_BYTES, "data pages", _WIDE, "Pages that hold the data of the jobs."),
+        "page_bytes": Column(_BYTES, "copy pages", _WIDE, "Pages that hold the data of the jobs."),
         "reserved_jobs": Column(_COUNT, "preallocated", _DATA, "Elements of the client's mempool."),
         "reserved_pages": Column(_PAGES, "reserved", _DATA, "nr_reserved_pages."),
         "free_pages": Column(_PAGES, "free", _DATA, "nr_free_pages."),
@@ -80,7 +80,9 @@ SNAPSHOTS = TableSpec(
         "in_flight": Column(
             _COUNT, "copies in flight", _ALWAYS, "Its own count, else the jobs of its client."
         ),
-        "limit": Column(_COUNT, "limit", _ALWAYS, "snapshot_cow_threshold, where it limits."),
+        "limit": Column(
+            _COUNT, "limit", _ALWAYS, "Copies it may have in flight; none where unlimited or unknown."
+        ),
         "waiting": Column(_COUNT, "tasks waiting", _ALWAYS, "Tasks that wait for copies."),
         "waiting_tasks": Column(_TEXT, "waiting tasks", _DATA, "Their names and PIDs."),
         "pending_exceptions": Column(
@@ -188,7 +190,7 @@ TABLES = (CLIENTS, SNAPSHOTS, POOLS, PENDING_WORK, RELATED_SLABS, LOG_EVENTS)
 
 
 def tables(figures: Figures) -> dict[str, Table]:
-    """Return all tables by name; where kcopyd is not in use, only those of trouble for a screen."""
+    """Return all tables by name; where kcopyd is not in use, only those of other trouble."""
     made = {
         "clients": CLIENTS.of(_clients(figures)),
         "snapshots": SNAPSHOTS.of(_snapshots(figures)),
@@ -197,10 +199,11 @@ def tables(figures: Figures) -> dict[str, Table]:
         "related_slabs": RELATED_SLABS.of(_related_slabs(figures)),
         "log_events": log_events(figures.log, figures),
     }
-    if not figures.census.in_use:
-        for name, table in made.items():
-            table.detail = not (figures.log.events if name == "log_events" else figures.stalled)
-    return made
+    if figures.census.in_use:
+        return made
+    shown = ["pools", "pending_work"] if figures.stalled else []
+    shown += ["log_events"] if figures.log.events else []
+    return {name: made[name] for name in shown}
 
 
 def _optional(values: Iterable[int | None]) -> Any:
@@ -236,9 +239,8 @@ def _clients(figures: Figures) -> dict[str, Any]:
 def _snapshots(figures: Figures) -> dict[str, Any]:
     census, snapshots = figures.census, figures.snapshots
     names = census.devices.by_number()
-    roles = {role: use for use in census.slabs for role in use.role.split(", ")}
-    limit = census.threshold if figures.limited is not False else None
-    exception_size = roles.get("exceptions", NO_JOB_SLAB).slot_size
+    exception_size = figures.slab_of("exceptions").slot_size
+    limits = [figures.limit_of(row) for row in snapshots]
     job_size = census.job_slab.slot_size
     return {
         **_columns(snapshots, target="target", store="store", address="address"),
@@ -247,13 +249,15 @@ def _snapshots(figures: Figures) -> dict[str, Any]:
         "number": [row.device.number for row in snapshots],
         "origin": [_named(row.origin, {row.origin: row.origin_disk} | names) for row in snapshots],
         "cow": [_named(row.cow, names) for row in snapshots],
-        "chunk_bytes": [row.chunk_sectors * 512 for row in snapshots],
+        "chunk_bytes": _optional(
+            None if row.chunk_sectors is None else row.chunk_sectors * 512 for row in snapshots
+        ),
         "state": [
             "invalid" if not row.valid else "overflowed" if row.overflowed else "valid"
             for row in snapshots
         ],
         "in_flight": _optional(figures.copies(row) for row in snapshots),
-        "limit": _optional([limit] * len(snapshots)),
+        "limit": _optional(None if limit == UNLIMITED else limit for limit in limits),
         "waiting": [len(row.waiters) for row in snapshots],
         "waiting_tasks": [
             ", ".join(f"{task.comm}:{task.pid}" for task in row.waiters) for row in snapshots

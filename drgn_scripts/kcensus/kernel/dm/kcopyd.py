@@ -196,12 +196,10 @@ class Kcopyd:
 
     def clients(self, addresses: Words) -> Clients:
         """Read the clients at ``addresses``, in any order; drop what is not a client."""
-        required = ["nr_reserved_pages", "nr_free_pages", "throttle", "kcopyd_wq", self._pool]
-        required = {name: name for name in required} | {"free_list": "pages"}
+        names = ["nr_jobs.counter", "nr_reserved_pages", "nr_free_pages", "throttle", "kcopyd_wq"]
+        required = {name: name for name in [*names, self._pool]} | {"free_list": "pages"}
         optional = {"sub_job_size": "sub_job_size"} | {name: f"{name}_jobs.next" for name in LISTS}
-        members = layout(
-            self.prog, self.client_type, {"nr_jobs.counter": "nr_jobs.counter", **required}, optional
-        )
+        members = layout(self.prog, self.client_type, required, optional)
         unique = np.unique(addresses[addresses != 0])
         read = gather(self.memory, unique, members, self.faults)
         pools = read[self._pool]

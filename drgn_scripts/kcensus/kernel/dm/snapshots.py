@@ -42,10 +42,6 @@ class Limit(enum.Enum):
     """A counter, and a wait queue where no lock is held."""
 
 
-MEMBERS = {Limit.SEMAPHORE: "cow_count", Limit.IN_PROGRESS: "in_progress"}
-"""The member of ``struct dm_snapshot`` that counts copies."""
-
-
 def limit_mechanism(prog: Program) -> Limit:
     """Return how this kernel limits copies.
 
