@@ -210,11 +210,11 @@ def _read_bios(census: Census, slab_map: SlabMap) -> None:
     for address in census.clients.address.tolist():
         client = Object(prog, "struct dm_kcopyd_client *", value=address)
         for bio_set in _bio_sets(client, "io_client", "bios"):
-            owners[bio_set] = address
+            owners[_address(bio_set)] = address
     for device in census.devices.devices:
         if client := clients_of_cow.get(device.number):
             for bio_set in _device_bio_sets(prog, device):
-                owners[bio_set] = client
+                owners[_address(bio_set)] = client
     try:
         sets = np.array(sorted(owners), np.uint64)
         uses = bios_in_use(slab_map, sets, ScanReport())
@@ -225,17 +225,23 @@ def _read_bios(census: Census, slab_map: SlabMap) -> None:
         census.bios.setdefault(owners[bio_set], []).append(use)
 
 
-def _bio_sets(owner: Object, *path: str) -> list[int]:
+def _address(bio_set: Object) -> int:
+    return int(bio_set.address_of_().value_())
+
+
+def _bio_sets(owner: Object, *path: str) -> list[Object]:
+    """Return the bio set in a struct, or none; see :func:`set_at`."""
     with contextlib.suppress(*_FAILURES, AttributeError):
-        return [address for address in [set_at(owner, *path)] if address]
+        bio_set = set_at(owner, *path)
+        return [bio_set] if _address(bio_set) else []
     return []
 
 
-def _device_bio_sets(prog: Program, device: MappedDevice) -> list[int]:
+def _device_bio_sets(prog: Program, device: MappedDevice) -> list[Object]:
     md = Object(prog, "struct mapped_device *", value=device.address)
     # Since Linux kernel commit 29dec90a0f1d ("dm: fix bio_set allocation") (in v5.19).
     pools = ("mempools",) if hasattr(md, "mempools") else ()
-    return [address for name in ("bs", "io_bs") for address in _bio_sets(md, *pools, name)]
+    return [bio_set for name in ("bs", "io_bs") for bio_set in _bio_sets(md, *pools, name)]
 
 
 def _roles(census: Census, slab_map: SlabMap) -> dict[int, str]:
@@ -257,8 +263,7 @@ def _roles(census: Census, slab_map: SlabMap) -> dict[int, str]:
                 roles[address].append(role)
             census.caches_unknown += address not in known and address != 0
 
-    def note_bios(role: str, address: int) -> None:
-        bio_set = Object(prog, "struct bio_set", address=address)
+    def note_bios(role: str, bio_set: Object) -> None:
         note(role, bio_set, "bio_slab")
         note("bio vectors", bio_set, "bvec_pool", "pool_data")
 

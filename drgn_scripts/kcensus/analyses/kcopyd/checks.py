@@ -40,6 +40,7 @@ def checks(figures: Figures) -> list[Check]:
 def _checks(figures: Figures, note: str) -> Iterator[Check]:
     census, jobs, snapshots = figures.census, figures.census.jobs, figures.snapshots
     slab = "active objects of the slab cache"
+    ours: int | None
     if census.has_jobs:
         ours = int(jobs.jobs.sum()) + jobs.reserve + jobs.unknown
         name = "jobs in use, preallocated, and of unknown clients"

@@ -127,7 +127,7 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
             **_counts(pending=pool.pending, running=len(busy)),
         },
         remedies=((_WRITE_LESS, *remedies) if runs_kcopyd else remedies),
-        no_remedy="" if runs_kcopyd or stacks else "no worker of the pool runs: look at its manager",
+        no_remedy="" if runs_kcopyd or stacks else "no worker of the pool runs any work",
         patch=_CALLBACK_PATCH if runs_kcopyd and figures.census.callback_list is False else "",
     )
 
@@ -200,8 +200,8 @@ def _memory(figures: Figures) -> Iterator[Finding]:
         )
         return
     if figures.limited:
-        # What the limit allows is as it should be, unless it is much.
-        severity = Severity(severity - 1) if severity >= Severity.WARNING else Severity.INFO
+        # What the limit allows is as it should be, up to a quarter of RAM.
+        severity = Severity.WARNING if severity is Severity.CRITICAL else Severity.INFO
     if severity >= Severity.NOTICE:
         remedies = (*_lower(figures), *_shrink(figures))
         yield Finding(
@@ -239,8 +239,8 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
         effect=(
             f"Limits each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight"
             if is_semaphore
-            else f"Limits each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: the "
-            "memory returns as the copies beyond the limit complete"
+            else f"Limits each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
+            "the memory returns as the copies beyond the limit complete"
         ),
         command=f"echo {DEFAULT_THRESHOLD} > {_PARAMETER}",
         risk="writes to an origin wait for copies, and get as slow as the slowest COW device",
@@ -372,9 +372,9 @@ def _invalid(figures: Figures) -> Iterator[Finding]:
             figures=_counts(snapshots=len(invalid)),
             remedies=(
                 Remedy(
-                    effect="Lists the invalid snapshots; remove each with lvremove or dmsetup remove",
+                    effect="Lists invalid snapshots; remove each with lvremove or dmsetup remove",
                     command="dmsetup status --target snapshot | grep Invalid",
-                    risk="removing destroys what is left of a snapshot; its content is lost already",
+                    risk="removing a snapshot is final; the content of these is lost already",
                 ),
             ),
         )
@@ -438,8 +438,8 @@ def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
             runs_kcopyd |= event.workqueue == "kcopyd"
     find_patches = Remedy(
         effect=(
-            "Shows whether kcopyd of this kernel limits the callbacks of a run, and dm-snapshot the "
-            "copies in flight"
+            "Shows whether kcopyd of this kernel limits the callbacks of a run, and dm-snapshot "
+            "the copies in flight"
         ),
         command="kcensus patches",
     )
@@ -485,7 +485,8 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         return
     title = f"the log reports {_counted(len(ooms), 'run')} of the OOM killer"
     largest = max(log.of("slab"), key=lambda event: event.total_bytes or 0, default=None)
-    numbers, remedies = _counts(runs=len(ooms)), ()
+    numbers = _counts(runs=len(ooms))
+    remedies: tuple[Remedy, ...] = ()
     if largest:
         size = largest.total_bytes or 0
         title += (

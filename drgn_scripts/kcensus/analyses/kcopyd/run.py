@@ -88,7 +88,9 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "jobs": figure(figures.jobs, "kcopyd jobs"),
         "total_bytes": figure(total_bytes, "kcopyd memory", Unit.BYTES),
         "job_bytes": figure(size, "kcopyd_job slabs", Unit.BYTES),
-        "page_bytes": figure(figures.page_bytes, "copy pages, reserve included", Unit.BYTES, has_jobs),
+        "page_bytes": figure(
+            figures.page_bytes, "copy pages, reserve included", Unit.BYTES, has_jobs
+        ),
         "bio_bytes": figure(bio_bytes, "bios of copies", Unit.BYTES, has_bios),
         "exception_bytes": figure(exception_bytes, "exceptions", Unit.BYTES, has_snapshots),
         "empty_job_bytes": figure(

@@ -81,7 +81,10 @@ SNAPSHOTS = TableSpec(
             _COUNT, "copies in flight", _ALWAYS, "Its own count, else the jobs of its client."
         ),
         "limit": Column(
-            _COUNT, "limit", _ALWAYS, "Copies it may have in flight; none where unlimited or unknown."
+            _COUNT,
+            "limit",
+            _ALWAYS,
+            "Copies it may have in flight; none where unlimited or unknown.",
         ),
         "waiting": Column(_COUNT, "tasks waiting", _ALWAYS, "Tasks that wait for copies."),
         "waiting_tasks": Column(_TEXT, "waiting tasks", _DATA, "Their names and PIDs."),

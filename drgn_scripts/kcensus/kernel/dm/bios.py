@@ -37,17 +37,15 @@ class BioUse:
         return self.bios * self.cache.slot_size
 
 
-def set_at(owner: Object, *path: str) -> int:
-    """Return the address of the bio set, embedded or pointed to, in a struct; 0 for none.
+def set_at(owner: Object, *path: str) -> Object:
+    """Return the bio set in a struct; where the member is a pointer, what it points to.
 
     :raises LookupError: it has no such member
-    :raises drgn.FaultError: it is unreadable
+    :raises drgn.FaultError: the pointer is unreadable
     """
     for name in path:
         owner = owner.member_(name)
-    if owner.type_.kind == drgn.TypeKind.POINTER:
-        return int(owner.value_())
-    return int(owner.address_of_().value_())
+    return owner[0] if owner.type_.kind == drgn.TypeKind.POINTER else owner
 
 
 def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int, BioUse]:
@@ -73,7 +71,9 @@ def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int,
     columns = layout(prog, "struct bio", ["bi_pool", "bi_max_vecs"])
     vec_size = drgn.sizeof(prog.type("struct bio_vec"))
     uses: dict[int, BioUse] = {}
-    for slab, pad in sorted(set(zip(read["bio_slab"].tolist(), read["front_pad"].tolist()))):
+    for slab, pad in sorted(
+        set(zip(read["bio_slab"].tolist(), read["front_pad"].tolist(), strict=True))
+    ):
         cache = caches.get(slab)
         shifted = _shifted(columns, pad)
         if cache is None or shifted.size > cache.slot_size:
@@ -81,11 +81,13 @@ def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int,
         address, bio = allocated(slab_map, [cache], shifted, report)
         row = np.where(np.isin(address, spare), -1, rows_of(sets, bio["bi_pool"]))
         is_here = (read["bio_slab"] == slab) & (read["front_pad"] == pad)
-        for index in np.flatnonzero(is_here & (np.bincount(row[row >= 0], minlength=len(sets)) > 0)):
+        for index in np.flatnonzero(
+            is_here & (np.bincount(row[row >= 0], minlength=len(sets)) > 0)
+        ):
             vecs = bio["bi_max_vecs"][row == index]
             sizes = np.unique(vecs[vecs > _INLINE_VECS], return_counts=True)
             outside: dict[str, int] = {}
-            for size, count in zip(*(column.tolist() for column in sizes)):
+            for size, count in zip(*(column.tolist() for column in sizes), strict=True):
                 name = _VEC_CACHES.get(size, "biovec-max")
                 outside[name] = outside.get(name, 0) + size * vec_size * count
             uses[int(sets[index])] = BioUse(cache, len(vecs), outside)
@@ -94,6 +96,8 @@ def bios_in_use(slab_map: SlabMap, sets: Words, report: ScanReport) -> dict[int,
 
 def _shifted(columns: Layout, pad: int) -> Layout:
     """Return the layout of a bio that starts ``pad`` bytes into an object."""
-    fields = {name: replace(each, offset=each.offset + pad) for name, each in columns.fields.items()}
+    fields = {
+        name: replace(each, offset=each.offset + pad) for name, each in columns.fields.items()
+    }
     end = max(each.offset + each.dtype.itemsize for each in fields.values())
     return Layout(columns.type_name, end, fields)

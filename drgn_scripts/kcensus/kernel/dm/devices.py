@@ -122,7 +122,7 @@ def _names(memory: Memory) -> tuple[int, int]:
         nodes = np.concatenate([nodes, level[read.readable]])
         children = np.concatenate([read["rb_left"], read["rb_right"]])
         level = np.setdiff1d(children, nodes)  # a child above its parent is damage, and ends here
-        damaged += np.count_nonzero(children) - np.count_nonzero(level)
+        damaged += int(np.count_nonzero(children)) - int(np.count_nonzero(level))
     return len(nodes), damaged
 
 
@@ -146,8 +146,8 @@ def _device(md: Object, devices: MappedDevices) -> MappedDevice:
                 devices.damaged += 1
                 break
             end = begin + length
-            name = name_at(target.type.name)
-            targets.append(DmTarget(name, begin, length, int(target.private)))
+            kind = name_at(target.type.name)
+            targets.append(DmTarget(kind, begin, length, int(target.private)))
     except drgn.FaultError:
         devices.damaged += 1
     return MappedDevice(int(md.value_()), number, name, tuple(targets))

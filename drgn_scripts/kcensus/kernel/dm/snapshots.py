@@ -127,9 +127,7 @@ class Snapshots:
     """Unreadable or inconsistent snapshots, and torn lists of theirs."""
 
 
-def snapshots(
-    memory: Memory, devices: Iterable[MappedDevice], *, live: bool = False
-) -> Snapshots:
+def snapshots(memory: Memory, devices: Iterable[MappedDevice], *, live: bool = False) -> Snapshots:
     """Return the snapshots among ``devices``.
 
     :param live: whether lists may change while they are read
