@@ -11,7 +11,7 @@ import pytest
 from drgn import Object
 
 from kcensus.analyses.kcopyd.census import Census, SlabUse
-from kcensus.analyses.kcopyd.checks import checks
+from kcensus.analyses.kcopyd.checks import checks, gaps
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.findings import findings
 from kcensus.analyses.kcopyd.log_events import LogEvents
@@ -209,6 +209,46 @@ def test_torn_list_is_counted() -> None:
     jobs = count(w)[2]
     assert jobs.torn == 1
     assert jobs.in_flight.tolist() == [10, 0]
+
+
+def test_a_list_of_jobs_with_a_bent_pointer_is_torn() -> None:
+    w = world("6.10")
+    kc = w.client("busy")
+    for slot in range(4):
+        w.k.list_add_tail(w.job(slot).list, kc.io_jobs)
+    assert count(w)[2].torn == 0
+    w.k.set(w.job(1).list.next, w.job(3).list)
+    jobs = count(w)[2]
+    # The jobs before the bend are no longer known to be on the list.
+    assert (jobs.torn, jobs.listed[0].tolist()) == (1, [0, 0, 2, 0])
+
+
+def pages_of(w: World, number: int) -> Object:
+    """A list of pages."""
+    nodes = [w.k.alloc("struct page_list") for _ in range(number)]
+    for node, following in zip(nodes, nodes[1:], strict=False):
+        w.k.set(node.next, following)
+    return nodes[0]
+
+
+def test_copy_pages_are_counted_twice() -> None:
+    w = world("6.10")
+    # Four pages; eight running parts, one of two pages and one that waits for pages.
+    w.k.set(w.job(0).source.count, 4 * PAGE // 512)
+    w.k.set(w.job(0).pages, pages_of(w, 4))
+    split(w, 1, running=8)
+    w.k.set(w.job(1, part=1).source.count, 2 * PAGE // 512)
+    w.k.set(w.job(1, part=1).pages, pages_of(w, 2))
+    w.k.set(w.job(1, part=2).pages, w.jobs[0])  # given back before it waited again
+    w.k.list_add_tail(w.job(1, part=2).list, w.client("busy").pages_jobs)
+    w.k.set(w.client("idle").pages, pages_of(w, 3))
+    jobs = count(w)[2]
+    assert (jobs.pages.tolist(), jobs.pages_expected, jobs.pages_followed) == ([6, 0], 6, 6)
+    assert jobs.free_pages_followed == 3
+    # With fewer parts running, which ones still have pages is unknown.
+    w.k.set(w.job(1).sub_jobs.counter, 3)
+    jobs = count(w)[2]
+    assert (jobs.pages.tolist(), jobs.pages_expected) == ([4 + 3 * 128, 0], 4)
 
 
 def test_filtered_pages_are_counted_and_the_rest_is_right() -> None:
@@ -612,3 +652,80 @@ def test_page_size_is_the_machines() -> None:
     w.k.set(w.job(1).pages, w.jobs[1])
     w.k.set(w.job(1).source.count, 2 * PAGE // 512)
     assert count(w)[2].pages.tolist() == [3, 0]
+
+
+# Damage
+
+
+def damaged(k: FakeKernel, snapshot: Object) -> tuple[Snapshots, Snapshot]:
+    device = MappedDevice(1, "253:0", "snap", (DmTarget("snapshot", 0, 8, int(snapshot.address_)),))
+    read = snapshots(Memory(k.prog), [device])
+    return read, read.all[0]
+
+
+@pytest.mark.parametrize("member", ["chunk_size", "chunk_mask", "chunk_shift"])
+def test_a_chunk_size_that_contradicts_itself_is_unknown(member: str) -> None:
+    k, snapshot = snapshot_kernel("")
+    k.set(snapshot.store.member_(member), 3_000_000_000)
+    read, row = damaged(k, snapshot)
+    assert (row.chunk_sectors, read.damaged) == (None, 1)
+    figures = figures_of(Limit.IN_PROGRESS, 2048)
+    figures.census.snapshots = read
+    assert tables(figures)["snapshots"].frame["chunk_bytes"].isna().all()
+
+
+def test_an_exception_table_with_a_bent_pointer() -> None:
+    k, snapshot = snapshot_kernel("")
+    chain = snapshot.complete.table[1]
+    k.set(chain.next, chain.next.next.value_())
+    read, row = damaged(k, snapshot)
+    assert (row.exceptions, read.damaged) == (4, 1)
+    # A number of buckets that is none.
+    k.set(snapshot.complete.hash_mask, 5)
+    read, row = damaged(k, snapshot)
+    assert (row.exceptions, read.damaged) == (0, 1)
+
+
+def test_snapshots_of_the_hash_of_origins() -> None:
+    k, snapshot = snapshot_kernel("")
+    table = k.alloc("struct list_head [256]")
+    for bucket in table:
+        k.list_init(bucket)
+    k.variable("_origins", "struct list_head *", int(table.address_))
+    origin = k.alloc("struct origin")
+    k.list_init(origin.snapshots)
+    k.list_add_tail(origin.hash_list, table[9])
+    # Of three, one has a target.
+    for each in (snapshot, *(k.alloc("struct dm_snapshot") for _ in range(2))):
+        k.list_add_tail(each.list, origin.snapshots)
+    read, _ = damaged(k, snapshot)
+    assert (read.registered, read.damaged) == (3, 0)
+    figures = figures_of(Limit.IN_PROGRESS, 2048)
+    figures.census.snapshots = read
+    check = next(check for check in checks(figures) if check.source == "_origins")
+    assert (check.ours, check.counter, check.status) == (1, 3, CheckStatus.DIFFER)
+    k.set(origin.snapshots.next, origin.snapshots)
+    assert damaged(k, snapshot)[0].damaged == 1
+
+
+def test_jobs_of_a_lost_snapshot_are_a_gap() -> None:
+    figures = figures_of(Limit.IN_PROGRESS, 2048)
+    read_clients(figures, world("6.10"))
+    gap = next(gap for gap in gaps(figures) if gap.what == "clients with jobs")
+    assert gap.count == 1
+    # Idle clients may have no target.
+    figures.census.jobs.jobs[:] = 0
+    assert "clients with jobs" not in {gap.what for gap in gaps(figures)}
+
+
+def test_without_debug_info_of_dm_mod_a_gap_says_what_jobs_include() -> None:
+    figures = figures_of(None, None)
+    assert [gap.what for gap in gaps(figures)] == ["clients"]
+
+
+def test_lost_pools_and_devices_differ_from_their_counts() -> None:
+    figures = figures_of(Limit.IN_PROGRESS, 2048)
+    figures.census.workqueues = Workqueues(cpu_pools=4)
+    figures.census.devices.named = 6
+    differ = {check.source for check in checks(figures) if check.status is CheckStatus.DIFFER}
+    assert differ == {"cpu_worker_pools", "names in the index of dm ioctl"}
