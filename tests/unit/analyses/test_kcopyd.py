@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from importlib import resources
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -226,7 +229,7 @@ def test_a_list_of_jobs_with_a_bent_pointer_is_torn() -> None:
 def pages_of(w: World, number: int) -> Object:
     """A list of pages."""
     nodes = [w.k.alloc("struct page_list") for _ in range(number)]
-    for node, following in zip(nodes, nodes[1:], strict=False):
+    for node, following in pairwise(nodes):
         w.k.set(node.next, following)
     return nodes[0]
 
@@ -652,6 +655,14 @@ def test_page_size_is_the_machines() -> None:
     w.k.set(w.job(1).pages, w.jobs[1])
     w.k.set(w.job(1).source.count, 2 * PAGE // 512)
     assert count(w)[2].pages.tolist() == [3, 0]
+
+
+def test_every_kind_of_finding_is_explained() -> None:
+    folder = resources.files("kcensus.analyses.kcopyd")
+    kinds = re.findall(r'\bid=f?"([a-z-]+)', (folder / "findings.py").read_text())
+    explained = re.findall(r"^\[([a-z-]+)\]", (folder / "explain.toml").read_text(), re.MULTILINE)
+    # The kind of a stall depends on what is stalled.
+    assert sorted(explained) == sorted([*kinds, "kcopyd-stall", "workqueue-stall"])
 
 
 # Damage

@@ -19,7 +19,8 @@ TYPES = {
     "struct dm_table": (16, "0 unsigned int num_targets\n8 struct dm_target * targets"),
     "struct dm_target": (
         32,
-        "0 struct target_type * type\n8 unsigned long begin\n16 unsigned long len\n24 void * private",
+        "0 struct target_type * type\n8 unsigned long begin\n16 unsigned long len\n"
+        "24 void * private",
     ),
     "struct target_type": (8, "0 char * name"),
     "struct rb_node": (

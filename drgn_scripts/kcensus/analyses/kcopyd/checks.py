@@ -34,7 +34,7 @@ _EFFECTS = {
 def checks(figures: Figures) -> list[Check]:
     """Hold jobs and exceptions against slabs and the counters of clients and snapshots."""
     note = "the kernel changed while it was read" if figures.kernel.live else ""
-    return list(_checks(figures, note))
+    return list(_checks(figures, note)) if figures.census.in_use else []
 
 
 def _checks(figures: Figures, note: str) -> Iterator[Check]:
