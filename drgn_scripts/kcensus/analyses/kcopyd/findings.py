@@ -39,6 +39,13 @@ _FIND_SETTER = Remedy(
         "/etc/rc.local /etc/systemd"
     ),
 )
+_SHOW_BUSY = Remedy(
+    effect=(
+        "Shows how busy the COW devices are: a faster one is the cure, more copies in flight only "
+        "defer the wait"
+    ),
+    command="iostat -xd 2 5",
+)
 _PERSIST = Remedy(
     effect=(
         "Keeps the limit when dm_snapshot is loaded again, unless a script sets it later; rebuild "
@@ -195,7 +202,6 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             figures=numbers | _counts(copies=copies, snapshots=len(unlimited)),
             memory=memory,
             remedies=(*_limit(figures), *_shrink(figures)),
-            no_remedy=_kept_limit(figures),
             patch=_LIMIT_PATCH if figures.census.limit is Limit.NONE else "",
         )
         return
@@ -237,7 +243,8 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
     is_semaphore = census.limit is Limit.SEMAPHORE
     echo = Remedy(
         effect=(
-            f"Limits each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight"
+            f"Limits each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight; "
+            "existing ones keep the limit that they were created with"
             if is_semaphore
             else f"Limits each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
             "the memory returns as the copies beyond the limit complete"
@@ -251,14 +258,6 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
         knobs=(_PARAMETER,),
     )
     return (echo, _PERSIST, _FIND_SETTER, *((_WRITE_LESS,) if is_semaphore else ()))
-
-
-def _kept_limit(figures: Figures) -> str:
-    if figures.census.limit is Limit.SEMAPHORE:
-        return "a snapshot keeps the limit it was created with, so none returns memory of these"
-    if figures.census.limit is Limit.NONE:
-        return "this kernel has no limit to set; larger chunks or fewer snapshots need fewer copies"
-    return ""
 
 
 def _lower(figures: Figures) -> tuple[Remedy, ...]:
@@ -331,8 +330,7 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             ),
             evidence=evidence,
             figures=_counts(tasks=len(tasks), copies=copies, limit=limit),
-            remedies=_raise_limit(figures, snapshot, limit),
-            no_remedy="a faster COW device is the cure: more copies in flight only defer the wait",
+            remedies=(*_raise_limit(figures, snapshot, limit), _SHOW_BUSY),
             patch=_LIMIT_PATCH if is_semaphore else "",
         )
 
