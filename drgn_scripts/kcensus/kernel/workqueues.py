@@ -227,12 +227,10 @@ class _Reader:
         members = layout(self.prog, self.pool_type, numbers | {"attrs": "attrs"}, stamps)
         addresses = np.array([pointer for pointer in pointers if pointer], np.uint64)
         read = self._gather(addresses, members)
-        # By number in the IDR, so what is out of order is not a pool.
-        above = np.maximum.accumulate(np.append(-1, read["id"].astype(np.int64)))[:-1]
-        is_pool = read.readable & (read["id"] > above)
-        self.damaged += damaged + int((~is_pool).sum())
-        addresses = addresses[is_pool]
-        columns = {name: column[is_pool] for name, column in read.columns.items()}
+        self.damaged += damaged + int((~read.readable).sum())
+        addresses = addresses[read.readable]
+        columns = {name: column[read.readable] for name, column in read.columns.items()}
+        self.damaged += len(addresses) - len(np.unique(columns["id"]))
         lanes, entries = self._listed(addresses, self.pool_type, "worklist")
         pending = np.bincount(lanes, minlength=len(addresses)).tolist()
         nice = layout(self.prog, "struct workqueue_attrs", ["nice"])

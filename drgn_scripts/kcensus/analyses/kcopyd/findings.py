@@ -208,7 +208,8 @@ def _memory(figures: Figures) -> Iterator[Finding]:
     if figures.limited:
         # What the limit allows is as it should be, up to a quarter of RAM.
         severity = Severity.WARNING if severity is Severity.CRITICAL else Severity.INFO
-    if severity >= Severity.NOTICE:
+    # The reserved pages of idle clients alone can be worth a notice.
+    if severity >= (Severity.WARNING if figures.census.has_jobs else Severity.NOTICE):
         remedies = (*_lower(figures), *_shrink(figures))
         yield Finding(
             id="kcopyd-jobs",

@@ -188,8 +188,10 @@ class _Reader:
 
     def _chunk(self, store: Object) -> int | None:
         """Return the size of a chunk in sectors, a power of two; None if it is impossible."""
-        sectors = int(store.chunk_size)
-        if (1 << int(store.chunk_shift), int(store.chunk_mask) + 1) == (sectors, sectors):
+        sectors, mask, shift = (
+            int(store.member_(f"chunk_{name}")) for name in ("size", "mask", "shift")
+        )
+        if sectors == mask + 1 and mask.bit_length() == shift and not sectors & mask:
             return sectors
         self.snapshots.damaged += 1
         return None
