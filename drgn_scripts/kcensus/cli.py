@@ -52,6 +52,7 @@ Exit status:
   5  validate: the pair neither confirms nor contradicts the patch
   6  done, but incomplete: an analysis failed, so findings may be missing (1 goes first)
 
+\b
 `kcensus TARGET` is `kcensus report TARGET`.
 `kcensus COMMAND --help` explains a command and its options."""
 

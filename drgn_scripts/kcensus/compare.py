@@ -296,7 +296,7 @@ def _figures(pairs: Sequence[tuple[Result, Result]]) -> Table:
 
 
 def _is_limit(*values: float) -> bool:
-    """Return whether a value stands for "unlimited": the largest of its integer type."""
+    """Return whether a value means "unlimited": the largest of its integer type."""
     return any(value in _UNLIMITED for value in values)
 
 

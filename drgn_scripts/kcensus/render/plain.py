@@ -263,9 +263,8 @@ def patch_text(finding: Finding) -> str:
     if not finding.patch:
         return ""
     status = finding.patch_status or "not in the catalogue"
-    return printable(
-        f"{'Fixed by' if finding.patch_is_fix else 'Patch'}: {finding.patch} ({status})"
-    )
+    role = "Fixed by" if finding.patch_is_fix else "Proposed"
+    return printable(f"{role}: {finding.patch} ({status})")
 
 
 def remedy_text(finding: Finding) -> str:

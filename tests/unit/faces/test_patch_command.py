@@ -280,7 +280,8 @@ def test_a_target(run: Any) -> None:
     assert rows["list-lru-memory"]["cost_bytes"] is None
     reasons = [gap["reason"] for gap in document["gaps"]]
     assert "list-lru has no result: no list_lru here" in reasons
-    assert "dentries has no result: failed with ZeroDivisionError: a \\x1b bug" in reasons
+    bug = "dentries has no result: failed with ZeroDivisionError: a \\x1b bug"
+    assert any(reason.startswith(bug) for reason in reasons)
 
 
 def test_prices_can_be_left_out(run: Any) -> None:
