@@ -758,6 +758,17 @@ def test_a_torn_list_of_caches() -> None:
     assert found == {"dentry": 34, "kmalloc-256": 2}
 
 
+@pytest.mark.parametrize("online", [1, 0, 0x83])
+def test_damage_to_the_mask_of_online_nodes_is_betrayed(online: int) -> None:
+    made = world()
+    mask = made.k.symbols["node_states"][int(made.k.prog["N_ONLINE"])]
+    made.k.set(mask.bits[0], online)
+    result = analyse(made.k)
+    pages = [each for each in result.checks if "meminfo" in each.name]
+    assert gaps(result) or any(each.status is not CheckStatus.AGREE for each in pages)
+    assert values(result)["slabs"] in (5, 8)
+
+
 def test_a_page_of_a_node_that_is_not_there() -> None:
     made = world()
     page = made.k.page(made.slabs["f1"].pfn)

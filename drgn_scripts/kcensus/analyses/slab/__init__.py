@@ -25,6 +25,9 @@ shows more, since it counts the free objects of CPUs and sheaves as active.
 The bytes of a cache are its objects, free slots, padding (slots are larger than objects) and tails
 (what is left at the end of a slab). Utilization is the share of the objects.
 
+Objects of kmalloc() are attributed to users that can be found, such as obj_cgroup vectors,
+list_lrus, memory cgroups and external names of dentries; the rest is "(not attributed)".
+
 Objects are attributed to the memory cgroups that they are charged to. From that follows how many
 slab pages these objects would need with the controller of kernels up to 5.8, which gave each memory
 cgroup slab pages of its own. Both figures assume slabs as full as they can be, so their difference
@@ -33,6 +36,7 @@ is due to sharing alone; real slabs are less full, with either controller.
     examples=(
         ("kcensus slab vmcore -s vmlinux", "the census of a dump"),
         ("kcensus slab vmcore --json | jq .summary", "its totals for a script"),
+        ("kcensus slab vmcore --table kmalloc", "what kmalloc() allocated, by cache and user"),
         ("sudo kcensus slab --top 40", "the running kernel, forty rows per table"),
     ),
 )

@@ -31,6 +31,8 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 Objects: TypeAlias = Iterator[tuple[str, Words]]
 _MAX_IDS = 1 << 16
 """Ids of memory cgroups."""
+_WORTHWHILE = 1000
+"""Dentries are not read for names that take less than a thousandth of their pages."""
 _MAX_UNITS = 1 << 12
 """Units of 64 shrinkers in a shrinker map."""
 
@@ -118,6 +120,13 @@ def _dentry_names(kernel: Kernel) -> Objects:
         return starts
 
     slabs = slab_map.index(find_caches(slab_map, "struct dentry"), report, in_use=True)
+    # Since "dcache: allocate external names from reclaimable kmalloc caches" (commit not verified)
+    # (in v4.20), they are in these caches.
+    caches = [cache for cache in slab_map.caches if cache.name.startswith("kmalloc-rcl-")]
+    if caches:
+        pages = slab_map.slab_pages(slab_map.index(caches, report)).sum()
+        if _WORTHWHILE * pages < slab_map.slab_pages(slabs).sum():
+            return
     for names in visit(slab_map, slabs, columns, external, report):
         yield "external dentry names", names
 
