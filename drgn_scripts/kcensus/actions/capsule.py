@@ -57,7 +57,7 @@ def create(
         f"{printable(str(out))}: {out.stat().st_size:,} bytes, {made.stored:,} pages{unreadable}, "
         f"for {names}" + (f"; redacted: {', '.join(redact)}" if redact else "")
     )
-    return Exit.DONE
+    return Exit.INCOMPLETE if made.failed else Exit.DONE
 
 
 def _check_out(target: str, out: Path, force: bool) -> None:

@@ -33,9 +33,6 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
             return Exit.FAILED, str(error), True
         case OSError():
             return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
-        case ModuleNotFoundError(name="pyarrow"):
-            sentence = "--parquet needs pyarrow; install it with `pip install 'kcensus[parquet]'`"
-            return Exit.USAGE, sentence, True
         case MemoryError():
             return Exit.FAILED, "not enough free memory on this machine for the result", False
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from drgn import Object
 from drgn.helpers.linux.idr import idr_for_each
 
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.xarray import XArrayWalk
+
+_MAX_ENTRIES = 1 << 20
+"""Numbers in the IDRs that are read: minors of device mapper, of which there are 2^20, and ids of
+memory cgroups, of which there are 2^16."""
 
 
 def xarray_entries(memory: Memory, array: Object, faults: Faults) -> tuple[Words, Words, int]:
@@ -37,6 +43,8 @@ def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
     # for older kernels only.
     tree = getattr(idr, "idr_rt", None)
     if tree is None or not hasattr(tree, "xa_head"):
-        return [int(entry) for _, entry in idr_for_each(idr.address_of_())], 0
-    _, entries, damaged = xarray_entries(memory, tree, Faults())
-    return entries.tolist(), damaged
+        entries = (int(entry) for _, entry in idr_for_each(idr.address_of_()))
+        known = list(itertools.islice(entries, _MAX_ENTRIES + 1))
+        return known[:_MAX_ENTRIES], int(len(known) > _MAX_ENTRIES)
+    _, words, damaged = xarray_entries(memory, tree, Faults())
+    return words.tolist(), damaged

@@ -25,10 +25,12 @@ def is_sound(prog: drgn.Program) -> bool:
     try:
         # Since Linux kernel commit 896fbe20b4e2 ("printk: use the lockless ringbuffer") (in v5.10).
         ring = prog["prb"].desc_ring
+        bits = int(ring.count_bits)
+        distance = (int(ring.head_id.counter) - int(ring.tail_id.counter)) % (1 << 62)
     except LookupError:
         return True
-    bits = int(ring.count_bits)
-    distance = (int(ring.head_id.counter) - int(ring.tail_id.counter)) % (1 << 62)
+    except (AttributeError, TypeError):
+        return False  # not a struct printk_ringbuffer
     return bits <= _MAX_RECORD_BITS and distance < 1 << bits
 
 

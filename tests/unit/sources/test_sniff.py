@@ -333,6 +333,17 @@ def test_a_kdump_whose_disk_was_full(file: Callable[[bytes], Path]) -> None:
         assert sniff(file(content)).truncated == kdump_format.OUT_OF_SPACE
 
 
+@pytest.mark.parametrize("row", [0, 4])
+@pytest.mark.parametrize(("offset", "size"), [(1 << 40, 100), (1 << 63, 100), (40960, 1 << 20)])
+def test_a_kdump_whose_descriptors_point_outside_of_it(
+    file: Callable[[bytes], Path], row: int, offset: int, size: int
+) -> None:
+    """An access there would kill the process (SIGBUS)."""
+    content = bytearray(kdump())
+    struct.pack_into("<QI", content, 4 * BLOCK + 24 * row, offset, size)
+    assert refusal(file(bytes(content))).startswith("is corrupt: page descriptors")
+
+
 def test_a_flattened_dump_without_its_end(file: Callable[[bytes], Path]) -> None:
     assert refusal(file(flattened(kdump(), end=False))).startswith("is truncated: it lacks the end")
 

@@ -27,6 +27,8 @@ from kcensus.sources.model import Target
 Scrub = Callable[[int, bytearray], None]
 """Changes pages in place before they are written: (first page frame, pages)."""
 
+_MAX_FRAMES = 1 << 40
+"""As many pages of 4 KiB as x86_64 and aarch64 can address."""
 _READ_PAGES = 4 * BLOCK_PAGES
 _TAGGED = ("struct", "union", "class", "enum")
 
@@ -44,6 +46,8 @@ class Recorder:
         self._lookups = Lookups()
         self._page_size = int(prog["PAGE_SIZE"])
         frames = int(prog["max_pfn"])
+        if not 0 < frames <= _MAX_FRAMES:
+            raise CannotWrite(f"cannot be written: max_pfn is {frames}, so the target is damaged")
         self._machine = Machine(
             arch=prog.platform.arch.name if prog.platform else "UNKNOWN",
             vmcoreinfo=prog["VMCOREINFO"].string_(),

@@ -13,6 +13,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+import numpy as np
+
 from kcensus.sources.model import TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 from kcensus.text import printable
@@ -23,6 +25,7 @@ FLAT_MAGIC = b"makedumpfile\0\0\0\0"
 HEADER_BYTES = 464
 _SUB_HEADER = struct.Struct("<QiiQQQQQQQQQQQ")
 _PAGE_DESC = struct.Struct("<QIIQ")
+_DESCRIPTOR = np.dtype([("offset", "<i8"), ("size", "<u4"), ("flags", "<u4"), ("page", "<u8")])
 _FLAT_RECORD = struct.Struct(">qq")
 _FLAT_HEADER_BYTES = 4096
 _FLAT_END = b"\xff" * _FLAT_RECORD.size
@@ -40,6 +43,8 @@ _MAX_BITMAP = 4 << 30
 _CHUNK = 1 << 20
 _MAX_TAIL = 1 << 16
 """Page descriptors to check at the end of the table."""
+_MAX_TABLE = 1 << 30
+"""Bytes of page descriptors to check against the size of the file: those of 170 GiB."""
 
 
 @dataclass(frozen=True)
@@ -152,9 +157,13 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
     # because pages of zeros share the data of the first such page.
     tail = min(pages, _MAX_TAIL)
     table = reader.exact(end - tail * _PAGE_DESC.size, tail * _PAGE_DESC.size, "page descriptors")
+    # Where the data ends if no page was compressed.
+    most = end + pages * header.block_size
     unwritten = False
     last = (0, 0)
     for position, length, _, _ in _PAGE_DESC.iter_unpack(table):
+        if length > header.block_size or position + length > most:
+            raise _corrupt(reader)
         unwritten |= position == 0 or length == 0
         last = max(last, (position, length))
     end = max(end, sum(last))
@@ -164,12 +173,35 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
             f"again, or extend a copy to its full length with `truncate -s {end}` and read the "
             "rest with --allow-truncated"
         )
+    _check_descriptors(reader, header, range(descs, descs + pages * _PAGE_DESC.size))
     if header.incomplete:
         return OUT_OF_SPACE
     # No page compresses to zeros: this end was allocated but never written.
     if header.compression and not reader.read(*last).strip(b"\0"):
         unwritten |= pages > 0
     return "its last pages were never written" if unwritten else ""
+
+
+def _check_descriptors(reader: FileReader, header: KdumpHeader, table: range) -> None:
+    """Check that the file has what its page descriptors refer to.
+
+    :raises TargetError: it lacks that, although it has its full length
+    """
+    size = _PAGE_DESC.size
+    for start in table[: _MAX_TABLE : _CHUNK // size * size]:
+        data = reader.read(start, min(_CHUNK // size * size, table.stop - start))
+        descriptors = np.frombuffer(data, _DESCRIPTOR)
+        position, length = descriptors["offset"], descriptors["size"].astype(np.int64)
+        if (
+            (position < 0) | (length > header.block_size) | (position > reader.size - length)
+        ).any():
+            raise _corrupt(reader)
+
+
+def _corrupt(reader: FileReader) -> TargetError:
+    return TargetError(
+        f"{reader.name}: is corrupt: page descriptors point outside of the file; copy it again"
+    )
 
 
 def flattened_start(reader: FileReader) -> bytes:
