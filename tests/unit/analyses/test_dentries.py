@@ -386,7 +386,7 @@ def test_commands_with_names_that_others_chose(name: bytes, written: str | None)
 @pytest.mark.usefixtures("small")
 def test_who_is_in_a_directory() -> None:
     dcache = FakeDcache()
-    super_block, made = populate(dcache)
+    super_block, made = populate(dcache, 120)
     dcache.machine.set_ram(10)
     root, above, below = super_block.s_root[0], made["dir"].object, made["file"].object
     dcache.files.process(7, b"cron", above, [root, None, below])
@@ -403,7 +403,7 @@ def test_who_is_in_a_directory() -> None:
 
 def test_descriptor_tables_of_an_impossible_size() -> None:
     dcache = FakeDcache()
-    super_block, made = populate(dcache)
+    super_block, made = populate(dcache, 120)
     sick = dcache.files.process(7, b"sick", made["dir"].object, [made["file"].object])
     dcache.files.process(8, b"sound", super_block.s_root[0], [made["file"].object])
     dcache.machine.set(sick.files.fdt.max_fds, 0xFFFF_FFF0)

@@ -40,8 +40,9 @@ _MAX_WALKS = 100
 _MAX_DEPTH = 4096
 """A longer chain of parents is damage."""
 _MAX_USED = 20
-_USED_SHARE = 0.01
-"""Processes are looked for in so many directories that hold this share of all negatives each."""
+_USED_SHARE, _USED_LEAST = 0.01, 100
+"""Processes are looked for in so many directories that have this share of all negative dentries
+each, and so many of them."""
 _BLOCK = 1 << 20
 """Slots to look at together."""
 
@@ -140,6 +141,7 @@ class Directories:
         """
         listed = directories[
             (directories["share"] >= _USED_SHARE)
+            & (directories["negative"] >= _USED_LEAST)
             & (directories["address"] != 0)
             & (directories["directory"] != "/")
         ].head(_MAX_USED)

@@ -192,10 +192,10 @@ def _remedies(figures: Figures) -> Iterator[Remedy]:
         yield from _remount(figures, returns)
         yield from _reclaim(figures, returns)
         yield _drop(figures, returns)
-    yield from _limits(figures)
     if figures.most_negative is not None:
         for path in figures.most_negative["directory"].head(1):
             yield from _who(figures, path)
+    yield from _limits(figures)
 
 
 def _remount(figures: Figures, returns: int) -> Iterator[Remedy]:
@@ -206,9 +206,8 @@ def _remount(figures: Figures, returns: int) -> Iterator[Remedy]:
     if path := _pasteable(mount):
         yield Remedy(
             effect=(
-                f"Drop the unused dentries of {mount} alone, {own.unused:,} negative ones among "
-                "them: a remount empties the dentry LRU of the file system, 1,024 at a time; "
-                "inodes and page cache stay"
+                f"Drop the unused dentries of {mount} alone ({own.unused:,} negative ones); inodes "
+                "and page cache stay"
             ),
             command=f"mount -o remount {path}",
             risk=_joined(
@@ -244,9 +243,9 @@ def _reclaim(figures: Figures, returns: int) -> Iterator[Remedy]:
     if path := _pasteable(file):
         yield Remedy(
             effect=(
-                f"Reclaim memory of the cgroup {groups.path[own.row]} alone, which "
+                f"Reclaim memory of the cgroup {groups.path[own.row]} alone: "
                 f"{human_ratio(ratio(own.unused, figures.negative_unused))} of the negative "
-                "dentries are charged to"
+                "dentries are charged to it"
             ),
             command=f"echo {size} > {path}",
             risk="reclaims page cache of the cgroup as well, and swaps if there is swap",
@@ -264,9 +263,9 @@ def _drop(figures: Figures, returns: int) -> Remedy:
         command="echo 2 > /proc/sys/vm/drop_caches",
         risk=_joined(
             _duration(unused),
-            "holds LRU locks in batches: lookups and reclaim on other CPUs slow down meanwhile",
-            "later lookups read directories and inodes from disk again",
-            "page cache stays, except that of dropped inodes",
+            "lookups and reclaim on other CPUs wait for LRU locks meanwhile",
+            "directories and inodes are read from disk again",
+            "page cache of dropped inodes is lost",
         ),
         until="the names are looked up again",
         returns=returns,
