@@ -12,7 +12,7 @@ from kcensus import analyses, cli
 from tests.running import recorded_analyses
 
 README = Path(__file__).parents[2] / "README.md"
-_VERSION = re.compile(r"(?<=  kcensus  )\S+")
+_VERSION = re.compile(r"(?<=  kcensus  )\S+,")
 SHOWN = re.compile(r"```\n\$ kcensus report sample\n(.*?)```\n", re.DOTALL)
 
 

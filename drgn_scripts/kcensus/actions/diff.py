@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import click
+
 from kcensus import saved
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.output import check_output, show
 from kcensus.actions.target import chosen_analyses, context_of, opened
 from kcensus.compare import FIRST_TABLES, compare
 from kcensus.reports import report
+from kcensus.text import printable
 
 
 def run(before: str, after: str, analyses: str | None, reading: Reading, showing: Showing) -> Exit:
@@ -18,9 +21,11 @@ def run(before: str, after: str, analyses: str | None, reading: Reading, showing
     check_output(showing)
     chosen = chosen_analyses(analyses)
     documents = {name: saved.load(name) for name in (before, after) if saved.is_document(name)}
-    for document in documents.values():
+    for name, document in documents.items():
         has = {*document.results, *document.errors}
         chosen = [analysis for analysis in chosen if analysis.name in has]
+        if not chosen:
+            raise click.UsageError(f"'{printable(name)}' has no analysis to compare.")
     names = [analysis.name for analysis in chosen]
     sides = []
     for target in (before, after):

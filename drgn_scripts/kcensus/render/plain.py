@@ -223,7 +223,7 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
             taken.replace("T", " ").replace("+00:00", " UTC") if taken else "",
             "figures changed while they were read" if result.live else machine.taken_by,
         ],
-        "kcensus": [installed_version()] if result.machine else [],
+        "kcensus": [installed_version(), f"JSON schema {SCHEMA}"] if result.machine else [],
     }
     shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}
     return [(name, facts) for name, facts in shown.items() if facts]

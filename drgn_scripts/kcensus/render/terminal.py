@@ -22,6 +22,7 @@ from kcensus.render.screen.table import print_table
 from kcensus.results import (
     Check,
     CheckStatus,
+    Danger,
     Finding,
     Gap,
     Remedy,
@@ -114,7 +115,8 @@ def _print_finding(
             screen.tagged([(Text(), texts)], _TAG_WIDTH)
 
     severity = finding.severity
-    title = Text(printable(f"{name}: {finding.title}" if name else finding.title), style="bold")
+    prefix = f"{name}: " if name and finding.danger is not Danger.INCOMPLETE else ""
+    title = Text(printable(f"{prefix}{finding.title}"), style="bold")
     screen.tagged([(Text(severity.name, _SEVERITY_STYLE[severity]), [title])], _TAG_WIDTH)
     if short and not matters(finding):
         return

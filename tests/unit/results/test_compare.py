@@ -383,3 +383,8 @@ def test_documents_on_either_side(
         assert document["target"] == "monday against monday"
         assert document["tables"]["figures"] == []
         assert document["summary"]["rows_changed"] == 0
+    other = str(tmp_path / "difference.json")
+    assert cli.main(["diff", "monday", "monday", "--json", other]) == 0
+    capsys.readouterr()
+    assert cli.main(["diff", other, "monday"]) == 2
+    assert "has no analysis to compare" in capsys.readouterr().err
