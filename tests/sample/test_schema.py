@@ -23,7 +23,6 @@ from tests.unit.faces.json_schema import errors
         ["patches", "show", "list-lru-memory"],
         ["diff", "sample", "sample-after"],
         ["doctor", "sample"],
-        ["diff", "sample", "sample-after"],
     ],
     ids=" ".join,
 )
