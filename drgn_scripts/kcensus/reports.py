@@ -120,7 +120,12 @@ def _incomplete(errors: Mapping[str, str], head: Result) -> Finding:
 
 def conclude(result: Result, catalogue: Catalogue) -> Result:
     """Add to each finding what became of its patch, and fold findings about the same memory."""
-    return replace(result, findings=fold(_with_status(result.findings, catalogue)))
+    findings = _with_status(result.findings, catalogue)
+    return replace(result, findings=fold(findings, _ram_bytes(result)))
+
+
+def _ram_bytes(result: Result) -> int | None:
+    return None if result.machine is None else result.machine.ram_bytes
 
 
 def _with_status(findings: Iterable[Finding], catalogue: Catalogue) -> Iterator[Finding]:
@@ -151,10 +156,12 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
             *made.sections,
             _section("patches", PATCHES_QUESTION, judge, PATCHES_HEADLINE),
         ]
-    return Report(made.head, _folded(sections, known))
+    return Report(made.head, _folded(sections, known, _ram_bytes(made.head)))
 
 
-def _folded(sections: Iterable[Section], catalogue: Catalogue) -> list[Section]:
+def _folded(
+    sections: Iterable[Section], catalogue: Catalogue, ram_bytes: int | None
+) -> list[Section]:
     """Fold the findings of all sections together; each stays in the section that has it."""
     sections = list(sections)
     owners, findings = {}, []
@@ -163,7 +170,7 @@ def _folded(sections: Iterable[Section], catalogue: Catalogue) -> list[Section]:
             owners[finding.id] = section.name
             findings.append(finding)
     own: dict[str, list[Finding]] = {section.name: [] for section in sections}
-    for finding in fold(_with_status(findings, catalogue)):
+    for finding in fold(_with_status(findings, catalogue), ram_bytes):
         own[owners[finding.id]].append(finding)
     return [
         replace(each, result=each.result and replace(each.result, findings=own[each.name]))

@@ -121,6 +121,7 @@ def _result(document: Mapping[str, Any]) -> Result:
         gaps=[Gap(each["what"], each["reason"], each["count"], each["effect"]) for each in
               document["gaps"]],
         measures=document["measures"],
+        nothing=document["nothing"],
     )  # fmt: skip
 
 

@@ -103,6 +103,7 @@ def _document(result: Result) -> dict[str, Any]:
             "tables": {name: printable(table.title) for name, table in own.items()},
         },
         "measures": result.measures,
+        "nothing": printable(result.nothing),
         "tables": own,
         **every,
         "findings": [finding_document(finding) for finding in result.findings],

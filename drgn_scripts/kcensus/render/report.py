@@ -96,6 +96,8 @@ def _headline(section: Section, screen: Screen) -> Text:
     """Return the figures that tell most, or what went wrong."""
     if section.result is None:
         return Text.assemble(("FAILED", "bold red"), f" {section.error}")
+    if section.result.nothing:
+        return Text(printable(section.result.nothing))
     summary = section.result.summary
     keys = [key for key in section.headline if key in summary] or list(summary)
     if all(is_zero(summary[key]) for key in keys[:_MAX_HEADLINE]):

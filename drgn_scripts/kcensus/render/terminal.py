@@ -166,7 +166,11 @@ def print_figures(
     every: bool = False,
 ) -> None:
     """Print the figures of a result, its checks and its gaps; parameters as above."""
-    _print_summary(result, screen, every)
+    if result.nothing and not every:
+        screen.prose(printable(result.nothing))
+        screen.blank()
+    else:
+        _print_summary(result, screen, every)
     if every:
         tables = tuple(result.tables)
     contents = {name for name, table in result.tables.items() if has_content(table)}
@@ -193,7 +197,7 @@ def print_figures(
             screen.blank()
     if result.checks:
         screen.section("Checks against the kernel's own counters", _checks(result.checks))
-    elif result.measures:
+    elif result.measures and not result.nothing:
         screen.prose("Checks: none; no figure was cross-checked against a counter of the kernel")
         screen.blank()
     if result.gaps:

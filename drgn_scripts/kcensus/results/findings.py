@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kcensus.results.severity import Danger, Severity
+from kcensus.results.thresholds import severity_of
 
 if TYPE_CHECKING:
     from kcensus.results import Figure
@@ -107,13 +108,14 @@ def rank(finding: Finding) -> tuple[bool, bool, int, bool, int]:
     )
 
 
-def fold(findings: Iterable[Finding]) -> list[Finding]:
+def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Finding]:
     """Put findings about the same memory under the one that explains it.
 
-    A generic finding becomes part of another one if that explains at least half of its bytes;
-    otherwise the bytes that others explain are taken out of it. No byte is then in two findings of
-    the top level.
+    A generic finding becomes part of another one if that explains at least half of its bytes, or
+    leaves too few to be a finding; otherwise the bytes that others explain are taken out of it, and
+    it is as severe as the rest. No byte is then in two findings of the top level.
 
+    :param ram_bytes: RAM of the machine; None where unknown
     :return: the findings in the order of :func:`rank`; each :attr:`Finding.part_of` names one of
         the top level
     """
@@ -124,43 +126,51 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
     for finding in everything:
         if finding.part_of in ids - {finding.id}:
             parts.append(finding)
-        elif finding.is_generic and (owner := _explained_by(finding, top.values())):
-            parts.append(replace(finding, part_of=owner))
+        elif finding.is_generic:
+            rest, owner = _rest(finding, top.values(), ram_bytes)
+            if owner:
+                parts.append(replace(finding, part_of=owner))
+            else:
+                top[finding.id] = replace(rest, part_of="")
         else:
-            top[finding.id] = replace(_without(finding, top.values()), part_of="")
+            top[finding.id] = replace(finding, part_of="")
     parents = {each.id: each.part_of for each in parts}
     folded = [replace(each, part_of=_root(each.id, parents)) for each in parts]
     return sorted([*top.values(), *folded], key=rank)
 
 
-def _overlap(finding: Finding, others: Iterable[Finding]) -> dict[str, Counter[str]]:
-    """Return the bytes of each place of a finding that others explain, by their identifiers."""
-    overlap: dict[str, Counter[str]] = {place: Counter() for place in finding.memory}
+def _rest(
+    finding: Finding, others: Iterable[Finding], ram_bytes: int | None
+) -> tuple[Finding, str]:
+    """Take what others explain out of a generic finding.
+
+    :return: the rest of it; and the finding that explains most of it, where the rest is no finding
+    """
+    owners: Counter[str] = Counter()
+    rest = dict(finding.memory)
     for other in others:
         for place in finding.memory.keys() & other.memory.keys():
-            overlap[place][other.id] += other.memory[place]
-    return overlap
-
-
-def _explained(finding: Finding, overlap: Mapping[str, Counter[str]]) -> dict[str, int]:
-    return {place: min(size, overlap[place].total()) for place, size in finding.memory.items()}
-
-
-def _explained_by(finding: Finding, others: Iterable[Finding]) -> str:
-    """Return the finding that explains most of a generic one; empty if all explain too little."""
-    overlap = _overlap(finding, others)
-    if not finding.holds or 2 * sum(_explained(finding, overlap).values()) < finding.holds:
-        return ""
-    return sum(overlap.values(), Counter[str]()).most_common(1)[0][0]
-
-
-def _without(finding: Finding, others: Iterable[Finding]) -> Finding:
-    """Take what others explain out of the memory of a generic finding."""
-    if not finding.is_generic:
-        return finding
-    explained = _explained(finding, _overlap(finding, others))
-    rest = {place: size - explained[place] for place, size in finding.memory.items()}
-    return replace(finding, memory={place: size for place, size in rest.items() if size})
+            owners[other.id] += min(finding.memory[place], other.memory[place])
+            rest[place] = max(rest[place] - other.memory[place], 0)
+    if not owners:
+        return finding, ""
+    left = sum(rest.values())
+    severity = severity_of(left, ram_bytes)
+    if severity is None or 2 * left <= (finding.holds or 0):
+        return finding, owners.most_common(1)[0][0]
+    remedies = (
+        replace(each, returns=min(each.returns, left), is_upper_bound=True)
+        if each.returns
+        else each
+        for each in finding.remedies
+    )
+    reduced = replace(
+        finding,
+        severity=min(finding.severity, severity),
+        memory={place: size for place, size in rest.items() if size},
+        remedies=tuple(remedies),
+    )
+    return reduced, ""
 
 
 def _root(child: str, parents: Mapping[str, str]) -> str:

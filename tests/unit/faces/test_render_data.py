@@ -76,6 +76,7 @@ def test_json_has_every_part_under_its_key() -> None:
         "units",
         "labels",
         "measures",
+        "nothing",
         "tables",
         "checks",
         "findings",

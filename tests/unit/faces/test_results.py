@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -14,6 +13,7 @@ from kcensus.results import (
     CheckStatus,
     Danger,
     Finding,
+    Remedy,
     Result,
     Severity,
     Unit,
@@ -139,10 +139,17 @@ def test_severity_is_the_share_of_ram(
     assert severity_of(holds, ram) is severity
 
 
+MIB = 1 << 20
+
+
 def test_a_symptom_is_part_of_its_cause() -> None:
-    cause = finding("negatives", memory={"slab:dentry": 90, "slab:kmalloc-64": 5})
-    size = finding("size", Severity.CRITICAL, memory={"slab:dentry": 100, "slab:x": 60})
-    size = replace(size, is_generic=True)
+    cause = finding("negatives", memory={"slab:dentry": 90 * MIB, "slab:kmalloc-64": 5 * MIB})
+    size = finding(
+        "size",
+        Severity.CRITICAL,
+        memory={"slab:dentry": 100 * MIB, "slab:x": 60 * MIB},
+        is_generic=True,
+    )
     folded = {each.id: each for each in fold([size, cause])}
     assert list(folded) == ["negatives", "size"]
     assert folded["size"].part_of == "negatives"
@@ -150,14 +157,29 @@ def test_a_symptom_is_part_of_its_cause() -> None:
 
 
 def test_a_symptom_that_is_explained_in_part_keeps_the_rest() -> None:
-    cause = finding("negatives", memory={"slab:dentry": 40})
-    waste = finding("waste:dentry", memory={"slab:dentry": 50}, is_generic=True)
-    size = finding("size", memory={"slab:dentry": 100, "slab:x": 60}, is_generic=True)
-    folded = {each.id: each for each in fold([waste, size, cause])}
-    assert folded["size"].memory == {"slab:dentry": 60, "slab:x": 60}
+    cause = finding("negatives", memory={"slab:dentry": 40 * MIB})
+    waste = finding("waste:dentry", memory={"slab:dentry": 50 * MIB}, is_generic=True)
+    size = finding(
+        "size",
+        Severity.CRITICAL,
+        memory={"slab:dentry": 100 * MIB, "slab:x": 60 * MIB},
+        is_generic=True,
+        remedies=(Remedy(effect="Free it", returns=150 * MIB),),
+    )
+    folded = {each.id: each for each in fold([waste, size, cause], 1000 * MIB)}
+    rest = folded["size"]
+    assert rest.memory == {"slab:dentry": 60 * MIB, "slab:x": 60 * MIB}
+    assert (rest.severity, rest.returns) == (Severity.WARNING, 120 * MIB)
     assert folded["waste:dentry"].part_of in ("size", "negatives")
     top = [each for each in folded.values() if not each.part_of]
-    assert sum(each.holds or 0 for each in top) == 160
+    assert sum(each.holds or 0 for each in top) == 160 * MIB
+
+
+def test_a_symptom_of_which_too_little_is_left_is_part_of_its_cause() -> None:
+    cause = finding("negatives", memory={"slab:dentry": MIB})
+    size = finding("size", memory={"slab:dentry": 2 * MIB + MIB // 2}, is_generic=True)
+    assert [each.part_of for each in fold([size, cause], 200 * MIB)] == ["", ""]
+    assert [each.part_of for each in fold([size, cause], 2000 * MIB)] == ["", "negatives"]
 
 
 def test_parts_of_parts_belong_to_the_top() -> None:
