@@ -92,7 +92,8 @@ struct mem_cgroup 512
     400 struct mem_cgroup_per_node * [0] nodeinfo
 struct cgroup_subsys_state 128
     0 struct cgroup * cgroup; 24 struct list_head sibling; 40 struct list_head children
-    60 unsigned int flags; 64 unsigned long serial_nr
+    60 unsigned int flags; 64 unsigned long serial_nr; 72 atomic_t online_cnt
+    80 struct cgroup_subsys_state * parent
 struct cgroup 64 : 32 struct kernfs_node * kn
 struct kernfs_node 96
     16 const char * name; 24 struct rb_node rb; 48 struct kernfs_elem_dir dir

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.nodemask import for_each_node, nr_node_ids
+from drgn.helpers.linux.nodemask import for_each_node
 
 from kcensus.analyses.list_lru import model
 from kcensus.analyses.list_lru.model import Cost, Population, Stage
@@ -21,6 +21,7 @@ from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
 from kcensus.kernel.mm.footprint import Counts, Footprint, cache_use
 from kcensus.kernel.mm.list_lru import list_lrus
+from kcensus.kernel.mm.nodes import node_count
 from kcensus.kernel.vfs.super_blocks import super_blocks
 
 
@@ -42,7 +43,7 @@ class Figures:
         """All structures by kind, and what they were allocated from."""
         self.node_size = drgn.sizeof(kernel.prog.type("struct list_lru_node"))
         self.node_bytes = self.footprint.sizes(
-            lrus.node, self.node_size * nr_node_ids(kernel.prog), NODE_ARRAYS, self.tally
+            lrus.node, self.node_size * node_count(kernel.prog), NODE_ARRAYS, self.tally
         )
         array, node = np.nonzero(lrus.memcg_lrus)
         asked = reader.header + 8 * len(self.ids.row)

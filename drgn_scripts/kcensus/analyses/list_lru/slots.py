@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.nodemask import nr_node_ids
 
 from kcensus.engine.gather import PageIndex, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
@@ -18,6 +17,7 @@ from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, ListLrus
+from kcensus.kernel.mm.nodes import node_count
 
 NODE_ARRAYS = "list_lru_node arrays"
 POINTERS = "pointer arrays"
@@ -87,7 +87,7 @@ class SlotReader:
         self.ids_in_use = ids_in_use
         prog = self.memory.prog
         self.word = word_dtype(prog)
-        self.nodes = nr_node_ids(prog)
+        self.nodes = node_count(prog)
         one = prog.type("struct list_lru_one")
         self.one_size = drgn.sizeof(one)
         self.count = layout(prog, one, ["nr_items"]).fields["nr_items"]
