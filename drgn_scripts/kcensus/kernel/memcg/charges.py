@@ -44,9 +44,13 @@ class Charges:
 
     pages: npt.NDArray[np.int64]
     """Shape (memcgs, 4), by :data:`KINDS`."""
+    refs: npt.NDArray[np.int64]
+    """References that these pages hold on the memory cgroup, of the same shape: one each; of a
+    folio (since v5.16) one."""
     clean: npt.NDArray[np.int64]
     """Pages of the page cache that ``drop_caches`` drops: neither dirty, nor mapped, nor locked;
     shape (memcgs,)."""
+    clean_refs: npt.NDArray[np.int64]
     on_lru: npt.NDArray[np.int64]
     """Pages on an LRU list; the others are in the batches of CPUs, isolated, or of the kernel."""
     mappings: pd.DataFrame
@@ -72,20 +76,24 @@ def charges(kernel: Kernel) -> Charges | None:
     if not parts and not groups.online.all():
         return None
     count = len(groups)
-    found = pd.concat([_frame(*(np.empty(0, np.int64),) * 4), *parts])
-    row, class_, pages = (found[name].to_numpy(np.int64) for name in ("memcg", "class", "pages"))
+    found = pd.concat([_frame(*(np.empty(0, np.int64),) * 5), *parts])
+    row, class_ = (found[name].to_numpy(np.int64) for name in ("memcg", "class"))
 
-    def sums(rows: Mask) -> npt.NDArray[np.int64]:
-        return np.bincount(row[rows], pages[rows], count).astype(np.int64)
+    def sums(rows: Mask, name: str = "pages") -> npt.NDArray[np.int64]:
+        return np.bincount(row[rows], found[name].to_numpy()[rows], count).astype(np.int64)
 
     kind = class_ & 3
     sample = found[found["mapping"] != 0]
     sample = sample.assign(kind=sample["class"].astype(np.int64) & 3)
+    kinds = [kind == each for each in range(len(KINDS))]
+    is_clean = class_ & _CLEAN != 0
     return Charges(
-        np.stack([sums(kind == each) for each in range(len(KINDS))], axis=1),
-        sums(class_ & _CLEAN != 0),
-        sums(class_ & _ON_LRU != 0),
-        _largest(_summed(sample, "memcg", "kind", "mapping")),
+        pages=np.stack([sums(rows) for rows in kinds], axis=1),
+        refs=np.stack([sums(rows, "refs") for rows in kinds], axis=1),
+        clean=sums(is_clean),
+        clean_refs=sums(is_clean, "refs"),
+        on_lru=sums(class_ & _ON_LRU != 0),
+        mappings=_largest(_summed(sample, "memcg", "kind", "mapping")),
     )
 
 
@@ -94,13 +102,15 @@ def _frame(
     class_: npt.NDArray[Any],
     mapping: npt.NDArray[Any],
     pages: npt.NDArray[Any],
+    refs: npt.NDArray[Any],
 ) -> pd.DataFrame:
     words = mapping.astype(np.uint64)
-    return pd.DataFrame({"memcg": memcg, "class": class_, "mapping": words, "pages": pages})
+    columns = {"memcg": memcg, "class": class_, "mapping": words, "pages": pages, "refs": refs}
+    return pd.DataFrame(columns)
 
 
 def _summed(pages: pd.DataFrame, *keys: str) -> pd.DataFrame:
-    return pages.groupby([*keys])["pages"].sum().reset_index()
+    return pages.groupby([*keys])[["pages", "refs"]].sum().reset_index()
 
 
 def _largest(mappings: pd.DataFrame) -> pd.DataFrame:
@@ -124,6 +134,10 @@ class _Watcher:
         self.objcg = None
         with contextlib.suppress(LookupError):
             self.objcg = layout(prog, "struct obj_cgroup", ["memcg"])
+        self.has_folios = False
+        with contextlib.suppress(LookupError):
+            # Since Linux kernel v5.16 (commit not verified).
+            self.has_folios = bool(prog.type("struct folio"))
         names = ("swapbacked", "dirty", "writeback", "lru", "unevictable")
         self.flags = {
             name: np.uint64(1 << min(int(prog.constant(f"PG_{name}")), 63)) for name in names
@@ -150,7 +164,9 @@ class _Watcher:
         mapping = records["mapping"][rows]
         class_ = self._classes(owner, mapping, common[rows])
         has_mapping = (class_ & 3 <= SHMEM) & (mapping != 0)
-        found = _frame(row, class_, np.where(has_mapping, mapping & ~_FLAGS, np.uint64(0)), size)
+        refs = np.ones_like(size) if self.has_folios else size
+        mapping = np.where(has_mapping, mapping & ~_FLAGS, np.uint64(0))
+        found = _frame(row, class_, mapping, size, refs)
         found = _summed(found, "memcg", "class", "mapping")
         most = found.sort_values("pages").groupby("memcg").tail(_SAMPLED).index
         found.loc[~found.index.isin(most), "mapping"] = np.uint64(0)
