@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
+from kcensus.engine.layout import element_paths, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import Watcher
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
 from kcensus.sources.capsule import NotRecorded
 
 FILE, SHMEM, ANON, KERNEL = range(4)
@@ -53,8 +53,11 @@ class Charges:
     clean_refs: npt.NDArray[np.int64]
     on_lru: npt.NDArray[np.int64]
     """Pages on an LRU list; the others are in the batches of CPUs, isolated, or of the kernel."""
+    is_complete: bool
+    """Whether the ``struct page`` array was asked."""
     mappings: pd.DataFrame
-    """A sample: ``memcg`` (row), ``kind``, ``mapping`` (``struct address_space *``), ``pages``."""
+    """A sample: ``memcg`` (row), ``kind``, ``mapping`` (``struct address_space *``), ``pages``,
+    ``refs``."""
 
 
 def watcher(kernel: Kernel, pages: PageMap) -> Watcher | None:
@@ -70,11 +73,9 @@ def watcher(kernel: Kernel, pages: PageMap) -> Watcher | None:
 
 
 @once
-def charges(kernel: Kernel) -> Charges | None:
-    """Return the pages charged to offline memory cgroups; None where they cannot be found."""
+def charges(kernel: Kernel) -> Charges:
+    """Return the pages charged to offline memory cgroups."""
     groups, parts = memcgs(kernel), kernel.slab_map.survey.watched
-    if not parts and not groups.online.all():
-        return None
     count = len(groups)
     found = pd.concat([_frame(*(np.empty(0, np.int64),) * 5), *parts])
     row, class_ = (found[name].to_numpy(np.int64) for name in ("memcg", "class"))
@@ -93,8 +94,31 @@ def charges(kernel: Kernel) -> Charges | None:
         clean=sums(is_clean),
         clean_refs=sums(is_clean, "refs"),
         on_lru=sums(class_ & _ON_LRU != 0),
+        is_complete=bool(parts) or bool(groups.online.all()),
         mappings=_largest(_summed(sample, "memcg", "kind", "mapping")),
     )
+
+
+def lru_pages(kernel: Kernel, faults: Faults) -> int | None:
+    """Return how many pages are on the LRU lists of offline memory cgroups, as the kernel counts.
+
+    :return: None where the kernel has no such counters
+    """
+    groups, prog = memcgs(kernel), kernel.prog
+    total, found = 0, False
+    _, nodes = per_node(kernel, groups, np.flatnonzero(~groups.online), faults)
+    # Those of the multi-generational LRU are counted apart (since v6.1, commit not verified).
+    for path in ("lru_zone_size", "lruvec.lrugen.nr_pages"):
+        try:
+            names = element_paths(prog.type(PER_NODE), path)
+            members = layout(prog, PER_NODE, names)
+        except LookupError:
+            continue
+        found = True
+        read = gather(kernel.memory, nodes, members, faults)
+        # It can be below zero for a moment.
+        total += sum(int(read[name].view(np.int64).clip(0).sum()) for name in names)
+    return total if found else None
 
 
 def _frame(

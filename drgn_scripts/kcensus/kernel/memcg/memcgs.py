@@ -13,17 +13,19 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
+from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.mm.nodes import node_count
 from kcensus.kernel.names import decode
 
 _MAX_MEMCGS = 1 << 22
 """More than any machine has, so a longer list is damaged."""
 _MAX_DEPTH = 1024
+PER_NODE = "struct mem_cgroup_per_node"
 _WAYS = ("next", "prev")
 
 
@@ -88,6 +90,23 @@ def memcgs(kernel: Kernel) -> Memcgs:
             damaged = 1
     words, rows, mask = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_)
     return Memcgs(words, rows, [], mask, mask, rows, words, words, rows, damaged)
+
+
+def per_node(
+    kernel: Kernel, groups: Memcgs, rows: npt.NDArray[np.int64], faults: Faults
+) -> tuple[npt.NDArray[np.int64], Words]:
+    """Return the ``struct mem_cgroup_per_node`` of some memory cgroups.
+
+    :return: rows of the memory cgroups, and addresses; unreadable pointers are in ``faults``
+    :raises LookupError: the number of nodes is damaged
+    """
+    prog, nodes = kernel.prog, node_count(kernel.prog)
+    first = np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
+    steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + first
+    places = (groups.address[rows][:, None] + steps).ravel()
+    pointers, _ = gather_words(kernel.memory, places, word_dtype(prog), faults)
+    owners = np.repeat(rows, nodes)
+    return owners[pointers != 0], pointers[pointers != 0]
 
 
 def _walk(memory: Memory, root: drgn.Object) -> Memcgs:

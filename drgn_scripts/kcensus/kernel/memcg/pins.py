@@ -22,8 +22,8 @@ from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import allocated
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.charges import Charges
 from kcensus.kernel.memcg.charges import KINDS as CHARGES
+from kcensus.kernel.memcg.charges import Charges
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.names import decode_array
 from kcensus.kernel.vfs.paths import ancestry, resolve
@@ -52,7 +52,8 @@ class Pins:
     """Pages in swap; together they hold one reference."""
     files: pd.DataFrame
     """A sample of the files whose pages are charged: ``memcg`` (row), ``kind`` (of charges),
-    ``pages``, ``path``, ``type`` (of the file system), ``mount``, ``deleted``, ``file_pages``."""
+    ``pages``, ``refs``, ``path``, ``type`` (of the file system), ``mount``, ``deleted``, ``named``
+    (whether ``path`` is one), ``file_pages``; and of those attached to writeback."""
     other: pd.DataFrame
     """Sockets and child caches: ``memcg`` (row), ``kind``, ``what``, ``objects``."""
     lost: int = 0
@@ -63,7 +64,8 @@ class Pins:
     @property
     def explained(self) -> npt.NDArray[np.int64]:
         """References whose holder is known."""
-        return np.sum([*self.held.values()], axis=0)
+        total: npt.NDArray[np.int64] = np.sum([*self.held.values()], axis=0)
+        return total
 
     @property
     def unexplained(self) -> npt.NDArray[np.int64]:
@@ -249,7 +251,7 @@ class _Search:
         mappings = mappings.sort_values("pages", ascending=False).head(_MAX_FILES)
         host = layout(self.prog, "struct address_space", {"host": "host"})
         hosts = gather(self.memory, mappings["mapping"].to_numpy(np.uint64), host, self.faults)
-        charged = mappings[["memcg", "kind", "pages"]].assign(inode=hosts["host"])
+        charged = mappings[["memcg", "kind", "pages", "refs"]].assign(inode=hosts["host"])
         parts = [charged.assign(kind=[CHARGES[kind] for kind in charged["kind"]])]
         address, row = self.writeback
         # Since Linux kernel v5.14 (commit not verified), a list has all inodes that are attached.
@@ -258,7 +260,7 @@ class _Search:
             offset = np.uint64(drgn.offsetof(self.prog.type("struct inode"), "i_io_list"))
             lanes, inodes = self._chased(address, head, offset)
             attached = pd.DataFrame({"memcg": row[lanes], "inode": inodes}).head(_MAX_FILES)
-            parts.append(attached.assign(kind=WRITEBACK, pages=0))
+            parts.append(attached.assign(kind=WRITEBACK, pages=0, refs=0))
         files = pd.concat(parts, ignore_index=True)
         return pd.concat([files, self._described(files["inode"].to_numpy(np.uint64))], axis=1)
 
@@ -278,12 +280,12 @@ class _Search:
         texts = [f"inode {number}" for number in inode["number"].tolist()]
         for row, path in zip(np.flatnonzero(dentry).tolist(), paths, strict=True):
             texts[row] = path.text
-        row = blocks.rows(inode["block"])
+        owner = blocks.rows(inode["block"]).tolist()
         return pd.DataFrame(
             {
                 "path": texts,
-                "type": [blocks.type[each] if each >= 0 else "" for each in row.tolist()],
-                "mount": [blocks.mount[each] if each >= 0 else "" for each in row.tolist()],
+                "type": [blocks.type[each] if each >= 0 else "" for each in owner],
+                "mount": [blocks.mount[each] if each >= 0 else "" for each in owner],
                 "deleted": inode.readable & (inode["links"] == 0),
                 "named": dentry != 0,
                 "file_pages": inode["pages"].astype(np.int64),
@@ -301,4 +303,4 @@ def _pins(
     frame = pd.DataFrame({"memcg": rows, "kind": kinds, "what": what})
     frame["memcg"] = frame["memcg"].astype(np.int64)
     frame["objects"] = 1 if objects is None else objects
-    return frame.groupby(["memcg", "kind", "what"], as_index=False)["objects"].sum()
+    return frame.groupby(["memcg", "kind", "what"])[["objects"]].sum().reset_index()

@@ -9,17 +9,17 @@ import drgn
 import numpy as np
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
 
-from kcensus.engine.gather import gather, gather_words
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Mask, Words
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.mm.nodes import node_count
 
-MEMCG, PER_NODE, CGROUP = "struct mem_cgroup", "struct mem_cgroup_per_node", "struct cgroup"
+MEMCG, CGROUP = "struct mem_cgroup", "struct cgroup"
 PSI, KERNFS, OBJCG = "struct psi_group", "struct kernfs_node", "struct obj_cgroup"
 
 _ALLOCATIONS = {
@@ -67,7 +67,10 @@ class Structures:
     """Per-CPU areas, for all possible CPUs."""
     shrinker_maps: Counts
     tally: Tally = field(default_factory=Tally)
-    """All allocations of *offline* memory cgroups by kind and place; no per-CPU areas."""
+    """All allocations of offline memory cgroups by kind and place; no per-CPU areas."""
+    online_tally: Tally = field(default_factory=Tally)
+    areas: int = 0
+    """Per-CPU areas of offline ones, of all CPUs together."""
     unreadable: int = 0
     """Structures that could not be read, so that what they point to is not counted."""
 
@@ -82,33 +85,38 @@ def structures(kernel: Kernel, footprint: Footprint) -> Structures:
 
     The root's are variables of the kernel, and not counted.
     """
-    groups, tally = memcgs(kernel), Tally()
-    parts = [
-        _Reader(kernel, groups, footprint, tally).read(~groups.online),
-        _Reader(kernel, groups, footprint, Tally()).read(groups.online & (groups.parent >= 0)),
-    ]
-    slab, per_cpu, maps = (
-        sum(columns) for columns in zip(*(each[0] for each in parts), strict=True)
+    groups = memcgs(kernel)
+    offline, others = (_Reader(kernel, groups, footprint) for _ in range(2))
+    offline.read(~groups.online)
+    others.read(groups.online & (groups.parent >= 0))
+    return Structures(
+        offline.slab + others.slab,
+        offline.per_cpu + others.per_cpu,
+        offline.maps + others.maps,
+        offline.tally,
+        others.tally,
+        offline.areas,
+        offline.unreadable + others.unreadable,
     )
-    return Structures(slab, per_cpu, maps, tally, sum(each[1] for each in parts))
 
 
 class _Reader:
-    def __init__(self, kernel: Kernel, groups: Memcgs, footprint: Footprint, tally: Tally) -> None:
+    def __init__(self, kernel: Kernel, groups: Memcgs, footprint: Footprint) -> None:
+        self.kernel = kernel
         self.memory = kernel.memory
         self.prog = kernel.prog
         self.groups = groups
         self.footprint = footprint
-        self.tally = tally
-        self.slab, self.per_cpu = (np.zeros(len(groups), np.int64) for _ in range(2))
+        self.tally = Tally()
+        self.slab, self.per_cpu, self.maps = (np.zeros(len(groups), np.int64) for _ in range(3))
         self.cpus = len(list(for_each_possible_cpu(self.prog)))
-        self.unreadable = 0
+        self.areas = self.unreadable = 0
 
-    def read(self, wanted: Mask) -> tuple[tuple[Counts, Counts, Counts], int]:
-        """Return slab bytes, per-CPU bytes and map bytes by row, and unreadable structures."""
+    def read(self, wanted: Mask) -> None:
+        """Count the structures of the memory cgroups ``wanted``."""
         groups, rows = self.groups, np.flatnonzero(wanted)
         self._visit(MEMCG, rows, groups.address[rows], extra=8 * node_count(self.prog))
-        owners, nodes = self._per_node(rows)
+        owners, nodes = per_node(self.kernel, groups, rows, self.footprint.faults)
         self._visit(PER_NODE, owners, nodes)
         self._visit(CGROUP, rows, groups.cgroup[rows])
         self._visit(PSI, *self._followed(CGROUP, rows, groups.cgroup[rows], "psi"))
@@ -120,7 +128,8 @@ class _Reader:
         self._visit(OBJCG, *self._followed(MEMCG, rows, groups.address[rows], "orig_objcg"))
         self._visit(OBJCG, *self._followed(PER_NODE, owners, nodes, "orig_objcg"))
         maps = shrinker_maps(self.memory, groups, self.footprint, self.tally, rows)
-        return (self.slab, self.per_cpu, maps.bytes), self.unreadable + maps.unreadable
+        self.maps += maps.bytes
+        self.unreadable += maps.unreadable
 
     def _visit(self, name: str, owners: Counts, addresses: Words, extra: int = 0) -> None:
         """Count structures of one type, and what their members point to.
@@ -171,18 +180,6 @@ class _Reader:
         pointers = read["pointer"] & ~np.uint64(flags)
         return owners[pointers != 0], pointers[pointers != 0]
 
-    def _per_node(self, rows: Counts) -> tuple[Counts, Words]:
-        nodes = node_count(self.prog)
-        first = np.uint64(drgn.offsetof(self.prog.type(MEMCG), "nodeinfo"))
-        steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + first
-        places = (self.groups.address[rows][:, None] + steps).ravel()
-        pointers, readable = gather_words(
-            self.memory, places, word_dtype(self.prog), self.footprint.faults
-        )
-        self.unreadable += int((~readable).sum())
-        owners = np.repeat(rows, nodes)
-        return owners[pointers != 0], pointers[pointers != 0]
-
     def _names(self, owners: Counts, nodes: Words) -> None:
         owners, names = self._followed(KERNFS, owners, nodes, "name")
         texts = c_strings(self.memory, names, self.footprint.faults)
@@ -196,6 +193,7 @@ class _Reader:
     def _on_cpus(self, owners: Counts, size: int) -> None:
         rounded = -(-size // _PERCPU_UNIT) * _PERCPU_UNIT
         np.add.at(self.per_cpu, owners, rounded * self.cpus)
+        self.areas += len(owners)
 
 
 def _pointee(type_: drgn.Type, path: str) -> tuple[str, int] | None:
