@@ -67,14 +67,6 @@ class Figures:
         estimate = model.nr_cache_ids(max(self.ids.highest - 1, 0))
         self.nr_cache_ids = estimate if self.ids.cache_ids is None else self.ids.cache_ids
 
-    @cached_property
-    def newer(self) -> int | None:
-        """Online memory cgroups created after the oldest offline one; None if unknown."""
-        serial, online = self.groups.serial, self.groups.online
-        if not serial.any() or online.all():
-            return None
-        return int((serial[online] > serial[~online].min()).sum())
-
     # The model
 
     @cached_property
@@ -85,6 +77,7 @@ class Figures:
             node_arrays=int(self.node_bytes.sum()),
             pointers=int(self.pointer_bytes.sum() + self.slots.xa_node_bytes.sum()),
             lists=int(self.slots.bytes.sum()),
+            maps=self.map_bytes,
         )
 
     @cached_property
@@ -94,7 +87,15 @@ class Figures:
         pairs = int(self.slots.slots.sum()), int(self.slots.xa_nodes.sum())
         if not self.lrus.has_xarray:
             pairs = self._pairs()
-        return Population(self.nodes, self.nr_cache_ids, aware, *pairs, len(self.lrus) - aware)
+        return Population(
+            self.nodes,
+            self.nr_cache_ids,
+            aware,
+            *pairs,
+            others=len(self.lrus) - aware,
+            memcgs=len(self.groups),
+            shrinkers=self.shrinker_maps.shrinkers or 0,
+        )
 
     def _pairs(self) -> tuple[int, int]:
         """Return how many slots there would be on demand, and nodes of their XArrays.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.charges import FILE, SHMEM, charges
+from kcensus.kernel.memcg.charges import SHMEM, charges
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.pins import WRITEBACK, pins
 from kcensus.kernel.memcg.structures import structures
@@ -45,14 +45,6 @@ class Figures:
     def pages_bytes(self, kind: int) -> int:
         """Return the bytes of the pages of one kind that are charged to offline ones."""
         return int(self.charges.pages[:, kind].sum()) * self.page_size
-
-    @cached_property
-    def newer(self) -> int | None:
-        """Online memory cgroups created after the oldest offline one; None if unknown."""
-        serial, online = self.groups.serial, self.groups.online
-        if not serial.any() or online.all():
-            return None
-        return int((serial[online] > serial[~online].min()).sum())
 
     @cached_property
     def ancestor(self) -> Counts:
@@ -111,8 +103,3 @@ class Figures:
             & ~files["deleted"].astype(np.bool_)
         ).to_numpy(np.bool_)
         return found
-
-    @property
-    def file_bytes(self) -> int:
-        """Page cache that is charged to offline ones."""
-        return self.pages_bytes(FILE)

@@ -15,7 +15,7 @@ from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
 from kcensus.kernel.memcg.pins import CHILD, SOCKET
 from kcensus.kernel.mm.footprint import Tally
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.results import Figure, Finding, Remedy, Unit, ratio
+from kcensus.results import Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.thresholds import MIN_BYTES, severity_of
 from kcensus.text import printable
 
@@ -96,8 +96,8 @@ def _offline(figures: Figures) -> Iterator[Finding]:
                 for kind, number in sorted(pinned.items(), key=_most)
                 if number
             ),
-            f"{figures.newer:,} online memory cgroups are newer than the oldest offline one"
-            if figures.newer is not None
+            f"{figures.groups.newer:,} online memory cgroups are newer than the oldest offline one"
+            if figures.groups.newer is not None
             else "",
         ),
         figures=numbers
@@ -184,11 +184,8 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
     row = int(rows[counts.argmax()])
     path = figures.groups.path[row]
     below = figures.offline & (figures.ancestor == row)
-    if (
-        row <= 0
-        or not _is_plain(path)
-        or not (size := figures.dropped_bytes(inodes=False, below=below))
-    ):
+    size = figures.dropped_bytes(inodes=False, below=below)
+    if row <= 0 or not size or not _is_plain(path):
         return
     blocks = super_blocks(figures.kernel)
     mounts = [
@@ -255,7 +252,8 @@ def _online(figures: Figures) -> Iterator[Finding]:
     structures, online = figures.structures, figures.groups.online
     size, count = int(structures.bytes[online].sum()), int(online.sum())
     severity = severity_of(size, figures.kernel.ram_bytes)
-    if severity is None:
+    # They are in use, so that it takes many of them to be worth a look.
+    if severity is None or severity < Severity.NOTICE:
         return
     per_cpu = int(structures.per_cpu[online].sum())
     maps = int(structures.shrinker_maps[online].sum())

@@ -38,7 +38,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "memcgs_online": Figure(len(groups) - offline, count, "online memory cgroups"),
         "memcgs_offline": Figure(offline, count, "offline (dying) memory cgroups"),
         "memcgs_newer_than_offline": Figure(
-            figures.newer, count, "online, newer than oldest offline"
+            figures.groups.newer, count, "online, newer than oldest offline"
         ),
         "offline_bytes": Figure(total, size, "held by offline ones"),
         "share_of_ram": Figure(ratio(total, figures.kernel.ram_bytes), Unit.RATIO, "share of RAM"),

@@ -65,6 +65,13 @@ class Memcgs:
     def __len__(self) -> int:
         return len(self.address)
 
+    @property
+    def newer(self) -> int | None:
+        """Online memory cgroups created after the oldest offline one; None if unknown."""
+        if not self.serial.any() or self.online.all():
+            return None
+        return int((self.serial[self.online] > self.serial[~self.online].min()).sum())
+
     def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
         """Return the row of each ``struct mem_cgroup`` pointer, or -1."""
         return rows_of(self.address, addresses, np.argsort(self.address))
