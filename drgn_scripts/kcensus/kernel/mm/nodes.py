@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import drgn
-from drgn.helpers.linux.nodemask import for_each_node, nr_node_ids
+from drgn.helpers.linux.nodemask import nr_node_ids
 
 _MAX_NODES = 1024
 """``MAX_NUMNODES`` of the largest configuration (``CONFIG_NODES_SHIFT`` 10)."""
@@ -15,7 +15,10 @@ def node_count(prog: drgn.Program) -> int:
 
     :raises LookupError: it does not fit the possible nodes, so that one of them is damaged
     """
-    count, possible = int(nr_node_ids(prog)), max(for_each_node(prog), default=-1) + 1
+    # drgn's for_each_node() itself goes no further than nr_node_ids.
+    words = prog["node_states"][prog["N_POSSIBLE"]].bits
+    possible = sum(int(word) << 64 * index for index, word in enumerate(words)).bit_length()
+    count = int(nr_node_ids(prog))
     if count != possible or not 0 < count <= _MAX_NODES:
         raise LookupError(f"nr_node_ids is {count}, but the last possible node is {possible - 1}")
     return count
