@@ -15,13 +15,14 @@ from kcensus.analyses import AnalysisError, ParamError
 from kcensus.analyses.list_lru import findings as findings_module
 from kcensus.analyses.list_lru.checks import checks, gaps, parse_before
 from kcensus.analyses.list_lru.figures import Figures
-from kcensus.analyses.list_lru.model import Stage
+from kcensus.analyses.list_lru.model import Population, Stage, cost
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.analyses.list_lru.tables import NO_MEMCG
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.mm.allocator import Allocator
 from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, NoListLru, list_lrus
 from kcensus.results import CheckStatus, thresholds
@@ -351,6 +352,25 @@ def test_ids_in_the_kernels_ida() -> None:
     assert census(fake).ids.registered == 4
 
 
+def test_ids_in_a_radix_tree() -> None:
+    """Up to 4.19, where the tags of entries mean the opposite of an XArray's."""
+    fake, _ = busy("4.15")
+    k = fake.kernel
+    ida = k.variable("memcg_cache_ida", "struct ida")
+    # Bits 2, 3 and 5 of a value.
+    k.set(ida.ida_rt.rnode, 0b101100 << 2 | 2)
+    assert (census(fake).ids.ours, census(fake).ids.registered) == (3, 3)
+    node, bitmap = k.alloc("struct radix_tree_node"), k.alloc("char", 128)
+    k.write_words(bitmap.address_, 0b101100, *[0] * 14, 1 << 63)
+    k.set(node.slots[1], bitmap.address_)
+    k.set(node.slots[0], 0b11 << 2 | 2)
+    k.set(ida.ida_rt.rnode, node.address_ | 1)
+    assert census(fake).ids.registered == 6
+    # No kernel has that many ids.
+    k.set(node.shift, 6)
+    assert census(fake).ids.registered is None
+
+
 # Damage
 
 
@@ -601,3 +621,12 @@ def test_an_era_is_what_it_says() -> None:
         header = drgn.sizeof(fake.kernel.prog.type("struct list_lru_memcg"))
         assert header == era.header
     assert dataclasses.replace(LRU_ERAS["5.18"], locks=True).locks
+
+
+def test_what_shrinker_maps_cost() -> None:
+    """A bitmap, and since 5.13 a counter of each shrinker as well."""
+    of = Population(nodes=2, ids=4, lrus=1, memcgs=3, shrinkers=65)
+    costs = {stage: cost(stage, of, Allocator()).maps for stage in Stage}
+    assert costs[Stage.ARRAYS] == 3 * 2 * 32
+    assert costs[Stage.XARRAY] == 3 * 2 * (64 + 2 * 1024)
+    assert cost(Stage.XARRAY, Population(2, 4, 1, memcgs=3), Allocator()).maps == 0

@@ -26,7 +26,12 @@ struct xa_node 576
     0 unsigned char shift; 1 unsigned char offset; 16 struct xa_node * parent
     48 void * [64] slots
 struct idr 24 : 0 struct xarray idr_rt
-struct ida 16 : 0 struct xarray xa
+struct ida 16
+    0 struct xarray xa                                          ? !ida_radix
+    0 struct radix_tree_root ida_rt                             ? ida_radix
+struct radix_tree_root 16 : 8 struct radix_tree_node * rnode    ? ida_radix
+struct radix_tree_node 576                                      ? ida_radix
+    0 unsigned char shift; 48 void * [64] slots
 struct static_key 8 : 0 atomic_t enabled                        ? codetag needs_objcg
 struct static_key_false 8 : 0 struct static_key key             ? codetag needs_objcg
 

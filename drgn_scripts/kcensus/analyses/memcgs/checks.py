@@ -13,6 +13,7 @@ from kcensus.analyses.memcgs.figures import Figures
 from kcensus.engine.memory import Faults
 from kcensus.kernel.memcg.charges import lru_pages
 from kcensus.results import Check, Gap, nonzero_gaps
+from kcensus.sources.capsule import NotRecorded
 
 
 def checks(figures: Figures) -> list[Check]:
@@ -31,9 +32,12 @@ def _checks(figures: Figures, note: str) -> Iterator[Check]:
     yield Check("online memory cgroups", ours, counter, source=source, note=note)
     ours, source = int((~groups.has_id).sum()), "cgroup.nr_dying_subsys"
     yield Check("offline memory cgroups", ours, _dying(figures), source=source, note=note)
-    counter_ = lru_pages(figures.kernel, Faults())
-    ours, source = int(charges.on_lru.sum()), "lru_zone_size, lrugen.nr_pages"
-    yield Check("pages on their LRU lists", ours, counter_, source=source, note=note)
+    counter_ = None
+    with contextlib.suppress(NotRecorded):
+        counter_ = lru_pages(figures.kernel, Faults())
+    on_lru = int(charges.on_lru.sum()) if charges.is_complete else None
+    source = "lru_zone_size, lrugen.nr_pages"
+    yield Check("pages on their LRU lists", on_lru, counter_, source=source, note=note)
     known = figures.offline & (pins.refs >= 0)
     ours, source = int(pins.explained[known].sum()), "cgroup_subsys_state.refcnt"
     yield Check("references to them", ours, int(pins.refs[known].sum()), source=source, note=note)
@@ -44,7 +48,7 @@ def _dying(figures: Figures) -> int | None:
 
     ``nr_dying_descendants``, which older kernels have as well, counts cgroups of any controller.
     """
-    with contextlib.suppress(LookupError, AttributeError, drgn.FaultError):
+    with contextlib.suppress(LookupError, AttributeError, drgn.FaultError, NotRecorded):
         prog = figures.kernel.prog
         # Since Linux kernel commit ab0312526867 ("cgroup: Show # of subsystem CSSes in
         # cgroup.stat") (in v6.12).
@@ -59,6 +63,10 @@ def gaps(figures: Figures) -> list[Gap]:
     faults = figures.footprint.faults
     unknown = int((pins.refs[figures.offline] < 0).sum())
     return [
+        *(
+            Gap("structures or references", each, 1, "they are not counted")
+            for each in figures.not_recorded
+        ),
         *nonzero_gaps(
             Gap(
                 "lists of memory cgroups",

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +13,13 @@ import numpy.typing as npt
 from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import SHMEM, charges
-from kcensus.kernel.memcg.memcgs import memcgs
-from kcensus.kernel.memcg.pins import WRITEBACK, pins
-from kcensus.kernel.memcg.structures import structures
+from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.kernel.memcg.pins import WRITEBACK, no_pins, pins
+from kcensus.kernel.memcg.structures import no_structures, structures
 from kcensus.kernel.mm.footprint import Footprint
+from kcensus.sources.capsule import NotRecorded
 
+T = TypeVar("T")
 Counts = npt.NDArray[np.int64]
 
 
@@ -28,15 +32,26 @@ class Figures:
         self.offline: Mask = ~self.groups.online
         self.page_size = kernel.memory.page_size
         self.footprint = Footprint(kernel.slab_map, Faults())
-        self.structures = structures(kernel, self.footprint)
         self.charges = charges(kernel)
-        self.pins = pins(kernel, self.charges)
+        self.not_recorded: list[str] = []
+        """What a capsule that was recorded for other analyses lacks."""
+        self.structures = self._or_unknown(
+            lambda: structures(kernel, self.footprint), no_structures
+        )
+        self.pins = self._or_unknown(lambda: pins(kernel, self.charges), no_pins)
         self.bytes: Counts = np.where(
             self.offline,
             self.structures.bytes + self.charges.pages[:, : SHMEM + 1].sum(axis=1) * self.page_size,
             0,
         )
         """What offline ones hold: structures, per-CPU areas, page cache and shmem."""
+
+    def _or_unknown(self, read: Callable[[], T], unknown: Callable[[Memcgs], T]) -> T:
+        try:
+            return read()
+        except NotRecorded as error:
+            self.not_recorded.append(str(error))
+            return unknown(self.groups)
 
     def offline_sum(self, values: Counts) -> int:
         """Return the sum over the offline memory cgroups."""

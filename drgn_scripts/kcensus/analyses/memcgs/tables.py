@@ -15,6 +15,7 @@ from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM
 from kcensus.kernel.memcg.charges import KINDS as CHARGES
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
+from kcensus.sources.capsule import NotRecorded
 
 UNKNOWN = "unknown"
 """Kind of references whose holder was not found."""
@@ -198,7 +199,7 @@ def pinned_by(figures: Figures) -> list[str]:
 def _offline(figures: Figures) -> pd.DataFrame:
     groups, structures, pins = figures.groups, figures.structures, figures.pins
     newer = np.zeros(len(groups), np.int64)
-    with contextlib.suppress(LookupError, drgn.FaultError):
+    with contextlib.suppress(LookupError, drgn.FaultError, NotRecorded):
         next_serial = int(figures.kernel.prog["css_serial_nr_next"])
         if groups.serial.any():
             newer = next_serial - 1 - groups.serial.astype(np.int64)

@@ -36,6 +36,19 @@ _MAX_FILES = 10_000
 """Files to look up, those with the most pages first."""
 _MAX_LIST = 1 << 20
 """More backing devices, writeback structures or protocols than any machine has."""
+_FILE_COLUMNS = {
+    "memcg": "int64",
+    "pages": "int64",
+    "refs": "int64",
+    "kind": "object",
+    "inode": "uint64",
+    "path": "object",
+    "type": "object",
+    "mount": "object",
+    "deleted": "bool",
+    "named": "bool",
+    "file_pages": "int64",
+}
 _ATOMIC = np.uint64(1)
 """``__PERCPU_REF_ATOMIC``: the counter is not split over CPUs."""
 
@@ -71,6 +84,19 @@ class Pins:
     def unexplained(self) -> npt.NDArray[np.int64]:
         """References whose holder is not known; 0 where the kernel's count is unknown."""
         return np.where(self.refs < 0, 0, np.maximum(self.refs - self.explained, 0))
+
+
+def no_pins(groups: Memcgs) -> Pins:
+    """Return unknown references: for a capsule that was recorded for other analyses."""
+    count = len(groups)
+    files = pd.DataFrame(columns=[*_FILE_COLUMNS]).astype(_FILE_COLUMNS)
+    return Pins(
+        np.where(groups.online, 0, -1),
+        {kind: np.zeros(count, np.int64) for kind in KINDS},
+        np.zeros(count, np.int64),
+        files,
+        _pins([], [], []),
+    )
 
 
 def pins(kernel: Kernel, charges: Charges) -> Pins:

@@ -80,6 +80,12 @@ class Structures:
         return self.slab + self.per_cpu + self.shrinker_maps
 
 
+def no_structures(groups: Memcgs) -> Structures:
+    """Return zeros: for a capsule that was recorded for other analyses."""
+    zeros = np.zeros(len(groups), np.int64)
+    return Structures(zeros, zeros, zeros)
+
+
 def structures(kernel: Kernel, footprint: Footprint) -> Structures:
     """Return what the structures of memory cgroups occupy, those of their cgroups included.
 
