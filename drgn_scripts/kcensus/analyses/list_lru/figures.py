@@ -8,12 +8,13 @@ from functools import cached_property
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.nodemask import for_each_node
+from drgn.helpers.linux.bitops import for_each_set_bit
 
 from kcensus.analyses.list_lru import model
 from kcensus.analyses.list_lru.model import Cost, Population, Stage
 from kcensus.analyses.list_lru.slots import EMPTY, NODE_ARRAYS, POINTERS, UNUSED, SlotReader
 from kcensus.engine.memory import Faults
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.ids import memcg_ids
@@ -21,7 +22,6 @@ from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
 from kcensus.kernel.mm.footprint import Counts, Footprint, cache_use
 from kcensus.kernel.mm.list_lru import list_lrus
-from kcensus.kernel.mm.nodes import node_count
 from kcensus.kernel.vfs.super_blocks import super_blocks
 
 
@@ -34,7 +34,8 @@ class Figures:
         self.lrus = lrus = list_lrus(kernel)
         self.groups = memcgs(kernel)
         self.ids = memcg_ids(kernel.memory, self.groups, lrus.has_xarray)
-        self.nodes = len(list(for_each_node(kernel.prog)))
+        possible = kernel.prog["node_states"][kernel.prog["N_POSSIBLE"]].bits
+        self.nodes = len(list(for_each_set_bit(possible, node_ids(kernel.prog))))
         """Possible NUMA nodes."""
         self.footprint = Footprint(kernel.slab_map, Faults())
         reader = SlotReader(self.footprint, lrus, self.ids.in_use)
@@ -43,7 +44,7 @@ class Figures:
         """All structures by kind, and what they were allocated from."""
         self.node_size = drgn.sizeof(kernel.prog.type("struct list_lru_node"))
         self.node_bytes = self.footprint.sizes(
-            lrus.node, self.node_size * node_count(kernel.prog), NODE_ARRAYS, self.tally
+            lrus.node, self.node_size * node_ids(kernel.prog), NODE_ARRAYS, self.tally
         )
         array, node = np.nonzero(lrus.memcg_lrus)
         asked = reader.header + 8 * len(self.ids.row)

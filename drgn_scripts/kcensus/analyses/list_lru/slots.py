@@ -14,10 +14,10 @@ import numpy as np
 from kcensus.engine.gather import PageIndex, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, ListLrus
-from kcensus.kernel.mm.nodes import node_count
 
 NODE_ARRAYS = "list_lru_node arrays"
 POINTERS = "pointer arrays"
@@ -87,7 +87,7 @@ class SlotReader:
         self.ids_in_use = ids_in_use
         prog = self.memory.prog
         self.word = word_dtype(prog)
-        self.nodes = node_count(prog)
+        self.nodes = node_ids(prog)
         one = prog.type("struct list_lru_one")
         self.one_size = drgn.sizeof(one)
         self.count = layout(prog, one, ["nr_items"]).fields["nr_items"]

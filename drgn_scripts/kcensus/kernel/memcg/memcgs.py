@@ -17,9 +17,9 @@ from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.mm.nodes import node_count
 from kcensus.kernel.names import decode
 
 _MAX_MEMCGS = 1 << 22
@@ -105,9 +105,8 @@ def per_node(
     """Return the ``struct mem_cgroup_per_node`` of some memory cgroups.
 
     :return: rows of the memory cgroups, and addresses; unreadable pointers are in ``faults``
-    :raises LookupError: the number of nodes is damaged
     """
-    prog, nodes = kernel.prog, node_count(kernel.prog)
+    prog, nodes = kernel.prog, node_ids(kernel.prog)
     first = np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
     steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + first
     places = (groups.address[rows][:, None] + steps).ravel()

@@ -14,9 +14,9 @@ import numpy as np
 from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Memory, Words
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
-from kcensus.kernel.mm.nodes import node_count
 from kcensus.kernel.names import integer
 
 SHRINKER_MAPS = "shrinker maps"
@@ -65,7 +65,7 @@ def shrinker_maps(
         np.add.at(size, owners, footprint.sizes(addresses, asked, SHRINKER_MAPS, tally))
 
     rows = np.arange(len(groups)) if rows is None else rows
-    nodes = node_count(prog)
+    nodes = node_ids(prog)
     steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + nodeinfo
     places = (groups.address[rows][:, None] + steps).ravel()
     pointers, readable = gather_words(memory, places, word, faults)

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Mask, Words
+from kcensus.engine.slub.percpu import cpu_offsets, node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
-from kcensus.kernel.mm.nodes import node_count
 
 MEMCG, CGROUP = "struct mem_cgroup", "struct cgroup"
 PSI, KERNFS, OBJCG = "struct psi_group", "struct kernfs_node", "struct obj_cgroup"
@@ -115,13 +114,13 @@ class _Reader:
         self.footprint = footprint
         self.tally = Tally()
         self.slab, self.per_cpu, self.maps = (np.zeros(len(groups), np.int64) for _ in range(3))
-        self.cpus = len(list(for_each_possible_cpu(self.prog)))
+        self.cpus = len(cpu_offsets(self.prog))
         self.areas = self.unreadable = 0
 
     def read(self, wanted: Mask) -> None:
         """Count the structures of the memory cgroups ``wanted``."""
         groups, rows = self.groups, np.flatnonzero(wanted)
-        self._visit(MEMCG, rows, groups.address[rows], extra=8 * node_count(self.prog))
+        self._visit(MEMCG, rows, groups.address[rows], extra=8 * node_ids(self.prog))
         owners, nodes = per_node(self.kernel, groups, rows, self.footprint.faults)
         self._visit(PER_NODE, owners, nodes)
         self._visit(CGROUP, rows, groups.cgroup[rows])

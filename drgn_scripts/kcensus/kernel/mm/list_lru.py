@@ -19,8 +19,8 @@ from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.mm.nodes import node_count
 from kcensus.kernel.vfs.super_blocks import SuperBlocks, super_blocks
 
 DENTRY, INODE, OTHER = "dentry", "inode", "other"
@@ -273,7 +273,7 @@ class _Finder:
             # an atomic_long_t.
             {"all": ("nr_items.counter", "nr_items"), "memcg_lrus": "memcg_lrus"},
         )
-        count = node_count(self.prog)
+        count = node_ids(self.prog)
         steps = np.arange(count, dtype=np.uint64) * np.uint64(drgn.sizeof(type_))
         places = (node[:, None] + steps[None, :]).ravel()
         read = gather(self.memory, places, members, self.faults)
