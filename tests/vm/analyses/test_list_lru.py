@@ -366,3 +366,20 @@ def test_a_bit_of_everything(mixed_target: Target, mixed_dump: Dump) -> None:
     assert result.gaps == []
     frame = result.tables["super_blocks"].frame
     assert frame["dentries"].sum() == int(mixed_dump.truth["dentry-state"].split()[1])
+
+
+def test_unmounting_returns_what_is_claimed() -> None:
+    """Fifty mounts, each with its lists for every id; the super blocks go as well."""
+    dump = build("5.10", "list-lru-unmount")
+    result = run(Context.of(open_target(str(dump.formats["elf"]), dump.debug), jobs=1))
+    (finding,) = (each for each in result.findings if each.id == "list-lru-arrays")
+    claimed = next(each.returns for each in finding.remedies if "Unmount" in each.effect)
+    assert claimed is not None
+    before, now = (
+        {line.split()[0]: int(line.split()[1]) for line in dump.truth[name].splitlines()[2:]}
+        for name in ("slabinfo.4", "slabinfo@unmount")
+    )
+    returned = (before["kmalloc-32"] - now["kmalloc-32"]) * 32
+    # Arrays of pointers, of 766 ids, are in kmalloc-8k.
+    returned += (before["kmalloc-8k"] - now["kmalloc-8k"]) * 8192
+    assert returned == pytest.approx(50 * claimed, rel=0.1)

@@ -56,7 +56,7 @@ def _arrays(figures: Figures) -> Iterator[Finding]:
         id="list-lru-arrays",
         severity=severity,
         title=(
-            f"list_lrus use {_of_ram(figures, total)}: only {busy:,} of "
+            f"list_lrus use {_of_ram(figures, total)}: {busy:,} of "
             f"{int(slots.slots.sum()):,} per-memcg lists are non-empty, and "
             f"{human_bytes(figures.unused_bytes)} belong to ids that no online memcg uses"
         ),
