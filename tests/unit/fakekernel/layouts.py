@@ -42,6 +42,7 @@ struct page 64
     0 memdesc_flags_t flags                                     ? memdesc_flags
     0 struct slab_words -                                       ? !struct_slab
     8 unsigned long {compound}; 16 void * mapping; 48 atomic_t _mapcount
+    56 unsigned long memcg_data                                 ? struct_slab
 struct slab 64                                                  ? struct_slab
     0 unsigned long __page_flags                                ? !memdesc_flags
     0 memdesc_flags_t __page_flags                              ? memdesc_flags

@@ -164,8 +164,10 @@ class _Reader:
     @property
     def _psi_is_embedded(self) -> bool:
         # Until v6.0, a cgroup has it as a member (commit not verified).
-        psi = self.prog.type(CGROUP).member("psi").type
-        return bool(psi.kind == drgn.TypeKind.STRUCT)
+        type_ = self.prog.type(CGROUP)
+        if not type_.has_member("psi"):
+            return False
+        return bool(type_.member("psi").type.kind == drgn.TypeKind.STRUCT)
 
     def _followed(
         self, name: str, owners: Counts, addresses: Words, path: str, flags: int = 0
@@ -175,7 +177,7 @@ class _Reader:
         :param flags: bits of the member that are not of the pointer
         """
         type_ = self.prog.type(name)
-        if name == CGROUP and path == "psi" and type_.has_member("psi") and self._psi_is_embedded:
+        if path == "psi" and self._psi_is_embedded:
             return owners, addresses + np.uint64(drgn.offsetof(type_, "psi"))
         members = layout(self.prog, type_, {}, {"pointer": path})
         if "pointer" not in members:
