@@ -71,7 +71,10 @@ class Kernel:
         :raises UnsupportedAllocator: the kernel uses SLAB or SLOB
         :raises LookupError: its memory model is not supported, or its debug info is incomplete
         """
-        return SlabMap(self.memory, VECTOR_MEMBERS)
+        # It imports this module.
+        from kcensus.kernel.memcg.charges import watcher
+
+        return SlabMap(self.memory, VECTOR_MEMBERS, watcher=functools.partial(watcher, self))
 
     @cached_property
     def size(self) -> MachineSize:

@@ -15,15 +15,17 @@ from kcensus.analyses import AnalysisError, ParamError
 from kcensus.analyses.list_lru import findings as findings_module
 from kcensus.analyses.list_lru.checks import checks, gaps, parse_before
 from kcensus.analyses.list_lru.figures import Figures
+from kcensus.analyses.list_lru.model import Population, Stage, cost
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
 from kcensus.analyses.list_lru.tables import NO_MEMCG
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
+from kcensus.kernel.mm.allocator import Allocator
 from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, NoListLru, list_lrus
-from kcensus.results import CheckStatus, Severity
+from kcensus.results import CheckStatus, thresholds
 from tests.running import on, runner
 from tests.unit.fakekernel import DIRECT_MAP, LRU_ERAS, PAGE, FakeKernel, table
 from tests.unit.fakekernel.files import FakeFiles
@@ -151,42 +153,61 @@ def test_how_long_cgroups_have_been_dying() -> None:
 
 
 def test_the_waste_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings_module, "_NOTABLE_BYTES", 0)
+    monkeypatch.setattr(thresholds, "MIN_BYTES", 0)
     fake, made = busy("5.10")
     found = census(fake)
-    for ram, severity in (
-        (1 << 34, Severity.INFO),
-        (1 << 22, Severity.NOTICE),
-        (1 << 18, Severity.WARNING),
-        (1 << 16, Severity.CRITICAL),
-    ):
-        found.kernel.ram_bytes = ram
-        finding = findings_module.findings(found)[0]
+    total = found.measured.total - found.measured.maps
+    waste = found.measured.total - found.costs[Stage.XARRAY].total
+    for severity, share in thresholds.SHARES.items():
+        found.kernel.ram_bytes = int(waste / share)
+        (finding,) = findings_module.findings(found)
         assert finding.severity is severity
-    assert "5 of 100 per-memcg lists are non-empty" in finding.title
-    assert "at least 5 memory cgroups have had an id at the same time, 3 have" in finding.evidence
+    # Per-memcg lists, arrays of pointers, arrays of nodes.
+    assert finding.memory == {
+        "slab:kmalloc-32": 100 * 32,
+        "slab:kmalloc-96": 10 * 96,
+        "slab:kmalloc-128": 6 * 128,
+    }
+    figures = {name: figure.value for name, figure in finding.figures.items()}
+    assert finding.holds == figures["bytes"] == total
+    assert figures["lists"] == 100
+    assert figures["lists_in_use"] == 5
+    assert (figures["memcgs_at_once"], figures["ids_in_use"]) == (5, 3)
+    unmount, reboot = finding.remedies
+    assert unmount.returns == total // 5 * 2
+    # Six ids, as many as the highest needs.
+    assert reboot.returns == 100 * 32 + 10 * 96 - 10 * (64 + 6 * 32)
+    assert reboot.is_upper_bound
     # A list that cannot be read does not count as non-empty.
     fake.kernel.drop(made["shadow"].entries[5])
     found = Figures(Kernel(fake.kernel.prog))
+    found.kernel.ram_bytes = waste
     assert found.slots.unreadable == 100
-    assert "0 of 100 per-memcg lists" in findings_module.findings(found)[0].title
+    (finding,) = findings_module.findings(found)
+    assert finding.figures["lists_in_use"].value == 0
 
 
-@pytest.mark.parametrize(("dying", "found"), [(9, False), (10, True)])
-def test_many_dying_cgroups(dying: int, found: bool) -> None:
+@pytest.mark.parametrize("era", XARRAYS)
+def test_empty_lists_are_a_finding(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thresholds, "MIN_BYTES", 0)
+    found = census(busy(era)[0])
+    found.kernel.ram_bytes = found.empty_bytes * 100
+    (finding,) = findings_module.findings(found)
+    assert finding.id == "list-lru-empty"
+    assert finding.holds == found.empty_bytes == sum(finding.memory.values())
+    assert finding.figures["lists_empty"].value == 1
+    assert finding.no_remedy
+
+
+@pytest.mark.parametrize("count", [0, 100_000, 3_000_000, 0xFFFFFFFF])
+def test_a_number_of_nodes_that_cannot_be(count: int) -> None:
+    """It sizes arrays of every list_lru: that of the online nodes holds then."""
     fake, _ = busy("5.10")
-    for at in range(dying - 1):
-        fake.memcg(f"gone {at}", 2, online=False)
-    fake.memcg("late", 7)
-    fake.settle()
-    result = run(on(fake.kernel.prog))
-    about = [each for each in result.findings if "dying" in each.title]
-    assert len(about) == found
-    for finding in about:
-        assert finding.title.startswith("10 of 15 memory cgroups are offline (dying)")
-        # This kernel has no shrinker maps.
-        assert "shrinker" not in finding.evidence
-        assert "1 online ones are newer" in finding.evidence
+    before = census(fake)
+    fake.kernel.constant("nr_node_ids", count)
+    after = Figures(Kernel(fake.kernel.prog))
+    assert after.lrus.items.shape == before.lrus.items.shape
+    assert after.structural_bytes == before.structural_bytes
 
 
 @pytest.mark.parametrize("era", XARRAYS)
@@ -330,6 +351,25 @@ def test_ids_in_the_kernels_ida() -> None:
     fake.kernel.write_words(bitmap.address_, 0b101100, *[0] * 14, 1 << 63)
     fake.kernel.set(ida.xa.xa_head, bitmap.address_)
     assert census(fake).ids.registered == 4
+
+
+def test_ids_in_a_radix_tree() -> None:
+    """Up to 4.19, where the tags of entries mean the opposite of an XArray's."""
+    fake, _ = busy("4.15")
+    k = fake.kernel
+    ida = k.variable("memcg_cache_ida", "struct ida")
+    # Bits 2, 3 and 5 of a value.
+    k.set(ida.ida_rt.rnode, 0b101100 << 2 | 2)
+    assert (census(fake).ids.ours, census(fake).ids.registered) == (3, 3)
+    node, bitmap = k.alloc("struct radix_tree_node"), k.alloc("char", 128)
+    k.write_words(bitmap.address_, 0b101100, *[0] * 14, 1 << 63)
+    k.set(node.slots[1], bitmap.address_)
+    k.set(node.slots[0], 0b11 << 2 | 2)
+    k.set(ida.ida_rt.rnode, node.address_ | 1)
+    assert census(fake).ids.registered == 6
+    # No kernel has that many ids.
+    k.set(node.shift, 6)
+    assert census(fake).ids.registered is None
 
 
 # Damage
@@ -582,3 +622,12 @@ def test_an_era_is_what_it_says() -> None:
         header = drgn.sizeof(fake.kernel.prog.type("struct list_lru_memcg"))
         assert header == era.header
     assert dataclasses.replace(LRU_ERAS["5.18"], locks=True).locks
+
+
+def test_what_shrinker_maps_cost() -> None:
+    """A bitmap, and since 5.13 a counter of each shrinker as well."""
+    of = Population(nodes=2, ids=4, lrus=1, memcgs=3, shrinkers=65)
+    costs = {stage: cost(stage, of, Allocator()).maps for stage in Stage}
+    assert costs[Stage.ARRAYS] == 3 * 2 * 32
+    assert costs[Stage.XARRAY] == 3 * 2 * (64 + 2 * 1024)
+    assert cost(Stage.XARRAY, Population(2, 4, 1, memcgs=3), Allocator()).maps == 0

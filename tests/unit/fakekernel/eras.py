@@ -61,6 +61,8 @@ class Era:
     """UEK7: the new members are behind a pointer."""
     locks: bool = False
     """Each list has a lock of its own (6.13)."""
+    ida_radix: bool = True
+    """An IDA is a radix tree (until 4.19)."""
 
     # Dentries and mounts
     child_in_union: bool = True
@@ -122,6 +124,7 @@ _since(
     vector="obj_cgroups",
     swab=True,
     aware_flag=True,
+    ida_radix=False,
     negative_counter=True,
 )
 _since("UEK7", "lrus", sample="", xarray=True, ext=True)

@@ -26,7 +26,12 @@ struct xa_node 576
     0 unsigned char shift; 1 unsigned char offset; 16 struct xa_node * parent
     48 void * [64] slots
 struct idr 24 : 0 struct xarray idr_rt
-struct ida 16 : 0 struct xarray xa
+struct ida 16
+    0 struct xarray xa                                          ? !ida_radix
+    0 struct radix_tree_root ida_rt                             ? ida_radix
+struct radix_tree_root 16 : 8 struct radix_tree_node * rnode    ? ida_radix
+struct radix_tree_node 576                                      ? ida_radix
+    0 unsigned char shift; 48 void * [64] slots
 struct static_key 8 : 0 atomic_t enabled                        ? codetag needs_objcg
 struct static_key_false 8 : 0 struct static_key key             ? codetag needs_objcg
 
@@ -37,6 +42,7 @@ struct page 64
     0 memdesc_flags_t flags                                     ? memdesc_flags
     0 struct slab_words -                                       ? !struct_slab
     8 unsigned long {compound}; 16 void * mapping; 48 atomic_t _mapcount
+    56 unsigned long memcg_data                                 ? struct_slab
 struct slab 64                                                  ? struct_slab
     0 unsigned long __page_flags                                ? !memdesc_flags
     0 memdesc_flags_t __page_flags                              ? memdesc_flags
@@ -92,7 +98,8 @@ struct mem_cgroup 512
     400 struct mem_cgroup_per_node * [0] nodeinfo
 struct cgroup_subsys_state 128
     0 struct cgroup * cgroup; 24 struct list_head sibling; 40 struct list_head children
-    60 unsigned int flags; 64 unsigned long serial_nr
+    60 unsigned int flags; 64 unsigned long serial_nr; 72 atomic_t online_cnt
+    80 struct cgroup_subsys_state * parent
 struct cgroup 64 : 32 struct kernfs_node * kn
 struct kernfs_node 96
     16 const char * name; 24 struct rb_node rb; 48 struct kernfs_elem_dir dir

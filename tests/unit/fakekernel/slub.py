@@ -181,8 +181,12 @@ class FakeKernel(Machine):
         self.set(kn.name, self.string(name.encode()))
         self.set(objcg.memcg, object_)
         self.list_init(object_.css.children)
-        path = "/"
+        path, online = "/", int(flags & 2 != 0)
+        self.set(object_.css.online_cnt.counter, online)
         if parent is not None:
+            self.set(object_.css.parent, parent.object.css.address_)
+            count = parent.object.css.online_cnt.counter
+            self.set(count, int(count) + online)
             self.list_add_tail(object_.css.sibling, parent.object.css.children)
             path = f"{parent.path.rstrip('/')}/{name}"
         self.memcgs.append(Memcg(object_, objcg, path))

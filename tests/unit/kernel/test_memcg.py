@@ -137,8 +137,8 @@ def test_a_torn_list_of_children_is_counted_and_costs_no_other_list() -> None:
     found = walk(k)
     assert {"/", "/a", "/b", "/c", "/b/y", "/a/z"} <= {*found.path}
     assert found.damaged == 1
-    # The wild pointer does not point at a memory cgroup.
-    assert len(found) == 6
+    # The list in the other direction is complete.
+    assert len(found) == 8
 
 
 def test_a_group_on_an_unreadable_page_is_counted() -> None:
@@ -194,3 +194,37 @@ def test_a_group_that_is_its_own_descendant(monkeypatch: pytest.MonkeyPatch) -> 
     found = walk(k)
     assert len(np.unique(found.address)) == len(found)
     assert found.damaged > 0
+
+
+@pytest.mark.parametrize("way", ["next", "prev"])
+@pytest.mark.parametrize(
+    ("bent", "to"),
+    [("b", "c"), ("b", "b/x"), ("b/y", "a/z"), ("a", "b/y"), ("c", "b/x/deep"), ("b/x", "a")],
+)
+def test_a_bent_pointer_hides_no_group_and_is_betrayed(way: str, bent: str, to: str) -> None:
+    """It leads to another memory cgroup, further on in its list or in another one."""
+    k = FakeKernel()
+    made = tree(k)
+    link = made[bent].object.css.sibling
+    k.set(link.member_(way), made[to].object.css.sibling.address_)
+    found = walk(k)
+    assert {*found.path} == {group.path for group in made.values()}
+    assert found.damaged > 0
+
+
+def test_children_that_are_online_are_counted() -> None:
+    k = FakeKernel()
+    made = tree(k)
+    k.memcg("gone", made["b"], flags=DYING)
+    found = walk(k)
+    counts = dict(zip(found.path, found.online_children.tolist(), strict=True))
+    assert counts["/"] == 3
+    assert counts["/b"] == 2
+    assert counts["/b/gone"] == 0
+
+
+def test_newer_than_the_oldest_offline_one() -> None:
+    k = FakeKernel()
+    for at, (name, flags) in enumerate((("a", 2), ("gone", DYING), ("b", 2), ("c", 2)), 1):
+        k.set(k.memcg(name, k.root, flags=flags).object.css.serial_nr, at)
+    assert walk(k).newer == 2

@@ -8,12 +8,13 @@ from functools import cached_property
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.nodemask import for_each_node, nr_node_ids
+from drgn.helpers.linux.bitops import for_each_set_bit
 
 from kcensus.analyses.list_lru import model
 from kcensus.analyses.list_lru.model import Cost, Population, Stage
 from kcensus.analyses.list_lru.slots import EMPTY, NODE_ARRAYS, POINTERS, UNUSED, SlotReader
 from kcensus.engine.memory import Faults
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.ids import memcg_ids
@@ -33,7 +34,8 @@ class Figures:
         self.lrus = lrus = list_lrus(kernel)
         self.groups = memcgs(kernel)
         self.ids = memcg_ids(kernel.memory, self.groups, lrus.has_xarray)
-        self.nodes = len(list(for_each_node(kernel.prog)))
+        possible = kernel.prog["node_states"][kernel.prog["N_POSSIBLE"]].bits
+        self.nodes = len(list(for_each_set_bit(possible, node_ids(kernel.prog))))
         """Possible NUMA nodes."""
         self.footprint = Footprint(kernel.slab_map, Faults())
         reader = SlotReader(self.footprint, lrus, self.ids.in_use)
@@ -42,7 +44,7 @@ class Figures:
         """All structures by kind, and what they were allocated from."""
         self.node_size = drgn.sizeof(kernel.prog.type("struct list_lru_node"))
         self.node_bytes = self.footprint.sizes(
-            lrus.node, self.node_size * nr_node_ids(kernel.prog), NODE_ARRAYS, self.tally
+            lrus.node, self.node_size * node_ids(kernel.prog), NODE_ARRAYS, self.tally
         )
         array, node = np.nonzero(lrus.memcg_lrus)
         asked = reader.header + 8 * len(self.ids.row)
@@ -66,14 +68,6 @@ class Figures:
         estimate = model.nr_cache_ids(max(self.ids.highest - 1, 0))
         self.nr_cache_ids = estimate if self.ids.cache_ids is None else self.ids.cache_ids
 
-    @cached_property
-    def newer(self) -> int | None:
-        """Online memory cgroups created after the oldest offline one; None if unknown."""
-        serial, online = self.groups.serial, self.groups.online
-        if not serial.any() or online.all():
-            return None
-        return int((serial[online] > serial[~online].min()).sum())
-
     # The model
 
     @cached_property
@@ -84,6 +78,7 @@ class Figures:
             node_arrays=int(self.node_bytes.sum()),
             pointers=int(self.pointer_bytes.sum() + self.slots.xa_node_bytes.sum()),
             lists=int(self.slots.bytes.sum()),
+            maps=self.map_bytes,
         )
 
     @cached_property
@@ -93,7 +88,15 @@ class Figures:
         pairs = int(self.slots.slots.sum()), int(self.slots.xa_nodes.sum())
         if not self.lrus.has_xarray:
             pairs = self._pairs()
-        return Population(self.nodes, self.nr_cache_ids, aware, *pairs, len(self.lrus) - aware)
+        return Population(
+            self.nodes,
+            self.nr_cache_ids,
+            aware,
+            *pairs,
+            others=len(self.lrus) - aware,
+            memcgs=len(self.groups),
+            shrinkers=self.shrinker_maps.shrinkers or 0,
+        )
 
     def _pairs(self) -> tuple[int, int]:
         """Return how many slots there would be on demand, and nodes of their XArrays.

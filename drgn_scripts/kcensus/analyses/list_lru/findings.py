@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the census of list_lrus means, in sentences."""
+"""What the census of list_lrus means, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,171 +8,141 @@ from collections.abc import Iterator
 
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.model import LRUS_PER_MOUNT, Stage, memcgs_at_once
-from kcensus.analyses.list_lru.slots import EMPTY
+from kcensus.analyses.list_lru.slots import EMPTY, LISTS, NODE_ARRAYS, POINTERS, XA_NODES
 from kcensus.human import human_bytes, human_ratio
-from kcensus.results import Finding, Remedy, Severity, ratio
-
-_NOTABLE_BYTES = 1 << 20
-_NOTABLE_SHARE = 0.001
-_NOTABLE_OFFLINE = 10
-_LARGE_SHARE, _HUGE_SHARE = 0.01, 0.05
-"""Of RAM."""
-
-
-def _remedies(text: str) -> tuple[Remedy, ...]:
-    return (Remedy(effect=text),) if text else ()
-
-
-def _memory(size: int | None) -> dict[str, int]:
-    return {"list_lru": size} if size else {}
+from kcensus.results import Figure, Finding, Remedy, Unit, ratio
+from kcensus.results.thresholds import severity_of
+from kcensus.text import printable
 
 
 def findings(figures: Figures) -> list[Finding]:
     """Return what is worth acting on."""
-    return [
-        *_waste_finding(figures),
-        *_empty_finding(figures),
-        *_offline_finding(figures),
-        *_map_finding(figures),
-        *_saved_finding(figures),
-    ]
-
-
-def _severity(figures: Figures, size: int) -> Severity:
-    share = ratio(size, figures.kernel.ram_bytes)
-    if share >= _LARGE_SHARE:
-        return Severity.CRITICAL if share >= _HUGE_SHARE else Severity.WARNING
-    return Severity.NOTICE if share >= _NOTABLE_SHARE else Severity.INFO
+    return [*_arrays(figures), *_empty(figures)]
 
 
 def _of_ram(figures: Figures, size: int) -> str:
     return f"{human_bytes(size)} ({human_ratio(ratio(size, figures.kernel.ram_bytes))} of RAM)"
 
 
-def _waste_finding(figures: Figures) -> Iterator[Finding]:
+def _places(figures: Figures, *kinds: str) -> Counter[str]:
+    """Return the bytes of some kinds of structures, by slab cache or other place."""
+    slab_map, places = figures.kernel.slab_map, Counter[str]()
+    roots, _ = slab_map.lineage
+    for (kind, place), size in figures.tally.bytes.items():
+        if kind in kinds:
+            name = f"slab:{slab_map.caches[roots[place]].name}" if place >= 0 else "list_lru arrays"
+            places[name] += size
+    return places
+
+
+def _arrays(figures: Figures) -> Iterator[Finding]:
     """Up to v5.17: lists for ids that are not in use, on super blocks that need none."""
-    ids, slots = figures.ids, figures.slots
-    total, needed = figures.measured.total, figures.costs[Stage.XARRAY].total
-    if ids.cache_ids is None or total - needed < _NOTABLE_BYTES:
+    ids, slots, ram = figures.ids, figures.slots, figures.kernel.ram_bytes
+    total = figures.measured.total - figures.measured.maps
+    needed = figures.costs[Stage.XARRAY].total - figures.costs[Stage.XARRAY].maps
+    severity = severity_of(total - needed, ram)
+    if ids.cache_ids is None or severity is None:
         return
     owners: Counter[str] = Counter()
     for owner, size in zip(figures.lrus.owner, figures.bytes.tolist(), strict=True):
         owners[owner] += size
     largest, most = min(owners.items(), key=lambda item: (-item[1], item[0]))
-    per_block = human_bytes(total // max(int(figures.lrus.aware.sum()), 1) * LRUS_PER_MOUNT)
-    in_use = int(ids.in_use.sum())
+    aware = int(figures.lrus.aware.sum())
+    per_block = total // max(aware, 1) * LRUS_PER_MOUNT
+    in_use, busy = int(ids.in_use.sum()), sum(map(len, slots.pairs))
     at_once = max(memcgs_at_once(ids.cache_ids), in_use)
+    size = Unit.BYTES
     yield Finding(
         id="list-lru-arrays",
-        severity=_severity(figures, total),
+        severity=severity,
         title=(
-            f"list_lrus use {_of_ram(figures, total)}: only {sum(map(len, slots.pairs)):,} of "
+            f"list_lrus use {_of_ram(figures, total)}: {busy:,} of "
             f"{int(slots.slots.sum()):,} per-memcg lists are non-empty, and "
             f"{human_bytes(figures.unused_bytes)} belong to ids that no online memcg uses"
         ),
         evidence=(
-            f"memcg_nr_cache_ids is {ids.cache_ids:,}: at least {at_once:,} memory cgroups have had an "  # noqa: E501
-            f"id at the same time, {in_use:,} have one now. {len(figures.blocks):,} super blocks have "  # noqa: E501
-            f"lists for every id, {per_block} per super block; largest owner: {largest} "
-            f"({human_bytes(most)})"
+            f"memcg_nr_cache_ids is {ids.cache_ids:,}: at least {at_once:,} memory cgroups have "
+            f"had an id at the same time, {in_use:,} have one now; {len(figures.blocks):,} super "
+            f"blocks have lists for every id, {human_bytes(per_block)} each; largest owner: "
+            f"{printable(largest)} ({human_bytes(most)}); allocated on demand, as since 5.18, the "
+            f"same lists would use {human_bytes(needed)}"
         ),
-        remedies=_remedies(
-            "Unmount file systems that are not needed (umount MOUNTPOINT): the last unmount of each "  # noqa: E501
-            f"frees {per_block}. Removing cgroups or dropping caches frees nothing: only a reboot "
-            "resets memcg_nr_cache_ids. Update to a kernel that allocates the lists on demand (5.18, "  # noqa: E501
-            f"RHEL 9.2, UEK7): there the same load needs {human_bytes(needed)}, or somewhat more"
-        ),
+        figures={
+            "bytes": Figure(total, size),
+            "lists": Figure(int(slots.slots.sum())),
+            "lists_in_use": Figure(busy),
+            "unused_id_bytes": Figure(figures.unused_bytes, size),
+            "nr_cache_ids": Figure(ids.cache_ids),
+            "memcgs_at_once": Figure(at_once),
+            "ids_in_use": Figure(in_use),
+            "super_blocks": Figure(len(figures.blocks)),
+            "bytes_per_super_block": Figure(per_block, size),
+            "bytes_on_demand": Figure(needed, size),
+        },
+        memory=_places(figures, NODE_ARRAYS, POINTERS, LISTS, XA_NODES),
+        remedies=(*_unmount(figures, per_block), *_reboot(figures, total)),
         patch=Stage.XARRAY.patch,
-        memory=_memory(total - needed),
     )
 
 
-def _empty_finding(figures: Figures) -> Iterator[Finding]:
+def _unmount(figures: Figures, per_block: int) -> Iterator[Remedy]:
+    if per_block:
+        yield Remedy(
+            effect=(
+                f"Unmount file systems that are not needed: the last unmount of each returns "
+                f"{human_bytes(per_block)}; table `super_blocks` lists them. Dropping caches or "
+                "removing cgroups returns nothing"
+            ),
+            risk="their files are out of reach",
+            undo="mount them again",
+            returns=per_block,
+        )
+
+
+def _reboot(figures: Figures, total: int) -> Iterator[Remedy]:
+    ids, shrunk = figures.needed
+    if (
+        ids is None
+        or shrunk is None
+        or (returns := total - shrunk - figures.measured.node_arrays) <= 0
+    ):
+        return
+    yield Remedy(
+        effect=(
+            f"Reboot: memcg_nr_cache_ids starts at 0; with at most {ids:,} memory cgroups at the "
+            f"same time, the same mounts need {human_bytes(total - returns)}"
+        ),
+        risk="downtime",
+        until="more memory cgroups exist at the same time",
+        returns=returns,
+        is_upper_bound=True,
+    )
+
+
+def _empty(figures: Figures) -> Iterator[Finding]:
     """Since v5.18: lists that were used once and are empty now."""
     slots, size = figures.slots.slots, figures.empty_bytes
-    if not figures.lrus.has_xarray or size < _NOTABLE_BYTES:
+    severity = severity_of(size, figures.kernel.ram_bytes)
+    if not figures.lrus.has_xarray or severity is None:
         return
+    places = _places(figures, LISTS)
     yield Finding(
         id="list-lru-empty",
-        severity=_severity(figures, size),
+        severity=severity,
         title=f"empty per-memcg lists use {_of_ram(figures, size)}",
         evidence=(
             f"{int(slots[:, EMPTY].sum()):,} of {int(slots.sum()):,} lists are empty: the memory "
             "cgroup, or one below it, has used the file system before"
         ),
-        remedies=_remedies(
-            "Remove memory cgroups or unmount file systems that are not needed: the lists are freed "  # noqa: E501
-            "with either. Dropping caches does not free them"
-        ),
-        memory=_memory(size),
-    )
-
-
-def _offline_finding(figures: Figures) -> Iterator[Finding]:
-    groups = figures.groups
-    online = int(groups.online.sum())
-    offline = len(groups) - online
-    if offline < max(_NOTABLE_OFFLINE, online // 2):
-        return
-    evidence = "each pins its mem_cgroup and per-CPU counters, which are not measured here"
-    maps = int(figures.shrinker_maps.bytes[~groups.online].sum())
-    if maps:
-        evidence += f"; their shrinker maps use {human_bytes(maps)}"
-    if figures.newer is not None:
-        evidence += f"; {figures.newer:,} online ones are newer than the oldest offline one"
-    yield Finding(
-        id="memcgs-offline",
-        severity=Severity.NOTICE,
-        title=(
-            f"{offline:,} of {len(groups):,} memory cgroups are offline (dying): removed, but pinned "  # noqa: E501
-            "by what is still charged to them"
-        ),
-        evidence=evidence,
-        remedies=_remedies(
-            "Trigger reclaim or delete tmpfs files: dying memcgs are usually pinned by page cache or "  # noqa: E501
-            "tmpfs pages. `echo 1 > /proc/sys/vm/drop_caches` drops all clean page cache once, which "  # noqa: E501
-            "then has to be read from disk again"
-        ),
-        memory=_memory(maps),
-    )
-
-
-def _map_finding(figures: Figures) -> Iterator[Finding]:
-    size, shrinkers = figures.map_bytes, figures.shrinker_maps.shrinkers
-    severity = _severity(figures, size)
-    if size < _NOTABLE_BYTES or severity is Severity.INFO:
-        return
-    room = "" if shrinkers is None else f", with room for {shrinkers:,} shrinkers"
-    yield Finding(
-        id="memcg-shrinker-maps",
-        severity=severity,
-        title=f"shrinker maps of memory cgroups use {_of_ram(figures, size)}",
-        evidence=(
-            f"{len(figures.groups):,} memory cgroups, offline ones included, have a map on each "
-            f"of {figures.nodes} nodes{room}; every super block has a shrinker"
-        ),
-        remedies=_remedies(
-            "Remove memory cgroups that are not needed: their maps are freed with them. Unmounting "
-            "does not shrink the maps"
-        ),
-        memory=_memory(size),
-    )
-
-
-def _saved_finding(figures: Figures) -> Iterator[Finding]:
-    """Since v5.18: what the arrays before would cost."""
-    total, arrays = figures.measured.total, figures.costs[Stage.ARRAYS].total
-    if not figures.lrus.has_xarray or arrays - total < _NOTABLE_BYTES:
-        return
-    yield Finding(
-        id="list-lru-saved",
-        severity=Severity.INFO,
-        title=(
-            f"list_lrus use {human_bytes(total)}; with the arrays of kernels up to 5.17, the same "
-            f"mounts and memory cgroups would use {human_bytes(arrays)}"
-        ),
-        evidence=(
-            f"memcg_nr_cache_ids would be at least {figures.nr_cache_ids:,}, estimated from the "
-            "highest id in use"
+        figures={
+            "bytes": Figure(size, Unit.BYTES),
+            "lists": Figure(int(slots.sum())),
+            "lists_empty": Figure(int(slots[:, EMPTY].sum())),
+        },
+        # Nearly always they are all of one cache.
+        memory={places.most_common(1)[0][0]: size},
+        no_remedy=(
+            "they go with the memory cgroup or the last unmount of the file system; dropping "
+            "caches does not free them"
         ),
     )

@@ -31,6 +31,8 @@ HEADER = 16
 make counting of list_lru_one::nr_items lockless") (in v4.17)."""
 XA_NODE = 584
 """Bytes of a slot of the cache ``radix_tree_node``."""
+_UNIT_SHRINKERS = 64
+"""Shrinker maps grow by as many."""
 LRUS_PER_MOUNT = 2
 """A super block has one list_lru for dentries and one for inodes."""
 
@@ -127,7 +129,9 @@ class Population:
     others: int = 0
     """list_lrus without per-memcg lists."""
     memcgs: int = 0
-    """Memory cgroups; the cost depends on their ids alone."""
+    """Memory cgroups, offline ones included: each has a shrinker map; lists depend on ids alone."""
+    shrinkers: int = 0
+    """``shrinker_nr_max``; 0 leaves out shrinker maps."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +145,13 @@ class Cost:
     """Arrays of pointers, or the nodes of XArrays."""
     lists: int
     """``list_lru_one``, or ``list_lru_memcg`` with the lists of all nodes."""
+    maps: int = 0
+    """Shrinker maps of memory cgroups."""
 
     @property
     def total(self) -> int:
         """Sum of all parts."""
-        return self.node_arrays + self.pointers + self.lists
+        return self.node_arrays + self.pointers + self.lists + self.maps
 
 
 def cost(
@@ -172,7 +178,24 @@ def cost(
         pointers = of.xa_nodes * xa_node_bytes
         lists = of.pairs * allocator.size(HEADER + every_node)
     nodes = (of.lrus + of.others) * allocator.size(node_bytes * of.nodes)
-    return Cost(stage, nodes, pointers, lists)
+    return Cost(stage, nodes, pointers, lists, _maps(stage, of, allocator))
+
+
+def _maps(stage: Stage, of: Population, allocator: Allocator) -> int:
+    """Return what shrinker maps cost.
+
+    They are bitmaps until v5.12. From v5.13 on, so in every kernel with the series, they count
+    deferred objects of each shrinker as well; here, as since v6.7 (commits not verified): an array
+    of pointers to units of 64 shrinkers.
+    """
+    units = -(-of.shrinkers // _UNIT_SHRINKERS)
+    if not units:
+        return 0
+    array = allocator.size(HEADER + 8 * units)
+    if stage is not Stage.ARRAYS:
+        array = allocator.size(HEADER + 8 + 8 * units)
+        array += units * allocator.size(8 + 8 * _UNIT_SHRINKERS)
+    return of.memcgs * of.nodes * array
 
 
 LEFT_OUT = (

@@ -83,7 +83,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "memcgs_offline": Figure(len(groups) - online, count, "offline (dying) memory cgroups"),
         "memcgs_without_id": Figure(int((~groups.has_id).sum()), count, "of these, without an id"),
         "memcgs_newer_than_offline": Figure(
-            figures.newer, count, "online, newer than oldest offline"
+            figures.groups.newer, count, "online, newer than oldest offline"
         ),
         "list_lrus": Figure(len(lrus), count, "list_lrus"),
         "memcg_aware": Figure(int(lrus.aware.sum()), count, "memcg-aware list_lrus"),
@@ -102,7 +102,5 @@ def summary(figures: Figures) -> dict[str, Figure]:
     }
     for stage, (key, label) in _STAGES.items():
         how = "measured" if stage is figures.measured.stage else "modelled"
-        totals[key] = Figure(
-            figures.costs[stage].total + figures.map_bytes, size, f"{label}, {how}"
-        )
+        totals[key] = Figure(figures.costs[stage].total, size, f"{label}, {how}")
     return totals

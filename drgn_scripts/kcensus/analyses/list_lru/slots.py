@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.nodemask import nr_node_ids
 
 from kcensus.engine.gather import PageIndex, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, ListLrus
@@ -87,7 +87,7 @@ class SlotReader:
         self.ids_in_use = ids_in_use
         prog = self.memory.prog
         self.word = word_dtype(prog)
-        self.nodes = nr_node_ids(prog)
+        self.nodes = node_ids(prog)
         one = prog.type("struct list_lru_one")
         self.one_size = drgn.sizeof(one)
         self.count = layout(prog, one, ["nr_items"]).fields["nr_items"]

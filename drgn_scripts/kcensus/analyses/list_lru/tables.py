@@ -182,7 +182,7 @@ PROJECTION = TableSpec(
         "shrinker_map_bytes": Column(Unit.BYTES, "shrinker maps", help=_MAPS.help),
         "bytes": _BYTES,
         "saved_bytes": Column(
-            Unit.BYTES, "saved", Show.ALWAYS, "Less than at the stage in the row above."
+            Unit.BYTES, "saved", Show.ALWAYS, "Less than in the first row; negative: more."
         ),
     },
     "A stage of the patch series that was merged in 5.18, with the same mounts and memory cgroups.",
@@ -207,24 +207,17 @@ def tables(figures: Figures) -> dict[str, Table]:
         "lrus": LRUS.of(lrus),
         "memcgs": MEMCGS.of(_memcgs(figures)),
         "structures": STRUCTURES.of(_structures(figures)),
-        "projection": projection(
-            figures.costs.values(), measured=figures.measured, shrinker_bytes=figures.map_bytes
-        ),
+        "projection": projection(figures.costs.values(), measured=figures.measured),
     }
 
 
-def projection(
-    costs: Iterable[Cost], *, measured: Cost | None = None, shrinker_bytes: int = 0
-) -> Table:
-    """Return the measured cost, then that of each stage in order, all with shrinker maps."""
+def projection(costs: Iterable[Cost], *, measured: Cost | None = None) -> Table:
+    """Return the measured cost, then that of each stage in order."""
     rows = [(cost.stage.how, cost.stage.source, cost.stage.patch, cost) for cost in costs]
-    first = int(measured is not None)
     if measured is not None:
         rows.insert(0, (f"now: {measured.stage.how}", "measured", "", measured))
     stage, source, patch, columns = zip(*rows, strict=True)
-    total = np.array([cost.total + shrinker_bytes for cost in columns], np.int64)
-    saved = np.zeros_like(total)
-    saved[first + 1 :] = -np.diff(total[first:])
+    total = np.array([cost.total for cost in columns], np.int64)
     return PROJECTION.of(
         {
             "stage": stage,
@@ -233,9 +226,9 @@ def projection(
             "node_array_bytes": [cost.node_arrays for cost in columns],
             "pointer_bytes": [cost.pointers for cost in columns],
             "list_bytes": [cost.lists for cost in columns],
-            "shrinker_map_bytes": [shrinker_bytes] * len(rows),
+            "shrinker_map_bytes": [cost.maps for cost in columns],
             "bytes": total,
-            "saved_bytes": saved,
+            "saved_bytes": total[0] - total,
         }
     )
 

@@ -8,10 +8,10 @@ and 16a1d968358a ("mm/slab: remove mm/slab.c and slab_def.h") (in v6.8) removed 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import drgn
 import numpy as np
@@ -24,7 +24,7 @@ from kcensus.engine.layout import Layout, LayoutError, Path, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words, add_counts
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.freelist import FreelistCode
-from kcensus.engine.slub.pages import MAX_ORDER, PageMap
+from kcensus.engine.slub.pages import MAX_ORDER, PageChunk, PageMap
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 
@@ -200,6 +200,13 @@ class Survey:
     None if unknown."""
     memmap: Faults
     """Pages of the array that could not be read."""
+    watched: list[Any] = field(default_factory=list)
+    """What the watcher of the pass returned of each stretch, in order."""
+
+
+Watcher: TypeAlias = Callable[[PageChunk], Any]
+"""Looks at each stretch of the ``struct page`` array in the same pass; called in worker processes,
+so what it returns must be picklable."""
 
 
 @dataclass
@@ -241,13 +248,20 @@ class SlabMap:
     """
 
     def __init__(
-        self, memory: Memory, extra: Mapping[str, Path] | None = None, *, shared: bool = True
+        self,
+        memory: Memory,
+        extra: Mapping[str, Path] | None = None,
+        *,
+        shared: bool = True,
+        watcher: Callable[[PageMap], Watcher | None] | None = None,
     ) -> None:
         """
         :param extra: further members of ``struct slab`` that slabs shall have as columns; those
             that this kernel lacks are left out
         :param shared: whether to keep the survey for further calls of :meth:`index`
+        :param watcher: makes a watcher of the pass over the ``struct page`` array, or None
         """
+        self._watcher = watcher
         self.memory = memory
         self.shared = shared
         self.prog = memory.prog
@@ -283,8 +297,11 @@ class SlabMap:
         Some 50 bytes a slab, so 1/150 of the slab memory, are kept until the map goes.
         """
         spans = self.pages.chunk_spans()
+        watch = self._watcher(self.pages) if self._watcher is not None else None
         parts = list(
-            self.memory.each("struct page array", lambda task: self._look(spans[task]), len(spans))
+            self.memory.each(
+                "struct page array", lambda task: self._look(spans[task], watch), len(spans)
+            )
         )
         faults = Faults()
         for part in parts:
@@ -295,9 +312,10 @@ class SlabMap:
             np.sum([part.invalid for part in parts], axis=0),
             None if None in large else sum(pages or 0 for pages in large),
             faults,
+            [each for part in parts for each in part.watched],
         )
 
-    def _look(self, span: tuple[int, int]) -> Survey:
+    def _look(self, span: tuple[int, int], watch: Watcher | None) -> Survey:
         """Survey one stretch of the page array; ``span`` is from ``chunk_spans()``."""
         memmap = Faults()
         chunk = self.pages.read(*span, memmap)
@@ -324,7 +342,9 @@ class SlabMap:
             slabs = slabs[~self._is_kfence(slabs)]
         valid = self._valid(slabs)
         invalid = np.bincount(slabs.cache[~valid] + 1, minlength=len(self.caches) + 1)
-        return Survey(slabs[valid], invalid, self.pages.large_kmalloc_pages(pages), memmap)
+        large = self.pages.large_kmalloc_pages(pages)
+        watched = [] if watch is None else [watch(chunk)]
+        return Survey(slabs[valid], invalid, large, memmap, watched)
 
     @cached_property
     def _kfence_pool(self) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kcensus.engine.gather import gather_arrays
 from kcensus.engine.layout import word_dtype
-from kcensus.engine.memory import Faults, Mask, Memory
+from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.kernel.idr import xarray_entries
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.names import integer
@@ -126,20 +126,41 @@ def _registered(memory: Memory, groups: Memcgs, rows: npt.NDArray[np.int64]) -> 
 
 
 def _ida_count(memory: Memory, name: str, faults: Faults) -> int | None:
-    """Return how many ids an IDA has allocated; None where it cannot be read.
-
-    Since Linux kernel commit f32f004cddf8 ("ida: Convert to XArray") (in v4.20), an IDA is an
-    XArray of bitmaps; the radix tree before is not read.
-    """
+    """Return how many ids an IDA has allocated; None where it cannot be read."""
     try:
-        _, entry, damaged = xarray_entries(memory, memory.prog[name].xa, faults)
+        ida = memory.prog[name]
+        entry, is_value, damaged = _ida_entries(memory, ida, faults)
     except (LookupError, AttributeError, drgn.FaultError):
         return None
-    # The bits of the lowest ids are stored in the entry itself, as a value.
-    is_value = (entry & np.uint64(1)) != 0
     word = word_dtype(memory.prog)
     words, readable = gather_arrays(memory, entry[~is_value], _BITMAP_WORDS, word, faults)
     if damaged or not readable.all():
         return None
-    bits = np.concatenate([entry[is_value] >> np.uint64(1), words.ravel().astype(np.uint64)])
+    # The bits of the lowest ids are stored in the entry itself, above its tag.
+    tag = np.uint64(1 if hasattr(ida, "xa") else 2)
+    bits = np.concatenate([entry[is_value] >> tag, words.ravel().astype(np.uint64)])
     return int(np.unpackbits(bits.view(np.uint8)).sum())
+
+
+def _ida_entries(memory: Memory, ida: drgn.Object, faults: Faults) -> tuple[Words, Mask, int]:
+    """Return the bitmaps of an IDA, which of them are values rather than pointers, and damage.
+
+    Since Linux kernel commit f32f004cddf8 ("ida: Convert to XArray") (in v4.20), it is an XArray;
+    before, a radix tree, in which the tags mean the opposite. Memory cgroups have at most 65,535
+    ids, which are in 64 bitmaps: one node.
+    """
+    if hasattr(ida, "xa"):
+        _, entry, damaged = xarray_entries(memory, ida.xa, faults)
+        return entry, (entry & np.uint64(1)) != 0, damaged
+    head, damaged = int(ida.ida_rt.rnode), 0
+    entry = np.array([head], np.uint64)
+    if head & 3 == 1:
+        node = drgn.Object(memory.prog, "struct radix_tree_node", address=head - 1)
+        damaged = int(node.shift) != 0
+        offset = drgn.offsetof(node.type_, "slots")
+        word, length = word_dtype(memory.prog), node.type_.member("slots").type.length
+        start = np.array([head - 1 + offset], np.uint64)
+        slots, readable = gather_arrays(memory, start, length, word, faults)
+        entry, damaged = slots.ravel().astype(np.uint64), int(damaged or not readable.all())
+    entry = entry[entry != 0]
+    return entry, (entry & np.uint64(2)) != 0, damaged

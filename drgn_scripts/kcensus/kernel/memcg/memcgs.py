@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import drgn
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from kcensus.engine.chase import Damage, collect, pointer_step
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
+from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
+from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import decode
@@ -22,6 +25,8 @@ from kcensus.kernel.names import decode
 _MAX_MEMCGS = 1 << 22
 """More than any machine has, so a longer list is damaged."""
 _MAX_DEPTH = 1024
+PER_NODE = "struct mem_cgroup_per_node"
+_WAYS = ("next", "prev")
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,24 @@ class Memcgs:
     serial: Words
     """``cgroup_subsys_state.serial_nr``, ascending in order of creation over the states of all
     controllers; zeros if unknown."""
+    cgroup: Words
+    """``struct cgroup`` pointers; several controllers share one."""
+    online_children: npt.NDArray[np.int64]
+    """``cgroup_subsys_state.online_cnt`` without the memory cgroup itself: its children with
+    CSS_ONLINE."""
     damaged: int = 0
-    """Lists of children that could not be followed to their end."""
+    """Lists of children that are torn, lead elsewhere, or differ by direction."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
         return len(self.address)
+
+    @property
+    def newer(self) -> int | None:
+        """Online memory cgroups created after the oldest offline one; None if unknown."""
+        if not self.serial.any() or self.online.all():
+            return None
+        return int((self.serial[self.online] > self.serial[~self.online].min()).sum())
 
     def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
         """Return the row of each ``struct mem_cgroup`` pointer, or -1."""
@@ -79,17 +96,32 @@ def memcgs(kernel: Kernel) -> Memcgs:
             # Objects can then not be attributed to memory cgroups, but still be counted.
             damaged = 1
     words, rows, mask = np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.bool_)
-    return Memcgs(words, rows, [], mask, mask, rows, words, damaged)
+    return Memcgs(words, rows, [], mask, mask, rows, words, words, rows, damaged)
+
+
+def per_node(
+    kernel: Kernel, groups: Memcgs, rows: npt.NDArray[np.int64], faults: Faults
+) -> tuple[npt.NDArray[np.int64], Words]:
+    """Return the ``struct mem_cgroup_per_node`` of some memory cgroups.
+
+    :return: rows of the memory cgroups, and addresses; unreadable pointers are in ``faults``
+    """
+    prog, nodes = kernel.prog, node_ids(kernel.prog)
+    first = np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "nodeinfo"))
+    steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + first
+    places = (groups.address[rows][:, None] + steps).ravel()
+    pointers, _ = gather_words(kernel.memory, places, word_dtype(prog), faults)
+    owners = np.repeat(rows, nodes)
+    return owners[pointers != 0], pointers[pointers != 0]
 
 
 def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     """Walk the tree level by level: the children of one level are read together."""
     prog, faults = memory.prog, Faults()
     memcg, css = prog.type("struct mem_cgroup"), prog.type("struct cgroup_subsys_state")
-    children, sibling = (np.uint64(drgn.offsetof(css, name)) for name in ("children", "sibling"))
-    required = {"flags": "flags", "cgroup": "cgroup", "first": "children.next"}
-    members = layout(prog, css, required, {"serial": "serial_nr"})
-    link = layout(prog, "struct list_head", ["next"])
+    required = {"flags": "flags", "cgroup": "cgroup", "parent": "parent"}
+    required |= {way: f"children.{way}" for way in _WAYS}
+    members = layout(prog, css, required, {"serial": "serial_nr", "online": "online_cnt.counter"})
     online = np.uint32(prog.constant("CSS_ONLINE").value_())
     try:
         dying = np.uint32(prog.constant("CSS_DYING").value_())
@@ -98,33 +130,33 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
         # from being called more than once") (in v4.12).
         dying = np.uint32(0)
     level = np.array([root.css.address_of_().value_()], np.uint64)
-    parent, paths = np.array([-1]), list[str]()
-    levels: list[tuple[Words, ...]] = []
+    above, parent, paths = np.zeros(1, np.uint64), np.array([-1]), list[str]()
+    levels: list[tuple[npt.NDArray[Any], ...]] = []
     seen = np.empty(0, np.uint64)
     damaged = 0
     while len(level) and len(levels) < _MAX_DEPTH and len(seen) <= _MAX_MEMCGS:
         states = gather(memory, level, members, faults)
-        # The last node of a torn list is whatever its last pointer points at.
-        level, parent = level[states.readable], parent[states.readable]
-        state = {name: column[states.readable] for name, column in states.columns.items()}
+        # A torn list leads anywhere, such as to the head or the nodes of another one.
+        valid = states.readable & (states["parent"] == above)
+        damaged += int((states.readable & ~valid).sum())
+        level, parent = level[valid], parent[valid]
+        state = {name: column[valid] for name, column in states.columns.items()}
         for row, name in zip(parent.tolist(), _names(memory, state["cgroup"], faults), strict=True):
-            above = "" if row <= 0 else paths[row]
-            paths.append("/" if row < 0 else f"{above}/{name}")
-        levels.append((level, parent, state["flags"], state.get("serial", np.zeros_like(level))))
+            path = "" if row <= 0 else paths[row]
+            paths.append("/" if row < 0 else f"{path}/{name}")
+        zeros = np.zeros_like(level)
+        counts = state.get("online", zeros), state.get("serial", zeros)
+        levels.append((level, parent, state["flags"], state["cgroup"], *counts))
         seen = np.union1d(seen, level)
-        damage, step = Damage(), pointer_step(memory, link, "next", faults)
-        lanes, nodes = collect(
-            state["first"], step, limit=_MAX_MEMCGS, damage=damage, ends=level + children
-        )
-        below = nodes - sibling
+        lanes, below, torn = _children(memory, css, level, state, faults)
+        damaged += torn
         # A torn list may lead back into the tree: count each memory cgroup once.
-        fresh = np.zeros(len(below), np.bool_)
-        fresh[np.unique(below, return_index=True)[1]] = True
-        fresh &= ~np.isin(below, seen)
-        damaged += len(np.union1d(damage.lanes(), lanes[~fresh]))
-        order = np.flatnonzero(fresh)[np.argsort(lanes[fresh], kind="stable")]
-        parent, level = lanes[order] + len(paths) - len(level), below[order]
-    css_address, parent, flags, serial = (np.concatenate(c) for c in zip(*levels, strict=True))
+        fresh = ~np.isin(below, seen)
+        damaged += len(np.unique(lanes[~fresh]))
+        above, parent = level[lanes[fresh]], lanes[fresh] + len(paths) - len(level)
+        level = below[fresh]
+    columns = (np.concatenate(each) for each in zip(*levels, strict=True))
+    css_address, parent, flags, cgroup, online_count, serial = columns
     address = css_address - np.uint64(drgn.offsetof(memcg, "css"))
     # Since Linux kernel commit 3a3b7fec3974 ("mm: remove CONFIG_MEMCG_KMEM") (in v6.11), every
     # kernel with CONFIG_MEMCG has kmemcg_id.
@@ -139,9 +171,39 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
         has_id=has_id,
         kmemcg_id=np.where(ids.readable, kmemcg_id, -1),
         serial=serial,
+        cgroup=cgroup,
+        online_children=np.maximum(online_count.astype(np.int64) - has_id, 0),
         damaged=damaged + len(level),
         faults=faults,
     )
+
+
+def _children(
+    memory: Memory,
+    css: drgn.Type,
+    level: Words,
+    state: dict[str, npt.NDArray[Any]],
+    faults: Faults,
+) -> tuple[Lanes, Words, int]:
+    """Return the children of some states: rows of the parents, addresses, and damaged lists.
+
+    No counter of the kernel says how many are offline (before Linux kernel commit ab0312526867
+    ("cgroup: Show # of subsystem CSSes in cgroup.stat") (in v6.12)), so that each list is followed
+    in both directions: a bent pointer spoils only one.
+    """
+    links = layout(memory.prog, "struct list_head", _WAYS)
+    children, sibling = (np.uint64(drgn.offsetof(css, name)) for name in ("children", "sibling"))
+    damage = Damage()
+    parts = []
+    for way in _WAYS:
+        step, ends = pointer_step(memory, links, way, faults), level + children
+        lanes, nodes = collect(state[way], step, limit=_MAX_MEMCGS, damage=damage, ends=ends)
+        parts.append(pd.DataFrame({"lane": lanes, "node": nodes}).drop_duplicates())
+    pairs = pd.concat(parts)
+    differ = pairs["lane"][~pairs.duplicated(keep=False)].to_numpy()
+    torn = len(np.union1d(damage.lanes(), differ))
+    pairs = pairs.drop_duplicates("node").sort_values("lane", kind="stable")
+    return pairs["lane"].to_numpy(), pairs["node"].to_numpy() - sibling, torn
 
 
 def _names(memory: Memory, cgroups: Words, faults: Faults) -> list[str]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import drgn
 import numpy as np
-from drgn.helpers.linux.nodemask import nr_node_ids
 
 from kcensus.engine.gather import gather, gather_arrays, gather_words
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Memory, Words
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.memcg.memcgs import Memcgs
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.names import integer
@@ -38,12 +38,14 @@ class ShrinkerMaps:
 
 
 def shrinker_maps(
-    memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally
+    memory: Memory, groups: Memcgs, footprint: Footprint, tally: Tally, rows: Counts | None = None
 ) -> ShrinkerMaps:
-    """Return what the maps of all memory cgroups occupy, and add the allocations to ``tally``.
+    """Return what the maps of memory cgroups occupy, and add the allocations to ``tally``.
 
     The maps came with Linux kernel commit 0a4465d34028 ("mm, memcg: assign memcg-aware shrinkers
     bitmap to memcg") (in v4.19); without them, all is zero.
+
+    :param rows: the memory cgroups to count; all by default
     """
     prog, faults, word = memory.prog, footprint.faults, word_dtype(memory.prog)
     size = np.zeros(len(groups), np.int64)
@@ -62,14 +64,15 @@ def shrinker_maps(
     def add(owners: Counts, addresses: Words, asked: int) -> None:
         np.add.at(size, owners, footprint.sizes(addresses, asked, SHRINKER_MAPS, tally))
 
-    nodes = nr_node_ids(prog)
+    rows = np.arange(len(groups)) if rows is None else rows
+    nodes = node_ids(prog)
     steps = np.arange(nodes, dtype=np.uint64) * np.uint64(8) + nodeinfo
-    places = (groups.address[:, None] + steps).ravel()
+    places = (groups.address[rows][:, None] + steps).ravel()
     pointers, readable = gather_words(memory, places, word, faults)
     maps = gather(memory, pointers, pernode, faults)
     unreadable = int((~readable).sum() + (readable & (pointers != 0) & ~maps.readable).sum())
     has_map = maps["map"] != 0
-    address, owners = maps["map"][has_map], np.repeat(np.arange(len(groups)), nodes)[has_map]
+    address, owners = maps["map"][has_map], np.repeat(rows, nodes)[has_map]
     units = -(-(shrinkers or 0) // _UNIT_SHRINKERS)
     if pernode.fields["map"].path == "shrinker_map":
         asked = drgn.sizeof(prog.type("struct memcg_shrinker_map")) + 8 * units
@@ -86,16 +89,18 @@ def shrinker_maps(
     add(owners, address, first + 8 * units)
     read = gather(memory, address, layout(prog, info, ["map_nr_max"]), faults)
     counts = -(-read["map_nr_max"].astype(np.int64) // _UNIT_SHRINKERS)
-    valid = read.readable & (counts >= 0) & (counts <= _MAX_UNITS)
+    # No map has room for more than the kernel has numbers for.
+    most = _MAX_UNITS if shrinkers is None else units
+    valid = read.readable & (counts >= 0) & (counts <= most)
     unreadable += int((~valid).sum())
     # All maps have the same size, except those that are being replaced.
     for count in np.unique(counts[valid]).tolist():
-        rows = np.flatnonzero(valid & (counts == count))
+        alike = np.flatnonzero(valid & (counts == count))
         arrays, readable = gather_arrays(
-            memory, address[rows] + np.uint64(first), count, word, faults
+            memory, address[alike] + np.uint64(first), count, word, faults
         )
         unreadable += int((~readable).sum())
         row, column = np.nonzero(arrays)
         unit = drgn.sizeof(prog.type("struct shrinker_info_unit"))
-        add(owners[rows[row]], arrays[row, column], unit)
+        add(owners[alike[row]], arrays[row, column], unit)
     return ShrinkerMaps(size, shrinkers, unreadable)

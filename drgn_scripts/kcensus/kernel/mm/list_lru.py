@@ -14,12 +14,12 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn.helpers.linux.list import list_for_each_entry
-from drgn.helpers.linux.nodemask import nr_node_ids
 
 from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.vfs.super_blocks import SuperBlocks, super_blocks
 
@@ -273,7 +273,7 @@ class _Finder:
             # an atomic_long_t.
             {"all": ("nr_items.counter", "nr_items"), "memcg_lrus": "memcg_lrus"},
         )
-        count = nr_node_ids(self.prog)
+        count = node_ids(self.prog)
         steps = np.arange(count, dtype=np.uint64) * np.uint64(drgn.sizeof(type_))
         places = (node[:, None] + steps[None, :]).ravel()
         read = gather(self.memory, places, members, self.faults)

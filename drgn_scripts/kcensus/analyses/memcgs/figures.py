@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The memory cgroups of one kernel: what they hold, what pins them, what a remedy releases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.memory import Faults, Mask
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.charges import SHMEM, charges
+from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
+from kcensus.kernel.memcg.pins import WRITEBACK, no_pins, pins
+from kcensus.kernel.memcg.structures import no_structures, structures
+from kcensus.kernel.mm.footprint import Footprint
+from kcensus.sources.capsule import NotRecorded
+
+T = TypeVar("T")
+Counts = npt.NDArray[np.int64]
+
+
+class Figures:
+    """Figures of memory cgroups, shape (memcgs,)."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.groups = memcgs(kernel)
+        self.offline: Mask = ~self.groups.online
+        self.page_size = kernel.memory.page_size
+        self.footprint = Footprint(kernel.slab_map, Faults())
+        self.charges = charges(kernel)
+        self.not_recorded: list[str] = []
+        """What a capsule that was recorded for other analyses lacks."""
+        self.structures = self._or_unknown(
+            lambda: structures(kernel, self.footprint), no_structures
+        )
+        self.pins = self._or_unknown(lambda: pins(kernel, self.charges), no_pins)
+        self.bytes: Counts = np.where(
+            self.offline,
+            self.structures.bytes + self.charges.pages[:, : SHMEM + 1].sum(axis=1) * self.page_size,
+            0,
+        )
+        """What offline ones hold: structures, per-CPU areas, page cache and shmem."""
+
+    def _or_unknown(self, read: Callable[[], T], unknown: Callable[[Memcgs], T]) -> T:
+        try:
+            return read()
+        except NotRecorded as error:
+            self.not_recorded.append(str(error))
+            return unknown(self.groups)
+
+    def offline_sum(self, values: Counts) -> int:
+        """Return the sum over the offline memory cgroups."""
+        return int(values[self.offline].sum())
+
+    def pages_bytes(self, kind: int) -> int:
+        """Return the bytes of the pages of one kind that are charged to offline ones."""
+        return int(self.charges.pages[:, kind].sum()) * self.page_size
+
+    @cached_property
+    def ancestor(self) -> Counts:
+        """Row of the nearest online ancestor of each; -1 for the root."""
+        nearest = self.groups.parent.copy()
+        for row in range(1, len(nearest)):  # parents come first
+            if self.offline[nearest[row]]:
+                nearest[row] = nearest[nearest[row]]
+        return nearest
+
+    def released(self, removed: Counts) -> Mask:
+        """Return which offline memory cgroups go if references are removed.
+
+        :param removed: references that go, without those of children that go with them
+        """
+        refs, parent = self.pins.refs.tolist(), self.groups.parent.tolist()
+        left = [known - gone for known, gone in zip(refs, removed.tolist(), strict=True)]
+        goes = np.zeros(len(refs), np.bool_)
+        for row in np.flatnonzero(self.offline)[::-1].tolist():  # children come first
+            if refs[row] >= 0 and left[row] <= 0:
+                goes[row] = True
+                left[parent[row]] -= 1
+        return goes
+
+    def dropped_bytes(self, *, inodes: bool, below: Mask | None = None) -> int:
+        """Return what dropping the clean page cache gives back, and the structures with it.
+
+        :param inodes: whether inodes without pages go as well, and with them what writeback holds
+        :param below: the memory cgroups in question; all by default
+        """
+        chosen = np.ones_like(self.offline) if below is None else below
+        removed = self.charges.clean_refs + (self.pins.held[WRITEBACK] if inodes else 0)
+        goes = self.released(np.where(chosen, removed, 0))
+        pages = int(self.charges.clean[chosen].sum()) * self.page_size
+        return pages + int(self.structures.bytes[goes].sum())
+
+    def removed_bytes(self, rows: Mask) -> int:
+        """Return what removing files gives back, and the structures with it.
+
+        :param rows: which of the files of the sample go
+        """
+        files = self.pins.files[rows]
+        memcg = files["memcg"].to_numpy(np.int64)
+        removed = np.bincount(memcg, files["refs"], len(self.groups)).astype(np.int64)
+        pages = int(files["pages"].sum()) * self.page_size
+        return pages + int(self.structures.bytes[self.released(removed)].sum())
+
+    @cached_property
+    def removable(self) -> Mask:
+        """Which of the files of the sample are in a tmpfs and have a name to remove."""
+        files = self.pins.files
+        found: Mask = (
+            (files["kind"] == "shmem")
+            & (files["mount"] != "")
+            & files["named"]
+            & ~files["deleted"].astype(np.bool_)
+        ).to_numpy(np.bool_)
+        return found

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Pages that are charged to offline memory cgroups, and what they belong to.
+
+The kernel's own counters of a memory cgroup do not tell: they are kept when its pages go to the
+parent, and what CPUs have counted is folded late. So the ``struct page`` array is asked, in the
+pass that looks for slabs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import element_paths, layout
+from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.slub.pages import PageChunk, PageMap
+from kcensus.engine.slub.slabs import Watcher
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
+from kcensus.sources.capsule import NotRecorded
+
+FILE, SHMEM, ANON, KERNEL = range(4)
+KINDS = ("page cache", "shmem", "anonymous", "kernel")
+"""What charged pages are."""
+_FLAGS = np.uint64(3)
+"""``enum page_memcg_data_flags``: bit 0 of an owner marks a slab's vector, bit 1 kernel pages."""
+_ANON, _MOVABLE = np.uint64(1), np.uint64(2)
+"""PAGE_MAPPING_ANON, and what the kernel calls movable: bits of ``page.mapping``."""
+_CLEAN, _ON_LRU = 4, 8
+"""Bits of a class above the kind."""
+_SAMPLED = 16
+"""Mappings kept of each memory cgroup and stretch of the array, those with the most pages."""
+
+
+@dataclass(frozen=True)
+class Charges:
+    """Pages charged to memory cgroups; zeros for online ones."""
+
+    pages: npt.NDArray[np.int64]
+    """Shape (memcgs, 4), by :data:`KINDS`."""
+    refs: npt.NDArray[np.int64]
+    """References that these pages hold on the memory cgroup, of the same shape: one each; of a
+    folio (since v5.16) one."""
+    clean: npt.NDArray[np.int64]
+    """Pages of the page cache that ``drop_caches`` drops: neither dirty, nor mapped, nor locked;
+    shape (memcgs,)."""
+    clean_refs: npt.NDArray[np.int64]
+    on_lru: npt.NDArray[np.int64]
+    """Pages on an LRU list; the others are in the batches of CPUs, isolated, or of the kernel."""
+    is_complete: bool
+    """Whether the ``struct page`` array was asked."""
+    mappings: pd.DataFrame
+    """A sample: ``memcg`` (row), ``kind``, ``mapping`` (``struct address_space *``), ``pages``,
+    ``refs``."""
+
+
+def watcher(kernel: Kernel, pages: PageMap) -> Watcher | None:
+    """Return what finds pages of offline memory cgroups in a stretch of the ``struct page`` array.
+
+    :return: None where there are no offline ones, or pages have no owner (up to 3.18)
+    """
+    try:
+        groups = memcgs(kernel)
+        return None if groups.online.all() else _Watcher(kernel.memory, groups, pages).look
+    except (LookupError, NotRecorded):
+        return None
+
+
+@once
+def charges(kernel: Kernel) -> Charges:
+    """Return the pages charged to offline memory cgroups."""
+    groups, parts = memcgs(kernel), kernel.slab_map.survey.watched
+    count = len(groups)
+    found = pd.concat([_frame(*(np.empty(0, np.int64),) * 5), *parts])
+    row, class_ = (found[name].to_numpy(np.int64) for name in ("memcg", "class"))
+
+    def sums(rows: Mask, name: str = "pages") -> npt.NDArray[np.int64]:
+        return np.bincount(row[rows], found[name].to_numpy()[rows], count).astype(np.int64)
+
+    kind = class_ & 3
+    sample = found[found["mapping"] != 0]
+    sample = sample.assign(kind=sample["class"].astype(np.int64) & 3)
+    kinds = [kind == each for each in range(len(KINDS))]
+    is_clean = class_ & _CLEAN != 0
+    return Charges(
+        pages=np.stack([sums(rows) for rows in kinds], axis=1),
+        refs=np.stack([sums(rows, "refs") for rows in kinds], axis=1),
+        clean=sums(is_clean),
+        clean_refs=sums(is_clean, "refs"),
+        on_lru=sums(class_ & _ON_LRU != 0),
+        is_complete=bool(parts) or bool(groups.online.all()),
+        mappings=_largest(_summed(sample, "memcg", "kind", "mapping")),
+    )
+
+
+def lru_pages(kernel: Kernel, faults: Faults) -> int | None:
+    """Return how many pages are on the LRU lists of offline memory cgroups, as the kernel counts.
+
+    :return: None where the kernel has no such counters
+    """
+    groups, prog = memcgs(kernel), kernel.prog
+    total, found = 0, False
+    _, nodes = per_node(kernel, groups, np.flatnonzero(~groups.online), faults)
+    # Those of the multi-generational LRU are counted apart (since v6.1, commit not verified).
+    for path in ("lru_zone_size", "lruvec.lrugen.nr_pages"):
+        try:
+            names = element_paths(prog.type(PER_NODE), path)
+            members = layout(prog, PER_NODE, names)
+        except LookupError:
+            continue
+        found = True
+        read = gather(kernel.memory, nodes, members, faults)
+        # It can be below zero for a moment.
+        total += sum(int(read[name].view(np.int64).clip(0).sum()) for name in names)
+    return total if found else None
+
+
+def _frame(
+    memcg: npt.NDArray[Any],
+    class_: npt.NDArray[Any],
+    mapping: npt.NDArray[Any],
+    pages: npt.NDArray[Any],
+    refs: npt.NDArray[Any],
+) -> pd.DataFrame:
+    words = mapping.astype(np.uint64)
+    columns = {"memcg": memcg, "class": class_, "mapping": words, "pages": pages, "refs": refs}
+    return pd.DataFrame(columns)
+
+
+def _summed(pages: pd.DataFrame, *keys: str) -> pd.DataFrame:
+    return pages.groupby([*keys])[["pages", "refs"]].sum().reset_index()
+
+
+def _largest(mappings: pd.DataFrame) -> pd.DataFrame:
+    """Return the mappings with the most pages of each memory cgroup."""
+    ordered = mappings.sort_values(["memcg", "pages"], ascending=[True, False], kind="stable")
+    return ordered[ordered.groupby("memcg").cumcount() < _SAMPLED].reset_index(drop=True)
+
+
+class _Watcher:
+    def __init__(self, memory: Memory, groups: Memcgs, pages: PageMap) -> None:
+        self.memory = memory
+        self.pages = pages
+        self.groups = groups
+        self.offline = np.append(~groups.online, False)
+        """By row; False for -1, no memory cgroup."""
+        prog = memory.prog
+        # Since Linux kernel commit 87944e2992bd ("mm: Introduce page memcg flags") (in v5.11), the
+        # owner is in memcg_data.
+        owner = {"owner": ("memcg_data", "mem_cgroup")}
+        self.layout = layout(prog, "struct page", owner | {"mapping": "mapping"})
+        self.objcg = None
+        with contextlib.suppress(LookupError):
+            self.objcg = layout(prog, "struct obj_cgroup", ["memcg"])
+        self.has_folios = False
+        with contextlib.suppress(LookupError):
+            # Since Linux kernel v5.16 (commit not verified).
+            self.has_folios = bool(prog.type("struct folio"))
+        names = ("swapbacked", "dirty", "writeback", "lru", "unevictable")
+        self.flags = {
+            name: np.uint64(1 << min(int(prog.constant(f"PG_{name}")), 63)) for name in names
+        }
+
+    def look(self, chunk: PageChunk) -> pd.DataFrame:
+        """Return pages by memory cgroup, class and mapping; 0 for mappings beyond the sample."""
+        records = chunk.records(self.layout, self.pages.struct_size)
+        rows = np.flatnonzero(records["owner"] > _FLAGS)
+        owner = records["owner"][rows]
+        code, words = pd.factorize(owner)
+        row_of_word = self._rows(words)
+        rows, row = rows[self.offline[row_of_word[code]]], row_of_word[code]
+        owner, row = owner[self.offline[row]], row[self.offline[row]]
+        common = chunk.records(self.pages.layout, self.pages.struct_size)
+        tail = self.pages.is_tail(common)
+        keep = ~tail[rows] & ~self.pages.is_slab(common[rows])
+        if chunk.readable is not None:
+            keep &= chunk.readable[rows]
+        rows, owner, row = rows[keep], owner[keep], row[keep]
+        # A compound page ends where the next one, or a single page, begins.
+        starts = np.append(np.flatnonzero(~tail), chunk.count)
+        size = starts[np.searchsorted(starts, rows, side="right")] - rows
+        mapping = records["mapping"][rows]
+        class_ = self._classes(owner, mapping, common[rows])
+        has_mapping = (class_ & 3 <= SHMEM) & (mapping != 0)
+        refs = np.ones_like(size) if self.has_folios else size
+        mapping = np.where(has_mapping, mapping & ~_FLAGS, np.uint64(0))
+        found = _frame(row, class_, mapping, size, refs)
+        found = _summed(found, "memcg", "class", "mapping")
+        most = found.sort_values("pages").groupby("memcg").tail(_SAMPLED).index
+        found.loc[~found.index.isin(most), "mapping"] = np.uint64(0)
+        return _summed(found, "memcg", "class", "mapping")
+
+    def _rows(self, words: Words) -> npt.NDArray[np.int64]:
+        """Return the row of the memory cgroup of each owner word, or -1.
+
+        The kernel's pages belong to an ``obj_cgroup`` since v5.13, all others since v7.1 (commits
+        not verified).
+        """
+        pointer = words & ~_FLAGS
+        row = self.groups.rows(pointer)
+        row[words & np.uint64(1) != 0] = -1
+        others = np.flatnonzero((row < 0) & (words & np.uint64(1) == 0))
+        if self.objcg is not None and len(others):
+            read = gather(self.memory, pointer[others], self.objcg, Faults())
+            row[others] = np.where(read.readable, self.groups.rows(read["memcg"]), -1)
+        return row
+
+    def _classes(
+        self, owner: Words, mapping: Words, common: npt.NDArray[Any]
+    ) -> npt.NDArray[np.int64]:
+        flags = common["flags"]
+
+        def has(*names: str) -> Mask:
+            bits = sum((self.flags[name] for name in names), np.uint64(0))
+            mask: Mask = (flags & bits) != 0
+            return mask
+
+        anon = (mapping & _ANON) != 0
+        of_kernel = (owner & np.uint64(2) != 0) | (~anon & (mapping & _MOVABLE != 0))
+        # Until v5.12, only this tells kernel pages from those that are being truncated.
+        of_kernel |= (mapping == 0) & ~has("lru", "swapbacked")
+        kind = np.select([of_kernel, anon, has("swapbacked")], [KERNEL, ANON, SHMEM], FILE)
+        clean = (kind == FILE) & ~has("dirty", "writeback", "unevictable")
+        clean &= common["mapcount"] < 0
+        class_: npt.NDArray[np.int64] = kind + _CLEAN * clean + _ON_LRU * has("lru")
+        return class_

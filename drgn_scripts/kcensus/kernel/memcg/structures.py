@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the kernel's own structures of each memory cgroup occupy: slots of slabs, per-CPU areas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Mask, Words
+from kcensus.engine.slub.percpu import cpu_offsets, node_ids
+from kcensus.engine.strings import c_strings
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
+from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
+from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
+
+MEMCG, CGROUP = "struct mem_cgroup", "struct cgroup"
+PSI, KERNFS, OBJCG = "struct psi_group", "struct kernfs_node", "struct obj_cgroup"
+
+_ALLOCATIONS = {
+    # Until v5.13, statistics were members of a mem_cgroup (commit not verified).
+    MEMCG: ("vmstats", "css.refcnt.data"),
+    PER_NODE: ("lruvec_stats",),
+    CGROUP: ("self.refcnt.data", "bpf.refcnt.data"),
+    KERNFS: ("iattr",),
+    OBJCG: ("refcnt.data",),
+}
+"""Members that point to allocations, by the type that has them; absent ones are left out."""
+_PER_CPU = {
+    MEMCG: (
+        "vmstats_percpu",
+        "vmstats_local",
+        "stat_cpu",
+        "events_percpu",
+        "css.rstat_cpu",
+        "cgwb_domain.completions.events.counters",
+    ),
+    PER_NODE: ("lruvec_stats_percpu", "lruvec_stat_local", "lruvec_stat_cpu"),
+    CGROUP: ("self.rstat_cpu", "rstat_cpu", "rstat_base_cpu", "cpu_stat"),
+    PSI: ("pcpu",),
+}
+"""Members that point to per-CPU areas."""
+_REFCOUNTS = {
+    MEMCG: ("css.refcnt",),
+    CGROUP: ("self.refcnt", "bpf.refcnt"),
+    OBJCG: ("refcnt",),
+}
+"""Members that are a ``percpu_ref``: an ``unsigned long`` per CPU, until it is atomic for good."""
+_PERCPU_UNIT = 4
+"""PCPU_MIN_ALLOC_SIZE: the per-CPU allocator rounds sizes up to it."""
+_REF_FLAGS = 3
+"""``__PERCPU_REF_ATOMIC_DEAD``: the bits of ``percpu_count_ptr`` that are not of the pointer."""
+
+
+@dataclass(frozen=True)
+class Structures:
+    """What memory cgroups occupy, bytes, shape (memcgs,)."""
+
+    slab: Counts
+    """Allocations, as the allocator rounds them: everything but the per-CPU areas and the maps."""
+    per_cpu: Counts
+    """Per-CPU areas, for all possible CPUs."""
+    shrinker_maps: Counts
+    tally: Tally = field(default_factory=Tally)
+    """All allocations of offline memory cgroups by kind and place; no per-CPU areas."""
+    online_tally: Tally = field(default_factory=Tally)
+    areas: int = 0
+    """Per-CPU areas of offline ones, of all CPUs together."""
+    unreadable: int = 0
+    """Structures that could not be read, so that what they point to is not counted."""
+
+    @property
+    def bytes(self) -> Counts:
+        """Everything."""
+        return self.slab + self.per_cpu + self.shrinker_maps
+
+
+def no_structures(groups: Memcgs) -> Structures:
+    """Return zeros: for a capsule that was recorded for other analyses."""
+    zeros = np.zeros(len(groups), np.int64)
+    return Structures(zeros, zeros, zeros)
+
+
+def structures(kernel: Kernel, footprint: Footprint) -> Structures:
+    """Return what the structures of memory cgroups occupy, those of their cgroups included.
+
+    The root's are variables of the kernel, and not counted.
+    """
+    groups = memcgs(kernel)
+    offline, others = (_Reader(kernel, groups, footprint) for _ in range(2))
+    offline.read(~groups.online)
+    others.read(groups.online & (groups.parent >= 0))
+    return Structures(
+        offline.slab + others.slab,
+        offline.per_cpu + others.per_cpu,
+        offline.maps + others.maps,
+        offline.tally,
+        others.tally,
+        offline.areas,
+        offline.unreadable + others.unreadable,
+    )
+
+
+class _Reader:
+    def __init__(self, kernel: Kernel, groups: Memcgs, footprint: Footprint) -> None:
+        self.kernel = kernel
+        self.memory = kernel.memory
+        self.prog = kernel.prog
+        self.groups = groups
+        self.footprint = footprint
+        self.tally = Tally()
+        self.slab, self.per_cpu, self.maps = (np.zeros(len(groups), np.int64) for _ in range(3))
+        self.cpus = len(cpu_offsets(self.prog))
+        self.areas = self.unreadable = 0
+
+    def read(self, wanted: Mask) -> None:
+        """Count the structures of the memory cgroups ``wanted``."""
+        groups, rows = self.groups, np.flatnonzero(wanted)
+        self._visit(MEMCG, rows, groups.address[rows], extra=8 * node_ids(self.prog))
+        owners, nodes = per_node(self.kernel, groups, rows, self.footprint.faults)
+        self._visit(PER_NODE, owners, nodes)
+        self._visit(CGROUP, rows, groups.cgroup[rows])
+        self._visit(PSI, *self._followed(CGROUP, rows, groups.cgroup[rows], "psi"))
+        kernfs = self._followed(CGROUP, rows, groups.cgroup[rows], "kn")
+        self._visit(KERNFS, *kernfs)
+        self._names(*kernfs)
+        # A memory cgroup keeps the obj_cgroup that it started with (in a node each since v7.1)
+        # until it is released; commits not verified.
+        self._visit(OBJCG, *self._followed(MEMCG, rows, groups.address[rows], "orig_objcg"))
+        self._visit(OBJCG, *self._followed(PER_NODE, owners, nodes, "orig_objcg"))
+        maps = shrinker_maps(self.memory, groups, self.footprint, self.tally, rows)
+        self.maps += maps.bytes
+        self.unreadable += maps.unreadable
+
+    def _visit(self, name: str, owners: Counts, addresses: Words, extra: int = 0) -> None:
+        """Count structures of one type, and what their members point to.
+
+        :param owners: rows of the memory cgroups that they belong to
+        :param extra: bytes beyond the end of the type
+        """
+        try:
+            type_ = self.prog.type(name)
+        except LookupError:
+            return
+        embedded = name == PSI and self._psi_is_embedded
+        if not embedded:
+            self._allocated(name, owners, addresses, drgn.sizeof(type_) + extra)
+        for path in _ALLOCATIONS.get(name, ()):
+            if (pointee := _pointee(type_, path)) is not None:
+                self._allocated(
+                    pointee[0], *self._followed(name, owners, addresses, path), pointee[1]
+                )
+        for path in _PER_CPU.get(name, ()):
+            if (pointee := _pointee(type_, path)) is not None:
+                self._on_cpus(self._followed(name, owners, addresses, path)[0], pointee[1])
+        for path in _REFCOUNTS.get(name, ()):
+            path += ".percpu_count_ptr"
+            self._on_cpus(self._followed(name, owners, addresses, path, _REF_FLAGS)[0], 8)
+
+    @property
+    def _psi_is_embedded(self) -> bool:
+        # Until v6.0, a cgroup has it as a member (commit not verified).
+        type_ = self.prog.type(CGROUP)
+        if not type_.has_member("psi"):
+            return False
+        return bool(type_.member("psi").type.kind == drgn.TypeKind.STRUCT)
+
+    def _followed(
+        self, name: str, owners: Counts, addresses: Words, path: str, flags: int = 0
+    ) -> tuple[Counts, Words]:
+        """Return owners and values of a pointer of each structure, where it is not NULL.
+
+        :param flags: bits of the member that are not of the pointer
+        """
+        type_ = self.prog.type(name)
+        if path == "psi" and self._psi_is_embedded:
+            return owners, addresses + np.uint64(drgn.offsetof(type_, "psi"))
+        members = layout(self.prog, type_, {}, {"pointer": path})
+        if "pointer" not in members:
+            return owners[:0], addresses[:0]
+        read = gather(self.memory, addresses, members, self.footprint.faults)
+        self.unreadable += int((~read.readable).sum())
+        pointers = read["pointer"] & ~np.uint64(flags)
+        return owners[pointers != 0], pointers[pointers != 0]
+
+    def _names(self, owners: Counts, nodes: Words) -> None:
+        owners, names = self._followed(KERNFS, owners, nodes, "name")
+        texts = c_strings(self.memory, names, self.footprint.faults)
+        sizes = np.array([len(text or b"") + 1 for text in texts], np.int64)
+        for size in np.unique(sizes).tolist():
+            self._allocated("names", owners[sizes == size], names[sizes == size], size)
+
+    def _allocated(self, kind: str, owners: Counts, addresses: Words, size: int) -> None:
+        np.add.at(self.slab, owners, self.footprint.sizes(addresses, size, kind, self.tally))
+
+    def _on_cpus(self, owners: Counts, size: int) -> None:
+        rounded = -(-size // _PERCPU_UNIT) * _PERCPU_UNIT
+        np.add.at(self.per_cpu, owners, rounded * self.cpus)
+        self.areas += len(owners)
+
+
+def _pointee(type_: drgn.Type, path: str) -> tuple[str, int] | None:
+    """Return name and size of the type that a member points to; None without the member."""
+    for name in path.split("."):
+        while type_.kind == drgn.TypeKind.TYPEDEF:
+            type_ = type_.type
+        if not type_.is_complete() or not type_.has_member(name):
+            return None
+        type_ = type_.member(name).type
+    if type_.kind != drgn.TypeKind.POINTER:
+        return None
+    return type_.type.type_name(), drgn.sizeof(type_.type)
