@@ -12,7 +12,7 @@ from shlex import quote
 import drgn
 
 from kcensus.analyses import Analysis, AnalysisError, analyses
-from kcensus.analyses.runner import Context
+from kcensus.analyses.runner import UNEXPECTED, Context
 from kcensus.catalogue import Catalogue, Detected, Patch, Prober, detect, load, modules
 from kcensus.catalogue.price import analyses_wanted
 from kcensus.catalogue.result import patches_result
@@ -277,7 +277,7 @@ def _section(
         result = run()
     except (AnalysisError, NotRecorded) as expected:
         error = str(expected)
-        if isinstance(expected.__cause__, drgn.FaultError):
+        if isinstance(expected.__cause__, UNEXPECTED):
             error += _where(name)
     except BadCapsule as damage:
         error = f"the capsule {damage}"

@@ -7,6 +7,7 @@ import drgn
 
 from kcensus.actions import Exit
 from kcensus.analyses import AnalysisError, ParamError
+from kcensus.analyses.runner import UNEXPECTED
 from kcensus.render.directory import OutputError
 from kcensus.saved import BadDocument
 from kcensus.sources import RequestError, TargetError, faults
@@ -19,7 +20,7 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case ParamError() | RequestError():
             return Exit.USAGE, str(error), True
         case TargetError() | AnalysisError() | NotRecorded():
-            is_expected = not isinstance(error.__cause__, drgn.FaultError)
+            is_expected = not isinstance(error.__cause__, UNEXPECTED)
             return Exit.TARGET, str(error), is_expected
         case BadDocument():
             return Exit.TARGET, str(error), True

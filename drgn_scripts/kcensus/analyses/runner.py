@@ -25,6 +25,8 @@ from kcensus.sources.model import kernel_release
 
 _MAX_JOBS = 8
 """With more processes, memory bandwidth limits reading, and each process uses memory."""
+UNEXPECTED = (drgn.FaultError, AttributeError, OverflowError, TypeError)
+"""Causes of an :class:`AnalysisError` whose traceback may tell more."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class Context:
             answer = analysis.load()(self.kernel, **{**defaults, **params})
         except (UnsupportedAllocator, NotRecorded) as error:
             raise AnalysisError(str(error)) from error
-        except LookupError as error:
+        except (LookupError, drgn.ObjectAbsentError) as error:
             is_drgns = isinstance(error, drgn.ObjectNotFoundError)
             if isinstance(error, (IndexError, KeyError)) and not is_drgns:
                 raise  # a bug of ours, not something that the target lacks
@@ -117,6 +119,13 @@ class Context:
             raise AnalysisError(faults.sentence(error, analysis.name)) from error
         except WorkersKilled as error:
             raise AnalysisError(str(error)) from error
+        except (AttributeError, OverflowError, TypeError) as error:
+            if self.target is None or self.target.recorded_for is None:
+                raise  # a bug of ours: types come from debug info
+            raise AnalysisError(
+                f"types or variables in the capsule are not what {analysis.name} expects "
+                f"({error}); record the vmcore again with this kcensus"
+            ) from error
         findings = [self._possible(finding) for finding in answer.findings]
         answer = replace(answer, gaps=gaps + answer.gaps, findings=findings)
         return self._result(analysis.name, answer)

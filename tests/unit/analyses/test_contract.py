@@ -18,6 +18,7 @@ from kcensus.results import Answer
 from kcensus.sources import open_target
 from kcensus.sources.model import Target
 from tests.running import analysis_of, on, recorded_analyses
+from tests.unit.capsules import target_of
 from tests.unit.fakekernel import FakeKernel
 from tests.unit.synthetic import ANALYSIS
 
@@ -104,6 +105,18 @@ def test_a_bug_is_not_blamed_on_the_target() -> None:
         context.run(analysis_of("bug", bug))
     with pytest.raises(AnalysisError, match="no_such_variable"):
         context.run(analysis_of("lacking", lacking))
+
+
+def test_exchanged_types_are_blamed_on_the_capsule() -> None:
+    def confused(kernel: Kernel) -> Answer:
+        return Answer(source=str(kernel.prog.type("unsigned long").members))
+
+    vmcore = target_of(FakeKernel())
+    with pytest.raises(AttributeError):
+        Context.of(vmcore).run(analysis_of("confused", confused))
+    capsule = dataclasses.replace(vmcore, recorded_for=("confused",))
+    with pytest.raises(AnalysisError, match="in the capsule are not what confused expects"):
+        Context.of(capsule).run(analysis_of("confused", confused))
 
 
 def test_on_a_live_kernel_nothing_is_shared_between_analyses() -> None:
