@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -47,6 +48,8 @@ _SEVERITY_STYLE = {
     Severity.NOTICE: "bold cyan",
     Severity.INFO: "bold",
 }
+_COMMAND = re.compile(r"(echo|sysctl|u?mount|rm|rmdir|dmsetup|modprobe|sed|systemctl) ")
+"""Start of a command, where a remedy may also have a sentence."""
 _TAG_WIDTH = max(len(severity.name) for severity in Severity)
 
 
@@ -126,11 +129,14 @@ def _print_finding(
     for remedy in shown:
         prose(_effect(remedy))
         screen.commands(remedy.command.splitlines(), _TAG_WIDTH)
-        prose(_joined(remedy_facts(remedy), screen))
+        facts = remedy_facts(remedy)
+        undo = [f"Undo: {remedy.undo}"] if _COMMAND.match(remedy.undo) else []
+        prose(_joined([fact for fact in facts if printable("".join(undo)) != fact], screen))
+        screen.commands(undo, _TAG_WIDTH, None)
     if finding.no_remedy:
         prose(f"No remedy: {finding.no_remedy}." if not shown else f"{finding.no_remedy}.")
     more = len(finding.remedies) - len(shown)
-    facts = (
+    about = (
         f"Holds: {human(finding.holds, Unit.BYTES)}" if finding.holds else "",
         f"kcensus explain {finding.kind}" if matters(finding) or finding.holds else "",
         patch_text(finding),
@@ -139,7 +145,7 @@ def _print_finding(
     named = parts[:_MAX_PARTS] if short else parts
     unnamed = f"; and {len(parts) - len(named)} more" if len(parts) > len(named) else ""
     prose(
-        _joined(facts, screen),
+        _joined(about, screen),
         f"Also explains: {'; '.join(map(_part, named))}{unnamed}" if parts else "",
     )
 
