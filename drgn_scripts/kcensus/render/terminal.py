@@ -40,8 +40,10 @@ _MAX_NAMED = 4
 """More checks that agree are counted, not named."""
 _MAX_PARTS = 3
 """Symptoms that a short report names of each finding."""
+_FIRST = 3
+"""Figures of a summary that are shown even if they are 0: they tell most."""
 _MAX_ZEROS = 3
-"""More figures of a summary that are 0 are counted, not shown."""
+"""More of the other figures that are 0 are counted, not shown."""
 _SEVERITY_STYLE = {
     Severity.CRITICAL: "bold red",
     Severity.WARNING: "bold yellow",
@@ -215,7 +217,7 @@ def print_figures(
 
 def _print_summary(result: Result, screen: Screen, every: bool) -> None:
     figures = result.summary
-    zeros = [key for key, figure in figures.items() if is_zero(figure)]
+    zeros = [key for key in [*figures][_FIRST:] if is_zero(figures[key])]
     if every or len(zeros) <= _MAX_ZEROS:
         zeros = []
     shown = [shown_figure(key, figure) for key, figure in figures.items() if key not in zeros]
