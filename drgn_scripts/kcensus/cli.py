@@ -80,7 +80,8 @@ class _Commands(click.Group):
         raise click.UsageError(f"'{printable(name)}' is neither a command nor a file ({hint})", ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
+        # The script for bash forgets what precedes an item for files.
+        return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = analyses.analyses().values()

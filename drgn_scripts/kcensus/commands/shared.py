@@ -85,7 +85,8 @@ def target_argument(name: str = "target", *, required: bool = False) -> click.Ar
 def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return how a shell can complete the name of a target."""
     samples = [CompletionItem("sample")] if incomplete and "sample".startswith(incomplete) else []
-    return [*samples, CompletionItem(incomplete, type="file")]
+    # The script for bash forgets what precedes an item for files.
+    return [CompletionItem(incomplete, type="file"), *samples]
 
 
 def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Parameter]:

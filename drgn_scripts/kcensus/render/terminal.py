@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -39,14 +40,18 @@ _MAX_NAMED = 4
 """More checks that agree are counted, not named."""
 _MAX_PARTS = 3
 """Symptoms that a short report names of each finding."""
+_FIRST = 3
+"""Figures of a summary that are shown even if they are 0: they tell most."""
 _MAX_ZEROS = 3
-"""More figures of a summary that are 0 are counted, not shown."""
+"""More of the other figures that are 0 are counted, not shown."""
 _SEVERITY_STYLE = {
     Severity.CRITICAL: "bold red",
     Severity.WARNING: "bold yellow",
     Severity.NOTICE: "bold cyan",
     Severity.INFO: "bold",
 }
+_COMMAND = re.compile(r"(echo|sysctl|u?mount|rm|rmdir|dmsetup|modprobe|sed|systemctl) ")
+"""Start of a command, where a remedy may also have a sentence."""
 _TAG_WIDTH = max(len(severity.name) for severity in Severity)
 
 
@@ -126,11 +131,14 @@ def _print_finding(
     for remedy in shown:
         prose(_effect(remedy))
         screen.commands(remedy.command.splitlines(), _TAG_WIDTH)
-        prose(_joined(remedy_facts(remedy), screen))
+        facts = remedy_facts(remedy)
+        undo = [f"Undo: {remedy.undo}"] if _COMMAND.match(remedy.undo) else []
+        prose(_joined([fact for fact in facts if printable("".join(undo)) != fact], screen))
+        screen.commands(undo, _TAG_WIDTH, None)
     if finding.no_remedy:
         prose(f"No remedy: {finding.no_remedy}." if not shown else f"{finding.no_remedy}.")
     more = len(finding.remedies) - len(shown)
-    facts = (
+    about = (
         f"Holds: {human(finding.holds, Unit.BYTES)}" if finding.holds else "",
         f"kcensus explain {finding.kind}" if matters(finding) or finding.holds else "",
         patch_text(finding),
@@ -139,7 +147,7 @@ def _print_finding(
     named = parts[:_MAX_PARTS] if short else parts
     unnamed = f"; and {len(parts) - len(named)} more" if len(parts) > len(named) else ""
     prose(
-        _joined(facts, screen),
+        _joined(about, screen),
         f"Also explains: {'; '.join(map(_part, named))}{unnamed}" if parts else "",
     )
 
@@ -209,7 +217,7 @@ def print_figures(
 
 def _print_summary(result: Result, screen: Screen, every: bool) -> None:
     figures = result.summary
-    zeros = [key for key, figure in figures.items() if is_zero(figure)]
+    zeros = [key for key in [*figures][_FIRST:] if is_zero(figures[key])]
     if every or len(zeros) <= _MAX_ZEROS:
         zeros = []
     shown = [shown_figure(key, figure) for key, figure in figures.items() if key not in zeros]

@@ -289,6 +289,28 @@ def test_completion(
     assert {"sample", "file"} <= set(re.split(r"[,\s]", capsys.readouterr().out))
 
 
+@pytest.mark.parametrize(("words", "completed"), [("rep", "report"), ("diff sam", "sample")])
+def test_bash_completes(words: str, completed: str, tmp_path: Path) -> None:
+    command = tmp_path / "kcensus"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m kcensus "$@"\n')
+    command.chmod(0o755)
+    script = f"""
+        source <(kcensus completion bash)
+        compopt() {{ :; }}
+        COMP_WORDS=(kcensus {words}) COMP_CWORD={len(words.split())}
+        _kcensus_completion kcensus
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == [completed]
+
+
 def test_a_group_of_commands_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["capsule"]) == 0
     assert "\n  create " in capsys.readouterr().out

@@ -105,10 +105,12 @@ class Screen:
             grid.add_row(tag, Text("\n").join(paragraphs))
         self.show(Padding(grid, (0, 0, 0, INDENT), expand=False))
 
-    def commands(self, lines: Iterable[str], tag_width: int) -> None:
+    def commands(
+        self, lines: Iterable[str], tag_width: int, style: str | None = "bold green"
+    ) -> None:
         """Print commands below the paragraphs of :meth:`tagged`, each whole on its own line."""
         margin = " " * (INDENT + tag_width + GUTTER)
-        self.lines((margin + printable(line) for line in lines), "bold green")
+        self.lines((margin + printable(line) for line in lines), style)
 
     def section(self, title: str, rows: Iterable[tuple[Text, Sequence[Text]]]) -> None:
         """Print a heading, tags with their paragraphs, and an empty line."""
