@@ -97,7 +97,7 @@ def _offline(figures: Figures) -> Iterator[Finding]:
                 if number
             ),
             f"{figures.groups.newer:,} online memory cgroups are newer than the oldest offline one"
-            if figures.groups.newer is not None
+            if figures.groups.newer
             else "",
         ),
         figures=numbers
@@ -165,8 +165,8 @@ def _remedies(figures: Figures) -> Iterator[Remedy]:
             ),
             command=f"sync; echo 3 > {_DROP_CACHES}",
             risk=(
-                "as above; with tens of millions of dentries it holds locks for minutes: see "
-                "`kcensus dentries` first"
+                "all files are read from disk again; with tens of millions of dentries it holds "
+                "locks for minutes: see `kcensus dentries` first"
             ),
             returns=with_inodes,
             is_upper_bound=True,
@@ -242,7 +242,6 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
         ),
         command=command,
         risk="what is in the files is lost",
-        undo="none",
         returns=returns,
         is_upper_bound=True,
     )
