@@ -629,5 +629,5 @@ def test_what_shrinker_maps_cost() -> None:
     of = Population(nodes=2, ids=4, lrus=1, memcgs=3, shrinkers=65)
     costs = {stage: cost(stage, of, Allocator()).maps for stage in Stage}
     assert costs[Stage.ARRAYS] == 3 * 2 * 32
-    assert costs[Stage.XARRAY] == 3 * 2 * (64 + 2 * 1024)
+    assert costs[Stage.XARRAY] == 3 * 2 * 2048
     assert cost(Stage.XARRAY, Population(2, 4, 1, memcgs=3), Allocator()).maps == 0

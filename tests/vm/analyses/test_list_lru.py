@@ -252,6 +252,10 @@ def test_arrays_shrink_no_more(case: Case) -> None:
     assert finding.holds > 0.9 * case.figure("structural_bytes")
 
 
+def kernel_is_late(case: Case) -> bool:
+    return case.dump.kernel in ("6.12", "7.3")
+
+
 def test_model_gives_what_was_measured(case: Case) -> None:
     """The stage that this kernel is at, by arithmetic alone."""
     figures = Figures(Kernel(case.prog))
@@ -262,8 +266,8 @@ def test_model_gives_what_was_measured(case: Case) -> None:
     assert model.node_arrays == case.total("node_bytes")
     assert model.pointers > 0
     assert measured == replace(model, maps=measured.maps)
-    if case.dump.kernel in ("6.12", "7.3"):
-        assert measured.maps == pytest.approx(model.maps, rel=0.05)
+    # Since 6.7 they are several allocations, and a lower bound.
+    assert model.maps == pytest.approx(measured.maps, rel=0.35 if kernel_is_late(case) else 0.01)
     arrays = case.dump.kernel == "5.10"
     assert measured.stage is (Stage.ARRAYS if arrays else Stage.XARRAY)
     maps = {stage: cost.maps for stage, cost in figures.costs.items()}

@@ -185,17 +185,13 @@ def _maps(stage: Stage, of: Population, allocator: Allocator) -> int:
     """Return what shrinker maps cost.
 
     They are bitmaps until v5.12. From v5.13 on, so in every kernel with the series, they count
-    deferred objects of each shrinker as well; here, as since v6.7 (commits not verified): an array
-    of pointers to units of 64 shrinkers.
+    deferred objects of each shrinker as well (commit not verified). Since v6.7 they are several
+    allocations, which is the same or more.
     """
     units = -(-of.shrinkers // _UNIT_SHRINKERS)
-    if not units:
-        return 0
-    array = allocator.size(HEADER + 8 * units)
-    if stage is not Stage.ARRAYS:
-        array = allocator.size(HEADER + 8 + 8 * units)
-        array += units * allocator.size(8 + 8 * _UNIT_SHRINKERS)
-    return of.memcgs * of.nodes * array
+    unit = 8 if stage is Stage.ARRAYS else 8 + 8 * _UNIT_SHRINKERS
+    header = HEADER if stage is Stage.ARRAYS else 2 * HEADER
+    return of.memcgs * of.nodes * allocator.size(header + units * unit) if units else 0
 
 
 LEFT_OUT = (

@@ -238,7 +238,8 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
     yield Remedy(
         effect=(
             f"Remove the {len(paths):,} tmpfs files that pin them, as far as no program needs them "
-            f"any more: {number:,} are on {printable(most)}; table `files` lists them"
+            f"any more: they are on {len(mounts):,} mounts, {number:,} on {printable(most)}; table "
+            "`files` lists them"
         ),
         command=command,
         risk="what is in the files is lost",
