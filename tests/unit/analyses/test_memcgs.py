@@ -13,6 +13,7 @@ import pytest
 from kcensus.analyses.memcgs.figures import Figures
 from kcensus.analyses.memcgs.findings import findings
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.memcg import charges as module
 from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM, Charges, charges
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.pins import KINDS, Pins
@@ -210,3 +211,15 @@ def test_what_is_left_when_nothing_can_be_dropped() -> None:
     (finding,) = findings(found)
     assert finding.remedies == ()
     assert "restart" in finding.no_remedy
+
+
+def test_more_files_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MAX_ROWS", 0)
+    monkeypatch.setattr(module, "_SAMPLED", 3)
+    made = Pages("5.17")
+    for file in range(10):
+        for _ in range(file + 1):
+            made.charge(address(made.gone), "lru", mapping=0xFFFF_8880_0000_0000 + file * 4096)
+    found = made.found()
+    assert found.pages[2, FILE] == 55
+    assert found.mappings["pages"].tolist() == [10, 9, 8]

@@ -34,8 +34,10 @@ _ANON, _MOVABLE = np.uint64(1), np.uint64(2)
 """PAGE_MAPPING_ANON, and what the kernel calls movable: bits of ``page.mapping``."""
 _CLEAN, _ON_LRU = 4, 8
 """Bits of a class above the kind."""
+_MAX_ROWS = 4096
+"""Of a stretch of the array; beyond, mappings are sampled."""
 _SAMPLED = 16
-"""Mappings kept of each memory cgroup and stretch of the array, those with the most pages."""
+"""Mappings kept of each memory cgroup: those with the most pages."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ class _Watcher:
         self.memory = memory
         self.pages = pages
         self.groups = groups
+        self.nothing = _frame(*(np.empty(0, np.int64),) * 5)
         self.offline = np.append(~groups.online, False)
         """By row; False for -1, no memory cgroup."""
         prog = memory.prog
@@ -176,6 +179,8 @@ class _Watcher:
         row_of_word = self._rows(words)
         rows, row = rows[self.offline[row_of_word[code]]], row_of_word[code]
         owner, row = owner[self.offline[row]], row[self.offline[row]]
+        if not len(rows):
+            return self.nothing
         common = chunk.records(self.pages.layout, self.pages.struct_size)
         tail = self.pages.is_tail(common)
         keep = ~tail[rows] & ~self.pages.is_slab(common[rows])
@@ -192,6 +197,8 @@ class _Watcher:
         mapping = np.where(has_mapping, mapping & ~_FLAGS, np.uint64(0))
         found = _frame(row, class_, mapping, size, refs)
         found = _summed(found, "memcg", "class", "mapping")
+        if len(found) <= _MAX_ROWS:
+            return found
         most = found.sort_values("pages").groupby("memcg").tail(_SAMPLED).index
         found.loc[~found.index.isin(most), "mapping"] = np.uint64(0)
         return _summed(found, "memcg", "class", "mapping")
