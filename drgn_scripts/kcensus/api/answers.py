@@ -217,7 +217,7 @@ def report(
     >>> report = kcensus.report(kcensus.open_target("sample"))
     >>> severity = report.findings[0][1].severity.name
     >>> severity, sorted(report.results)
-    ('WARNING', ['dentries', 'kcopyd', 'list-lru', 'patches', 'slab'])
+    ('WARNING', ['dentries', 'kcopyd', 'list-lru', 'memcgs', 'patches', 'slab'])
 
     :param source: a drgn program, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1

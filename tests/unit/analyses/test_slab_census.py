@@ -464,7 +464,12 @@ def test_without_children_nobody_is_charged(era: str) -> None:
 @pytest.mark.parametrize("era", ERAS)
 def test_all_checks_agree(era: str) -> None:
     result = analyse(world(era).k)
-    checks = [each for each in result.checks if each.status is not CheckStatus.ABSENT]
+    checks = [
+        each
+        for each in result.checks
+        # No cgroup has been charged, whether or not the era has statistics.
+        if each.status is not CheckStatus.ABSENT and each.name != "charged slab objects"
+    ]
     assert [(each.name, each.ours, each.counter) for each in checks] == [
         ("nr_slabs, all caches", 8, 8),
         ("total_objects, all caches", 139, 139),

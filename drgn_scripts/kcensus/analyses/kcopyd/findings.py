@@ -24,7 +24,7 @@ _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callba
 _MAX_NAMES = 6
 
 _WRITE_LESS = Remedy(
-    effect="Writes back at most 256 MiB of dirty pages at once, so that fewer copies start",
+    effect="Write back at most 256 MiB of dirty pages at once, so that fewer copies start",
     command="sysctl -w vm.dirty_bytes=268435456",
     risk="buffered writes of all programs on this machine wait earlier",
     undo="sysctl -w vm.dirty_ratio=20 (the kernel's default; note the value before)",
@@ -32,7 +32,7 @@ _WRITE_LESS = Remedy(
     knobs=(_DIRTY_BYTES,),
 )
 _FIND_SETTER = Remedy(
-    effect="Finds where the limit was set: 2,048 is the kernel's default",
+    effect="Find where the limit was set: 2,048 is the kernel's default",
     command=(
         "grep -rs snapshot_cow_threshold /proc/cmdline /etc/default/grub /etc/modprobe.d "
         "/run/modprobe.d /usr/lib/modprobe.d /etc/udev /usr/lib/udev /etc/tuned /usr/lib/tuned "
@@ -41,14 +41,14 @@ _FIND_SETTER = Remedy(
 )
 _SHOW_BUSY = Remedy(
     effect=(
-        "Shows how busy the COW devices are: a faster one is the cure, more copies in flight only "
+        "Show how busy the COW devices are: a faster one is the cure, more copies in flight only "
         "defer the wait"
     ),
     command="iostat -xd 2 5",
 )
 _PERSIST = Remedy(
     effect=(
-        "Keeps the limit when dm_snapshot is loaded again, unless a script sets it later; rebuild "
+        "Keep the limit when dm_snapshot is loaded again, unless a script sets it later; rebuild "
         "the initramfs if it loads the module"
     ),
     command=f"echo 'options dm_snapshot snapshot_cow_threshold={DEFAULT_THRESHOLD}' > {_MODPROBE}",
@@ -112,7 +112,7 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
         title += " while it runs kcopyd" + (" and other work" if len(busy) > 1 else "")
     stacks = "\n".join(f"cat /proc/{pid}/stack" for pid in busy["pid"].tolist()[:_MAX_NAMES])
     show = Remedy(
-        effect="Shows where the running workers are (in a vmcore: `bt PID` in crash)",
+        effect="Show where the running workers are (in a vmcore: `bt PID` in crash)",
         command=stacks,
     )
     remedies = (show,) if stacks else ()
@@ -244,10 +244,10 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
     is_semaphore = census.limit is Limit.SEMAPHORE
     echo = Remedy(
         effect=(
-            f"Limits each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight; "
+            f"Limit each snapshot created from now on to {DEFAULT_THRESHOLD:,} copies in flight; "
             "existing ones keep the limit that they were created with"
             if is_semaphore
-            else f"Limits each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
+            else f"Limit each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
             "the memory returns as the copies beyond the limit complete"
         ),
         command=f"echo {DEFAULT_THRESHOLD} > {_PARAMETER}",
@@ -271,7 +271,7 @@ def _lower(figures: Figures) -> tuple[Remedy, ...]:
         return ()
     return (
         Remedy(
-            effect=f"Limits each snapshot to {lower:,} copies in flight instead of {threshold:,}",
+            effect=f"Limit each snapshot to {lower:,} copies in flight instead of {threshold:,}",
             command=f"echo {lower} > {_PARAMETER}",
             risk="writes to an origin wait for copies earlier",
             undo=f"echo {threshold} > {_PARAMETER}",
@@ -295,7 +295,7 @@ def _shrink(figures: Figures) -> tuple[Remedy, ...]:
         return ()
     return (
         Remedy(
-            effect="Frees the slabs of kcopyd_job that hold no job",
+            effect="Free the slabs of kcopyd_job that hold no job",
             command=f"echo 1 > {_SHRINK}",
             risk="none worth mentioning: the next copies allocate new slabs",
             returns=use.empty_bytes,
@@ -346,7 +346,7 @@ def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tup
     scope = "each snapshot created from now on" if is_semaphore else "each snapshot, at once,"
     return (
         Remedy(
-            effect=f"Allows {scope} {higher:,} copies in flight instead of {limit:,}",
+            effect=f"Allow {scope} {higher:,} copies in flight instead of {limit:,}",
             command=f"echo {higher} > {_PARAMETER}",
             risk=f"up to {more} more memory for each snapshot",
             undo=f"echo {figures.census.threshold} > {_PARAMETER}",
@@ -371,7 +371,7 @@ def _invalid(figures: Figures) -> Iterator[Finding]:
             figures=_counts(snapshots=len(invalid)),
             remedies=(
                 Remedy(
-                    effect="Lists invalid snapshots; remove each with lvremove or dmsetup remove",
+                    effect="List invalid snapshots; remove each with lvremove or dmsetup remove",
                     command="dmsetup status --target snapshot | grep Invalid",
                     risk="removing a snapshot is final; the content of these is lost already",
                 ),
@@ -389,7 +389,7 @@ def _invalid(figures: Figures) -> Iterator[Finding]:
             figures=_counts(snapshots=len(full)),
             remedies=(
                 Remedy(
-                    effect="Shows how full each snapshot is; extend the COW device with lvextend",
+                    effect="Show how full each snapshot is; extend the COW device with lvextend",
                     command="dmsetup status --target snapshot",
                 ),
             ),
@@ -437,7 +437,7 @@ def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
             runs_kcopyd |= event.workqueue == "kcopyd"
     find_patches = Remedy(
         effect=(
-            "Shows whether kcopyd of this kernel limits the callbacks of a run, and dm-snapshot "
+            "Show whether kcopyd of this kernel limits the callbacks of a run, and dm-snapshot "
             "the copies in flight"
         ),
         command="kcensus patches",
@@ -495,7 +495,7 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         if largest.detail == "kcopyd_job":
             remedies = (
                 Remedy(
-                    effect="Shows the limit of copies; the kernel's default is 2,048",
+                    effect="Show the limit of copies; the kernel's default is 2,048",
                     command=f"cat {_PARAMETER}",
                     knobs=(_PARAMETER,),
                 ),

@@ -26,6 +26,8 @@ _LARGE_SHARE = 0.25
 unreclaimable, it is critical."""
 _MAX_FINDINGS = 5
 """Caches with free slots to name."""
+_WORTH_SHRINKING = 0.1
+"""Of the free slots, in slabs that are empty: with less, shrinking does not help."""
 _MAX_NAMED = 3
 _ANALYSES = {"dentry": "dentries", "kcopyd_job": "kcopyd"}
 """Caches whose objects another analysis explains."""
@@ -137,6 +139,9 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
         name, fill = figures.caches[id_].name, figures.fill[id_]
         sparse, slabs, empty = int(fill[:3].sum()), int(fill.sum()), int(fill[0])
         shrinkable = min(int(figures.empty_bytes[id_]), size)
+        if shrinkable < _WORTH_SHRINKING * size:
+            shrinkable = 0
+            severity = Severity(severity - 1)  # nothing to do about it
         used, total = int(figures.active_bytes[id_]), int(figures.bytes[id_])
         sharers = figures.shared_with(id_)
         remedies: tuple[Remedy, ...] = ()
@@ -172,7 +177,8 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
             remedies=remedies,
             no_remedy=""
             if remedies
-            else "no slab is empty, and a slab is freed only with its last object; "
+            else f"{empty:,} of {slabs:,} slabs are empty, and a slab is freed only with its "
+            "last object; "
             + (
                 "reclaim of these objects empties slabs only in part"
                 if figures.reclaimable[id_]
