@@ -22,6 +22,9 @@ from kcensus.engine.memory import Faults, Mask, Memory, Words
 Lanes: TypeAlias = npt.NDArray[np.int64]
 """Which list a node belongs to: indexes into ``heads``."""
 
+_MAX_NODES = 1 << 24
+"""Of all lists together, which take 256 MiB."""
+
 Step: TypeAlias = Callable[[Words, Lanes], tuple[Words, Mask]]
 """Given nodes and their lanes: the next nodes, and which of them could be read."""
 
@@ -92,8 +95,19 @@ def chase(
 def collect(
     heads: Words, step: Step, *, limit: int, damage: Damage, ends: Words | None = None
 ) -> tuple[Lanes, Words]:
-    """Return the lanes and nodes of all lists, in the order in which :func:`chase` yields them."""
-    parts = list(chase(heads, step, limit=limit, damage=damage, ends=ends))
+    """Return the lanes and nodes of all lists, in the order in which :func:`chase` yields them.
+
+    Where damaged pointers lead many lists into one, their nodes add up: all lists that are left
+    are cut, and noted in ``damage``, once there are ``_MAX_NODES`` or ``limit`` of them.
+    """
+    parts: list[tuple[Lanes, Words]] = []
+    room = max(limit, _MAX_NODES)
+    for lanes, nodes in chase(heads, step, limit=limit, damage=damage, ends=ends):
+        parts.append((lanes, nodes))
+        room -= len(nodes)
+        if room < 0:
+            damage.too_long.append(lanes)
+            break
     return (
         np.concatenate([lanes for lanes, _ in parts] or [np.empty(0, np.int64)]),
         np.concatenate([nodes for _, nodes in parts] or [np.empty(0, np.uint64)]),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcensus.engine import chase as chase_module
-from kcensus.engine.chase import Damage, Lanes, Step, chase, pointer_step
+from kcensus.engine.chase import Damage, Lanes, Step, chase, collect, pointer_step
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, Machine
@@ -260,3 +260,15 @@ def test_list_heads(machine: Machine) -> None:
     found, damage, _ = memory_walk(machine, first, ends)
     assert found == [[each.address_ for each in row] for row in nodes]
     assert not damage.lists
+
+
+def test_lists_that_meet_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chase_module, "_MAX_NODES", 1000)
+
+    def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
+        return nodes + np.uint64(8), np.ones(len(nodes), np.bool_)
+
+    damage = Damage()
+    lanes, nodes = collect(np.full(100, BASE, np.uint64), step, limit=500, damage=damage)
+    assert len(lanes) == len(nodes) == 1100
+    assert damage.lists == 100
