@@ -93,15 +93,22 @@ def chase(
 
 
 def collect(
-    heads: Words, step: Step, *, limit: int, damage: Damage, ends: Words | None = None
+    heads: Words,
+    step: Step,
+    *,
+    limit: int,
+    damage: Damage,
+    ends: Words | None = None,
+    total: int | None = None,
 ) -> tuple[Lanes, Words]:
     """Return the lanes and nodes of all lists, in the order in which :func:`chase` yields them.
 
     Where damaged pointers lead many lists into one, their nodes add up: all lists that are left
-    are cut, and noted in ``damage``, once there are ``_MAX_NODES`` or ``limit`` of them.
+    are cut, and noted in ``damage``, once there are ``total`` of them, by default ``_MAX_NODES`` or
+    ``limit``.
     """
     parts: list[tuple[Lanes, Words]] = []
-    room = max(limit, _MAX_NODES)
+    room = max(limit, _MAX_NODES) if total is None else total
     for lanes, nodes in chase(heads, step, limit=limit, damage=damage, ends=ends):
         parts.append((lanes, nodes))
         room -= len(nodes)

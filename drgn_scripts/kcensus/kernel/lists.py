@@ -34,7 +34,13 @@ def before(lanes: Lanes, nodes: Words, heads: Words) -> Words:
 
 
 def list_members(
-    memory: Memory, heads: Words, faults: Faults, *, limit: int, verify: bool = True
+    memory: Memory,
+    heads: Words,
+    faults: Faults,
+    *,
+    limit: int,
+    total: int | None = None,
+    verify: bool = True,
 ) -> tuple[Lanes, Words, npt.NDArray[np.int64]]:
     """Return the nodes of many ``list_head``, list by list.
 
@@ -44,6 +50,7 @@ def list_members(
 
     :param heads: addresses of the heads
     :param limit: longest list to follow
+    :param total: nodes of all lists to follow; see :func:`collect`
     :param verify: whether to look at ``prev``; a list that changes while it is read looks torn
     :return: index of each node's head, ascending; addresses of the nodes; indexes of torn lists
     """
@@ -54,7 +61,9 @@ def list_members(
     def follow(way: str, wanted: Lanes) -> tuple[Lanes, Words]:
         start, step = ends[way][wanted], pointer_step(memory, links, way, faults)
         own = damage if way == "next" else Damage()
-        lanes, nodes = collect(start, step, limit=limit, damage=own, ends=heads[wanted])
+        lanes, nodes = collect(
+            start, step, limit=limit, damage=own, ends=heads[wanted], total=total
+        )
         return wanted[lanes], nodes
 
     lanes, nodes = in_order(*follow("next", np.arange(len(heads))))

@@ -37,6 +37,7 @@ _DEFAULT_THRESHOLD = 30
 """Seconds; the default of ``wq_watchdog_thresh``."""
 _MAX_ITEMS = 1 << 24
 _MAX_WORKQUEUES = 1 << 20
+"""And pool_workqueues: large machines have some hundred thousand, one per workqueue and CPU."""
 _ITEM_TYPES = {
     "pool": np.int64,
     "wq": np.uint64,
@@ -267,11 +268,13 @@ class _Reader:
                     touched = int(self.prog["wq_watchdog_touched"])
         return touched if elapsed(touched, stamp) else stamp
 
-    def _listed(self, address: Words, type_: Type, member: str) -> tuple[Lanes, Words]:
+    def _listed(
+        self, address: Words, type_: Type, member: str, total: int | None = None
+    ) -> tuple[Lanes, Words]:
         """Return all nodes on the ``list_head`` in each struct, with the index of the struct."""
         heads = address + np.uint64(drgn.offsetof(type_, member))
         lanes, nodes, torn = list_members(
-            self.memory, heads, self.faults, limit=_MAX_ITEMS, verify=self.verify
+            self.memory, heads, self.faults, limit=_MAX_ITEMS, total=total, verify=self.verify
         )
         self.damaged += len(torn)
         return lanes, nodes
@@ -321,7 +324,7 @@ class _Reader:
         wqs = nodes - np.uint64(drgn.offsetof(type_, "list"))
         read = self._gather(wqs, layout(self.prog, type_, ["name"]))
         names = dict(zip(wqs.tolist(), map(decode_array, read["name"].tolist()), strict=True))
-        lanes, links = self._listed(wqs, type_, "pwqs")
+        lanes, links = self._listed(wqs, type_, "pwqs", _MAX_WORKQUEUES)
         address = links - np.uint64(drgn.offsetof(pwq_type, "pwqs_node"))
         # Since Linux kernel commit f97a4a1a3f87 ("workqueue: Rename "delayed" (delayed by active
         # management) to "inactive"") (in v5.15).

@@ -290,7 +290,10 @@ def _memcgs(figures: Figures) -> dict[str, Any]:
     row_of_id = np.where(figures.ids.row >= 0, figures.ids.row, count)
 
     def by_group(values: Counts) -> Counts:
-        return np.bincount(row_of_id, values, count + 1).astype(np.int64)
+        # A weighted bincount() sums in doubles, which damaged values overflow.
+        sums = np.zeros(count + 1, np.int64)
+        np.add.at(sums, row_of_id, values)
+        return sums
 
     items = np.stack([by_group(values) for values in slots.items_by_id])
     # A list_lru with per-memcg lists has the root's items on its own lists.
@@ -322,7 +325,8 @@ def _structures(figures: Figures) -> pd.DataFrame:
     rows = pd.DataFrame([*tally.objects], columns=["kind", "number"])
     objects = np.array([*tally.objects.values()], np.int64)
     in_cache = rows["number"] >= 0
-    active = np.where(in_cache, figures.use.active[np.where(in_cache, rows["number"], 0)], 0)
+    active = np.zeros(len(rows), np.int64)
+    active[in_cache] = figures.use.active[rows["number"][in_cache]]
     return rows.assign(
         place=[figures.footprint.place(number) for number in rows["number"]],
         objects=objects,

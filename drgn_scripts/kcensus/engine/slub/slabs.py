@@ -297,6 +297,8 @@ class SlabMap:
         Some 50 bytes a slab, so 1/150 of the slab memory, are kept until the map goes.
         """
         spans = self.pages.chunk_spans()
+        if not spans:
+            raise LookupError("the struct page array has no section: mem_section is damaged")
         watch = self._watcher(self.pages) if self._watcher is not None else None
         parts = list(
             self.memory.each(
