@@ -10,50 +10,24 @@ import numpy as np
 from kcensus.analyses.kcopyd.census import DEFAULT_THRESHOLD
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.log_events import LogEvents
+from kcensus.analyses.kcopyd.remedies import (
+    FIND_SETTER,
+    NO_FEWER,
+    PARAMETER,
+    PERSIST,
+    SHOW_BUSY,
+    SHOW_LIMIT,
+    write_less,
+)
 from kcensus.human import human_bytes, human_ratio, human_seconds
 from kcensus.kernel.dm.snapshots import Limit, Snapshot
 from kcensus.kernel.workqueues import Pool
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.thresholds import MIN_BYTES, severity_of
 
-_PARAMETER = "/sys/module/dm_snapshot/parameters/snapshot_cow_threshold"
 _SHRINK = "/sys/kernel/slab/kcopyd_job/shrink"
-_DIRTY_BYTES = "/proc/sys/vm/dirty_bytes"
-_MODPROBE = "/etc/modprobe.d/dm_snapshot.conf"
 _LIMIT_PATCH, _CALLBACK_PATCH = "dm-snapshot-cow-in-progress", "dm-kcopyd-callback-list"
 _MAX_NAMES = 6
-
-_WRITE_LESS = Remedy(
-    effect="Write back at most 256 MiB of dirty pages at once, so that fewer copies start",
-    command="sysctl -w vm.dirty_bytes=268435456",
-    risk="buffered writes of all programs on this machine wait earlier",
-    undo="sysctl -w vm.dirty_ratio=20 (the kernel's default; note the value before)",
-    until="reboot",
-    knobs=(_DIRTY_BYTES,),
-)
-_FIND_SETTER = Remedy(
-    effect="Find where the limit was set: 2,048 is the kernel's default",
-    command=(
-        "grep -rs snapshot_cow_threshold /proc/cmdline /etc/default/grub /etc/modprobe.d "
-        "/run/modprobe.d /usr/lib/modprobe.d /etc/udev /usr/lib/udev /etc/tuned /usr/lib/tuned "
-        "/etc/rc.local /etc/systemd"
-    ),
-)
-_SHOW_BUSY = Remedy(
-    effect=(
-        "Show how busy the COW devices are: a faster one is the cure, more copies in flight only "
-        "defer the wait"
-    ),
-    command="iostat -xd 2 5",
-)
-_PERSIST = Remedy(
-    effect=(
-        "Keep the limit when dm_snapshot is loaded again, unless a script sets it later; rebuild "
-        "the initramfs if it loads the module"
-    ),
-    command=f"echo 'options dm_snapshot snapshot_cow_threshold={DEFAULT_THRESHOLD}' > {_MODPROBE}",
-    undo=f"rm {_MODPROBE}",
-)
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -133,7 +107,7 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
             "threshold": Figure(queues.threshold, Unit.SECONDS),
             **_counts(pending=pool.pending, running=len(busy)),
         },
-        remedies=((_WRITE_LESS, *remedies) if runs_kcopyd else remedies),
+        remedies=(*remedies, *(write_less(figures) if runs_kcopyd else ())),
         no_remedy="" if runs_kcopyd or stacks else "no worker of the pool runs any work",
         patch=_CALLBACK_PATCH if runs_kcopyd and figures.census.callback_list is False else "",
     )
@@ -155,7 +129,8 @@ def _callbacks(figures: Figures) -> Iterator[Finding]:
             "extend it"
         ),
         figures=_counts(jobs=most),
-        remedies=(_WRITE_LESS,),
+        remedies=(remedies := tuple(write_less(figures))),
+        no_remedy="" if remedies else NO_FEWER,
         patch=_CALLBACK_PATCH,
     )
 
@@ -201,7 +176,8 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             ),
             figures=numbers | _counts(copies=copies, snapshots=len(unlimited)),
             memory=memory,
-            remedies=(*_limit(figures), *_shrink(figures)),
+            remedies=(remedies := (*_limit(figures), *_shrink(figures))),
+            no_remedy="" if remedies else NO_FEWER,
             patch=_LIMIT_PATCH if figures.census.limit is Limit.NONE else "",
         )
         return
@@ -240,7 +216,7 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
     """Return how to set the default limit."""
     census = figures.census
     if census.limit is Limit.NONE:
-        return (_WRITE_LESS,)
+        return tuple(write_less(figures))
     is_semaphore = census.limit is Limit.SEMAPHORE
     echo = Remedy(
         effect=(
@@ -250,15 +226,15 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
             else f"Limit each snapshot to {DEFAULT_THRESHOLD:,} copies in flight, from now on: "
             "the memory returns as the copies beyond the limit complete"
         ),
-        command=f"echo {DEFAULT_THRESHOLD} > {_PARAMETER}",
+        command=f"echo {DEFAULT_THRESHOLD} > {PARAMETER}",
         risk="writes to an origin wait for copies, and get as slow as the slowest COW device",
-        undo=f"echo {census.threshold} > {_PARAMETER}",
+        undo=f"echo {census.threshold} > {PARAMETER}",
         until="reboot, or dm_snapshot is loaded again",
         returns=None if is_semaphore else figures.returned_by(None) or None,
         is_upper_bound=not is_semaphore,
-        knobs=(_PARAMETER,),
+        knobs=(PARAMETER,),
     )
-    return (echo, _PERSIST, _FIND_SETTER, *((_WRITE_LESS,) if is_semaphore else ()))
+    return (echo, PERSIST, FIND_SETTER, *(write_less(figures) if is_semaphore else ()))
 
 
 def _lower(figures: Figures) -> tuple[Remedy, ...]:
@@ -272,13 +248,13 @@ def _lower(figures: Figures) -> tuple[Remedy, ...]:
     return (
         Remedy(
             effect=f"Limit each snapshot to {lower:,} copies in flight instead of {threshold:,}",
-            command=f"echo {lower} > {_PARAMETER}",
+            command=f"echo {lower} > {PARAMETER}",
             risk="writes to an origin wait for copies earlier",
-            undo=f"echo {threshold} > {_PARAMETER}",
+            undo=f"echo {threshold} > {PARAMETER}",
             until="reboot, or dm_snapshot is loaded again",
             returns=returns,
             is_upper_bound=True,
-            knobs=(_PARAMETER,),
+            knobs=(PARAMETER,),
         ),
     )
 
@@ -331,7 +307,7 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             ),
             evidence=evidence,
             figures=_counts(tasks=len(tasks), copies=copies, limit=limit),
-            remedies=(*_raise_limit(figures, snapshot, limit), _SHOW_BUSY),
+            remedies=(*_raise_limit(figures, snapshot, limit), SHOW_BUSY),
             patch=_LIMIT_PATCH if is_semaphore else "",
         )
 
@@ -347,11 +323,11 @@ def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tup
     return (
         Remedy(
             effect=f"Allow {scope} {higher:,} copies in flight instead of {limit:,}",
-            command=f"echo {higher} > {_PARAMETER}",
+            command=f"echo {higher} > {PARAMETER}",
             risk=f"up to {more} more memory for each snapshot",
-            undo=f"echo {figures.census.threshold} > {_PARAMETER}",
+            undo=f"echo {figures.census.threshold} > {PARAMETER}",
             until="reboot, or dm_snapshot is loaded again",
-            knobs=(_PARAMETER,),
+            knobs=(PARAMETER,),
         ),
     )
 
@@ -493,14 +469,7 @@ def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
         )
         numbers["slab_bytes"] = Figure(size, Unit.BYTES)
         if largest.detail == "kcopyd_job":
-            remedies = (
-                Remedy(
-                    effect="Show the limit of copies; the kernel's default is 2,048",
-                    command=f"cat {_PARAMETER}",
-                    knobs=(_PARAMETER,),
-                ),
-                _WRITE_LESS,
-            )
+            remedies = (SHOW_LIMIT,)
     yield Finding(
         id="log-oom",
         severity=Severity.WARNING,
