@@ -586,6 +586,18 @@ def test_waiters_of_a_snapshot_whose_copies_are_unknown() -> None:
     assert summary(figures)["in_flight_cow"].value is None
 
 
+def test_a_limit_is_restored_or_raised_only_where_there_is_one() -> None:
+    figures = counted(Limit.SEMAPHORE, None, available=0)
+    replace_snapshot(figures, waiters=(Waiter(7, "dd"),))
+    remedies = [each for finding in findings(figures) for each in finding.remedies]
+    assert any("snapshot_cow_threshold" in each.command for each in remedies)
+    assert not any("None" in each.undo for each in remedies)
+    figures = figures_of(Limit.IN_PROGRESS, 4294967295)
+    replace_snapshot(figures, waiters=(Waiter(7, "dd"),))
+    (waiting,) = (each for each in findings(figures) if each.kind == "dm-snapshot-waiters")
+    assert not any("snapshot_cow_threshold" in each.command for each in waiting.remedies)
+
+
 @pytest.mark.parametrize(
     ("state", "in_progress", "status"),
     [

@@ -17,10 +17,11 @@ from kcensus.analyses.kcopyd.remedies import (
     PERSIST,
     SHOW_BUSY,
     SHOW_LIMIT,
+    restored,
     write_less,
 )
 from kcensus.human import human_bytes, human_ratio, human_seconds
-from kcensus.kernel.dm.snapshots import Limit, Snapshot
+from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.workqueues import Pool
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.thresholds import MIN_BYTES, severity_of
@@ -207,7 +208,7 @@ def _cause(figures: Figures) -> str:
     if census.limit is Limit.SEMAPHORE:
         return (
             "their cow_count is INT_MAX: snapshot_cow_threshold was 0 or less when they were "
-            f"created, and is {census.threshold} now"
+            f"created, and is {'unknown' if census.threshold is None else census.threshold} now"
         )
     return f"snapshot_cow_threshold is {census.threshold}, its default is {DEFAULT_THRESHOLD}"
 
@@ -228,7 +229,7 @@ def _limit(figures: Figures) -> tuple[Remedy, ...]:
         ),
         command=f"echo {DEFAULT_THRESHOLD} > {PARAMETER}",
         risk="writes to an origin wait for copies, and get as slow as the slowest COW device",
-        undo=f"echo {census.threshold} > {PARAMETER}",
+        undo=restored(figures),
         until="reboot, or dm_snapshot is loaded again",
         returns=None if is_semaphore else figures.returned_by(None) or None,
         is_upper_bound=not is_semaphore,
@@ -250,7 +251,7 @@ def _lower(figures: Figures) -> tuple[Remedy, ...]:
             effect=f"Limit each snapshot to {lower:,} copies in flight instead of {threshold:,}",
             command=f"echo {lower} > {PARAMETER}",
             risk="writes to an origin wait for copies earlier",
-            undo=f"echo {threshold} > {PARAMETER}",
+            undo=restored(figures),
             until="reboot, or dm_snapshot is loaded again",
             returns=returns,
             is_upper_bound=True,
@@ -292,7 +293,7 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
         tasks = [f"{task.comm}:{task.pid}" for task in snapshot.waiters]
         evidence = (
             f"{'unknown' if copies is None else f'{copies:,}'} copies in flight, limit "
-            f"{'unknown' if limit is None else f'{limit:,}'}: the COW device completes copies more "
+            f"{_limit_text(limit)}: the COW device completes copies more "
             f"slowly than the origin is written; {_names(tasks)}"
         )
         if is_semaphore:
@@ -312,8 +313,14 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
         )
 
 
+def _limit_text(limit: int | None) -> str:
+    if limit is None:
+        return "unknown"
+    return "none" if limit == UNLIMITED else f"{limit:,}"
+
+
 def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tuple[Remedy, ...]:
-    if not limit:
+    if not limit or limit == UNLIMITED:
         return ()
     is_semaphore = figures.census.limit is Limit.SEMAPHORE
     higher = max(2 * limit, DEFAULT_THRESHOLD)
@@ -325,7 +332,7 @@ def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tup
             effect=f"Allow {scope} {higher:,} copies in flight instead of {limit:,}",
             command=f"echo {higher} > {PARAMETER}",
             risk=f"up to {more} more memory for each snapshot",
-            undo=f"echo {figures.census.threshold} > {PARAMETER}",
+            undo=restored(figures),
             until="reboot, or dm_snapshot is loaded again",
             knobs=(PARAMETER,),
         ),

@@ -16,7 +16,8 @@ from kcensus.sources.capsule import NotRecorded
 
 PARAMETER = "/sys/module/dm_snapshot/parameters/snapshot_cow_threshold"
 _DIRTY_BYTES = "/proc/sys/vm/dirty_bytes"
-_MODPROBE = "/etc/modprobe.d/dm_snapshot.conf"
+_MODPROBE = "/etc/modprobe.d/snapshot_cow_threshold.conf"
+"""Not dm_snapshot.conf, which may exist."""
 _MIB = 1 << 20
 _MAX_DIRTY, _MIN_DIRTY = 256 * _MIB, 4 * _MIB
 """Bounds of what to set vm.dirty_bytes to."""
@@ -53,6 +54,12 @@ NO_FEWER = (
     "this kernel has no limit of copies, and no lower vm.dirty_bytes to offer; fewer snapshots of "
     "an origin need fewer copies"
 )
+
+
+def restored(figures: Figures) -> str:
+    """Return the command that sets the limit of copies as it is; empty where that is unknown."""
+    threshold = figures.census.threshold
+    return "" if threshold is None else f"echo {threshold} > {PARAMETER}"
 
 
 def write_less(figures: Figures) -> Iterator[Remedy]:
