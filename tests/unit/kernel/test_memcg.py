@@ -79,6 +79,15 @@ def test_online_means_not_dying() -> None:
     assert found.has_id.tolist() == [True, True, False, True, False]
 
 
+def test_a_root_without_css_online_is_damaged() -> None:
+    k = FakeKernel()
+    k.memcg("child", k.root)
+    k.set(k.root.object.css.flags, 0)
+    found = walk(k)
+    assert found.online.tolist() == [True, True]
+    assert found.damaged == 1
+
+
 def test_before_4_12_nothing_says_dying() -> None:
     k = FakeKernel("4.18")
     k.memcg("on", k.root, flags=ONLINE | DYING)

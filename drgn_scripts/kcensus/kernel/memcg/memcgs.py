@@ -41,7 +41,7 @@ class Memcgs:
     """Within the cgroup hierarchy: valid Unicode (other bytes are written ``\\xff``), not safe to
     print."""
     online: Mask
-    """CSS_ONLINE and not CSS_DYING; the others are offline (dying)."""
+    """CSS_ONLINE and not CSS_DYING, or the root; the others are offline (dying)."""
     has_id: Mask
     """CSS_ONLINE: :attr:`kmemcg_id` is its own. An rmdir that is still running sets CSS_DYING
     first, so a memory cgroup can be offline here and still have its id."""
@@ -163,11 +163,15 @@ def _walk(memory: Memory, root: drgn.Object) -> Memcgs:
     ids = gather(memory, address, layout(prog, memcg, {}, {"id": "kmemcg_id"}), faults)
     kmemcg_id = ids.columns.get("id", np.full(len(address), -1)).astype(np.int64)
     has_id = (flags & online) != 0
+    is_online = has_id & ((flags & dying) == 0)
+    # Nothing can remove the root: its flags are damaged.
+    damaged += int(not is_online[:1].all())
+    is_online[:1] = True
     return Memcgs(
         address=address,
         parent=parent,
         path=paths,
-        online=has_id & ((flags & dying) == 0),
+        online=is_online,
         has_id=has_id,
         kmemcg_id=np.where(ids.readable, kmemcg_id, -1),
         serial=serial,
