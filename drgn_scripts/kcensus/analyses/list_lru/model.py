@@ -184,9 +184,11 @@ def cost(
 def _maps(stage: Stage, of: Population, allocator: Allocator) -> int:
     """Return what shrinker maps cost.
 
-    They are bitmaps until v5.12. From v5.13 on, so in every kernel with the series, they count
-    deferred objects of each shrinker as well (commit not verified). Since v6.7 they are several
-    allocations, which is the same or more.
+    They are bitmaps until Linux kernel commit 3c6f17e6c5d0 ("mm: vmscan: add per memcg shrinker
+    nr_deferred") (in v5.13). Since then, so in every kernel with the series, they count deferred
+    objects of each shrinker as well. Since commit 307bececcd12 ("mm: shrinker: add a secondary
+    array for shrinker_info::{map, nr_deferred}") (in v6.7), they are several allocations, which is
+    the same or more.
     """
     units = -(-of.shrinkers // _UNIT_SHRINKERS)
     unit = 8 if stage is Stage.ARRAYS else 8 + 8 * _UNIT_SHRINKERS

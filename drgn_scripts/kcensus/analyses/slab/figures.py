@@ -98,9 +98,9 @@ class Figures:
 
     def _old_controller_bytes(self) -> int:
         if self.slab_census.controller is Controller.PER_CACHE:
-            # A memory cgroup can have several children of one cache: since "mm: memcg/slab:
-            # reparent memcg kmem_caches on cgroup removal" (commit not verified) (in v5.3, and
-            # RHEL 8.1), those of a removed one are handed to its parent.
+            # A memory cgroup can have several children of one cache: since Linux kernel commit
+            # fb2f2b0adb98 ("mm: memcg/slab: reparent memcg kmem_caches on cgroup removal") (in
+            # v5.3, and RHEL 8.1), those of a removed one are handed to its parent.
             own = self.census.active.sum(axis=0)
             return int(self._packed(np.arange(len(self.caches)), own).sum())
         cache, objects = (self.owners[name].to_numpy(np.int64) for name in ("cache", "objects"))

@@ -110,8 +110,8 @@ def _tracing(figures: Figures) -> tuple[Remedy, ...]:
             Remedy(
                 effect=f"Show which functions allocate the objects of {name}, once the kernel "
                 f"was booted with slub_debug=U,{name}",
-                # Since "mm: slub: move sysfs slab alloc/free interfaces to debugfs" (commit not
-                # verified) (in v5.14), they are below debugfs.
+                # Since Linux kernel commit 64dd68497be7 ("mm: slub: move sysfs slab alloc/free
+                # interfaces to debugfs") (in v5.14), they are below debugfs.
                 command=f"cat /sys/kernel/debug/slab/{name}/alloc_traces "
                 f"/sys/kernel/slab/{name}/alloc_calls 2>/dev/null | sort -rn | head",
                 risk="the objects of this cache get larger, and allocating them takes longer",

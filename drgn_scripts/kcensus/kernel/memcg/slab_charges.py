@@ -45,7 +45,7 @@ class _Statistics:
         self.cpus = cpu_offsets(self.prog)
 
     def total(self) -> int | None:
-        # Until "mm: memcontrol: deprecate the non-hierarchical mode" (commit not verified)
+        # Until Linux kernel commit bef8620cd8e0 ("mm: memcg: deprecate the non-hierarchical mode")
         # (in v5.11), the root need not have the statistics of the others.
         if self.type.has_member("use_hierarchy"):
             mode = self._gather(self.groups[:1], self.type, mode="use_hierarchy")["mode"]
@@ -63,8 +63,9 @@ class _Statistics:
         if stats.kind == drgn.TypeKind.ARRAY:
             root = self._sum(self.groups[:1], self.type, f"vmstats[{index}].counter")
             return root + self._sum(own, "struct memcg_vmstats_percpu", f"stat[{index}]")
-        # Since "mm: memcontrol: switch to rstat" (commit not verified) (in v5.13), what is counted
-        # for a CPU is compared with what has been passed on, and pending for the parent.
+        # Since Linux kernel commit 2d146aa3aa84 ("mm: memcontrol: switch to rstat") (in v5.13),
+        # what is counted for a CPU is compared with what has been passed on, and pending for the
+        # parent.
         places = self.groups + np.uint64(drgn.offsetof(self.type, "vmstats"))
         if stats.kind == drgn.TypeKind.POINTER:
             places = self._gather(self.groups, self.type, pointer="vmstats")["pointer"]
@@ -79,15 +80,18 @@ class _Statistics:
             indexes = self.prog["mem_cgroup_stats_index"]
         except LookupError:
             return item
-        # Since v6.10, they have only some of the items; until v6.11, the index is one too high
-        # (commits not verified).
+        # Since Linux kernel commit ff48c71c26aa ("memcg: reduce memory for the lruvec and memcg
+        # stats") (in v6.10), they have only some of the items. While the array has signed elements
+        # (until v6.11, commit not verified), the index is one too high.
         return int(indexes[item]) - int(indexes.type_.type.unaliased().is_signed)
 
     def _stocks(self) -> int:
         """Return what CPUs have counted and not added to any statistics yet."""
         total = 0
-        # Since "mm/memcg: Cache vmstat data in percpu memcg_stock_pcp" (commit not verified)
-        # (in v5.14); in memcg_stock.task_obj and irq_obj until v5.19, in obj_stock since v6.17.
+        # Since Linux kernel commit 68ac5b3c8db2 ("mm/memcg: cache vmstat data in percpu
+        # memcg_stock_pcp") (in v5.14); in memcg_stock.task_obj and irq_obj until commit
+        # fead2b869764 ("mm/memcg: revert ("mm/memcg: optimize user context object stock access")")
+        # (in v5.18), in obj_stock since v6.17 (commit not verified).
         for variable in ("memcg_stock", "obj_stock"):
             try:
                 stock = self.prog[variable]

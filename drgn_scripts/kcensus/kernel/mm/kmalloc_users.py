@@ -61,8 +61,9 @@ def _memcgs(kernel: Kernel) -> Objects:
     type_ = prog.type("struct mem_cgroup")
     yield "mem_cgroup", groups.address
     yield from _pointers(kernel, groups.address, type_, cgroup="css.cgroup")
-    # Since v5.9 and v5.16 (commits not verified): before, there are no obj_cgroups, and the
-    # statistics are part of the mem_cgroup.
+    # Since Linux kernel commits bf4f059954dc ("mm: memcg/slab: obj_cgroup API") (in v5.9) and
+    # 410f8e82689e ("memcg: extract memcg_vmstats from struct mem_cgroup") (in v6.1); before, there
+    # are no obj_cgroups, and the statistics are part of the mem_cgroup.
     yield from _pointers(kernel, groups.address, type_, obj_cgroup="objcg", memcg_vmstats="vmstats")
     steps = np.arange(node_ids(prog), dtype=np.uint64) * np.uint64(8)
     places = groups.address[:, None] + np.uint64(drgn.offsetof(type_, "nodeinfo")) + steps

@@ -193,8 +193,9 @@ class _Mounts:
         """Mounts of init's namespace by its own count; None if unknown."""
         with suppress(LookupError, AttributeError, TypeError, drgn.FaultError):
             home = int(prog["init_pid_ns"].child_reaper.nsproxy.mnt_ns)
-        # Since 4.9, a namespace counts its mounts; since 6.8, the member is nr_mounts (commits not
-        # verified).
+        # Since Linux kernel commit d29216842a85 ("mnt: Add a per mount namespace limit on the
+        # number of mounts") (in v4.9), a namespace counts its mounts. Since commit 2eea9ce4310d
+        # ("mounts: keep list of mounts in an rbtree") (in v6.8), the member is nr_mounts.
         with suppress(LookupError, NotRecorded):
             count = layout(prog, "struct mnt_namespace", {"mounts": ("nr_mounts", "mounts")})
             read = gather(memory, np.array([home], np.uint64), count, faults)
