@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from kcensus.kernel.memcg import charges as module
 from kcensus.kernel.memcg.charges import ANON, FILE, KERNEL, SHMEM, Charges, charges
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.pins import KINDS, Pins
-from kcensus.kernel.memcg.structures import Structures
+from kcensus.kernel.memcg.structures import Structures, _first_of_cgroup
 from kcensus.results import Severity
 from tests.unit.fakekernel import FakeKernel, Memcg
 
@@ -75,7 +76,8 @@ def test_pages_by_kind(era: str) -> None:
     expected = {FILE: 3, SHMEM: 8, ANON: 1, KERNEL: 2}
     assert {kind: int(found.pages[row, kind]) for kind in expected} == expected
     assert found.pages.sum() == 14
-    assert found.refs[row].tolist() == [3, 8, 1, 2]
+    # A compound page holds one reference.
+    assert found.refs[row].tolist() == [3, 1, 1, 2]
     assert (found.clean[row], found.on_lru[row]) == (1, 11)
     mappings = found.mappings.set_index("mapping")["pages"].to_dict()
     assert mappings == {mapping: 3, mapping + 4096: 8}
@@ -129,7 +131,7 @@ def figures(
     columns = dict.fromkeys(KINDS, zeros) | {"page cache": kinds[:, FILE]}
     columns |= {kind: np.array(values) for kind, values in held.items()}
     files: dict[str, Any] = {"memcg": [], "kind": [], "pages": [], "refs": [], "path": []}
-    files |= {"mount": [], "named": [], "deleted": []}
+    files |= {"mount": [], "at_home": [], "named": [], "deleted": []}
     made.pins = Pins(np.array(refs), columns, zeros, pd.DataFrame(files), pd.DataFrame())
     made.structures = Structures(zeros, np.where(made.offline, 1 << 20, 0), zeros)
     made.bytes = made.structures.bytes + kinds[:, FILE] * 4096
@@ -211,6 +213,28 @@ def test_what_is_left_when_nothing_can_be_dropped() -> None:
     (finding,) = findings(found)
     assert finding.remedies == ()
     assert "restart" in finding.no_remedy
+
+
+def test_only_files_of_inits_mount_namespace_are_to_be_removed() -> None:
+    found = figures(parents=[-1, 0], online=[True, False], refs=[0, 9], clean=[0, 0])
+    file = {"memcg": 1, "kind": "shmem", "pages": 9, "refs": 9, "path": "/dev/shm/a"}
+    file |= {"mount": "/dev/shm", "named": True, "deleted": False}
+    found.pins = replace(
+        found.pins, files=pd.DataFrame([file | {"at_home": True}, file | {"at_home": False}])
+    )
+    assert found.removable.tolist() == [True, False]
+
+
+def test_a_cgroup_counts_once() -> None:
+    """Since the memory controller was enabled again, it has an offline and an online memcg."""
+    k = FakeKernel("6.10")
+    old, new = k.memcg("a", k.root, flags=0), k.memcg("b", k.root)
+    groups = memcgs(Kernel(k.prog))
+    assert _first_of_cgroup(groups).all()
+    shared = replace(groups, cgroup=groups.cgroup[[0, 2, 2]])
+    is_first = dict(zip(groups.address.tolist(), _first_of_cgroup(shared).tolist(), strict=True))
+    assert not is_first[address(old)]
+    assert is_first[address(new)]
 
 
 def test_more_files_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

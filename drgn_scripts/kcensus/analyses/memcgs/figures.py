@@ -109,11 +109,14 @@ class Figures:
 
     @cached_property
     def removable(self) -> Mask:
-        """Which of the files of the sample are in a tmpfs and have a name to remove."""
+        """Which of the files of the sample are in a tmpfs and have a name to remove.
+
+        Paths in other mount namespaces lead elsewhere, or to another file.
+        """
         files = self.pins.files
         found: Mask = (
             (files["kind"] == "shmem")
-            & (files["mount"] != "")
+            & files["at_home"].astype(np.bool_)
             & files["named"]
             & ~files["deleted"].astype(np.bool_)
         ).to_numpy(np.bool_)

@@ -185,7 +185,7 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
     path = figures.groups.path[row]
     below = figures.offline & (figures.ancestor == row)
     size = figures.dropped_bytes(inodes=False, below=below)
-    if row <= 0 or not size or not _is_plain(path):
+    if row <= 0 or not size:
         return
     blocks = super_blocks(figures.kernel)
     mounts = [
@@ -194,6 +194,8 @@ def _reclaim(figures: Figures) -> Iterator[Remedy]:
         if type_ == "cgroup2" and mount
     ]
     file = f"{mounts[0] if mounts else '/sys/fs/cgroup'}{path}/memory.reclaim"
+    if not _is_plain(file):
+        return
     pages = int(figures.charges.clean[below].sum()) * figures.page_size
     yield Remedy(
         effect=f"Reclaim below the nearest online ancestor of {int(below.sum()):,} of them",
@@ -238,7 +240,7 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
     yield Remedy(
         effect=(
             f"Remove the {len(paths):,} tmpfs files that pin them, as far as no program needs them "
-            f"any more: they are on {len(mounts):,} mounts, {number:,} on {printable(most)}; table "
+            f"any more: {number:,} are on {printable(most)}, of {len(mounts):,} mount points; table "
             "`files` lists them"
         ),
         command=command,

@@ -47,8 +47,9 @@ class Charges:
     pages: npt.NDArray[np.int64]
     """Shape (memcgs, 4), by :data:`KINDS`."""
     refs: npt.NDArray[np.int64]
-    """References that these pages hold on the memory cgroup, of the same shape: one each; of a
-    folio (since v5.16) one."""
+    """References that these pages hold on the memory cgroup, of the same shape: one each. Since
+    Linux kernel commit 1a3e1f40962c ("mm: memcontrol: decouple reference counting from page
+    accounting") (in v5.9), a compound page holds one."""
     clean: npt.NDArray[np.int64]
     """Pages of the page cache that ``drop_caches`` drops: neither dirty, nor mapped, nor locked;
     shape (memcgs,)."""
@@ -109,7 +110,8 @@ def lru_pages(kernel: Kernel, faults: Faults) -> int | None:
     groups, prog = memcgs(kernel), kernel.prog
     total, found = 0, False
     _, nodes = per_node(kernel, groups, np.flatnonzero(~groups.online), faults)
-    # Those of the multi-generational LRU are counted apart (since v6.1, commit not verified).
+    # Since Linux kernel commit ec1c86b25f4b ("mm: multi-gen LRU: groundwork") (in v6.1), those of
+    # the multi-generational LRU are counted apart.
     for path in ("lru_zone_size", "lruvec.lrugen.nr_pages"):
         try:
             names = element_paths(prog.type(PER_NODE), path)
@@ -158,13 +160,11 @@ class _Watcher:
         # owner is in memcg_data.
         owner = {"owner": ("memcg_data", "mem_cgroup")}
         self.layout = layout(prog, "struct page", owner | {"mapping": "mapping"})
+        # Since Linux kernel commit bf4f059954dc ("mm: memcg/slab: obj_cgroup API") (in v5.9), of
+        # the series that gave a compound page one reference.
         self.objcg = None
         with contextlib.suppress(LookupError):
             self.objcg = layout(prog, "struct obj_cgroup", ["memcg"])
-        self.has_folios = False
-        with contextlib.suppress(LookupError):
-            # Since Linux kernel v5.16 (commit not verified).
-            self.has_folios = bool(prog.type("struct folio"))
         names = ("swapbacked", "dirty", "writeback", "lru", "unevictable")
         self.flags = {
             name: np.uint64(1 << min(int(prog.constant(f"PG_{name}")), 63)) for name in names
@@ -193,7 +193,7 @@ class _Watcher:
         mapping = records["mapping"][rows]
         class_ = self._classes(owner, mapping, common[rows])
         has_mapping = (class_ & 3 <= SHMEM) & (mapping != 0)
-        refs = np.ones_like(size) if self.has_folios else size
+        refs = size if self.objcg is None else np.ones_like(size)
         mapping = np.where(has_mapping, mapping & ~_FLAGS, np.uint64(0))
         found = _frame(row, class_, mapping, size, refs)
         found = _summed(found, "memcg", "class", "mapping")
@@ -206,8 +206,9 @@ class _Watcher:
     def _rows(self, words: Words) -> npt.NDArray[np.int64]:
         """Return the row of the memory cgroup of each owner word, or -1.
 
-        The kernel's pages belong to an ``obj_cgroup`` since v5.13, all others since v7.1 (commits
-        not verified).
+        The kernel's pages belong to an ``obj_cgroup`` since Linux kernel commit b4e0b68fbd9d ("mm:
+        memcontrol: use obj_cgroup APIs to charge kmem pages") (in v5.13), all others since v7.1
+        (commit not verified).
         """
         pointer = words & ~_FLAGS
         row = self.groups.rows(pointer)

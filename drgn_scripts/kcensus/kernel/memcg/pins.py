@@ -27,7 +27,7 @@ from kcensus.kernel.memcg.charges import Charges
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.names import decode_array
 from kcensus.kernel.vfs.paths import ancestry, resolve
-from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.vfs.super_blocks import MountState, super_blocks
 
 SOCKET, SWAP, WRITEBACK, CACHE, CHILD = "sockets", "swap", "writeback", "child caches", "children"
 KINDS = (*CHARGES, SOCKET, SWAP, WRITEBACK, CACHE, CHILD)
@@ -45,6 +45,7 @@ _FILE_COLUMNS = {
     "path": "object",
     "type": "object",
     "mount": "object",
+    "at_home": "bool",
     "deleted": "bool",
     "named": "bool",
     "file_pages": "int64",
@@ -65,8 +66,9 @@ class Pins:
     """Pages in swap; together they hold one reference."""
     files: pd.DataFrame
     """A sample of the files whose pages are charged: ``memcg`` (row), ``kind`` (of charges),
-    ``pages``, ``refs``, ``path``, ``type`` (of the file system), ``mount``, ``deleted``, ``named``
-    (whether ``path`` is one), ``file_pages``; and of those attached to writeback."""
+    ``pages``, ``refs``, ``path``, ``type`` (of the file system), ``mount``, ``at_home`` (whether it
+    is in init's mount namespace), ``deleted``, ``named`` (whether ``path`` is one), ``file_pages``;
+    and of those attached to writeback."""
     other: pd.DataFrame
     """Sockets and child caches: ``memcg`` (row), ``kind``, ``what``, ``objects``."""
     lost: int = 0
@@ -125,7 +127,8 @@ class _Search:
             SOCKET: self._counted(sockets["memcg"], sockets["objects"]),
             SWAP: (swapped > 0).astype(np.int64),
             WRITEBACK: self._counted(self.writeback[1]),
-            # Until v5.2, a child cache holds one; then each of its slabs (commit not verified).
+            # Until Linux kernel commit f0a3a24b532d ("mm: memcg/slab: rework non-root kmem_cache
+            # lifecycle management") (in v5.3), a child cache holds one; then each of its slabs.
             CACHE: self._counted(caches["memcg"]),
             CHILD: self._counted(self.groups.parent[self.offline]),
         }
@@ -158,7 +161,8 @@ class _Search:
 
     def _refs(self) -> npt.NDArray[np.int64]:
         word = self._read(("css.refcnt.percpu_count_ptr",))
-        # Since v5.10, the counter is in an allocation of its own (commit not verified).
+        # Since Linux kernel commit 2b0d3d3e4fcf ("percpu_ref: reduce memory footprint of
+        # percpu_ref in fast path") (in v5.10), the counter is in an allocation of its own.
         count = self._read(("css.refcnt.count.counter",))
         if count is None and (data := self._read(("css.refcnt.data",))) is not None:
             members = layout(self.prog, "struct percpu_ref_data", {"count": "count.counter"})
@@ -280,7 +284,8 @@ class _Search:
         charged = mappings[["memcg", "kind", "pages", "refs"]].assign(inode=hosts["host"])
         parts = [charged.assign(kind=[CHARGES[kind] for kind in charged["kind"]])]
         address, row = self.writeback
-        # Since Linux kernel v5.14 (commit not verified), a list has all inodes that are attached.
+        # Since Linux kernel commit f3b6a6df38aa ("writeback, cgroup: keep list of inodes attached
+        # to bdi_writeback") (in v5.14), a list has all inodes that are attached.
         with contextlib.suppress(LookupError):
             head = layout(self.prog, "struct bdi_writeback", {"first": "b_attached.next"})
             offset = np.uint64(drgn.offsetof(self.prog.type("struct inode"), "i_io_list"))
@@ -312,6 +317,9 @@ class _Search:
                 "path": texts,
                 "type": [blocks.type[each] if each >= 0 else "" for each in owner],
                 "mount": [blocks.mount[each] if each >= 0 else "" for each in owner],
+                "at_home": [
+                    each >= 0 and blocks.state[each] is MountState.MOUNTED for each in owner
+                ],
                 "deleted": inode.readable & (inode["links"] == 0),
                 "named": dentry != 0,
                 "file_pages": inode["pages"].astype(np.int64),

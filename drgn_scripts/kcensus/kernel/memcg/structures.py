@@ -22,8 +22,11 @@ MEMCG, CGROUP = "struct mem_cgroup", "struct cgroup"
 PSI, KERNFS, OBJCG = "struct psi_group", "struct kernfs_node", "struct obj_cgroup"
 
 _ALLOCATIONS = {
-    # Until v5.13, statistics were members of a mem_cgroup (commit not verified).
+    # Since Linux kernel commit 410f8e82689e ("memcg: extract memcg_vmstats from struct
+    # mem_cgroup") (in v6.1); before, the statistics are part of the mem_cgroup.
     MEMCG: ("vmstats", "css.refcnt.data"),
+    # Since Linux kernel commit 70a64b7919cb ("memcg: dynamically allocate lruvec_stats") (in
+    # v6.10).
     PER_NODE: ("lruvec_stats",),
     CGROUP: ("self.refcnt.data", "bpf.refcnt.data"),
     KERNFS: ("iattr",),
@@ -123,9 +126,11 @@ class _Reader:
         self._visit(MEMCG, rows, groups.address[rows], extra=8 * node_ids(self.prog))
         owners, nodes = per_node(self.kernel, groups, rows, self.footprint.faults)
         self._visit(PER_NODE, owners, nodes)
-        self._visit(CGROUP, rows, groups.cgroup[rows])
-        self._visit(PSI, *self._followed(CGROUP, rows, groups.cgroup[rows], "psi"))
-        kernfs = self._followed(CGROUP, rows, groups.cgroup[rows], "kn")
+        counted = rows[_first_of_cgroup(groups)[rows]]
+        cgroups = counted, groups.cgroup[counted]
+        self._visit(CGROUP, *cgroups)
+        self._visit(PSI, *self._followed(CGROUP, *cgroups, "psi"))
+        kernfs = self._followed(CGROUP, *cgroups, "kn")
         self._visit(KERNFS, *kernfs)
         self._names(*kernfs)
         # A memory cgroup keeps the obj_cgroup that it started with (in a node each since v7.1)
@@ -163,7 +168,8 @@ class _Reader:
 
     @property
     def _psi_is_embedded(self) -> bool:
-        # Until v6.0, a cgroup has it as a member (commit not verified).
+        # Until Linux kernel commit 5f69a6577bc3 ("psi: dont alloc memory for psi by default") (in
+        # v6.0), a cgroup has it as a member.
         type_ = self.prog.type(CGROUP)
         if not type_.has_member("psi"):
             return False
@@ -201,6 +207,18 @@ class _Reader:
         rounded = -(-size // _PERCPU_UNIT) * _PERCPU_UNIT
         np.add.at(self.per_cpu, owners, rounded * self.cpus)
         self.areas += len(owners)
+
+
+def _first_of_cgroup(groups: Memcgs) -> Mask:
+    """Return which memory cgroup counts each cgroup: the online one, if there is one.
+
+    A cgroup can have several: it gets a new one whenever the memory controller is enabled for it.
+    """
+    order = np.argsort(~groups.online, kind="stable")
+    _, first = np.unique(groups.cgroup[order], return_index=True)
+    mask = np.zeros(len(groups), np.bool_)
+    mask[order[first]] = True
+    return mask
 
 
 def _pointee(type_: drgn.Type, path: str) -> tuple[str, int] | None:
