@@ -248,7 +248,10 @@ def _reclaim(figures: Figures, returns: int) -> Iterator[Remedy]:
                 "dentries are charged to it"
             ),
             command=f"echo {size} > {path}",
-            risk="reclaims page cache of the cgroup as well, and swaps if there is swap",
+            risk=(
+                "reclaims page cache of the cgroup as well, and swaps if there is swap; fails with "
+                "EAGAIN when it could reclaim less"
+            ),
             until="the names are looked up again",
             returns=min(returns, size),
             is_upper_bound=True,
@@ -343,7 +346,10 @@ def _who(figures: Figures, directory: str) -> Iterator[Remedy]:
             "/((struct dentry *)arg0)->d_inode->i_ino == $1/ { @[comm, pid] = count(); }' "
             f'"$(stat -c %i {path})"'
         ),
-        risk="needs bpftrace and kernel BTF; costs below 1 us a lookup that is not cached",
+        risk=(
+            "needs bpftrace and kernel BTF; costs below 1 us a lookup that is not cached; "
+            "directories of other file systems with the same inode number count as well"
+        ),
     )
 
 
