@@ -162,7 +162,7 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
         for row in _largest(tables, name)[:1]
         if severity_of(row.change, ram) is not None
     ]
-    return [*fold(grown), *sorted(details, key=lambda each: -_change_of(each))[:_MAX_DETAILS]]
+    return [*fold(grown, ram), *sorted(details, key=lambda each: -_change_of(each))[:_MAX_DETAILS]]
 
 
 def _grew(
