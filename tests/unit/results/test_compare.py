@@ -316,6 +316,17 @@ def test_a_cache_that_grew_keeps_its_severity_beside_a_partial_cause() -> None:
     assert (cache.part_of, cache.severity) == ("", Severity.WARNING)
 
 
+def test_memory_that_moved_did_not_grow() -> None:
+    before, after = grown()
+    for side, memory in ((before, {"old": 50 << 20}), (after, {"new": 60 << 20, "more": 2 << 20})):
+        del side.tables["caches"]
+        side.findings = [replace(side.findings[0], memory=memory)]
+    (finding,) = compared([(before, after)]).findings
+    assert finding.memory == {"new": 10 << 20, "more": 2 << 20}
+    figures = {name: figure.value for name, figure in finding.figures.items()}
+    assert figures == {"before": 50 << 20, "after": 62 << 20, "change": 12 << 20}
+
+
 def test_what_shrank_is_not_a_finding() -> None:
     assert compared([grown()[::-1]]).findings == []
 
