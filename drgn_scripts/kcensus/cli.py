@@ -14,13 +14,12 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from kcensus import analyses, commands
-from kcensus.actions import Exit, deferred
+from kcensus.actions import Exit, deferred, is_sample
 from kcensus.commands.analysis import analysis_command
 from kcensus.commands.completion import VARIABLE
 from kcensus.commands.shared import CONTEXT_SETTINGS, example_lines
@@ -51,6 +50,12 @@ Exit status:
   4  kcensus failed, or could not write its output
   5  validate: the pair neither confirms nor contradicts the patch
   6  done, but incomplete: an analysis failed, so findings may be missing (1 goes first)
+
+\b
+Environment:
+  KCENSUS_SYMBOLS  files and directories with debug info, separated by colons
+  KCENSUS_PAGER    what shows long output on a terminal; goes before PAGER
+  KCENSUS_DEBUG    1 is --debug
 
 \b
 `kcensus TARGET` is `kcensus report TARGET`.
@@ -100,10 +105,8 @@ class _Commands(click.Group):
 
 def _is_target(name: str) -> bool:
     """Return whether a word names a target; its name may be all that the command line has."""
-    if name.startswith("qmp:") or (os.path.exists(name) and not os.path.isdir(name)):
-        return True
-    sample = Path(__file__).parent / "samples" / f"{name}.capsule"
-    return "/" not in name and os.path.isfile(sample)
+    is_file = os.path.exists(name) and not os.path.isdir(name)
+    return is_file or name.startswith("qmp:") or is_sample(name)
 
 
 @click.group(

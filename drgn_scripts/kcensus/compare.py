@@ -137,8 +137,7 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
     grown = []
     for _, finding in sides[1].findings:
         was = older[finding.id].memory if finding.id in older else {}
-        memory = {place: size - was.get(place, 0) for place, size in finding.memory.items()}
-        memory = {place: size for place, size in memory.items() if size > 0}
+        memory = _net_growth(was, finding.memory)
         severity = severity_of(sum(memory.values()), ram)
         if severity is not None and not finding.is_generic and not finding.part_of:
             made = _grew(finding.id, finding.id, severity, sum(was.values()), memory)
@@ -162,7 +161,23 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
         for row in _largest(tables, name)[:1]
         if severity_of(row.change, ram) is not None
     ]
-    return [*fold(grown), *sorted(details, key=lambda each: -_change_of(each))[:_MAX_DETAILS]]
+    return [*fold(grown, ram), *sorted(details, key=lambda each: -_change_of(each))[:_MAX_DETAILS]]
+
+
+def _net_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """Return the places that grew, together by no more than the whole did.
+
+    Other kernels have the same structures in other slab caches: what moved did not grow.
+    """
+    changes = {place: after.get(place, 0) - before.get(place, 0) for place in {**before, **after}}
+    moved = -sum(change for change in changes.values() if change < 0)
+    net = {}
+    for place, change in sorted(changes.items(), key=lambda item: -item[1]):
+        taken = min(max(change, 0), moved)
+        moved -= taken
+        if change > taken:
+            net[place] = change - taken
+    return net
 
 
 def _grew(

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Results read again from the JSON documents that ``--json`` writes."""
+"""Results read again from the JSON documents that ``--json`` writes.
+
+A document may come from anywhere: it is held against the schema before a name or a number in it is
+used. It can still say anything, commands of remedies included.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,6 +21,7 @@ import pandas as pd
 from kcensus.analyses import analyses
 from kcensus.catalogue.result import TABLES
 from kcensus.render.plain import SCHEMA
+from kcensus.render.schema import errors
 from kcensus.reports import PATCHES_HEADLINE, PATCHES_QUESTION, Report, Section
 from kcensus.results import (
     Check,
@@ -32,6 +39,8 @@ from kcensus.results.tables import Column, Table, TableSpec
 from kcensus.text import printable
 
 _MAX_SIGNED = (1 << 63) - 1
+_MAX_UNSIGNED = (1 << 64) - 1
+_MAX_DIGITS = 20
 
 
 class BadDocument(Exception):
@@ -57,8 +66,10 @@ def load(path: str) -> Report:
     name = printable(path)
     try:
         with open(path, encoding="utf-8") as file:
-            document = json.load(file)
-    except (OSError, ValueError) as error:
+            document = json.load(
+                file, parse_int=_integer, parse_float=_finite, parse_constant=_finite
+            )
+    except (OSError, ValueError, RecursionError) as error:
         raise BadDocument(f"'{name}' cannot be read as JSON: {error}") from None
     version = document.get("schema") if isinstance(document, dict) else None
     if version is None or "analysis" not in document:
@@ -68,10 +79,41 @@ def load(path: str) -> Report:
             f"'{name}' is of schema {version!r}, this kcensus reads schema {SCHEMA}: "
             "write it again from the dump"
         )
+    kind = "report_document" if "analyses" in document else "result_document"
+    if problem := next(errors(_without_rows(document), kind, allow_new=True), ""):
+        raise BadDocument(f"'{name}' is damaged: {printable(problem)}")
     try:
         return _report(document)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadDocument(f"'{name}' is damaged: {type(error).__name__}: {error}") from None
+
+
+def _without_rows(document: Any) -> Any:
+    """Return a document without rows of tables: they may be millions, and _values() checks them."""
+    if not isinstance(document, dict):
+        return document
+    shape = dict(document)
+    if isinstance(tables := shape.get("tables"), dict):
+        shape["tables"] = {
+            name: [] if isinstance(rows, list) else rows for name, rows in tables.items()
+        }
+    if isinstance(results := shape.get("analyses"), dict):
+        shape["analyses"] = {name: _without_rows(each) for name, each in results.items()}
+    return shape
+
+
+def _integer(text: str) -> int:
+    """Return an integer of 64 bits, signed or not; figures and columns have no larger ones."""
+    number = int(text) if len(text) <= _MAX_DIGITS else _MAX_UNSIGNED + 1
+    if not -_MAX_SIGNED - 1 <= number <= _MAX_UNSIGNED:
+        raise ValueError(f"{text[:_MAX_DIGITS]}… has more than 64 bits")
+    return number
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:_MAX_DIGITS]} is not a finite number")
+    return number
 
 
 def _report(document: Mapping[str, Any]) -> Report:
@@ -128,7 +170,8 @@ def _result(document: Mapping[str, Any]) -> Result:
 def _machine(fields: Mapping[str, Any] | None) -> Machine | None:
     if fields is None:
         return None
-    known = {name: value for name, value in fields.items() if value is not None}
+    names = {field.name for field in dataclasses.fields(Machine)}
+    known = {name: fields[name] for name in names if fields[name] is not None}
     if "time" in known:
         known["time"] = datetime.datetime.fromisoformat(known["time"]).timestamp()
     return Machine(**known)
@@ -205,6 +248,8 @@ def _values(values: list[Any]) -> Any:
     """Return the values of a column as the narrowest type that holds them exactly."""
     present = [value for value in values if value is not None]
     kinds = {type(value) for value in present}
+    if wrong := kinds - {int, float, str, bool}:
+        raise TypeError(f"a {wrong.pop().__name__} cannot be in a table")
     if kinds == {int}:
         wide = max(present) > _MAX_SIGNED
         if len(present) == len(values):

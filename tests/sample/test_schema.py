@@ -8,8 +8,8 @@ import json
 import pytest
 
 from kcensus import cli
+from kcensus.render.schema import errors
 from tests.running import recorded_analyses
-from tests.unit.faces.json_schema import errors
 
 
 @pytest.mark.parametrize(

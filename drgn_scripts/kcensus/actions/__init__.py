@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import enum
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+_SAMPLES = Path(__file__).parents[1] / "samples"
 
 
 class Exit(enum.IntEnum):
@@ -56,6 +59,12 @@ class Showing:
     every_table: bool = False
     no_pager: bool = False
     fail_on: str | None = None
+
+
+def is_sample(name: str) -> bool:
+    """Return whether a word is the name of a capsule that comes with kcensus."""
+    # Not Path.is_file(), which raises an error if the name is too long.
+    return "/" not in name and os.path.isfile(_SAMPLES / f"{name}.capsule")
 
 
 def named(place: str) -> Callable[[], Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from kcensus.actions import Exit, Showing, deferred
+from kcensus.actions import Exit, Showing, deferred, is_sample
 from kcensus.render.directory import OutputError, check_replaceable, prepare, replacing
 from kcensus.results import Danger, Finding, Result, Severity
 from kcensus.text import printable
@@ -49,6 +49,8 @@ def check_output(showing: Showing) -> None:
     :raises click.UsageError: a form of output cannot be written there
     """
     document = Path(showing.json) if showing.json and showing.json != "-" else None
+    if document and showing.html and document.resolve() == showing.html.resolve():
+        raise click.UsageError(f"--json and --html are both '{document}'; give two files.")
     for option, path in (("--html", showing.html), ("--json", document)):
         if path and path.is_dir():
             raise click.UsageError(f"{option}: '{path}' is a directory; give a file.")
@@ -75,7 +77,7 @@ def _is_target(path: Path) -> bool:
     if path.is_file():
         with path.open("rb") as file:
             return file.read(1) not in (b"", b"{")
-    return str(path).startswith(("sample", "qmp:"))
+    return is_sample(str(path)) or str(path).startswith("qmp:")
 
 
 def check_tables(showing: Showing, names: Collection[str]) -> None:

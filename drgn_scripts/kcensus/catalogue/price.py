@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kcensus.catalogue.files import Catalogue
 from kcensus.catalogue.model import LACKS_IT, Detected, FindingRule, Metric, State
@@ -115,7 +115,16 @@ def findings(
         most = math.inf if rule.at_most is None else rule.at_most
         if least <= value <= most:
             made.append(_finding(rule, value, unit, detected))
-    return sorted(made, key=lambda finding: (rank(finding), finding.title))
+    return sorted(_unique(made), key=lambda finding: (rank(finding), finding.title))
+
+
+def _unique(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield findings whose ids differ: rules about the same patch are numbered from the second."""
+    seen: Counter[str] = Counter()
+    for finding in findings:
+        seen[finding.id] += 1
+        number = seen[finding.id]
+        yield finding if number == 1 else replace(finding, id=f"{finding.id}:{number}")
 
 
 def _applies(rule: FindingRule, detected: Mapping[str, Detected]) -> bool:

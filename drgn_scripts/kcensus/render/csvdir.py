@@ -34,7 +34,7 @@ def _cell(value: Plain) -> Plain:
 def _write(path: Path, header: Sequence[str], body: Iterable[Iterable[Plain]]) -> Path:
     with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
+        writer.writerow(map(_cell, header))
         writer.writerows(map(_cell, row) for row in body)
     return path
 

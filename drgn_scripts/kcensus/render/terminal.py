@@ -102,7 +102,9 @@ def print_findings(
     :param short: leave out evidence, further remedies, and all but the title of lesser findings
     """
     findings = [finding for _, finding in named]
-    leaders = [(name, finding) for name, finding in named if not finding.part_of]
+    ids = {finding.id for finding in findings}
+    # Of a saved report, one analysis may be shown without the one whose finding leads.
+    leaders = [(name, finding) for name, finding in named if finding.part_of not in ids]
     screen.heading("Findings")
     for name, finding in leaders[: top or None]:
         _print_finding(name, finding, parts_of(finding, findings), screen, short)

@@ -240,6 +240,7 @@ def test_options_of_the_analysis_reach_it(run: Run) -> None:
         ("vmcore", "and another"),
         ("--csv", "pyproject.toml"),
         ("--json", "sample"),
+        ("--json", "same", "--html", "same"),
         ("--json", "pyproject.toml"),
         ("--json", "tests"),
         ("--json", "no/such/directory"),
@@ -526,7 +527,8 @@ def test_a_terminal_gets_a_pager() -> None:
         assert "\x1b[1;31mCRITICAL" in shown
     assert "paged:" not in in_terminal(("--no-pager",), PAGER=pager)
     # One that fails, is missing or ends early is no error.
-    assert "CRITICAL" in in_terminal((), PAGER="no-such-pager")
+    for broken in ("no-such-pager", "less '"):
+        assert "CRITICAL" in in_terminal((), PAGER=broken)
     assert "CRITICAL" not in in_terminal(("--top", "0"), PAGER="false")
 
 

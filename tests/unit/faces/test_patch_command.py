@@ -119,8 +119,24 @@ def test_analyses_that_are_asked() -> None:
     assert analyses_wanted(CATALOGUE, on(known.RHEL_9_2)) == ("dentries", "list-lru", "slab")
 
 
+EMPTY = FindingRule(
+    "warning",
+    "Empty per-memcg lists of list_lru use {value}",
+    Metric("list-lru", "empty_bytes", what="empty lists"),
+    patch="list-lru-memory",
+    states=(State.ABSENT,),
+    remedy="Boot a kernel with the series (5.18).",
+)
+
+
+def test_rules_of_one_patch_have_different_ids() -> None:
+    catalogue = Catalogue(CATALOGUE.patches, (EMPTY, EMPTY))
+    found = findings(catalogue, on(known.RHEL_9_0), RESULTS)
+    assert [each.id for each in found] == ["rule:list-lru-memory", "rule:list-lru-memory:2"]
+
+
 def test_rules_make_findings() -> None:
-    found = findings(CATALOGUE, on(known.RHEL_9_0), RESULTS)
+    found = findings(Catalogue(CATALOGUE.patches, (EMPTY,)), on(known.RHEL_9_0), RESULTS)
     (one,) = found
     assert one.patch == "list-lru-memory"
     assert one.severity is Severity.WARNING

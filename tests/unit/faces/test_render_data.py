@@ -23,10 +23,10 @@ from kcensus.render.directory import OutputError, replacing
 from kcensus.render.json import write_json
 from kcensus.render.parquet import write_parquet
 from kcensus.render.plain import SCHEMA
+from kcensus.render.schema import errors
 from kcensus.results import Figure, Machine, Result, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
-from tests.unit.faces.json_schema import errors
 from tests.unit.synthetic import HIGHEST, HOSTILE, synthetic_result
 
 FILES = [

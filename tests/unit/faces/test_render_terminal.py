@@ -325,3 +325,9 @@ def test_scaled_bytes_are_right_to_the_last_digit_shown(value: int) -> None:
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_a_part_is_never_shown_as_none_or_all(value: float) -> None:
     assert human_ratio(value) not in ("0.0%", "100.0%")
+
+
+def test_a_part_is_shown_where_its_leader_is_not() -> None:
+    result = synthetic_result()
+    result.findings = [replace(result.findings[0], part_of="another:analysis")]
+    assert "A notice with" in on_terminal(result, 200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -302,6 +303,28 @@ def test_what_grew_is_a_finding_and_its_cause_leads() -> None:
     assert (cache.id, cache.part_of) == ("grew:slab:dentry", cause.id)
     assert parts_of(cause, made.findings) == [cache]
     assert made.summary["grown_bytes"].value == cause.holds
+
+
+def test_a_cache_that_grew_keeps_its_severity_beside_a_partial_cause() -> None:
+    before, after = grown()
+    for side in (before, after):
+        (finding,) = side.findings
+        size = finding.memory["slab:dentry"] // 4
+        side.findings = [replace(finding, memory={"slab:dentry": size})]
+    made = {each.id: each for each in compared([(before, after)]).findings}
+    cache = made["grew:slab:dentry"]
+    assert (cache.part_of, cache.severity) == ("", Severity.WARNING)
+
+
+def test_memory_that_moved_did_not_grow() -> None:
+    before, after = grown()
+    for side, memory in ((before, {"old": 50 << 20}), (after, {"new": 60 << 20, "more": 2 << 20})):
+        del side.tables["caches"]
+        side.findings = [replace(side.findings[0], memory=memory)]
+    (finding,) = compared([(before, after)]).findings
+    assert finding.memory == {"new": 10 << 20, "more": 2 << 20}
+    figures = {name: figure.value for name, figure in finding.figures.items()}
+    assert figures == {"before": 50 << 20, "after": 62 << 20, "change": 12 << 20}
 
 
 def test_what_shrank_is_not_a_finding() -> None:

@@ -78,6 +78,14 @@ def test_a_report_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
         ({"findings": None}, "is damaged"),
         ({"units": {}}, "is damaged"),
         ({"machine": {"wheels": 4}}, "is damaged"),
+        ({"target": 5}, "$.target: 5 is not of type string"),
+        ({"summary": {"a": []}}, "$.summary.a"),
+        ({"summary": {"a": 1 << 64}}, "64 bits"),
+        ({"summary": {"a": float("nan")}}, "finite"),
+        ({"analysis": "../x"}, "$.analysis"),
+        ({"analyses": {}}, "is damaged"),
+        ({"labels": {"summary": {}, "tables": {}}}, "is damaged"),
+        ({"tables": {"caches": ["x"]}}, "is damaged"),
     ],
 )
 def test_other_documents_are_refused_in_one_sentence(
@@ -92,6 +100,41 @@ def test_other_documents_are_refused_in_one_sentence(
     error = capsys.readouterr().err
     assert problem in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}])
+def test_rows_hold_nothing_but_scalars(value: Any, tmp_path: Path) -> None:
+    changed = json.loads(document(whole()))
+    changed["tables"]["values"][0]["words"] = value
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(changed))
+    with pytest.raises(saved.BadDocument, match="cannot be in a table"):
+        saved.load(str(path))
+
+
+def test_names_of_a_report_stay_in_its_directory(tmp_path: Path) -> None:
+    head = Result("report", "t", "k", machine=Machine())
+    path = tmp_path / "saved.json"
+    path.write_text(document(Report(head, [Section("../../outside", "", whole())])), "utf-8")
+    assert cli.main(["report", str(path), "--csv", str(tmp_path / "a" / "b")]) == 3
+    assert not (tmp_path / "outside").exists()
+
+
+def test_depth_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "saved.json"
+    path.write_text('{"a":' * 100_000)
+    with pytest.raises(saved.BadDocument, match="cannot be read as JSON"):
+        saved.load(str(path))
+
+
+def test_keys_of_later_releases_are_ignored(tmp_path: Path) -> None:
+    changed = json.loads(document(whole()))
+    changed["new"] = changed["machine"]["new"] = changed["findings"][0]["new"] = 1
+    path = tmp_path / "saved.json"
+    path.write_text(json.dumps(changed))
+    (section,) = saved.load(str(path)).sections
+    assert section.result is not None
+    assert document(section.result) == document(whole())
 
 
 def test_commands_take_documents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,11 +125,6 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _readable(time: str) -> str:
-    """Return a time of ISO 8601 in UTC as ``2026-01-31 12:00:00 UTC``."""
-    return re.sub(r"T([\d:]+).*", r" \1 UTC", time)
-
-
 def _title(head: Result) -> str:
     host = head.machine.host if head.machine else ""
     file = re.sub(r"\S*/(\S+/\S+)", r"\1", head.target)

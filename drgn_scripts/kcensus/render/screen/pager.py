@@ -23,7 +23,10 @@ _LESS_OPTIONS = "FRX"
 def _command() -> list[str]:
     """Return the pager of KCENSUS_PAGER, PAGER, or less; nothing where that cannot run."""
     settings = (os.environ.get(name) for name in ("KCENSUS_PAGER", "PAGER"))
-    words = shlex.split(next((text for text in settings if text is not None), "less"))
+    try:
+        words = shlex.split(next((text for text in settings if text is not None), "less"))
+    except ValueError:  # a quotation without an end
+        return []
     return words if words and words != ["cat"] and shutil.which(words[0]) else []
 
 
