@@ -83,8 +83,8 @@ ERRORS: dict[str, tuple[BaseException, str]] = {
     "damaged": (BadCapsule("is damaged: no"), "the capsule is damaged: no"),
     "fault": (
         drgn.FaultError("not there", 4096),
-        "fault needs memory at 0x1000, which is unreadable; the dump is damaged there; copy it "
-        "again (`kcensus fault --debug` shows where)",
+        "fault needs memory at physical address 0x1000, which is unreadable; the dump is damaged "
+        "there; copy it again (`kcensus fault --debug` shows where)",
     ),
     "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
     "memory": (MemoryError(), "failed with MemoryError:  (`kcensus memory --debug` shows where)"),
