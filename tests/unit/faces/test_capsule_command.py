@@ -181,7 +181,7 @@ def test_report_json(run: Run) -> None:
     assert {finding["analysis"] for finding in document["findings"]} == {"report", "calm", "loud"}
 
 
-@pytest.mark.parametrize("options", [[], ["--full"]])
+@pytest.mark.parametrize("options", [[], ["--full"], ["--all"]])
 def test_report_on_screen_names_what_failed(run: Run, options: list[str]) -> None:
     status, out, err = run("report", "vmcore", *options)
     assert (status, err) == (6, "")
