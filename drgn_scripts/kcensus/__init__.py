@@ -9,8 +9,8 @@
 True
 
 There is one function per analysis, named like its command: ``kcensus.slab``, ``kcensus.dentries``,
-``kcensus.list_lru``, ``kcensus.kcopyd``. Each takes a target or any :class:`drgn.Program`, and
-returns a :class:`kcensus.Result`. ``kcensus.report`` runs all of them.
+``kcensus.list_lru``, ``kcensus.kcopyd``, ``kcensus.memcgs``. Each takes a target or any
+:class:`drgn.Program`, and returns a :class:`kcensus.Result`. ``kcensus.report`` runs all of them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import difflib
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -144,7 +145,8 @@ def kcensus(ctx: click.Context, version: bool, json_schema: bool) -> None:
 def _report(error: Exception, args: Sequence[str]) -> Exit:
     """Report an error in one sentence on stderr; return the exit status."""
     if isinstance(error, click.ClickException):
-        status, sentence = Exit.USAGE, error.format_message()
+        # click puts each of the choices on a line of its own.
+        status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
     else:
         status, sentence, expected = _verdict(error)
         if "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"):

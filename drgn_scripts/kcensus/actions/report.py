@@ -44,7 +44,7 @@ def run(
             click.echo(f"kcensus: {printable(f'{name} failed on this target: {error}')}", err=True)
     if not write_files(report, _REPORT, showing):
         with console(showing) as screen:
-            _write_terminal(report, screen, showing.top, full)
+            _write_terminal(report, screen, showing.top, full, showing.every_table)
     if not report.results or (report.errors and {*report.results} == {"patches"}):
         return Exit.TARGET
     return exit_status((finding for _, finding in report.findings), showing.fail_on)

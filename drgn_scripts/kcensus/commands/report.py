@@ -26,6 +26,11 @@ COMMAND = command(
         click.Option(
             ["--full"], is_flag=True, help="Show evidence, all remedies, figures and tables."
         ),
+        click.Option(
+            ["every_table", "--all"],
+            is_flag=True,
+            help="Like --full, with all tables and figures, also those that are 0.",
+        ),
         catalogue_option(),
         *showing_options(tables=False),
     ],

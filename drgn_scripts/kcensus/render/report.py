@@ -29,13 +29,17 @@ _MORE = """\
 `kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
 
 
-def write_report(report: Report, console: Console, top: int = 10, full: bool = False) -> None:
+def write_report(
+    report: Report, console: Console, top: int = 10, full: bool = False, every: bool = False
+) -> None:
     """Print a report.
 
     :param top: findings, and rows of each table; all where it is 0
     :param full: also print evidence and further remedies of findings, and the figures and tables
         of all analyses
+    :param every: as full, and show all figures and tables, also those that are 0
     """
+    full = full or every
     screen = Screen(console)
     print_header(report.head, screen)
     findings = report.findings
@@ -50,7 +54,7 @@ def write_report(report: Report, console: Console, top: int = 10, full: bool = F
             if section.result:
                 screen.heading(f"{section.name}: {section.question}", "bold reverse")
                 screen.blank()
-                print_figures(section.result, screen, top)
+                print_figures(section.result, screen, top, every=every)
                 screen.blank()
         return
     screen.section(

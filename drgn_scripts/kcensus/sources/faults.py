@@ -24,6 +24,8 @@ _PHRASES = (
     (ABSENT, ("memory segment", ABSENT)),
     (UNMAPPED, ("not mapped", "translat")),
 )
+_MAX_PHYSICAL = 1 << 52
+"""No kernel address is as low, and no physical address of x86_64 or aarch64 as high."""
 _REMEDIES = {
     FILTERED: "dump with a lower level (makedumpfile -d 1)",
     TRUNCATED: "copy the dump again",
@@ -56,7 +58,8 @@ def sentence(error: drgn.FaultError, reader: str) -> str:
         if frame.f_globals.get("__name__", "").startswith(modules)
     ]
     structure = f" (while reading {functions[-1]})" if functions else ""
-    why = reason(error)
-    return (
-        f"{reader} needs memory at {error.address:#x}{structure}, which is {why}; {_REMEDIES[why]}"
-    )
+    why, place = reason(error), f"{error.address:#x}"
+    # drgn translates an address before it looks for it in the dump.
+    if why != UNMAPPED and error.address < _MAX_PHYSICAL:
+        place = f"physical address {place}"
+    return f"{reader} needs memory at {place}{structure}, which is {why}; {_REMEDIES[why]}"

@@ -12,14 +12,15 @@ import pytest
 from kcensus import cli
 from kcensus.analyses import AnalysisError, analyses
 from kcensus.analyses.runner import Context
+from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.kernel import Kernel
 from kcensus.reports import report
 from kcensus.results import Answer
-from kcensus.sources import open_target
+from kcensus.sources import faults, open_target
 from kcensus.sources.model import Target
 from tests.running import analysis_of, on, recorded_analyses
 from tests.unit.capsules import target_of
-from tests.unit.fakekernel import FakeKernel
+from tests.unit.fakekernel import DIRECT_MAP, FakeKernel
 from tests.unit.synthetic import ANALYSIS
 
 
@@ -117,6 +118,32 @@ def test_exchanged_types_are_blamed_on_the_capsule() -> None:
     capsule = dataclasses.replace(vmcore, recorded_for=("confused",))
     with pytest.raises(AnalysisError, match="in the capsule are not what confused expects"):
         Context.of(capsule).run(analysis_of("confused", confused))
+
+
+def test_memory_that_is_missing_is_named() -> None:
+    """With the structure, why it is missing, and what to do."""
+
+    def count(kernel: Kernel) -> Answer:
+        return Answer(source=str(node_ids(kernel.prog)))
+
+    k = FakeKernel()
+    mask = k.symbols["node_states"][k.prog["N_ONLINE"]].address_
+    k.drop(mask)
+    physical = mask - DIRECT_MAP
+    with pytest.raises(AnalysisError) as caught:
+        Context.of(target_of(k)).run(analysis_of("count", count))
+    sentence = str(caught.value)
+    assert sentence.startswith(f"count needs memory at physical address {physical:#x} ")
+    assert "(while reading online_nodes), which is filtered out of the dump; dump " in sentence
+
+
+def test_every_reason_has_a_remedy() -> None:
+    for why in faults.REASONS:
+        error = drgn.FaultError(why, DIRECT_MAP)
+        assert faults.reason(error) == why
+        assert faults.sentence(error, "slab").startswith(
+            f"slab needs memory at {DIRECT_MAP:#x}, which is {why}; "
+        )
 
 
 def test_on_a_live_kernel_nothing_is_shared_between_analyses() -> None:

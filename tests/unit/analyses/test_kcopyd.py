@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from drgn import Object
 
-from kcensus.analyses.kcopyd.census import Census, SlabUse
+from kcensus.analyses.kcopyd.census import Census, SlabUse, _roles
 from kcensus.analyses.kcopyd.checks import checks, gaps
 from kcensus.analyses.kcopyd.figures import Figures
 from kcensus.analyses.kcopyd.findings import findings
@@ -37,7 +37,7 @@ from kcensus.kernel.dm.snapshots import (
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.workqueues import Pool, Workqueues
 from kcensus.results import CheckStatus, Finding, Severity
-from tests.unit.fakekernel import PAGE, FakeKernel, add_types
+from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel, add_types
 
 _JOB = """
     0 struct dm_kcopyd_client * kc
@@ -744,6 +744,20 @@ def test_jobs_of_a_lost_snapshot_are_a_gap() -> None:
 def test_without_debug_info_of_dm_mod_a_gap_says_what_jobs_include() -> None:
     figures = figures_of(None, None)
     assert [gap.what for gap in gaps(figures)] == ["clients"]
+
+
+@pytest.mark.parametrize("where", ["unknown", "unreadable"])
+def test_related_caches_that_are_unknown_are_a_gap(where: str) -> None:
+    k = FakeKernel("6.10")
+    variable = k.variable("exception_cache", "struct kmem_cache *", DIRECT_MAP)
+    census, slab_map = Census(), SlabMap(Memory(k.prog))
+    if where == "unreadable":
+        k.drop(variable.address_)
+    assert _roles(census, slab_map) == {}
+    assert census.caches_unknown == 1
+    figures = figures_of(Limit.IN_PROGRESS, 2048)
+    figures.census.caches_unknown = 1
+    assert "slab caches of bios and exceptions" in {gap.what for gap in gaps(figures)}
 
 
 def test_lost_pools_and_devices_differ_from_their_counts() -> None:

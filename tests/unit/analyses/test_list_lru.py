@@ -17,7 +17,7 @@ from kcensus.analyses.list_lru.checks import checks, gaps, parse_before
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.analyses.list_lru.model import Population, Stage, cost
 from kcensus.analyses.list_lru.slots import EMPTY, UNUSED
-from kcensus.analyses.list_lru.tables import NO_MEMCG
+from kcensus.analyses.list_lru.tables import NO_MEMCG, tables
 from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.kernel import Kernel
@@ -416,6 +416,24 @@ def test_a_number_of_ids_that_cannot_be(said: int | None, count: int) -> None:
     assert result.summary["nr_cache_ids"].value == count
     counts = {gap.what: gap.count for gap in result.gaps}
     assert counts["registry of ids"] == 1
+
+
+def test_no_slab_caches() -> None:
+    """The head of their list is damaged: allocations then have the size asked for."""
+    fake, _ = busy("6.10")
+    fake.settle()
+    head = fake.kernel.prog["slab_caches"].address_
+    fake.kernel.write_words(head, head, head)
+    result = run(on(fake.kernel.prog))
+    assert set(result.tables["structures"].frame["active"]) == {0}
+
+
+def test_sums_of_damaged_values_are_exact() -> None:
+    fake, _ = busy("6.10")
+    found = census(fake)
+    found.slots.bytes_by_id[:] = (1 << 53) + 1
+    lists = tables(found)["memcgs"].frame
+    assert {*lists["list_bytes"]} >= {(1 << 53) + 1}
 
 
 def test_a_number_of_shrinkers_that_cannot_be() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -204,6 +205,22 @@ def test_the_finding_and_its_remedies() -> None:
     # Below the threshold of memory, their number does not matter.
     found.kernel.ram_bytes = 1 << 40
     assert findings(found) == []
+
+
+@pytest.mark.parametrize(
+    ("mounts", "place"),
+    [(["/run", "/run"], " on /run;"), (["/a", "/b"], " on 2 mounts, 1 on /a;")],
+)
+def test_files_to_remove_are_named_by_mount(mounts: list[str], place: str) -> None:
+    found = figures(
+        [-1, 0, 0], [True, False, False], refs=[0, 1, 1], clean=[0, 0, 0], shmem=[0, 1, 1]
+    )
+    files = {"memcg": [1, 2], "kind": "shmem", "pages": 1, "refs": 1, "path": ["/1", "/2"]}
+    files |= {"mount": mounts, "named": True, "deleted": False}
+    found.pins = dataclasses.replace(found.pins, files=pd.DataFrame(files))
+    (finding,) = findings(found)
+    (remedy,) = (each for each in finding.remedies if each.command.startswith("rm -i"))
+    assert place in remedy.effect
 
 
 def test_what_is_left_when_nothing_can_be_dropped() -> None:

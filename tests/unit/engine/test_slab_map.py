@@ -156,6 +156,15 @@ def test_no_caches_at_all() -> None:
     assert found.cache_ids(np.array([0, DIRECT_MAP], np.uint64)).tolist() == [-1, -1]
 
 
+def test_no_part_of_the_page_array() -> None:
+    k = FakeKernel()
+    k.slab(k.cache("some", 64))
+    k.settle()
+    k.set(k.prog["mem_section"][0], 0)
+    with pytest.raises(LookupError, match="mem_section"):
+        _ = slab_map(k).survey
+
+
 def test_cache_ids() -> None:
     k = FakeKernel()
     caches = [k.cache(f"c{at}", 64) for at in range(5)]

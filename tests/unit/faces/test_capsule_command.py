@@ -83,8 +83,8 @@ ERRORS: dict[str, tuple[BaseException, str]] = {
     "damaged": (BadCapsule("is damaged: no"), "the capsule is damaged: no"),
     "fault": (
         drgn.FaultError("not there", 4096),
-        "fault needs memory at 0x1000, which is unreadable; the dump is damaged there; copy it "
-        "again (`kcensus fault --debug` shows where)",
+        "fault needs memory at physical address 0x1000, which is unreadable; the dump is damaged "
+        "there; copy it again (`kcensus fault --debug` shows where)",
     ),
     "lacking": (NotRecorded("the capsule lacks it"), "the capsule lacks it"),
     "memory": (MemoryError(), "failed with MemoryError:  (`kcensus memory --debug` shows where)"),
@@ -181,7 +181,7 @@ def test_report_json(run: Run) -> None:
     assert {finding["analysis"] for finding in document["findings"]} == {"report", "calm", "loud"}
 
 
-@pytest.mark.parametrize("options", [[], ["--full"]])
+@pytest.mark.parametrize("options", [[], ["--full"], ["--all"]])
 def test_report_on_screen_names_what_failed(run: Run, options: list[str]) -> None:
     status, out, err = run("report", "vmcore", *options)
     assert (status, err) == (6, "")

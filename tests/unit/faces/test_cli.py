@@ -290,6 +290,12 @@ def test_completion(
     assert {"sample", "file"} <= set(re.split(r"[,\s]", capsys.readouterr().out))
 
 
+def test_a_shell_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion"]) == 2
+    error = capsys.readouterr().err.splitlines()[0]
+    assert error.endswith("Choose from: bash, zsh, fish")
+
+
 @pytest.mark.parametrize(("words", "completed"), [("rep", "report"), ("diff sam", "sample")])
 def test_bash_completes(words: str, completed: str, tmp_path: Path) -> None:
     command = tmp_path / "kcensus"

@@ -221,6 +221,15 @@ def test_a_bent_pointer_hides_no_group_and_is_betrayed(way: str, bent: str, to: 
     assert found.damaged > 0
 
 
+@pytest.mark.parametrize("to", ["a", "b/x/deep"])
+def test_a_root_that_is_not_the_root(to: str) -> None:
+    k = FakeKernel()
+    k.set(k.symbols["root_mem_cgroup"], tree(k)[to].object)
+    found = walk(k)
+    assert len(found) == 0
+    assert found.damaged > 0
+
+
 def test_children_that_are_online_are_counted() -> None:
     k = FakeKernel()
     made = tree(k)

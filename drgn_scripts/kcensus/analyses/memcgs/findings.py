@@ -234,14 +234,16 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
     paths = list(dict.fromkeys(files.sort_values("pages", ascending=False)["path"]))
     mounts = Counter(files["mount"].tolist())
     most, number = min(mounts.items(), key=lambda item: (-item[1], item[0]))
-    others = f", the others on {len(mounts) - 1:,} more" if len(mounts) > 1 else ""
+    place = f"on {printable(most)}"
+    if len(mounts) > 1:
+        place = f"on {len(mounts):,} mounts, {number:,} {place}"
     command = ""
     if len(paths) <= _MAX_PATHS and all(map(_is_plain, paths)):
         command = f"rm -i -- {shlex.join(paths)}"
     yield Remedy(
         effect=(
             f"Remove the {len(paths):,} tmpfs files that pin them, as far as no program needs them "
-            f"any more: {number:,} are on {printable(most)}{others}; table `files` lists them"
+            f"any more: they are {place}; table `files` lists them"
         ),
         command=command,
         risk="what is in the files is lost",
