@@ -8,7 +8,7 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from kcensus.render.plain import is_zero, shown_figure
+from kcensus.render.plain import plain, shown_figure
 from kcensus.render.screen import Screen
 from kcensus.render.terminal import (
     print_figures,
@@ -104,9 +104,9 @@ def _headline(section: Section, screen: Screen) -> Text:
         return Text(printable(section.result.nothing))
     summary = section.result.summary
     keys = [key for key in section.headline if key in summary] or list(summary)
-    if all(is_zero(summary[key]) for key in keys[:_MAX_HEADLINE]):
-        keys = keys[:1]  # one 0 says it
-    figures = [" ".join(shown_figure(key, summary[key])) for key in keys[:_MAX_HEADLINE]]
+    # One 0 says it.
+    keys = keys[:1] + [key for key in keys[1:_MAX_HEADLINE] if plain(summary[key].value) != 0]
+    figures = [" ".join(shown_figure(key, summary[key])) for key in keys]
     return Text((" · " if screen.is_unicode else " | ").join(figures))
 
 
