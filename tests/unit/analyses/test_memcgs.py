@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -216,8 +215,8 @@ def test_files_to_remove_are_named_by_mount(mounts: list[str], place: str) -> No
         [-1, 0, 0], [True, False, False], refs=[0, 1, 1], clean=[0, 0, 0], shmem=[0, 1, 1]
     )
     files = {"memcg": [1, 2], "kind": "shmem", "pages": 1, "refs": 1, "path": ["/1", "/2"]}
-    files |= {"mount": mounts, "named": True, "deleted": False}
-    found.pins = dataclasses.replace(found.pins, files=pd.DataFrame(files))
+    files |= {"mount": mounts, "named": True, "deleted": False, "at_home": True}
+    found.pins = replace(found.pins, files=pd.DataFrame(files))
     (finding,) = findings(found)
     (remedy,) = (each for each in finding.remedies if each.command.startswith("rm -i"))
     assert place in remedy.effect
