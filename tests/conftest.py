@@ -29,6 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--bench-smoke", action="store_true", help="measure briefly, on small inputs only"
     )
     parser.addoption(
+        "--all", action="store_true", help="also run what is usually run on some kernels only"
+    )
+    parser.addoption(
         "--fuzz-cases", type=int, default=1000, help="damaged capsules to open (default: 1000)"
     )
 
@@ -40,11 +43,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("kernel", kernels(), scope="session")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all"):
+        rare = [item for item in items if _is_rare(item)]
+        config.hook.pytest_deselected(items=rare)
+        items[:] = [item for item in items if item not in rare]
     for item in items:
         for name in ("vm", "bench"):
             if item.path.is_relative_to(_TESTS / name):
                 item.add_marker(name)
+
+
+def _is_rare(item: pytest.Item) -> bool:
+    """Return whether a test is for another kernel than those of its mark ``usually``."""
+    usually = item.get_closest_marker("usually")
+    if usually is None or not isinstance(item, pytest.Function):
+        return False
+    return not {*usually.args} & {*item.callspec.params.values()}
 
 
 @pytest.fixture(scope="session")

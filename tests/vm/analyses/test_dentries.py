@@ -352,6 +352,7 @@ def returned(dump: Dump, trial: str, after: str = "") -> int:
     )
 
 
+@pytest.mark.usually("5.10", "7.3")
 def test_what_dropping_returns(kernel: str) -> None:
     dump, result = opened(kernel, "dentries-drop")
     main = "dentries-negative"
@@ -364,6 +365,7 @@ def test_what_dropping_returns(kernel: str) -> None:
     assert remount == pytest.approx(returned(dump, "remount", "rmdir"), rel=0.1)
 
 
+@pytest.mark.usually("6.12")
 @pytest.mark.parametrize("release", ["6.1", "6.12", "7.3"])
 def test_what_reclaim_of_a_cgroup_returns(release: str) -> None:
     dump, result = opened(release, "dentries-memcg")

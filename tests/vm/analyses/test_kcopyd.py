@@ -321,6 +321,7 @@ def listed_bytes(zoneinfo: str) -> int:
     return PAGE * sum(map(int, re.findall(r"^\s+count:\s+(\d+)", zoneinfo, re.MULTILINE)))
 
 
+@pytest.mark.usually("6.1")
 def test_remedies_return_what_they_say(kernel: str) -> None:
     case = open_case(kernel, "kcopyd-trial")
     truth = case.dump.truth
