@@ -146,7 +146,6 @@ def _finding(
         figures={rule.metric.key: Figure(value, unit)},
         remedies=(Remedy(effect=rule.remedy),) if rule.remedy else (),
         patch=rule.patch,
-        memory={str(rule.metric): int(value)} if unit is Unit.BYTES and value > 0 else {},
     )
 
 
