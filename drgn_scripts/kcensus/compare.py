@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from shlex import quote
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,8 +109,9 @@ def _incomplete(sides: Sequence[Report]) -> Iterator[Finding]:
             evidence="; ".join(f"{name} on {target}: {why}" for name, target, why in failed),
             figures={"failed": Figure(len(failed))},
             remedies=tuple(
-                Remedy(effect="Show what the target lacks", command=f"kcensus doctor {quote(each)}")
-                for each in dict.fromkeys(target for _, target, _ in failed)
+                Remedy(effect="Show what the target lacks", command=side.doctor)
+                for side in sides
+                if side.errors
             ),
         )
 
@@ -135,12 +135,18 @@ def _growth(sides: Sequence[Report], tables: Mapping[str, Table]) -> list[Findin
     ram = sides[1].head.machine.ram_bytes if sides[1].head.machine else None
     older = {finding.id: finding for _, finding in sides[0].findings}
     grown = []
-    for _, finding in sides[1].findings:
+    for name, finding in sides[1].findings:
+        if name not in sides[0].results:
+            continue  # what it held before is unknown
         was = older[finding.id].memory if finding.id in older else {}
         memory = _net_growth(was, finding.memory)
         severity = severity_of(sum(memory.values()), ram)
         if severity is not None and not finding.is_generic and not finding.part_of:
             made = _grew(finding.id, finding.id, severity, sum(was.values()), memory)
+            if finding.id not in older:
+                # It may have held less than makes a finding.
+                holds = human(finding.holds or 0, Unit.BYTES)
+                made = replace(made, title=f"{finding.id} is new: it holds {holds}")
             grown.append(replace(made, evidence=finding.title))
     for row in _largest(tables, _CACHES):
         severity = severity_of(row.change, ram)

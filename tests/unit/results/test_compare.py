@@ -327,6 +327,26 @@ def test_memory_that_moved_did_not_grow() -> None:
     assert figures == {"before": 50 << 20, "after": 62 << 20, "change": 12 << 20}
 
 
+def test_a_finding_that_was_none_is_new() -> None:
+    before, after = grown()
+    for side in (before, after):
+        del side.tables["caches"]
+    before.findings = []
+    (finding,) = compared([(before, after)]).findings
+    assert (finding.id, finding.title) == (
+        "grew:dentries-negative",
+        "dentries-negative is new: it holds 104.0 MiB",
+    )
+
+
+def test_a_finding_that_fell_did_not_grow_in_any_place() -> None:
+    before, after = grown()
+    for side, memory in ((before, {"old": 50 << 20}), (after, {"new": 40 << 20})):
+        del side.tables["caches"]
+        side.findings = [replace(side.findings[0], memory=memory)]
+    assert compared([(before, after)]).findings == []
+
+
 def test_what_shrank_is_not_a_finding() -> None:
     assert compared([grown()[::-1]]).findings == []
 
