@@ -47,10 +47,11 @@ Exit status:
   0  done
   1  done, and a finding is at least as severe as --fail-on
   2  wrong usage
-  3  the target or its debug info is unusable, or lacks what the analysis needs
+  3  the target or its debug info is unusable, or all analyses failed
   4  kcensus failed, or could not write its output
   5  validate: the pair neither confirms nor contradicts the patch
-  6  done, but incomplete: an analysis failed, so findings may be missing (1 goes first)
+  6  an analysis failed, so findings may be missing (1 goes first). Gaps, such as modules
+     without debug info, do not change the status
 
 \b
 Environment:

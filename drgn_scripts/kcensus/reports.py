@@ -48,6 +48,8 @@ class Report:
     head: Result
     """Target and kernel, without figures."""
     sections: list[Section]
+    doctor: str = ""
+    """Command that shows what the target lacks."""
 
     @property
     def results(self) -> dict[str, Result]:
@@ -66,7 +68,7 @@ class Report:
             (name, finding) for name, result in self.results.items() for finding in result.findings
         ]
         if self.errors:
-            named.append(("report", _incomplete(self.errors, self.head)))
+            named.append(("report", _incomplete(self.errors, self.doctor)))
         return sorted(named, key=lambda pair: rank(pair[1]))
 
 
@@ -77,9 +79,7 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
     unless the kernel is live: what was read for one would be out of date for the next.
     """
     chosen = list(wanted)
-    head = Result(
-        "report", context.name, context.release, context.kernel.live, machine(context.kernel)
-    )
+    head = Result("report", context.name, context.release, context.kernel.live, context.machine)
 
     @functools.cache
     def load_modules() -> None:
@@ -95,10 +95,17 @@ def report(context: Context, wanted: Iterable[Analysis], *, more: int = 0) -> Re
         with context.kernel.progress.step(f"{number} of {len(chosen) + more}: {each.name}", 0):
             work = functools.partial(run, each)
             sections.append(_section(each.name, each.question, work, each.headline))
-    return Report(head, sections)
+    return Report(head, sections, _doctor(context))
 
 
-def _incomplete(errors: Mapping[str, str], head: Result) -> Finding:
+def _doctor(context: Context) -> str:
+    """Return the command that shows what the target lacks, with the options to open it."""
+    words = ["kcensus", "doctor"] + ([] if context.kernel.live else [quote(context.name)])
+    options = context.target.options if context.target is not None else ""
+    return " ".join(filter(None, [*words, options]))
+
+
+def _incomplete(errors: Mapping[str, str], doctor: str) -> Finding:
     """Return the finding that analyses have no result."""
     names = ", ".join(errors)
     reasons = dict.fromkeys(errors.values())
@@ -109,12 +116,7 @@ def _incomplete(errors: Mapping[str, str], head: Result) -> Finding:
         title=f"this report is incomplete: {names} failed",
         evidence="; ".join(reasons),
         figures={"failed": Figure(len(errors))},
-        remedies=(
-            Remedy(
-                effect="Show what the target lacks",
-                command="kcensus doctor" if head.live else f"kcensus doctor {quote(head.target)}",
-            ),
-        ),
+        remedies=(Remedy(effect="Show what the target lacks", command=doctor),),
     )
 
 
@@ -156,7 +158,7 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
             *made.sections,
             _section("patches", PATCHES_QUESTION, judge, PATCHES_HEADLINE),
         ]
-    return Report(made.head, _folded(sections, known, _ram_bytes(made.head)))
+    return replace(made, sections=_folded(sections, known, _ram_bytes(made.head)))
 
 
 def _folded(
@@ -264,7 +266,8 @@ def _patches(
         failed=failed,
         priced=priced,
     )
-    return replace(result, machine=machine(context.kernel))
+    gaps = context.truncation() + result.gaps
+    return replace(result, machine=context.machine, gaps=gaps)
 
 
 def _section(

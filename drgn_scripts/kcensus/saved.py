@@ -129,7 +129,13 @@ def _report(document: Mapping[str, Any]) -> Report:
     sections = {name: _section(name, _result(each)) for name, each in document["analyses"].items()}
     sections |= {name: _section(name, None, why) for name, why in document["failed"].items()}
     order = [name for name in (*analyses(), *sections) if name in sections]
-    return Report(head, [sections[name] for name in dict.fromkeys(order)])
+    doctor = (
+        "\n".join(remedy["command"])
+        for finding in document["findings"]
+        if finding["id"] == "report-incomplete"
+        for remedy in finding["remedies"]
+    )
+    return Report(head, [sections[name] for name in dict.fromkeys(order)], next(doctor, ""))
 
 
 def _section(name: str, result: Result | None, error: str = "") -> Section:
@@ -171,7 +177,7 @@ def _machine(fields: Mapping[str, Any] | None) -> Machine | None:
     if fields is None:
         return None
     names = {field.name for field in dataclasses.fields(Machine)}
-    known = {name: fields[name] for name in names if fields[name] is not None}
+    known = {name: fields[name] for name in names if fields.get(name) is not None}
     if "time" in known:
         known["time"] = datetime.datetime.fromisoformat(known["time"]).timestamp()
     return Machine(**known)

@@ -197,6 +197,9 @@ def open_synthetic(
         shareable="alone" not in spec,
         compressed="compressed" in spec,
         recorded_for=None,
+        missing_end="the dump lacks its last 4.0 KiB" if spec == "truncated" else "",
+        has_pseudonyms="redacted" in spec,
+        options="--allow-truncated" if allow_truncated else "",
     )
 
 

@@ -28,7 +28,7 @@ class Exit(enum.IntEnum):
     INCONCLUSIVE = 5
     """Only ``kcensus validate`` exits with this."""
     INCOMPLETE = 6
-    """Figures are missing, so that findings may be missing too."""
+    """An analysis failed, so that findings may be missing."""
     INTERRUPTED = 128 + 2
     PIPE = 128 + 13
 

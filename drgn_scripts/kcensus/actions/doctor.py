@@ -11,8 +11,8 @@ from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.output import check_output, show
 from kcensus.actions.target import opened
 from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.machine import machine
 from kcensus.results import Figure, Gap, Result, Unit, ratio
 from kcensus.results.tables import Column, Show, TableSpec
 from kcensus.sources import Target, TargetError
@@ -82,15 +82,20 @@ def _file_facts(path: str | None) -> dict[str, Figure]:
         return facts
     facts["format"] = Figure(header.format, _TEXT, "format")
     if header.truncated:
-        facts["truncated"] = Figure(header.truncated, _TEXT, "truncated")
+        facts["truncated"] = Figure(header.missing_end, _TEXT, "truncated")
+        facts["missing_bytes"] = Figure(header.missing_bytes or None, Unit.BYTES, "missing")
     if memory:
         filtered = memory.filtered or "nothing, by its header"
         share = ratio(memory.saved_bytes, memory.memory_bytes)
+        # Bitmaps also count pages whose data was never written.
+        is_known = bool(header.missing_bytes or not header.truncated)
         facts |= {
             "filtered": Figure(filtered, _TEXT, "filtered out"),
             "memory_bytes": Figure(memory.memory_bytes, Unit.BYTES, "memory of the machine"),
-            "saved_bytes": Figure(memory.saved_bytes, Unit.BYTES, "memory in the file"),
-            "coverage": Figure(share, Unit.RATIO, "share of memory saved"),
+            "saved_bytes": Figure(
+                memory.saved_bytes if is_known else None, Unit.BYTES, "memory in the file"
+            ),
+            "coverage": Figure(share if is_known else None, Unit.RATIO, "share of memory saved"),
         }
     return facts
 
@@ -101,13 +106,15 @@ def _examine(target: Target, result: Result) -> str:
     :return: why it is unusable although it opens; empty if it is not
     """
     result.kernel, result.live = target.kernel, target.live
+    context = Context(Kernel(target.prog, live=target.live), target)
     sections = ", ".join(target.verify())
     corrupt = f"is corrupt: its checksums do not match: {sections}; copy it again"
     if not sections:
-        corrupt, kernel = "", Kernel(target.prog, live=target.live)
-        result.machine = machine(kernel)
+        corrupt = ""
+        result.machine = context.machine
         result.gaps += [
-            Gap(each.what, each.reason, 1, each.effect) for each in kernel.size.contradictions
+            Gap(each.what, each.reason, 1, each.effect)
+            for each in context.kernel.size.contradictions
         ]
     result.summary["format"] = Figure(target.format, _TEXT, "format")
     for key, label, value in target.facts():
@@ -115,17 +122,20 @@ def _examine(target: Target, result: Result) -> str:
     if target.recorded_for is not None:
         verdict = f"wrong: {sections}" if sections else "all right"
         result.summary["digests"] = Figure(verdict, _TEXT, "digests")
+    truncation = context.truncation()
+    result.gaps += truncation
     rows = []
     for name, analysis in analyses().items():
         lacks = target.need_modules(*analysis.modules) if analysis.modules else []
-        works = "partly" if lacks else "yes"
+        works = "partly" if lacks or truncation else "yes"
         if target.recorded_for is not None and name not in target.recorded_for:
             lacks, works = ["the capsule was not recorded for this analysis"], "no"
         if name in target.failed:
             lacks, works = [f"failed when recorded: {target.failed[name]}"], "no"
         if corrupt:
             lacks, works = [f"the capsule {corrupt}"], "no"
-        rows.append((name, works, "; ".join(lacks)))
+        truncated = [gap.reason for gap in truncation if works == "partly"]
+        rows.append((name, works, "; ".join([*truncated, *lacks])))
         result.gaps += [
             Gap(f"what {name} needs", sentence, 1, "figures that depend on it are missing")
             for sentence in lacks

@@ -18,9 +18,10 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
 from kcensus.progress import Progress
-from kcensus.results import Answer, Finding, Gap, Result
+from kcensus.results import Answer, Finding, Gap, Machine, Result
 from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
+from kcensus.sources.debuginfo.packages import missing_debug_info
 from kcensus.sources.model import kernel_release
 
 _MAX_JOBS = 8
@@ -79,6 +80,18 @@ class Context:
             return "" if self.kernel.prog.platform is None else kernel_release(self.kernel.prog)
         except LookupError:  # not a kernel
             return ""
+
+    @property
+    def machine(self) -> Machine:
+        """The machine, as every output names it."""
+        has_pseudonyms = self.target is not None and self.target.has_pseudonyms
+        return replace(machine(self.kernel), has_pseudonyms=has_pseudonyms)
+
+    def truncation(self) -> list[Gap]:
+        """Return what a truncated dump lacks as a gap; nothing for any other target."""
+        missing = self.target.missing_end if self.target is not None else ""
+        effect = "any figure is a lower bound: what is there is not counted"
+        return [Gap("end of the dump", missing, 1, effect)] if missing else []
 
     def need_modules(self, *names: str) -> list[str]:
         """Load module debug info; see :meth:`Target.need_modules`.
@@ -144,9 +157,10 @@ class Context:
 
     def _gaps(self, analysis: Analysis) -> list[Gap]:
         """Return what the analysis has to do without on this target."""
-        gaps = [
+        gaps = self.truncation()
+        gaps += [
             Gap(
-                "module debug info",
+                missing_debug_info(sentence),
                 sentence,
                 1,
                 "what only this module's types describe is missing",
@@ -178,7 +192,7 @@ class Context:
             answer.source or target,
             self.release,
             self.kernel.live,
-            machine(self.kernel) if self.release else None,
+            self.machine if self.release else None,
             **parts,
         )
 

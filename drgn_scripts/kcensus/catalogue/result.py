@@ -15,6 +15,7 @@ from kcensus.catalogue.model import HAS_IT, UNITS, Detected, Kind, State
 from kcensus.catalogue.price import Price, findings, prices, unmeasured
 from kcensus.results import Figure, Gap, Result, Unit
 from kcensus.results.tables import Column, Show, TableSpec
+from kcensus.sources.debuginfo.packages import missing_debug_info
 
 _ABSENT = {
     "absent_fixes": "fixes and features absent",
@@ -206,7 +207,7 @@ def _gaps(
     lacking: Sequence[str], all_prices: Sequence[Price], failed: Mapping[str, str]
 ) -> list[Gap]:
     gaps = [
-        Gap("module debug info", sentence, 1, "patches of this module are undetermined")
+        Gap(missing_debug_info(sentence), sentence, 1, "patches of this module are undetermined")
         for sentence in lacking
     ]
     for reason, count in unmeasured(all_prices).items():

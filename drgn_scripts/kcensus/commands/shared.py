@@ -99,7 +99,7 @@ def showing_options(*, tables: bool = True, top: int = 10) -> list[click.Paramet
     severities = [severity.name.lower() for severity in Severity]
     at_least = (
         f"Exit with status 1 if a finding is at least this severe ({', '.join(severities)});"
-        " otherwise with 6 if the figures are incomplete."
+        " otherwise with 6 if an analysis failed, 3 if all did. Gaps do not change the status."
     )
     options: list[click.Parameter] = [
         click.Option(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 
@@ -17,6 +18,10 @@ from kcensus.results import Machine
 from kcensus.sources.model import kernel_release
 from kcensus.text import printable
 
+_NO_PANIC = "no panic: dumped while the kernel ran"
+_WANTED = re.compile("sysrq", re.IGNORECASE)
+"""Panics that a user asked for."""
+
 
 @once
 def machine(kernel: Kernel) -> Machine:
@@ -25,6 +30,7 @@ def machine(kernel: Kernel) -> Machine:
     if not attempt(lambda: prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL):
         return Machine()
     name = attempt(lambda: prog["init_uts_ns"].name)
+    taken_by = "" if kernel.live else attempt(lambda: _taken_by(prog)) or ""
     return Machine(
         host=_text(lambda: name.nodename) if name is not None else "",
         time=attempt(lambda: float(ktime_get_real_seconds(prog))),
@@ -35,7 +41,8 @@ def machine(kernel: Kernel) -> Machine:
         kernel=attempt(lambda: kernel_release(prog)) or "",
         version=_text(lambda: name.version) if name is not None else "",
         build_id=attempt(lambda: _build_id(prog)) or "",
-        taken_by="" if kernel.live else attempt(lambda: _taken_by(prog)) or "",
+        taken_by=taken_by,
+        is_panic=taken_by not in ("", _NO_PANIC) and not _WANTED.search(taken_by),
     )
 
 
@@ -71,7 +78,7 @@ def _taken_by(prog: drgn.Program) -> str:
         by = _text(lambda: task.comm) if task is not None and task else ""
         text = printable(message.decode("utf-8", "backslashreplace"))
         return f"{text} (task {by})" if by else text
-    return "no panic: dumped while the kernel ran"
+    return _NO_PANIC
 
 
 def _text(ask: Callable[[], drgn.Object]) -> str:

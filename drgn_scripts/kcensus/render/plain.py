@@ -223,10 +223,21 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
             taken.replace("T", " ").replace("+00:00", " UTC") if taken else "",
             "figures changed while they were read" if result.live else machine.taken_by,
         ],
+        **notes(machine),
         "kcensus": [installed_version(), f"JSON schema {SCHEMA}"] if result.machine else [],
     }
     shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}
     return [(name, facts) for name, facts in shown.items() if facts]
+
+
+def notes(machine: Machine) -> dict[str, list[str]]:
+    """Return what a reader must know before the findings, by its label."""
+    return {
+        "Panic": ["kcensus does not analyse panics: use crash `bt` or drgn"]
+        if machine.is_panic
+        else [],
+        "Names": ["names are pseudonyms (redacted capsule)"] if machine.has_pseudonyms else [],
+    }
 
 
 def has_content(table: Table) -> bool:

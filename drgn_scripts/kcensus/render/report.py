@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from rich.console import Console
@@ -23,6 +24,7 @@ from kcensus.text import printable
 _MAX_HEADLINE = 3
 """Figures in the line of an analysis."""
 _MAX_GAPS = 5
+_INSTALL = re.compile("install it with `([^`]+)`")
 """Gaps that are named; more are counted."""
 _MORE = """\
 --full adds evidence, further remedies, and the figures and tables of all analyses
@@ -135,16 +137,24 @@ def _checks(report: Report) -> Text:
 
 
 def _gaps(report: Report) -> Text:
-    gaps = [
-        f"{name}: {gap.count:,} {printable(gap.what)}"
-        for name, result in report.results.items()
-        for gap in result.gaps
-    ]
-    if not gaps:
+    names: dict[tuple[int, str], list[str]] = {}
+    packages: dict[str, None] = {}
+    number = 0
+    for name, result in report.results.items():
+        for gap in result.gaps:
+            number += 1
+            names.setdefault((gap.count, gap.what), []).append(name)
+            packages |= dict.fromkeys(_INSTALL.findall(gap.reason))
+    if not names:
         return Text("none")
+    gaps = [
+        f"{', '.join(dict.fromkeys(each))}: {count:,} {printable(what)}"
+        for (count, what), each in names.items()
+    ]
     more = f"; and {len(gaps) - _MAX_GAPS} more" if len(gaps) > _MAX_GAPS else ""
     named = f" ({'; '.join(gaps[:_MAX_GAPS])}{more})"
-    return Text.assemble((f"{len(gaps)} MISSING", "bold yellow"), named)
+    install = "".join(f"; install with `{printable(command)}`" for command in packages)
+    return Text.assemble((f"{number} MISSING", "bold yellow"), named, install)
 
 
 def _statuses(report: Report) -> Counter[CheckStatus]:

@@ -167,6 +167,10 @@ class Machine:
     """Of the vmlinux, in hexadecimal digits."""
     taken_by: str = ""
     """What took the dump: a panic message, or how else."""
+    is_panic: bool = False
+    """Whether :attr:`taken_by` is a panic message that has a cause to look for."""
+    has_pseudonyms: bool = False
+    """Whether names are pseudonyms, in a redacted capsule."""
 
 
 @dataclass

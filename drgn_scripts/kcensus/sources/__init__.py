@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import pkgutil
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,8 +69,17 @@ def open_target(
     request = Request(spec, (*_existing("-s", symbols), *_from_environment()), allow_truncated)
     for source in _sources():
         if source.claims(spec):
-            return source.open(request)
+            target = source.open(request)
+            target.options = _options(symbols, allow_truncated)
+            return target
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
+
+
+def _options(symbols: Sequence[str | os.PathLike[str]], allow_truncated: bool) -> str:
+    words = ["--allow-truncated"] if allow_truncated else []
+    for path in symbols:
+        words += ["-s", printable(os.fspath(path))]
+    return shlex.join(words)
 
 
 def _existing(origin: str, paths: Sequence[str | os.PathLike[str]]) -> list[Path]:

@@ -63,6 +63,12 @@ class Target:
     """More facts about the target: (key, label, printable text)."""
     recorded_for: tuple[str, ...] | None = None
     """The analyses that a capsule was recorded for; None for any other target."""
+    missing_end: str = ""
+    """Which end of a truncated dump is missing, in one sentence; empty if none is."""
+    has_pseudonyms: bool = False
+    """Whether names are pseudonyms, in a redacted capsule."""
+    options: str = ""
+    """The options that it was opened with, quoted for a shell."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Why analyses failed when a capsule was recorded, in one sentence each."""
     verify: Callable[[], list[str]] = field(default=list, repr=False, compare=False)

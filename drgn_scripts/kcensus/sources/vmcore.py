@@ -47,6 +47,7 @@ def _open(request: Request) -> Target:
         kind="vmcore",
         format=sniffed.format + (", truncated" if sniffed.truncated else ""),
         live=live,
+        missing_end=sniffed.missing_end,
         kernel=kernel_release(prog),
         shareable=not live,
         compressed=sniffed.compressed,

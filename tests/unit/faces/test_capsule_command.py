@@ -18,16 +18,18 @@ import pandas as pd
 import pytest
 
 from kcensus import cli
+from kcensus.actions.doctor import _examine
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.render.report import write_report
 from kcensus.render.screen import console_for
 from kcensus.reports import report
-from kcensus.results import Answer, Check, Figure, Finding, Gap, Severity, Unit
+from kcensus.results import Answer, Check, Figure, Finding, Gap, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.sources import Target, TargetError, open_target, sample
 from kcensus.sources.capsule import BadCapsule, NotRecorded
+from kcensus.sources.debuginfo.packages import missing_module
 from tests.running import analysis_of
 from tests.unit.capsules import target_of
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel, Machine
@@ -145,6 +147,54 @@ def test_what_fails_does_not_stop_the_others(machine: Machine) -> None:
     assert [section.name for section in made.sections] == [*ERRORS, "calm", "loud"]
     said = {section.name: section.error for section in made.sections if not section.result}
     assert said == {name: sentence for name, (_, sentence) in ERRORS.items()}
+
+
+@pytest.fixture
+def truncated(machine: Machine) -> Target:
+    return replace(
+        target_of(machine),
+        name="a dump",
+        missing_end="the dump lacks its last 4.0 KiB",
+        options="--allow-truncated -s vmlinux",
+    )
+
+
+def test_a_truncated_dump_is_a_gap_of_every_result(truncated: Target) -> None:
+    made = report(Context.of(truncated), [CALM, LOUD])
+    assert [
+        gap.reason for result in made.results.values() for gap in result.gaps if "end" in gap.what
+    ] == [truncated.missing_end] * 2
+    out = io.StringIO()
+    write_report(made, console_for(out))
+    assert "calm, loud: 1 end of the dump" in " ".join(out.getvalue().split())
+
+
+def test_what_failed_refers_to_doctor_with_the_same_options(truncated: Target) -> None:
+    ((_, finding), *_) = report(Context.of(truncated), FAILING).findings
+    (remedy,) = finding.remedies
+    assert remedy.command == "kcensus doctor 'a dump' --allow-truncated -s vmlinux"
+
+
+def test_modules_without_debug_info_are_named_with_their_package(machine: Machine) -> None:
+    reason = missing_module("dm_mod", "6.1.0-56-cloud-amd64", None)
+    modules = mock.Mock(need_modules=lambda *names: [reason] if names else [])
+    target = replace(target_of(machine), modules=modules)
+    needy = replace(CALM, modules=("dm_mod",))
+    made = report(Context.of(target), [needy])
+    out = io.StringIO()
+    write_report(made, console_for(out))
+    shown = " ".join(out.getvalue().split())
+    assert "calm: 1 debug info of module dm_mod" in shown
+    assert "install with `apt install linux-image-6.1.0-56-cloud-amd64-dbg`" in shown
+
+
+def test_doctor_calls_no_analysis_of_a_truncated_dump_complete(truncated: Target) -> None:
+    result = Result("doctor", "a dump", "")
+    assert _examine(truncated, result) == ""
+    rows = result.tables["analyses"].frame
+    assert "yes" not in set(rows["works"])
+    assert truncated.missing_end in rows["missing"][0]
+    assert [gap.what for gap in result.gaps].count("end of the dump") == 1
 
 
 def test_findings_that_matter_come_first(machine: Machine) -> None:

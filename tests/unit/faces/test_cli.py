@@ -360,7 +360,15 @@ def test_errors_are_one_sentence(
 
 
 def test_a_truncated_dump_is_read_if_allowed(run: Run) -> None:
-    assert run("truncated", "--allow-truncated")[0] == 0
+    status, out, _ = run("truncated", "--allow-truncated", "--json")
+    gap, *_ = json.loads(out)["gaps"]
+    assert (status, gap["what"]) == (0, "end of the dump")
+    assert gap["reason"] == "the dump lacks its last 4.0 KiB"
+
+
+def test_pseudonyms_are_named(run: Run) -> None:
+    assert json.loads(run("redacted", "--json")[1])["machine"]["has_pseudonyms"] is True
+    assert json.loads(run("vmcore", "--json")[1])["machine"]["has_pseudonyms"] is False
 
 
 @pytest.mark.parametrize("how", ["--debug", "KCENSUS_DEBUG"])

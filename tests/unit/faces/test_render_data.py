@@ -204,7 +204,7 @@ def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
     assert ["machine_host", "web1", "", ""] in rows
     assert ["machine_cpus", "4", "", ""] in rows
     assert ["schema", str(SCHEMA), "", ""] in rows
-    del rows[5:17]
+    del rows[5:19]
     assert rows[:6] == [
         ["key", "value", "unit", "label"],
         ["analysis", "synthetic", "", ""],

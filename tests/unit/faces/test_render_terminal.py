@@ -96,6 +96,18 @@ def test_the_machine_is_named() -> None:
     ]
 
 
+def test_the_header_names_limits() -> None:
+    result = synthetic_result()
+    result.machine = Machine(taken_by="kernel BUG", is_panic=True, has_pseudonyms=True)
+    screen = on_terminal(result, 100)
+    assert "does not analyse panics" in screen
+    assert "names are pseudonyms (redacted capsule)" in screen
+    result.machine = Machine(taken_by="kernel BUG")
+    screen = on_terminal(result, 100)
+    assert "panics" not in screen
+    assert "pseudonyms" not in screen
+
+
 def test_what_is_zero_is_counted_not_shown() -> None:
     zeros = {f"zero_{number}": Figure(0, Unit.BYTES) for number in range(9)}
     result = Result("synthetic", "t", "k", summary=zeros | {"one": Figure(1, Unit.BYTES)})

@@ -294,6 +294,9 @@ def run(capsys: pytest.CaptureFixture[str]) -> Iterator[Any]:
             shareable=False,
             compressed=False,
             recorded_for=None,
+            missing_end="",
+            has_pseudonyms=False,
+            options="",
             need_modules=lambda *names: [],
         )
 

@@ -353,3 +353,11 @@ def test_no_permission_for_the_socket(tmp_path: Path, monkeypatch: pytest.Monkey
         # Root may connect to any socket, and tests often run as root.
         monkeypatch.setattr(socket.socket, "connect", denied)
         assert "permission denied" in refusal(f"qmp:{tmp_path}/qmp")
+
+
+def test_a_target_has_the_options_it_was_opened_with(tmp_path: Path) -> None:
+    symbols = tmp_path / "debug info"
+    symbols.mkdir()
+    assert open_target("sample").options == ""
+    target = open_target("sample", [symbols], allow_truncated=True)
+    assert target.options == f"--allow-truncated -s '{symbols}'"

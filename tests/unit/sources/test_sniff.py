@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from kcensus.sources import TargetError
 from kcensus.sources.formats import kdump as kdump_format
+from kcensus.sources.formats.coverage import coverage
 from kcensus.sources.formats.sniff import Sniffed, sniff
 
 BLOCK = 4096
@@ -290,7 +291,15 @@ def test_part_of_a_split_dump(file: Callable[[bytes], Path]) -> None:
 def test_an_elf_dump_without_its_end(file: Callable[[bytes], Path]) -> None:
     content = elf_core([VMCOREINFO], loaded=8192, present=5000)
     whole = len(content) + 3192
-    assert sniff(file(content)).truncated == f"3192 of {whole} bytes are missing"
+    sniffed = sniff(file(content))
+    assert sniffed.truncated == f"3192 of {whole} bytes are missing"
+    assert (sniffed.missing_bytes, sniffed.missing_end) == (
+        3192,
+        "the dump lacks its last 3.1 KiB",
+    )
+    memory = coverage(file(content))
+    assert memory is not None
+    assert (memory.saved_bytes, memory.memory_bytes) == (5000, 8192)
 
 
 @pytest.mark.parametrize("keep", [5, 30, 80, 150, 200])

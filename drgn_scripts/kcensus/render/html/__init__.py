@@ -34,7 +34,7 @@ from kcensus.render.html.findings import (
 from kcensus.render.html.links import links
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, inert
-from kcensus.render.plain import SCHEMA, installed_version, shown_figure
+from kcensus.render.plain import SCHEMA, installed_version, notes, shown_figure
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Machine, Result, Unit, matters, rank
 
@@ -152,6 +152,7 @@ def _machine_facts(head: Result) -> list[tuple[str, str]]:
         ("Build", machine.version),
         ("Build ID", machine.build_id),
         ("Dumped by", machine.taken_by),
+        *((name, ", ".join(facts)) for name, facts in notes(machine).items()),
         ("Target", head.target),
         ("kcensus", f"{installed_version()}, schema {SCHEMA}"),
     ]

@@ -104,15 +104,16 @@ def _target(reader: Reader, name: str) -> Target:
         raise BadTypes("the list of analyses is too long")
     stored = as_integer(as_object(manifest.get("pages")).get("stored"), _MAX_MEMORY)
     share = stored * machine.page_size / machine.memory_bytes
-    redacted = ", ".join(_texts(manifest.get("redacted"))) or "nothing"
+    redacted = _texts(manifest.get("redacted"))
 
     def facts() -> list[tuple[str, str, str]]:
         return [
             ("recorded_for", "recorded for", ", ".join(analyses)),
             ("pages", "memory", f"{stored:,} pages, {share:.1%} of the machine's"),
-            ("redacted", "redacted", redacted),
+            ("redacted", "redacted", ", ".join(redacted) or "nothing"),
         ]
 
+    format = as_text(manifest.get("format"))
     replay = _Replay(reader, machine.page_size, analyses)
     try:
         prog = assemble(machine, replay.lookups, replay)
@@ -132,7 +133,7 @@ def _target(reader: Reader, name: str) -> Target:
         prog=prog,
         name=name,
         kind="capsule",
-        format=f"capsule of {as_text(manifest.get('format'))}",
+        format=f"capsule of {format}",
         live=False,
         kernel=kernel,
         shareable=True,
@@ -140,6 +141,8 @@ def _target(reader: Reader, name: str) -> Target:
         modules=replay,
         facts=facts,
         recorded_for=analyses,
+        missing_end="the recorded dump lacks its end" if format.endswith(", truncated") else "",
+        has_pseudonyms="names" in redacted,
         failed={as_text(name): as_text(reason) for name, reason in failed.items()},
         verify=reader.verify,
     )

@@ -175,3 +175,12 @@ def missing_module(name: str, release: str, build_id: str | None) -> str:
     remedy = _remedy(release, build_id, "its file with debug info")
     where = f"module {printable(name)} of kernel {printable(release)}"
     return f"debug info of {where} is missing: {remedy}"
+
+
+def missing_debug_info(sentence: str) -> str:
+    """Return in few words what a sentence of :func:`missing_module` is about.
+
+    Capsules record such sentences only.
+    """
+    named = re.match(r"debug info of (module \S+) ", sentence)
+    return f"debug info of {named[1]}" if named else "module debug info"

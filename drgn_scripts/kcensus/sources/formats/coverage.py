@@ -26,7 +26,7 @@ class Coverage:
     """How much memory a dump contains, by its headers."""
 
     saved_bytes: int
-    """Memory in the file."""
+    """Memory in the file, as far as that has not lost its end."""
     memory_bytes: int
     """Memory of the machine."""
     filtered: str
@@ -49,7 +49,11 @@ def coverage(path: str | Path) -> Coverage | None:
 
 def _elf(reader: FileReader) -> Coverage:
     loaded = [
-        (segment.paddr, segment.paddr + segment.filesz, segment.paddr + segment.memsz)
+        (
+            segment.paddr,
+            segment.paddr + min(segment.filesz, max(reader.size - segment.offset, 0)),
+            segment.paddr + segment.memsz,
+        )
         for segment in elf.segments(reader, elf.read_header(reader))
         if segment.type == elf.PT_LOAD
     ]

@@ -11,6 +11,7 @@ import codecs
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcensus.human import human_bytes
 from kcensus.sources.formats import elf, kdump
 from kcensus.sources.model import TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
@@ -50,8 +51,17 @@ class Sniffed:
     needs_libkdumpfile: bool = False
     truncated: str = ""
     """Why pages are missing; empty if none are."""
+    missing_bytes: int = 0
+    """How many bytes the file lacks at its end; 0 where that is unknown."""
     if_refused: str = ""
     """What to do if drgn cannot open the dump."""
+
+    @property
+    def missing_end(self) -> str:
+        """Which end of the dump is missing, in one sentence; empty if none is."""
+        if self.missing_bytes:
+            return f"the dump lacks its last {human_bytes(self.missing_bytes)}"
+        return f"the dump lacks its end: {self.truncated}" if self.truncated else ""
 
 
 def sniff(path: str | Path) -> Sniffed:
@@ -107,8 +117,9 @@ def _elf(reader: FileReader) -> Sniffed:
     if b"VMCOREINFO" not in owners:
         raise TargetError(f"{reader.name}: {_no_vmcoreinfo(notes)}")
     end = max(segment.offset + segment.filesz for segment in segments)
-    missing = f"{end - reader.size} of {end} bytes are missing" if end > reader.size else ""
-    return Sniffed("ELF", truncated=missing)
+    missing = max(end - reader.size, 0)
+    truncated = f"{missing} of {end} bytes are missing" if missing else ""
+    return Sniffed("ELF", truncated=truncated, missing_bytes=missing)
 
 
 def _no_vmcoreinfo(notes: list[tuple[bytes, int, bytes]]) -> str:
@@ -151,4 +162,4 @@ def _sniffed(
             "QEMU writes this format without headers that libkdumpfile needs; dump the guest as "
             "ELF, the default of dump-guest-memory and `virsh dump --memory-only`"
         )
-    return Sniffed(format, bool(header.compression), True, truncated, advice)
+    return Sniffed(format, bool(header.compression), True, truncated, if_refused=advice)
