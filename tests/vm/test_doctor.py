@@ -16,7 +16,7 @@ from tests.lab import Dump, build
 
 
 def doctor(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[str, Any], str]:
-    status = cli.main(["doctor", "--json", *args])
+    status = cli.main(["doctor", *args, "--json"])
     out, err = capsys.readouterr()
     return status, json.loads(out), err
 

@@ -22,6 +22,7 @@ from kcensus.analyses.slab import findings as slab_findings
 from kcensus.analyses.slab.attribution import VECTORS
 from kcensus.analyses.slab.census import FILL, Census, SlabCensus, _fill_bin
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.kmalloc_users import Objects
 from kcensus.results import Check, CheckStatus, Finding, Result, Severity, thresholds
@@ -364,16 +365,17 @@ def test_no_object_has_two_users(monkeypatch: pytest.MonkeyPatch) -> None:
     slab, other = made.slabs["k0"], made.slabs["f0"]
     first, second = slab.object(0), slab.object(1)
 
-    def some(_kernel: Kernel) -> Objects:
+    def some(_kernel: Kernel, _report: ScanReport) -> Objects:
         # A vector, the middle of an object, another cache's, none, and one that is free.
         for each in (first, second + 8, other.object(0), 0, slab.object(2)):
             yield "some", np.array([each, each], np.uint64)
 
-    def absent(_kernel: Kernel) -> Objects:
+    def absent(_kernel: Kernel, _report: ScanReport) -> Objects:
         yield "more", np.array([slab.object(3)], np.uint64)
         raise LookupError("no such type")
 
-    def unreadable(_kernel: Kernel) -> Objects:
+    def unreadable(_kernel: Kernel, report: ScanReport) -> Objects:
+        report.objects_unreadable += 5
         yield from ()
         raise FaultError("page excluded from this synthetic dump", 0)
 
@@ -382,7 +384,11 @@ def test_no_object_has_two_users(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows(result, "kmalloc", "user", "objects") == [
         (VECTORS, 2), ("more", 1), ("some", 1)
     ]  # fmt: skip
-    assert gaps(result) == {"users of kmalloc()": 1, "objects of kmalloc()": 2}
+    assert gaps(result) == {
+        "users of kmalloc()": 1,
+        "slots of objects that point to those of kmalloc()": 5,
+        "objects of kmalloc()": 2,
+    }
 
 
 def test_structures_of_memory_cgroups_are_users() -> None:

@@ -268,7 +268,7 @@ def test_users_of_kmalloc_have_allocated_objects(case: Case) -> None:
     found: Counter[str] = Counter()
     for contributor in CONTRIBUTORS:
         try:
-            yielded = list(contributor(kernel))
+            yielded = list(contributor(kernel, ScanReport()))
         except LookupError:
             continue
         for user, addresses in yielded:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from kcensus.analyses.slab.census import Counts
 from kcensus.engine.memory import Words
-from kcensus.engine.slub.slabs import SlabMap
+from kcensus.engine.slub.slabs import ScanReport, SlabMap
 from kcensus.engine.slub.slots import Slots
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.kmalloc_users import CONTRIBUTORS
@@ -32,6 +32,8 @@ class Attribution:
     """Shape (caches, users)."""
     failed: list[str] = field(default_factory=list)
     """Why a contributor could not yield its objects."""
+    report: ScanReport = field(default_factory=ScanReport)
+    """Of the slabs whose objects point to those of kmalloc()."""
 
 
 def kmalloc_caches(slab_map: SlabMap) -> npt.NDArray[np.bool_]:
@@ -52,7 +54,7 @@ def attribute(kernel: Kernel, vectors: Words) -> Attribution:
     slots = Slots(slab_map, slabs[is_wanted[slabs.cache]])
     numbers: dict[str, int] = {}
     user = np.zeros(len(slots), np.uint8)
-    failed = []
+    failed, report = [], ScanReport()
 
     def note(name: str, addresses: Words) -> None:
         slot = slots.of(addresses)
@@ -63,7 +65,7 @@ def attribute(kernel: Kernel, vectors: Words) -> Attribution:
     note(VECTORS, vectors)
     for contributor in CONTRIBUTORS:
         try:
-            for name, addresses in contributor(kernel):
+            for name, addresses in contributor(kernel, report):
                 note(name, addresses)
         except LookupError:
             continue  # this kernel has no such objects, or no debug info of them
@@ -78,4 +80,4 @@ def attribute(kernel: Kernel, vectors: Words) -> Attribution:
         low, high = slots.first[start], slots.first[start + len(block)]
         cache = np.repeat(block.cache.astype(np.int64), block.objects)
         counts += np.bincount(cache * shape[1] + user[low:high], minlength=len(counts))
-    return Attribution(list(numbers), counts.reshape(shape)[:, 1:], failed)
+    return Attribution(list(numbers), counts.reshape(shape)[:, 1:], failed, report)

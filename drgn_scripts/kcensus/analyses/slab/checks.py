@@ -165,6 +165,12 @@ def gaps(figures: Figures) -> list[Gap]:
             f"their objects are in rows {NOT_ATTRIBUTED} of the table kmalloc",
         ),
         Gap(
+            "slots of objects that point to those of kmalloc()",
+            reasons(figures.kmalloc.report.slabs),
+            figures.kmalloc.report.objects_unreadable,
+            f"what they point to is in rows {NOT_ATTRIBUTED}",
+        ),
+        Gap(
             "objects of kmalloc()",
             "attributed to a user, but counted as free",
             figures.overattributed,

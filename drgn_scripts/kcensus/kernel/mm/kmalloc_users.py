@@ -2,7 +2,8 @@
 """Objects of kmalloc() whose users are known.
 
 A contributor yields what one user allocated, as often as it likes: a name, and the addresses of
-the objects. It need not know which slab cache they are in, nor whether they are in one.
+the objects. It need not know which slab cache they are in, nor whether they are in one. What it
+could not read of slabs with pointers to them, it adds to a report.
 :data:`CONTRIBUTORS` lists them all.
 """
 
@@ -37,7 +38,7 @@ _MAX_UNITS = 1 << 12
 """Units of 64 shrinkers in a shrinker map."""
 
 
-def _list_lrus(kernel: Kernel) -> Objects:
+def _list_lrus(kernel: Kernel, _report: ScanReport) -> Objects:
     memory, lrus, faults = kernel.memory, list_lrus(kernel), Faults()
     yield "list_lru_node arrays", lrus.node
     arrays = lrus.memcg_lrus[lrus.memcg_lrus != 0]
@@ -56,7 +57,7 @@ def _list_lrus(kernel: Kernel) -> Objects:
             yield "list_lru lists", xarray.entry
 
 
-def _memcgs(kernel: Kernel) -> Objects:
+def _memcgs(kernel: Kernel, _report: ScanReport) -> Objects:
     memory, groups, prog, faults = kernel.memory, memcgs(kernel), kernel.prog, Faults()
     type_ = prog.type("struct mem_cgroup")
     yield "mem_cgroup", groups.address
@@ -107,8 +108,8 @@ def _shrinker_units(kernel: Kernel, maps: Words) -> Objects:
         yield "shrinker maps", words[words != 0]
 
 
-def _dentry_names(kernel: Kernel) -> Objects:
-    slab_map, report = kernel.slab_map, ScanReport()
+def _dentry_names(kernel: Kernel, report: ScanReport) -> Objects:
+    slab_map = kernel.slab_map
     # What d_name.name points to is part of the dentry, or of a struct external_name.
     first = np.uint64(drgn.offsetof(kernel.prog.type("struct external_name"), "name"))
     columns = layout(kernel.prog, "struct dentry", {"name": "d_name.name"})
@@ -125,7 +126,7 @@ def _dentry_names(kernel: Kernel) -> Objects:
     # (in v4.20), they are in these caches.
     caches = [cache for cache in slab_map.caches if cache.name.startswith("kmalloc-rcl-")]
     if caches:
-        pages = slab_map.slab_pages(slab_map.index(caches, report)).sum()
+        pages = slab_map.slab_pages(slab_map.index(caches, ScanReport())).sum()
         if _WORTHWHILE * pages < slab_map.slab_pages(slabs).sum():
             return
     for names in visit(slab_map, slabs, columns, external, report):
@@ -135,19 +136,19 @@ def _dentry_names(kernel: Kernel) -> Objects:
 def _members(user: str, type_name: str, cache: str, path: str) -> Contributor:
     """Return a contributor of what a pointer in each object of a slab cache points to."""
 
-    def objects(kernel: Kernel) -> Objects:
+    def objects(kernel: Kernel, report: ScanReport) -> Objects:
         caches = find_caches(kernel.slab_map, type_name, cache)
         member = layout(kernel.prog, type_name, {"pointer": path})
-        _, columns = allocated(kernel.slab_map, caches, member, ScanReport())
+        _, columns = allocated(kernel.slab_map, caches, member, report)
         yield user, columns["pointer"]
 
     return objects
 
 
-def _file_tables(kernel: Kernel) -> Objects:
+def _file_tables(kernel: Kernel, report: ScanReport) -> Objects:
     caches = find_caches(kernel.slab_map, "struct files_struct", "files_cache")
     member = layout(kernel.prog, "struct files_struct", ["fdt"])
-    _, columns = allocated(kernel.slab_map, caches, member, ScanReport())
+    _, columns = allocated(kernel.slab_map, caches, member, report)
     yield "file descriptor tables", columns["fdt"]
     arrays = layout(kernel.prog, "struct fdtable", ["fd", "open_fds"])
     tables = gather(kernel.memory, columns["fdt"], arrays, Faults())
@@ -155,18 +156,18 @@ def _file_tables(kernel: Kernel) -> Objects:
         yield "file descriptor tables", tables[name]
 
 
-def _super_blocks(kernel: Kernel) -> Objects:
+def _super_blocks(kernel: Kernel, _report: ScanReport) -> Objects:
     yield "super_block", super_blocks(kernel).address
 
 
-def _devices(kernel: Kernel) -> Objects:
+def _devices(kernel: Kernel, _report: ScanReport) -> Objects:
     devices = mapped_devices(kernel).devices
     yield "device mapper", np.array([device.address for device in devices], np.uint64)
     targets = [target.private for device in devices for target in device.targets]
     yield "device mapper", np.array(targets, np.uint64)
 
 
-Contributor: TypeAlias = Callable[[Kernel], Objects]
+Contributor: TypeAlias = Callable[[Kernel, ScanReport], Objects]
 
 CONTRIBUTORS: tuple[Contributor, ...] = (
     _list_lrus,
