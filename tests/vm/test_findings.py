@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from pandas.testing import assert_frame_equal
 
 import kcensus
 from kcensus.analyses import analyses
@@ -181,6 +182,16 @@ def test_knobs_are_those_that_the_guest_lists(kernel: str) -> None:
     assert len(memory) > 5
     for name in {*memory, "memory.reclaim", "memory.limit_in_bytes", "memory.peak"}:
         assert has_knob(opened_kernel, f"/sys/fs/cgroup/**/{name}") is (name in memory)
+
+
+def test_an_analysis_finds_alone_what_it_finds_in_a_report(kernel: str) -> None:
+    dump = build(kernel, "mixed")
+    together = examine(opened(dump)).results
+    for name, analysis in analyses().items():
+        alone = opened(dump).run(analysis)
+        assert alone.summary == together[name].summary
+        for table, content in alone.tables.items():
+            assert_frame_equal(content.frame, together[name].tables[table].frame)
 
 
 def test_shrink_returns_what_the_finding_says(kernel: str) -> None:

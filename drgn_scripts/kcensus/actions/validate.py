@@ -16,7 +16,7 @@ from kcensus.actions.target import context_of, opened
 from kcensus.catalogue import Catalogue, Patch
 from kcensus.catalogue.validate import Refused, Verdict, judge, look_at
 from kcensus.catalogue.verdict import validation_result
-from kcensus.reports import measured
+from kcensus.reports import conclude, measured
 from kcensus.text import printable
 
 
@@ -44,7 +44,7 @@ def run(
     except Refused as error:
         raise click.UsageError(f"{error}.") from None
     judgement = judge(chosen, pairs)
-    status = show(validation_result(chosen, judgement), showing)
+    status = show(conclude(validation_result(chosen, judgement), known), showing)
     statuses = {Verdict.CONFIRMED: status, Verdict.CONTRADICTED: Exit.FINDING}
     return statuses.get(judgement.verdict, Exit.INCONCLUSIVE)
 

@@ -75,8 +75,12 @@ def explanation(identifier: str) -> Explanation | None:
 
 
 def term(word: str) -> Term | None:
-    """Return the term of the glossary that a word names, whatever its case and separators."""
-    return _terms_by_word().get(_normal(word))
+    """Return the term of the glossary that a word names, whatever its case and separators.
+
+    A plural names the term of its singular.
+    """
+    wanted, known = _normal(word), _terms_by_word()
+    return known.get(wanted) or known.get(wanted.removesuffix("s"))
 
 
 def words() -> list[str]:

@@ -126,6 +126,7 @@ def _print_finding(
     title = Text(printable(f"{prefix}{finding.title}"), style="bold")
     screen.tagged([(Text(severity.name, _SEVERITY_STYLE[severity]), [title])], _TAG_WIDTH)
     if short and not matters(finding):
+        prose(f"kcensus explain {finding.kind}")
         return
     if not short:
         prose(finding.evidence)

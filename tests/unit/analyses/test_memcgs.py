@@ -201,6 +201,7 @@ def test_the_finding_and_its_remedies() -> None:
     (drop,) = finding.remedies
     assert drop.returns == (2 << 20) + 10 * 4096
     assert drop.is_upper_bound
+    assert "sockets (they pin 1 of them)" in finding.no_remedy
     # Below the threshold of memory, their number does not matter.
     found.kernel.ram_bytes = 1 << 40
     assert findings(found) == []
@@ -222,6 +223,21 @@ def test_files_to_remove_are_named_by_mount(mounts: list[str], place: str) -> No
     assert place in remedy.effect
 
 
+def test_a_safe_remedy_that_returns_little_is_not_the_first() -> None:
+    found = figures(
+        [-1, 0, 0], [True, False, False], refs=[0, 1, 1], clean=[0, 1, 0], shmem=[0, 0, 1]
+    )
+    files = {"memcg": [2], "kind": "shmem", "pages": 1, "refs": 1, "path": "/2", "mount": "/run"}
+    files |= {"named": True, "deleted": False, "at_home": True}
+    found.pins = replace(found.pins, files=pd.DataFrame(files))
+    equal = findings(found)[0].remedies
+    assert [each.command.split()[0] for each in equal] == ["echo", "rm"]
+    found.pins.refs[1] = 2
+    little = findings(found)[0].remedies
+    assert [each.command.split()[0] for each in little] == ["rm", "echo"]
+    assert little[1].returns == 4096
+
+
 def test_what_is_left_when_nothing_can_be_dropped() -> None:
     found = figures(
         parents=[-1, 0], online=[True, False], refs=[0, 3], clean=[0, 0], sockets=[0, 3]
@@ -234,7 +250,7 @@ def test_what_is_left_when_nothing_can_be_dropped() -> None:
 def test_only_files_of_inits_mount_namespace_are_to_be_removed() -> None:
     found = figures(parents=[-1, 0], online=[True, False], refs=[0, 9], clean=[0, 0])
     file = {"memcg": 1, "kind": "shmem", "pages": 9, "refs": 9, "path": "/dev/shm/a"}
-    file |= {"mount": "/dev/shm", "named": True, "deleted": False}
+    file |= {"mount": "/dev/shm", "named": True, "deleted": False, "at_home": True}
     found.pins = replace(
         found.pins, files=pd.DataFrame([file | {"at_home": True}, file | {"at_home": False}])
     )

@@ -16,9 +16,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kcensus.human import human, human_bytes, human_ratio
-from kcensus.render.screen import console_for
-from kcensus.render.terminal import write_terminal
-from kcensus.results import Check, Figure, Machine, Result, Unit
+from kcensus.render.screen import Screen, console_for
+from kcensus.render.terminal import print_findings, write_terminal
+from kcensus.results import Check, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
 
@@ -337,6 +337,27 @@ def test_scaled_bytes_are_right_to_the_last_digit_shown(value: int) -> None:
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_a_part_is_never_shown_as_none_or_all(value: float) -> None:
     assert human_ratio(value) not in ("0.0%", "100.0%")
+
+
+def test_a_name_is_broken_only_where_it_is_wider_than_its_share() -> None:
+    patch, reason = "negative-dentry-unlink-sysctl", "struct list_lru has no ext, " * 5
+    columns = {key: Column(Unit.TEXT, show=Show.ALWAYS) for key in ("patch", "because")}
+    columns["mainline"] = Column(Unit.TEXT)
+    row = {"patch": [patch], "because": [reason], "mainline": ["RFC 2021, unmerged"]}
+    tables = {"patches": Table(pd.DataFrame(row), columns)}
+    result = Result("synthetic", "t", "k", tables=tables)
+    for width in (60, 80, 100):
+        assert patch in on_terminal(result, width)
+    assert patch not in on_terminal(result, 30)
+
+
+def test_a_lesser_finding_names_its_explanation() -> None:
+    result = synthetic_result()
+    finding = replace(result.findings[0], severity=Severity.INFO)
+    out = io.StringIO()
+    screen = Screen(Console(file=out, width=80))
+    print_findings([("", finding)], screen, short=True)
+    assert f"kcensus explain {finding.kind}" in out.getvalue()
 
 
 def test_a_part_is_shown_where_its_leader_is_not() -> None:

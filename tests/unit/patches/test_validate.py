@@ -335,6 +335,7 @@ def test_exit_status_follows_the_verdict(
     done, out, err = run("list-lru-memory", *targets, "--json")
     assert (done, err) == (status, "")
     assert json.loads(out)["summary"]["verdict"] == word
+    assert json.loads(out)["findings"][0]["patch_status"] == "merged in 5.18"
     assert run("list-lru-memory", *targets)[0] == status
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from kcensus.text import printable
 PER_CPU = "percpu"
 PAGE_CACHE, SHMEM_PAGES = "page cache", "shmem"
 """Places of memory outside slabs."""
+_WORTHWHILE = 0.25
+"""Share of what the best remedy returns: a safer one that returns less comes after it."""
 _MAX_PATHS = 8
 """Files in one command."""
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
@@ -76,7 +78,8 @@ def _offline(figures: Figures) -> Iterator[Finding]:
     }
     pinned = {kind: int((held > 0).sum()) for kind, held in pins.held.items()}
     pinned["references of unknown holders"] = int((pins.unexplained > 0).sum())
-    remedies = tuple(_remedies(figures))
+    anonymous = figures.pages_bytes(ANON)
+    remedies = _best_first(_remedies(figures))
     yield Finding(
         id="memcgs-offline",
         severity=severity,
@@ -89,7 +92,8 @@ def _offline(figures: Figures) -> Iterator[Finding]:
             f"{human_bytes(per_cpu)}, shrinker maps {human_bytes(maps)}: "
             f"{human_bytes(own // count)} for each memory cgroup",
             "charged to them: "
-            + _list({name: figures.pages_bytes(kind) for kind, name in pages.values()}),
+            + _list({name: figures.pages_bytes(kind) for kind, name in pages.values()})
+            + (" (anonymous memory is not part of what they hold)" if anonymous else ""),
             "pinned by: "
             + ", ".join(
                 f"{kind} ({number:,})"
@@ -117,7 +121,7 @@ def _offline(figures: Figures) -> Iterator[Finding]:
             if held
         },
         remedies=remedies,
-        no_remedy="" if remedies else _why_none(pinned),
+        no_remedy=_in_use(pinned, anonymous) or ("" if remedies else _why_none(pinned)),
     )
 
 
@@ -134,18 +138,38 @@ def _sentences(*sentences: str) -> str:
     return "; ".join(each for each in sentences if each)
 
 
+def _in_use(pinned: Mapping[str, int], anonymous: int) -> str:
+    """Return what goes only with the processes that use it; empty where there is no such thing."""
+    uses = []
+    if anonymous:
+        uses.append(f"anonymous memory ({human_bytes(anonymous)})")
+    if pinned[SOCKET]:
+        uses.append(f"sockets (they pin {pinned[SOCKET]:,} of them)")
+    if not uses:
+        return ""
+    return (
+        f"{' and '.join(uses)} go with the processes that use them, which are in other memory "
+        "cgroups now: restart these"
+    )
+
+
 def _why_none(pinned: Mapping[str, int]) -> str:
     kinds = [kind for kind, number in pinned.items() if number and kind != CHILD]
-    if kinds == [SOCKET]:
-        return "they go when the processes that have these sockets close them: restart these"
     return (
         "no page of theirs can be dropped now: they go with what pins them "
         f"({', '.join(kinds) or 'unknown'})"
     )
 
 
+def _best_first(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
+    """Put remedies that return little behind the others; otherwise the order stays."""
+    known = list(remedies)
+    enough = _WORTHWHILE * max((each.returns or 0 for each in known), default=0)
+    return tuple(sorted(known, key=lambda each: (each.returns or 0) < enough))
+
+
 def _remedies(figures: Figures) -> Iterator[Remedy]:
-    """Yield what releases them; the targeted ways first."""
+    """Yield what releases them, the safest first."""
     dropped = figures.dropped_bytes(inodes=False)
     yield from _reclaim(figures)
     if dropped:

@@ -40,4 +40,6 @@ is due to sharing alone; real slabs are less full, with either controller.
         ("kcensus slab vmcore --table kmalloc", "what kmalloc() allocated, by cache and user"),
         ("sudo kcensus slab --top 40", "the running kernel, forty rows per table"),
     ),
+    # Devices and file systems that allocate with kmalloc(), and have list_lrus.
+    modules=("dm_mod", "xfs", "nfsv4", "gfs2", "nfsd"),
 )

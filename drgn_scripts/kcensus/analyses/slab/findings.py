@@ -171,7 +171,11 @@ def _waste_findings(figures: Figures) -> Iterator[Finding]:
             figures=_bytes(
                 slab_bytes=total, active_bytes=used, excess_bytes=size, empty_bytes=shrinkable
             )
-            | _counts(slabs=slabs, slabs_less_than_half_full=sparse, slabs_empty=empty),
+            | _counts(slabs=slabs, slabs_less_than_half_full=sparse, slabs_empty=empty)
+            | {
+                "share_of_ram": Figure(ratio(size, ram), Unit.RATIO),
+                "utilization": Figure(ratio(used, total), Unit.RATIO),
+            },
             memory={f"slab:{name}": size},
             is_generic=True,
             remedies=remedies,

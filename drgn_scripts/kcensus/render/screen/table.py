@@ -44,6 +44,10 @@ class _Shown:
         """Return the width of the cells, and of a heading of these lines."""
         return max(1, *map(cell_len, chain(self.cells, heading)))
 
+    def longest_word(self) -> int:
+        """Return the width of the longest word of the cells: with less, it is broken."""
+        return max((cell_len(word) for cell in self.cells for word in cell.split()), default=1)
+
 
 def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
     """Print the first ``top`` rows of a table, or all where ``top`` is 0."""
@@ -134,18 +138,29 @@ def _fit(columns: list[_Shown], room: int) -> list[_Shown]:
             column.width = column.width_with(column.label.split())
         optional = [column for column in columns if column.is_optional]
         floor = max(_MIN_TEXT, room // 4) if optional else 1
-        while excess() > 0:
+        texts = [column for column in columns if column.is_text]
+        # Columns are dropped before names are broken, but for those of more than half the width.
+        words = [column.longest_word() for column in texts]
+        kept = [max(floor, word) if word <= room // 2 else floor for word in words]
+        _shrink(texts, kept, excess())
+        if not optional:
+            _shrink(texts, [1] * len(texts), excess())
             # Once no column can be dropped, numbers are folded too: no digit is ever cut.
-            foldable = [column for column in columns if column.is_text and column.width > floor]
-            if not foldable and not optional:
-                foldable = [column for column in columns if column.width > floor]
-            if not foldable:
-                break
-            max(foldable, key=lambda column: column.width).width -= 1
+            _shrink(columns, [1] * len(columns), excess())
         if excess() <= 0 or not optional:
             return dropped
         columns.remove(optional[-1])
         dropped.insert(0, optional[-1])
+
+
+def _shrink(columns: Sequence[_Shown], least: Sequence[int], excess: int) -> None:
+    """Fold the widest columns, one character after the other, but none below its least width."""
+    limits = list(zip(columns, least, strict=True))
+    for _ in range(excess):
+        foldable = [column for column, limit in limits if column.width > limit]
+        if not foldable:
+            break
+        max(foldable, key=lambda column: column.width).width -= 1
 
 
 def _lines(columns: Sequence[_Shown], cells: Sequence[str], screen: Screen) -> list[str]:
