@@ -385,7 +385,7 @@ def _crowd(figures: Figures, main: Finding) -> Iterator[Finding]:
                 "negative_bytes": _size(row.negative_bytes, "negatives, external names included"),
             },
             memory={place: size for place, size in places.items() if size},
-            remedies=(*_rmdir(figures, row), *_who(figures, row.directory)),
+            remedies=tuple(_rmdir(figures, row)),
             part_of=MAIN,
         )
 
