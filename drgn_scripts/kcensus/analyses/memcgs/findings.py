@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -26,6 +26,8 @@ _MAX_PATHS = 8
 """Files in one command."""
 _MAX_MOUNTS = 3
 """Mounts to name; with more, they are what to remove, not single files."""
+_LITTLE = 0.25
+"""Of what the best remedy returns: one that returns less is not the first one."""
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
@@ -78,7 +80,7 @@ def _offline(figures: Figures) -> Iterator[Finding]:
     }
     pinned = {kind: int((held > 0).sum()) for kind, held in pins.held.items()}
     pinned["references of unknown holders"] = int((pins.unexplained > 0).sum())
-    remedies = tuple(_remedies(figures))
+    remedies = _by_effect(_remedies(figures))
     yield Finding(
         id="memcgs-offline",
         severity=severity,
@@ -175,6 +177,13 @@ def _remedies(figures: Figures) -> Iterator[Remedy]:
             knobs=(_DROP_CACHES,),
         )
     yield from _removal(figures)
+
+
+def _by_effect(remedies: Iterable[Remedy]) -> tuple[Remedy, ...]:
+    """Put those last that return little beside the best one; the order is kept otherwise."""
+    listed = list(remedies)
+    best = max((each.returns or 0 for each in listed), default=0)
+    return tuple(sorted(listed, key=lambda each: (each.returns or 0) < _LITTLE * best))
 
 
 def _reclaim(figures: Figures) -> Iterator[Remedy]:
