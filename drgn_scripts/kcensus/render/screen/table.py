@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, zip_longest
 
 from rich.cells import cell_len
@@ -23,6 +24,8 @@ from kcensus.text import printable
 
 _MIN_TEXT = 16
 """Columns are dropped before names are folded into less than this, or a quarter of the width."""
+_PROSE = 20
+"""Columns of sentences are folded down to this before those of names are."""
 _BAR = 8
 """Width of a bar, in characters."""
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -39,6 +42,11 @@ class _Shown:
     shares: list[Plain] | None = None
     """Values to draw as bars."""
     width: int = 0
+
+    @cached_property
+    def is_prose(self) -> bool:
+        """Whether cells are sentences, which are folded between words."""
+        return self.is_text and any(len(cell.split()) > 3 for cell in self.cells)
 
     def width_with(self, heading: Sequence[str]) -> int:
         """Return the width of the cells, and of a heading of these lines."""
@@ -141,7 +149,9 @@ def _fit(columns: list[_Shown], room: int) -> list[_Shown]:
                 foldable = [column for column in columns if column.width > floor]
             if not foldable:
                 break
-            max(foldable, key=lambda column: column.width).width -= 1
+            # Identifiers and paths are folded last.
+            prose = [column for column in foldable if column.is_prose and column.width > _PROSE]
+            max(prose or foldable, key=lambda column: column.width).width -= 1
         if excess() <= 0 or not optional:
             return dropped
         columns.remove(optional[-1])
