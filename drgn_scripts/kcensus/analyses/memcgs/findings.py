@@ -249,8 +249,8 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
         command = f"rm -i -- {shlex.join(paths)}"
     yield Remedy(
         effect=(
-            f"{_where(mounts)} that no program needs any more: {len(paths):,} files there pin "
-            "them; `kcensus memcgs --table files` lists them"
+            f"{_where(mounts, len(paths))} that no program needs any more; `kcensus memcgs "
+            f"--table files` lists the files that pin memory cgroups ({len(paths):,})"
         ),
         command=command,
         risk="what is in the files is lost",
@@ -259,12 +259,14 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
     )
 
 
-def _where(mounts: Mapping[str, int]) -> str:
+def _where(mounts: Mapping[str, int], files: int) -> str:
     """Return what to remove: files of a few mounts, or the tmpfs mounts of former containers."""
     names = [printable(name) for name, _ in sorted(mounts.items(), key=_most)]
-    if len(names) > _MAX_MOUNTS:
-        return f"Unmount or empty those of {len(names):,} tmpfs mounts (such as {names[0]})"
-    return f"Remove the tmpfs files on {', '.join(names)}"
+    if len(names) <= _MAX_MOUNTS:
+        return f"Remove tmpfs files on {', '.join(names)}"
+    if files <= _MAX_PATHS:
+        return f"Remove tmpfs files on {len(names):,} mounts"
+    return f"Unmount or empty those of {len(names):,} tmpfs mounts (such as {names[0]})"
 
 
 def _online(figures: Figures) -> Iterator[Finding]:
