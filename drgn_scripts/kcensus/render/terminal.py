@@ -124,7 +124,8 @@ def _print_finding(
     severity = finding.severity
     prefix = f"{name}: " if name and finding.danger is not Danger.INCOMPLETE else ""
     title = Text(printable(f"{prefix}{finding.title}"), style="bold")
-    screen.tagged([(Text(severity.name, _SEVERITY_STYLE[severity]), [title])], _TAG_WIDTH)
+    tag = "ALSO" if finding.part_of else severity.name
+    screen.tagged([(Text(tag, _SEVERITY_STYLE[severity]), [title])], _TAG_WIDTH)
     if short and not matters(finding):
         prose(f"kcensus explain {finding.kind}")
         return
@@ -144,15 +145,18 @@ def _print_finding(
     about = (
         f"Holds: {human(finding.holds, Unit.BYTES)}" if finding.holds else "",
         f"kcensus explain {finding.kind}" if matters(finding) or finding.holds else "",
-        patch_text(finding),
+        patch_text(finding) if finding.patch_is_fix or not short else "",
         f"{more} more {'remedy' if more == 1 else 'remedies'}: --full" if more else "",
     )
-    named = parts[:_MAX_PARTS] if short else parts
+    named = parts[:_MAX_PARTS] if short else ()
     unnamed = f"; and {len(parts) - len(named)} more" if len(parts) > len(named) else ""
     prose(
         _joined(about, screen),
-        f"Also explains: {'; '.join(map(_part, named))}{unnamed}" if parts else "",
+        f"Also explains: {'; '.join(map(_part, named))}{unnamed}" if named else "",
     )
+    if not short:
+        for part in parts:
+            _print_finding("", part, (), screen, short)
 
 
 def _effect(remedy: Remedy) -> str:

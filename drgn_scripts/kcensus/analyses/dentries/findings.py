@@ -385,7 +385,7 @@ def _crowd(figures: Figures, main: Finding) -> Iterator[Finding]:
                 "negative_bytes": _size(row.negative_bytes, "negatives, external names included"),
             },
             memory={place: size for place, size in places.items() if size},
-            remedies=(*_rmdir(figures, row), *_who(figures, row.directory)),
+            remedies=tuple(_rmdir(figures, row)),
             part_of=MAIN,
         )
 
@@ -395,7 +395,7 @@ def _rmdir(figures: Figures, row: Any) -> Iterator[Remedy]:
     path = _pasteable(row.directory)
     if path and returns and row.state == MountState.MOUNTED.value and not row.others:
         yield Remedy(
-            effect="Remove the directory if no program needs it: this drops its cached children",
+            effect="Remove the directory if no program needs it, which drops its cached children",
             command=f"rmdir {path}",
             risk=_joined(
                 _duration(row.negative),

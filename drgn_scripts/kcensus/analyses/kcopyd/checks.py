@@ -25,7 +25,7 @@ _EFFECTS = {
     "snapshots or their lists": "exceptions, waiting tasks or chunk sizes may be wrong or missing",
     "worker pools or lists of workqueues": "pools are missing, or work behind the tear",
     "bios": "the memory of kcopyd lacks its bios",
-    "clients with jobs": "their jobs have no device, and snapshots may be missing",
+    "busy clients without a device": "their jobs have no device, and snapshots may be missing",
     "slab caches of bios and exceptions": "the table of related slab caches lacks them",
     "clients": "jobs include the preallocated ones; clients and snapshots are unknown",
 }
@@ -106,7 +106,7 @@ def gaps(figures: Figures) -> list[Gap]:
     unowned = int(np.count_nonzero(~has_owner & (jobs.jobs > 0))) if census.has_jobs else 0
     known = (
         ("clients", "dm_mod has no debug info here", int(census.in_use and not census.has_jobs)),
-        ("clients with jobs", "no target of an active table owns them", unowned),
+        ("busy clients without a device", "no target of an active table owns them", unowned),
         ("slab caches of bios and exceptions", "unreadable, or unknown", census.caches_unknown),
         ("targets", "their client is unreadable or not one", census.targets_unreadable),
         ("pages of kmalloc() slabs", reasons(search), search.total()),

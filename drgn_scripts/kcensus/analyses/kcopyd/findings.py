@@ -305,10 +305,11 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             title=(
                 f"{_counted(len(tasks), 'task', 'wait')} for copies of snapshot "
                 f"{snapshot.device.name}"
+                + (", with a semaphore that can deadlock" if is_semaphore else "")
             ),
             evidence=evidence,
             figures=_counts(tasks=len(tasks), copies=copies, limit=limit),
-            remedies=(*_raise_limit(figures, snapshot, limit), SHOW_BUSY),
+            remedies=_faster(figures, snapshot, limit),
             patch=_LIMIT_PATCH if is_semaphore else "",
         )
 
@@ -317,6 +318,12 @@ def _limit_text(limit: int | None) -> str:
     if limit is None:
         return "unknown"
     return "none" if limit == UNLIMITED else f"{limit:,}"
+
+
+def _faster(figures: Figures, snapshot: Snapshot, limit: int | None) -> tuple[Remedy, ...]:
+    """Return what shortens the wait; a limit below the default one is most likely too low."""
+    higher = _raise_limit(figures, snapshot, limit)
+    return (*higher, SHOW_BUSY) if limit and limit < DEFAULT_THRESHOLD else (SHOW_BUSY, *higher)
 
 
 def _raise_limit(figures: Figures, snapshot: Snapshot, limit: int | None) -> tuple[Remedy, ...]:

@@ -14,6 +14,9 @@ from kcensus.results import Figure, Finding, Remedy, Unit, ratio
 from kcensus.results.thresholds import severity_of
 from kcensus.text import printable
 
+_MAX_UNMOUNTS = 10
+"""Of file systems, to return all; where it takes more, they are not the first remedy."""
+
 
 def findings(figures: Figures) -> list[Finding]:
     """Return what is worth acting on."""
@@ -80,18 +83,25 @@ def _arrays(figures: Figures) -> Iterator[Finding]:
             "bytes_on_demand": Figure(needed, size),
         },
         memory=_places(figures, NODE_ARRAYS, POINTERS, LISTS, XA_NODES),
-        remedies=(*_unmount(figures, per_block), *_reboot(figures, total)),
+        remedies=tuple(_remedies(figures, total, per_block)),
+        no_remedy="Dropping caches or removing cgroups returns nothing",
         patch=Stage.XARRAY.patch,
     )
+
+
+def _remedies(figures: Figures, total: int, per_block: int) -> list[Remedy]:
+    """Return what gives memory back; unmounting first, unless it takes too many unmounts."""
+    remedies = [*_unmount(figures, per_block), *_reboot(figures, total)]
+    return remedies if per_block * _MAX_UNMOUNTS >= total else remedies[::-1]
 
 
 def _unmount(figures: Figures, per_block: int) -> Iterator[Remedy]:
     if per_block:
         yield Remedy(
             effect=(
-                f"Unmount file systems that are not needed: the last unmount of each returns "
-                f"{human_bytes(per_block)}; table `super_blocks` lists them. Dropping caches or "
-                "removing cgroups returns nothing"
+                f"Unmount file systems that are not needed, of {len(figures.blocks):,}: the last "
+                f"unmount of each returns {human_bytes(per_block)}; "
+                "`kcensus list-lru --table super_blocks` lists them"
             ),
             risk="their files are out of reach",
             undo="mount them again",

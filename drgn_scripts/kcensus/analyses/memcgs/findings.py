@@ -26,6 +26,8 @@ _WORTHWHILE = 0.25
 """Share of what the best remedy returns: a safer one that returns less comes after it."""
 _MAX_PATHS = 8
 """Files in one command."""
+_MAX_MOUNTS = 3
+"""Mounts to name; with more, they are what to remove, not single files."""
 _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
@@ -257,23 +259,29 @@ def _removal(figures: Figures) -> Iterator[Remedy]:
     files = figures.pins.files[removable]
     paths = list(dict.fromkeys(files.sort_values("pages", ascending=False)["path"]))
     mounts = Counter(files["mount"].tolist())
-    most, number = min(mounts.items(), key=lambda item: (-item[1], item[0]))
-    place = f"on {printable(most)}"
-    if len(mounts) > 1:
-        place = f"on {len(mounts):,} mounts, {number:,} {place}"
     command = ""
     if len(paths) <= _MAX_PATHS and all(map(_is_plain, paths)):
         command = f"rm -i -- {shlex.join(paths)}"
     yield Remedy(
         effect=(
-            f"Remove the {len(paths):,} tmpfs files that pin them, as far as no program needs them "
-            f"any more: they are {place}; table `files` lists them"
+            f"{_where(mounts, len(paths))} that no program needs any more; `kcensus memcgs "
+            f"--table files` lists the files that pin memory cgroups ({len(paths):,})"
         ),
         command=command,
         risk="what is in the files is lost",
         returns=returns,
         is_upper_bound=True,
     )
+
+
+def _where(mounts: Mapping[str, int], files: int) -> str:
+    """Return what to remove: files of a few mounts, or the tmpfs mounts of former containers."""
+    names = [printable(name) for name, _ in sorted(mounts.items(), key=_most)]
+    if len(names) <= _MAX_MOUNTS:
+        return f"Remove tmpfs files on {', '.join(names)}"
+    if files <= _MAX_PATHS:
+        return f"Remove tmpfs files on {len(names):,} mounts"
+    return f"Unmount or empty those of {len(names):,} tmpfs mounts (such as {names[0]})"
 
 
 def _online(figures: Figures) -> Iterator[Finding]:

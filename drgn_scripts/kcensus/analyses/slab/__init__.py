@@ -17,7 +17,6 @@ ANALYSIS = Analysis(
     specs="kcensus.analyses.slab.tables:TABLES",
     headline=("slab_bytes", "share_of_ram", "utilization"),
     first_tables=("caches", "waste", "memcgs"),
-    modules=("dm_mod",),
     description="""\
 Counts every slab and every object in it: allocated, or free on the slab's own freelist, on the
 freelist of a CPU, or in a sheaf. So `active` is what users of the cache hold; /proc/slabinfo
