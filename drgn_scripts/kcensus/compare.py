@@ -64,6 +64,7 @@ def compare(before: Report, after: Report) -> Result:
     names = [side.head.target for side in sides]
     kernels = ", then ".join(dict.fromkeys(side.head.kernel for side in sides))
     made = Result("diff", " against ".join(names), kernels, measures=False)
+    made.compared = tuple(side.head.machine or Machine() for side in sides)
     made.live = before.head.live or after.head.live
     made.tables["targets"] = _TARGETS.of(pd.DataFrame(map(_target, ("before", "after"), sides)))
     made.tables["figures"] = figures = _figures(pairs)
@@ -247,6 +248,8 @@ def _target(side: str, report: Report) -> dict[str, Any]:
         "uptime_seconds": machine.uptime_seconds,
         "ram_bytes": machine.ram_bytes,
         "kernel": report.head.kernel,
+        "build_id": machine.build_id or None,
+        "taken_by": machine.taken_by or None,
     }
 
 
@@ -262,6 +265,8 @@ _TARGETS = TableSpec(
         "uptime_seconds": Column(Unit.SECONDS, "uptime", Show.WIDE, "Time since boot."),
         "ram_bytes": Column(Unit.BYTES, "RAM", Show.WIDE, "RAM of the machine."),
         "kernel": Column(_TEXT, "", Show.WIDE, "Kernel release."),
+        "build_id": Column(_TEXT, "", Show.DATA, "Of the vmlinux."),
+        "taken_by": Column(_TEXT, "", Show.DATA, "What took the dump."),
     },
     "One of the two targets.",
 )

@@ -12,6 +12,7 @@ import importlib.metadata
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kcensus.human import human, shown_time
@@ -202,6 +203,15 @@ def machine_document(machine: Machine) -> dict[str, Plain]:
 
 def machine_facts(result: Result) -> list[tuple[str, str]]:
     """Return what a result is about as labelled lines: the machine, its kernel, the dump."""
+    if result.compared:
+        sides = zip(("Before", "After"), result.compared, strict=True)
+        return [
+            *(
+                (side, _joined_facts(replace(result, machine=each, compared=())))
+                for side, each in sides
+            ),
+            ("kcensus", f"{installed_version()}, JSON schema {SCHEMA}"),
+        ]
     machine = result.machine or Machine()
     kernel = machine.kernel or result.kernel
     sizes = (
@@ -228,6 +238,11 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
     }
     shown = {name: ", ".join(map(printable, filter(None, facts))) for name, facts in lines.items()}
     return [(name, facts) for name, facts in shown.items() if facts]
+
+
+def _joined_facts(result: Result) -> str:
+    """Return what a result is about in one line, without kcensus itself."""
+    return "; ".join(facts for name, facts in machine_facts(result) if name != "kcensus")
 
 
 def notes(machine: Machine) -> dict[str, list[str]]:

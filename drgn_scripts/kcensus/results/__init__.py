@@ -184,6 +184,8 @@ class Result(Answer):
     live: bool = False
     machine: Machine | None = None
     """None where the result is not about one machine."""
+    compared: tuple[Machine, ...] = ()
+    """The machine before and the one after, where the result compares two."""
 
 
 def nonzero_gaps(*gaps: Gap) -> list[Gap]:

@@ -34,7 +34,7 @@ from kcensus.render.html.findings import (
 from kcensus.render.html.links import links
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, inert
-from kcensus.render.plain import SCHEMA, installed_version, notes, shown_figure
+from kcensus.render.plain import SCHEMA, installed_version, machine_facts, notes, shown_figure
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Machine, Result, Unit, matters, rank
 
@@ -133,6 +133,8 @@ def _title(head: Result) -> str:
 
 def _machine_facts(head: Result) -> list[tuple[str, str]]:
     """Return what is known of the machine, the dump and kcensus."""
+    if head.compared:
+        return machine_facts(head)
     machine = head.machine or Machine()
     time = (shown_time(machine.time) or "") if machine.time is not None else ""
     numbers = (
