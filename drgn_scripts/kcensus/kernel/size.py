@@ -164,6 +164,7 @@ def attempt(ask: Callable[[], T]) -> T | None:
         TypeError,
         ValueError,
         drgn.FaultError,
+        drgn.ObjectAbsentError,
         NotRecorded,
     ):
         return None

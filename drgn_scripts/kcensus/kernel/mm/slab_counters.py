@@ -34,7 +34,9 @@ def node_counters(slab_map: SlabMap, faults: Faults) -> NodeCounters | None:
     pointers, ids, unknown = slab_map.per_node("node", slab_map.caches, faults)
     read = gather(slab_map.memory, pointers, counters, faults)
     caches = len(slab_map.caches)
-    sums = {name: np.bincount(ids, read[name], caches).astype(np.int64) for name in members}
+    sums = {name: np.zeros(caches, np.int64) for name in members}
+    for name, column in sums.items():
+        np.add.at(column, ids, read[name].astype(np.int64))  # may wrap where memory is damaged
     unreadable = np.bincount(ids, ~read.readable, caches) > 0
     unreadable[unknown] = True
     return NodeCounters(**sums, readable=~unreadable)
