@@ -27,6 +27,7 @@ from kcensus.commands.shared import CONTEXT_SETTINGS, example_lines
 from kcensus.text import printable
 
 _verdict = deferred("kcensus.actions.errors:verdict")
+_session_is_open = deferred("kcensus.sources.session:is_open")
 _installed_version = deferred("importlib.metadata:version")
 
 _TOP_EPILOG = """\b
@@ -108,7 +109,8 @@ class _Commands(click.Group):
 def _is_target(name: str) -> bool:
     """Return whether a word names a target; its name may be all that the command line has."""
     is_file = os.path.exists(name) and not os.path.isdir(name)
-    return is_file or name.startswith("qmp:") or is_sample(name)
+    is_session = name == "session" and _session_is_open()
+    return is_file or name.startswith("qmp:") or is_sample(name) or is_session
 
 
 @click.group(

@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from kcensus.sources import session
 from kcensus.sources.model import Request, RequestError, Source, Target, TargetError
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
@@ -55,7 +56,8 @@ def open_target(
     >>> kcensus.open_target("sample").kind
     'capsule'
 
-    :param spec: None for the running kernel, the path of a vmcore or capsule, the name of a
+    :param spec: None for the running kernel, or inside crash and drgn for the kernel that is open
+        there, which is also called ``session``; the path of a vmcore or capsule, the name of a
         bundled capsule (``sample``), or ``qmp:PATH`` for a QEMU guest whose QMP socket is PATH
     :param symbols: files and directories with debug info, tried before those that the environment
         variable ``KCENSUS_SYMBOLS`` lists, separated by colons, and before drgn's own search
@@ -63,7 +65,7 @@ def open_target(
     :raises RequestError: one of ``symbols`` does not exist
     :raises TargetError: the target or its debug info is unusable
     """
-    spec = os.fspath(spec) if spec is not None else None
+    spec = os.fspath(spec) if spec is not None else session.SPEC if session.is_open() else None
     if spec == "":
         raise TargetError("the target is ''; leave it out to read the running kernel")
     request = Request(spec, (*_existing("-s", symbols), *_from_environment()), allow_truncated)

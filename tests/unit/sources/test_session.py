@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A kernel that is open already takes the place of the running one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kcensus.cli import main
+from kcensus.sources import TargetError, open_target
+from kcensus.sources.model import Request, Target
+from kcensus.sources.session import is_open, session
+
+
+def _sample(request: Request) -> Target:
+    return open_target("sample", request.symbols)
+
+
+def test_a_session_is_the_target_of_a_command_without_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with session(_sample):
+        assert open_target(None).name == open_target("session").name == "sample"
+        for words in (["slab"], ["slab", "session"]):
+            assert main([*words, "--json"]) == 0
+            assert json.loads(capsys.readouterr().out)["target"] == "sample"
+        assert main(["session", "--json"]) == 0
+        assert "slab" in json.loads(capsys.readouterr().out)["analyses"]
+    assert not is_open()
+
+
+def test_the_innermost_session_counts_and_ends_with_its_block() -> None:
+    def refuse(request: Request) -> Target:
+        raise TargetError("the session has ended")
+
+    with session(refuse):
+        with session(_sample):
+            assert open_target(None).name == "sample"
+        with pytest.raises(TargetError, match="has ended"):
+            open_target(None)
+
+
+def test_without_a_session_the_word_is_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TargetError, match="session: no such file"):
+        open_target("session")
