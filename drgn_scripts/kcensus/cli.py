@@ -21,12 +21,12 @@ from click.shell_completion import CompletionItem, shell_complete
 
 from kcensus import analyses, commands
 from kcensus.actions import Exit, deferred, is_sample
-from kcensus.commands.analysis import analysis_command
 from kcensus.commands.completion import VARIABLE
-from kcensus.commands.shared import CONTEXT_SETTINGS, example_lines
+from kcensus.commands.shared.analysis import analysis_command
+from kcensus.commands.shared.options import CONTEXT_SETTINGS, example_lines
 from kcensus.text import printable
 
-_verdict = deferred("kcensus.actions.errors:verdict")
+_verdict = deferred("kcensus.actions.shared.errors:verdict")
 _session_is_open = deferred("kcensus.sources.session:is_open")
 _installed_version = deferred("importlib.metadata:version")
 

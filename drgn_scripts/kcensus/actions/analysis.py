@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from kcensus.actions import Exit, Reading, Showing
-from kcensus.actions.output import check_output, check_tables, show
-from kcensus.actions.target import context_of, opened, progress_bars, saved_result
+from kcensus.actions.shared.output import check_output, check_tables, show
+from kcensus.actions.shared.target import context_of, opened, progress_bars, saved_result
 from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
 from kcensus.reports import analyse

@@ -10,7 +10,7 @@ import click
 
 from kcensus import capsule
 from kcensus.actions import Exit, Reading
-from kcensus.actions.target import chosen_analyses, opened
+from kcensus.actions.shared.target import chosen_analyses, opened
 from kcensus.render.directory import OutputError
 from kcensus.sources.capsule.container import CannotWrite
 from kcensus.sources.reader import os_reason

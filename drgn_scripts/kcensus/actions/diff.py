@@ -9,8 +9,8 @@ import click
 
 from kcensus import saved
 from kcensus.actions import Exit, Reading, Showing
-from kcensus.actions.output import check_output, show
-from kcensus.actions.target import chosen_analyses, context_of, opened
+from kcensus.actions.shared.output import check_output, show
+from kcensus.actions.shared.target import chosen_analyses, context_of, opened
 from kcensus.compare import FIRST_TABLES, compare
 from kcensus.reports import report
 from kcensus.text import printable

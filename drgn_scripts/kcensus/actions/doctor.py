@@ -8,8 +8,8 @@ import os
 import pandas as pd
 
 from kcensus.actions import Exit, Reading, Showing
-from kcensus.actions.output import check_output, show
-from kcensus.actions.target import opened
+from kcensus.actions.shared.output import check_output, show
+from kcensus.actions.shared.target import opened
 from kcensus.analyses import analyses
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel

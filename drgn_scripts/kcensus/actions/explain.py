@@ -11,7 +11,7 @@ from rich.text import Text
 
 from kcensus import explain
 from kcensus.actions import Exit, Showing
-from kcensus.actions.output import console
+from kcensus.actions.shared.output import console
 from kcensus.analyses import analyses
 from kcensus.catalogue import load
 from kcensus.render.plain import label

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from kcensus.actions import Exit, Reading, Showing
-from kcensus.actions.output import check_output, show, stdout
-from kcensus.actions.target import context_of, opened, saved_result
+from kcensus.actions.shared.output import check_output, show, stdout
+from kcensus.actions.shared.target import context_of, opened, saved_result
 from kcensus.catalogue import Catalogue, CatalogueError, load
 from kcensus.catalogue.result import catalogue_result
 from kcensus.catalogue.story import document, story

@@ -9,9 +9,9 @@ import click
 
 from kcensus import saved
 from kcensus.actions import Exit, Reading, Showing, deferred
-from kcensus.actions.output import Faces, check_output, console, exit_status, write_files
 from kcensus.actions.patches import load_catalogue
-from kcensus.actions.target import context_of, opened
+from kcensus.actions.shared.output import Faces, check_output, console, exit_status, write_files
+from kcensus.actions.shared.target import context_of, opened
 from kcensus.reports import examine
 from kcensus.text import printable
 

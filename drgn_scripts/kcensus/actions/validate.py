@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from kcensus.actions import Exit, Reading, Showing
-from kcensus.actions.output import check_output, show
 from kcensus.actions.patches import load_catalogue
-from kcensus.actions.target import context_of, opened
+from kcensus.actions.shared.output import check_output, show
+from kcensus.actions.shared.target import context_of, opened
 from kcensus.catalogue import Catalogue, Patch
 from kcensus.catalogue.validate import Refused, Verdict, judge, look_at
 from kcensus.catalogue.verdict import validation_result

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import CONTEXT_SETTINGS, command, target_argument
+from kcensus.commands.shared.options import CONTEXT_SETTINGS, command, target_argument
 
 _CREATE = command(
     "create",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from kcensus.commands.shared import CONTEXT_SETTINGS, example_lines
+from kcensus.commands.shared.options import CONTEXT_SETTINGS, example_lines
 
 VARIABLE = "_KCENSUS_COMPLETE"
 """The shell sets it when it asks for completions."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import command, showing_options, target_argument
+from kcensus.commands.shared.options import command, showing_options, target_argument
 
 _HELP = """Say what grew between two kernels, or two dumps of one.
 

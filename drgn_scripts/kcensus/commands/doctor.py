@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from kcensus.actions import action
-from kcensus.commands.shared import command, showing_options, target_argument
+from kcensus.commands.shared.options import command, showing_options, target_argument
 
 COMMAND = command(
     "doctor",

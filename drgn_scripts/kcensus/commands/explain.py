@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import CONTEXT_SETTINGS, example_lines
+from kcensus.commands.shared.options import CONTEXT_SETTINGS, example_lines
 
 _HELP = """Explain a finding or a term.
 

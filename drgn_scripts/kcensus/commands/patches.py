@@ -6,7 +6,12 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action, named
-from kcensus.commands.shared import catalogue_option, command, help_tables_option, showing_options
+from kcensus.commands.shared.options import (
+    catalogue_option,
+    command,
+    help_tables_option,
+    showing_options,
+)
 
 _HELP = """Detect which kernel patches a kernel has, and what the absent ones cost.
 

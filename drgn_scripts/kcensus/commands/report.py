@@ -6,7 +6,12 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared import catalogue_option, command, showing_options, target_argument
+from kcensus.commands.shared.options import (
+    catalogue_option,
+    command,
+    showing_options,
+    target_argument,
+)
 
 _HELP = """Run all analyses and detect patches.
 

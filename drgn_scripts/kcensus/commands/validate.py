@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from kcensus.actions import action, named
-from kcensus.commands.shared import (
+from kcensus.commands.shared.options import (
     catalogue_option,
     command,
     help_tables_option,

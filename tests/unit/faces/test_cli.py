@@ -21,7 +21,7 @@ import pytest
 
 from kcensus import cli
 from kcensus.actions import Exit
-from kcensus.actions.output import exit_status
+from kcensus.actions.shared.output import exit_status
 from kcensus.analyses import analyses
 from kcensus.results import Danger, Finding, Severity
 from tests.unit.synthetic import ANALYSIS, LONG_NAME, only_synthetic

@@ -30,12 +30,16 @@ LAYERS = (
     "reports",
     "compare",
     "capsule",
+    "charts",
     "render",
     "saved",
+    "store",
     "api",
+    "plots",
     "actions",
     "commands",
     "cli",
+    "prompts",
     "__main__",
 )
 _MAX_FILES = 12

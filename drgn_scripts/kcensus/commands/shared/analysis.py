@@ -10,7 +10,12 @@ import click
 
 from kcensus.actions import action
 from kcensus.analyses import Analysis, Param
-from kcensus.commands.shared import command, help_tables_option, showing_options, target_argument
+from kcensus.commands.shared.options import (
+    command,
+    help_tables_option,
+    showing_options,
+    target_argument,
+)
 
 
 def analysis_command(analysis: Analysis) -> click.Command:
