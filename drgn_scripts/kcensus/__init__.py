@@ -26,6 +26,7 @@ _PLACES = {
     "Result": "api.answers",
     "TargetError": "sources",
     "as_object": "api.objects",
+    "last": "api.answers",
     "objects": "api.objects",
     "open_target": "sources",
     "patches": "api.answers",

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from click.shell_completion import CompletionItem, shell_complete
@@ -32,7 +32,7 @@ _installed_version = deferred("importlib.metadata:version")
 
 _TOP_EPILOG = """\b
 Targets:
-  (none)         the running kernel (needs root)
+  (none)         the running kernel (needs root); inside crash and drgn, the one open there
   PATH           a vmcore: ELF or kdump, compressed or not
   PATH           a capsule: the part of a vmcore that analyses need; needs no debug info
   sample         a capsule of a real kernel that comes with kcensus
@@ -145,8 +145,12 @@ def kcensus(ctx: click.Context, version: bool, json_schema: bool) -> None:
         click.echo(ctx.get_help())
 
 
-def _report(error: Exception, args: Sequence[str]) -> Exit:
-    """Report an error in one sentence on stderr; return the exit status."""
+def _show_error(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) -> Exit:
+    """Report an error in one sentence; return the exit status."""
     if isinstance(error, click.ClickException):
         # click puts each of the choices on a line of its own.
         status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
@@ -158,20 +162,18 @@ def _report(error: Exception, args: Sequence[str]) -> Exit:
         elif not expected:
             sentence += " (--debug shows where)"
     line = printable("; ".join(sentence.splitlines())).removesuffix(".")
-    click.echo(f"kcensus: {line}", err=True)
+    show(f"kcensus: {line}")
     if isinstance(error, click.UsageError) and error.ctx:
-        click.echo(f"Try '{error.ctx.command_path} --help'.", err=True)
+        show(f"Try '{error.ctx.command_path} --help'.")
     return status
 
 
-def main(args: Sequence[str] | None = None) -> int:
-    """Run ``kcensus`` with ``args`` and return its exit status."""
-    args = sys.argv[1:] if args is None else args
-    if sys.stdout is None:  # closed by the shell (>&-)
-        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+def run(args: Sequence[str], show_error: Callable[[str], None] = _show_error) -> int:
+    """Run a command inside a process that goes on; return its exit status.
+
+    :param show_error: gets each line of an error; the default prints it on stderr
+    """
     try:
-        if instruction := os.environ.get(VARIABLE):
-            return shell_complete(kcensus, {}, "kcensus", VARIABLE, instruction)
         try:
             with kcensus.make_context("kcensus", list(args)) as context:
                 status = int(kcensus.invoke(context) or Exit.DONE)
@@ -180,13 +182,25 @@ def main(args: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        click.echo("kcensus: interrupted", err=True)
+        show_error("kcensus: interrupted")
         return Exit.INTERRUPTED
-    except OSError as error:
+    except BrokenPipeError:
+        return Exit.PIPE  # the reader closed the pipe, as `| head` does
+    except Exception as error:
+        return _report(error, args, show_error)
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run ``kcensus`` with ``args`` and return its exit status."""
+    args = sys.argv[1:] if args is None else args
+    if sys.stdout is None:  # closed by the shell (>&-)
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if instruction := os.environ.get(VARIABLE):
+        return shell_complete(kcensus, {}, "kcensus", VARIABLE, instruction)
+    status = run(args)
+    try:
+        sys.stdout.flush()
+    except OSError:
         # Python flushes stdout when it ends; that must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return Exit.PIPE  # the reader closed the pipe, as `| head` does
-        return _report(error, args)
-    except Exception as error:
-        return _report(error, args)
+    return status

@@ -13,6 +13,7 @@ from kcensus.actions.patches import load_catalogue
 from kcensus.actions.shared.output import Faces, check_output, console, exit_status, write_files
 from kcensus.actions.shared.target import context_of, opened
 from kcensus.reports import examine
+from kcensus.sources import session
 from kcensus.text import printable
 
 _REPORT = Faces(
@@ -39,6 +40,7 @@ def run(
     else:
         with opened(target, reading) as (opened_target, progress):
             report = examine(context_of(opened_target, progress, reading), patches)
+    session.keep(report)
     if showing.csv or showing.parquet:
         for name, error in report.errors.items():
             click.echo(f"kcensus: {printable(f'{name} failed on this target: {error}')}", err=True)

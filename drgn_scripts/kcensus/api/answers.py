@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import pandas as pd
 from rich.console import Console
@@ -159,6 +159,24 @@ class Report(_Shown):
         write_report(self.report, console)
 
 
+last: dict[str, Result | Report] = {}
+"""The last result of each command and function that ran inside drgn, by name: ``slab``,
+``list-lru``, ``report``, …"""
+
+
+@overload
+def answer_of(made: results.Result) -> Result: ...
+@overload
+def answer_of(made: reports.Report) -> Report: ...
+def answer_of(made: results.Result | reports.Report) -> Result | Report:
+    """Return a result or report as the functions of this module return it."""
+    if isinstance(made, reports.Report):
+        answers = {name: answer_of(each) for name, each in made.results.items()}
+        return Report(made, answers)
+    known = analyses().get(made.analysis)
+    return Result(made, known.first_tables if known else ())
+
+
 def analysis_function(analysis: Analysis) -> Callable[..., Result]:
     """Make the function that runs ``analysis`` on a program or a target."""
 
@@ -170,8 +188,7 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
         **params: Any,
     ) -> Result:
         context = context_of(source, jobs=jobs, progress=progress)
-        result = reports.analyse(context, analysis, **params)
-        return Result(result, analysis.first_tables)
+        return answer_of(reports.analyse(context, analysis, **params))
 
     source, jobs, progress, _ = inspect.signature(function).parameters.values()
     own = [
@@ -224,10 +241,7 @@ def report(
     :param progress: shows how far long reads are
     :return: findings first, then the :class:`Result` of each analysis
     """
-    made = reports.examine(context_of(source, jobs=jobs, progress=progress))
-    first = {name: analysis.first_tables for name, analysis in analyses().items()}
-    results = {name: Result(each, first.get(name, ())) for name, each in made.results.items()}
-    return Report(made, results)
+    return answer_of(reports.examine(context_of(source, jobs=jobs, progress=progress)))
 
 
 def patches(
@@ -244,4 +258,4 @@ def patches(
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1
     :param progress: shows how far long reads are
     """
-    return Result(reports.price(context_of(source, jobs=jobs, progress=progress), load()))
+    return answer_of(reports.price(context_of(source, jobs=jobs, progress=progress), load()))

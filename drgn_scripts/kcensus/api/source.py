@@ -8,13 +8,15 @@ from typing import TypeAlias
 import drgn
 
 from kcensus.analyses.runner import Context
+from kcensus.engine.memory import CHUNK_BYTES
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.sources import Target
+from kcensus.sources.opened import adopt
 
 Readable: TypeAlias = drgn.Program | Target
-"""A :class:`drgn.Program` of a Linux kernel with its debug info loaded, opened by anyone; or a
-:class:`Target` from :func:`kcensus.open_target`, which loads the debug info of modules itself."""
+"""A :class:`drgn.Program` of a Linux kernel, opened by anyone; or a :class:`Target` from
+:func:`kcensus.open_target`."""
 
 
 def context_of(
@@ -26,16 +28,18 @@ def context_of(
 ) -> Context:
     """Make the context that analyses of ``source`` run in.
 
-    :param jobs: worker processes; None for as many as pay. A program that was opened elsewhere may
-        not be shareable between processes, so there the default is 1
+    :param jobs: worker processes; None for as many as pay. Of a program that was opened elsewhere,
+        only its owner knows whether processes can share it: there the default is 1
+    :raises TargetError: the program lacks the debug info of the kernel
     """
-    if isinstance(source, Target):
-        return Context.of(source, progress=progress, jobs=jobs, chunk_bytes=chunk_bytes)
-    if not isinstance(source, drgn.Program):
+    if isinstance(source, drgn.Program):
+        if not source.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
+            size = chunk_bytes or CHUNK_BYTES
+            return Context(Kernel(source, jobs=jobs or 1, chunk_bytes=size, progress=progress))
+        source, jobs = adopt(source), jobs or 1
+    if not isinstance(source, Target):
         raise TypeError(
             f"{type(source).__name__!r} is neither a drgn.Program nor a target of "
             "kcensus.open_target()"
         )
-    live = bool(source.flags & drgn.ProgramFlags.IS_LIVE)
-    size = {} if chunk_bytes is None else {"chunk_bytes": chunk_bytes}
-    return Context(Kernel(source, live=live, jobs=jobs or 1, progress=progress, **size))
+    return Context.of(source, progress=progress, jobs=jobs, chunk_bytes=chunk_bytes)

@@ -9,31 +9,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from kcensus.sources.model import Request, Source, Target
 
 SPEC = "session"
 
-_openers: list[Callable[[Request], Target]] = []
-"""How to open it, innermost last; empty where kcensus runs on its own."""
+
+@dataclass(frozen=True)
+class _Session:
+    opener: Callable[[Request], Target]
+    keep: Callable[[Any], None]
+
+
+_sessions: list[_Session] = []
+"""Innermost last; empty where kcensus runs on its own."""
+
+
+def _forget(result: Any) -> None:
+    """Do without a result that was shown."""
 
 
 @contextmanager
-def session(opener: Callable[[Request], Target]) -> Iterator[None]:
+def session(
+    opener: Callable[[Request], Target], keep: Callable[[Any], None] = _forget
+) -> Iterator[None]:
     """Make a kernel the target of commands without one, for the time of a ``with``.
 
     :param opener: opens it, each time that a command needs it
+    :param keep: gets each result and report that a command shows
     """
-    _openers.append(opener)
+    _sessions.append(_Session(opener, keep))
     try:
         yield
     finally:
-        _openers.pop()
+        _sessions.pop()
 
 
 def is_open() -> bool:
     """Return whether kcensus runs inside a session."""
-    return bool(_openers)
+    return bool(_sessions)
 
 
-SOURCE = Source(lambda spec: spec == SPEC and is_open(), lambda request: _openers[-1](request))
+def keep(result: Any) -> None:
+    """Give the session a result or report that is shown; does nothing without one."""
+    for each in _sessions[-1:]:
+        each.keep(result)
+
+
+SOURCE = Source(
+    lambda spec: spec == SPEC and is_open(), lambda request: _sessions[-1].opener(request)
+)

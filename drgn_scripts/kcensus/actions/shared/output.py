@@ -17,6 +17,7 @@ import click
 from kcensus.actions import Exit, Showing, deferred, is_sample
 from kcensus.render.directory import OutputError, check_replaceable, prepare, replacing
 from kcensus.results import Danger, Finding, Result, Severity
+from kcensus.sources import session
 from kcensus.text import printable
 
 
@@ -102,6 +103,7 @@ def show(
     :param known: names of tables that the result could have had
     :return: the exit status that its findings have
     """
+    session.keep(result)
     if not write_files(result, _RESULT, showing):
         check_tables(showing, dict.fromkeys([*known, *result.tables]))
         with console(showing) as screen:

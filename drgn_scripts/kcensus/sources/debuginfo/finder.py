@@ -97,7 +97,7 @@ def _vmlinux_below(directory: Path) -> Iterator[_Vmlinux]:
 class DebugInfo:
     """The debug info of one program.
 
-    :param prog: a program that is set to a kernel and has no debug info yet
+    :param prog: a program that is set to a kernel; debug info that it has is kept
     :param symbols: files and directories that the user passed, tried first
     :raises TargetError: one of them cannot contain debug info
     """
@@ -149,6 +149,8 @@ class DebugInfo:
 
         :raises TargetError: it is not found, or belongs to another build
         """
+        if not self._missing():
+            return
         tried: list[_Vmlinux] = []
         if self._build_id is not None:
             tried += self._kernels

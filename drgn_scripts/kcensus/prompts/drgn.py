@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""drgn's plugin: the command ``%kcensus`` on the program that is open, in crash mode too.
+
+drgn imports this module whenever it opens a kernel, so it imports only what drgn has loaded anyway.
+"""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from drgn import Program, ProgramFlags
+from drgn.commands import (
+    DEFAULT_COMMAND_NAMESPACE,
+    CommandExitStatusError,
+    CommandNotFoundError,
+    custom_command,
+    parse_shell_command,
+)
+
+_NAME = "kcensus"
+
+
+class CommandFailed(CommandExitStatusError):
+    """A ``%kcensus`` command ended with another status than 0."""
+
+    def __init__(self, command: str, exit_status: int, sentence: str) -> None:
+        super().__init__(command, exit_status)
+        self.sentence = sentence
+        """What is wrong; empty where the output says it."""
+
+    def __str__(self) -> str:
+        return self.sentence or super().__str__()
+
+
+def _is_kernel(prog: Program) -> bool:
+    return bool(prog.flags & ProgramFlags.IS_LINUX_KERNEL)
+
+
+@custom_command(
+    name=_NAME,
+    description="census of kernel memory and I/O",
+    usage="**kcensus** [*command*] [*options*]",
+    long_description="""
+    Run a command of kcensus on the program that is open here. The commands and options are those
+    of the shell's kcensus; without a target, as here, they read this program.
+
+    "kcensus --help" lists the commands, and "kcensus COMMAND --help" explains one.
+
+    The result of the last command is _, at drgn's prompt, and kcensus.last["slab"] that of the last
+    "kcensus slab", with all its tables as DataFrames.
+
+    Examples:
+
+    |  kcensus report
+    |      what is wrong here? all analyses, findings first
+    |  kcensus slab --top 5
+    |      how full every slab cache is, and who owns the objects
+    |  kcensus dentries | head -30
+    |      the first lines
+    |  kcensus memcgs --json > memcgs.json
+    |      all rows of all tables, in bytes
+    |  kcensus diff monday.json session
+    |      what grew since; "session" is the program that is open here
+    |  kcensus explain list-lru-arrays
+    |      what a finding means, and what to do
+    """,
+    enabled=_is_kernel,
+    parse=parse_shell_command,
+)
+def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
+    """Run ``%kcensus``.
+
+    :return: the result that the command showed, as the functions of :mod:`kcensus` return it; None
+        if it showed none
+    :raises CommandFailed: it ended with another status than 0
+    """
+    from kcensus.actions import Exit
+    from kcensus.api.answers import answer_of, last
+    from kcensus.cli import run as run_command
+    from kcensus.sources.opened import adopt
+    from kcensus.sources.session import session
+
+    answers: list[Any] = []
+    errors: list[str] = []
+
+    def keep(result: Any) -> None:
+        answer = answer_of(result)
+        answers.append(answer)
+        last[getattr(result, "analysis", "report")] = answer
+
+    with (
+        _unchanged_options(prog),
+        _unchanged_stream(),
+        session(lambda request: adopt(prog, request.symbols), keep),
+    ):
+        status = run_command(args, errors.append)
+    if status not in (Exit.DONE, Exit.PIPE):
+        raise CommandFailed(shlex.join([name, *args]), status, "\n".join(errors))
+    return answers[-1] if answers else None
+
+
+@contextmanager
+def _unchanged_options(prog: Program) -> Iterator[None]:
+    """Take back the directories that a command adds to where the program finds debug info."""
+    options = prog.debug_info_options
+    directories, kernel_directories = options.directories, options.kernel_directories
+    try:
+        yield
+    finally:
+        options.directories, options.kernel_directories = directories, kernel_directories
+
+
+@contextmanager
+def _unchanged_stream() -> Iterator[None]:
+    """Take back the encoding that a command gives the standard output of the prompt."""
+    stream = sys.stdout
+    if not isinstance(stream, io.TextIOWrapper):
+        yield
+        return
+    encoding, errors = stream.encoding, stream.errors
+    try:
+        yield
+    finally:
+        with suppress(BrokenPipeError):  # of a pipe, which drgn closes
+            stream.reconfigure(encoding=encoding, errors=errors)
+
+
+def drgn_prog_set(prog: Program) -> None:
+    """Add the command to crash mode, unless that plugin of drgn is off."""
+    crash_mode = sys.modules.get("drgn.commands._crash.common")
+    try:
+        command = DEFAULT_COMMAND_NAMESPACE.lookup(prog, _NAME)
+    except CommandNotFoundError:  # not a kernel
+        return
+    if crash_mode is not None:
+        crash_mode.CRASH_COMMAND_NAMESPACE.register(_NAME, command)
