@@ -160,8 +160,8 @@ class Report(_Shown):
 
 
 last: dict[str, Result | Report] = {}
-"""The last result of each command and function that ran inside drgn, by name: ``slab``,
-``list-lru``, ``report``, …"""
+"""The last result of each command at drgn's prompt, and of each function of ``kcensus shell``, by
+name: ``slab``, ``list-lru``, ``report``, …"""
 
 
 @overload
