@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`kcensus kcopyd` in drgn: ``drgn -c vmcore drgn_scripts/kcopyd.py [OPTIONS]``, or ``--help``."""
+"""`kcensus kcopyd` as a script of drgn: ``drgn -c vmcore drgn_scripts/kcopyd.py [OPTIONS]``."""
 
 from kcensus.prompts.script import script
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`kcensus memcgs` in drgn: ``drgn -c vmcore drgn_scripts/memcgs.py [OPTIONS]``, or ``--help``."""
+"""`kcensus memcgs` as a script of drgn: ``drgn -c vmcore drgn_scripts/memcgs.py [OPTIONS]``."""
 
 from kcensus.prompts.script import script
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`kcensus report` in drgn: ``drgn -c vmcore drgn_scripts/report.py [OPTIONS]``, or ``--help``."""
+"""`kcensus report` as a script of drgn: ``drgn -c vmcore drgn_scripts/report.py [OPTIONS]``."""
 
 from kcensus.prompts.script import script
 

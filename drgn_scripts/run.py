@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Any command in drgn: ``drgn -c vmcore drgn_scripts/run.py COMMAND [OPTIONS]``, or ``--help``."""
+"""Any command as a script of drgn: ``drgn -c vmcore drgn_scripts/run.py COMMAND [OPTIONS]``."""
 
 from kcensus.prompts.script import script
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`kcensus slab` in drgn: ``drgn -c vmcore drgn_scripts/slab.py [OPTIONS]``, or ``--help``."""
+"""`kcensus slab` as a script of drgn: ``drgn -c vmcore drgn_scripts/slab.py [OPTIONS]``."""
 
 from kcensus.prompts.script import script
 

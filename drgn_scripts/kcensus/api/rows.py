@@ -123,7 +123,11 @@ def follow(
     frame = Frame(dict(read.columns), index=known.index)
     if not read.readable.all():
         lost = np.count_nonzero(~read.readable)
-        warnings.warn(f"{lost} pointers lead to unreadable memory", IncompleteWarning, stacklevel=2)
+        warnings.warn(
+            f"rows left out because their pointers lead to unreadable memory: {lost}",
+            IncompleteWarning,
+            stacklevel=2,
+        )
         frame = Frame(frame[read.readable])
     frame.attrs["types"] = pointee_names(type_, frame.columns)
     return frame

@@ -24,8 +24,8 @@ def script(*command: str) -> NoReturn:
         from kcensus.sources.session import session
     except ModuleNotFoundError as error:
         sys.exit(
-            f"kcensus: the Python of this drgn, {sys.executable}, lacks the package '{error.name}'; "
-            "install what the pyproject.toml of kcensus lists as dependencies there"
+            f"kcensus: {sys.executable}, the Python of this drgn, lacks {error.name!r}; install "
+            "there what the pyproject.toml of kcensus lists as dependencies"
         )
     with session(lambda request: adopt(prog, request.symbols)):
         sys.exit(main([*command, *sys.argv[1:]]))

@@ -34,6 +34,13 @@ _PADDING = Column(Unit.BYTES, "padding", Show.DATA, "Slots beyond the objects in
 _TAILS = Column(Unit.BYTES, "tails", Show.DATA, "Ends of slabs, too small for a slot.")
 _CHARGED = Column(Unit.COUNT, "objects", Show.ALWAYS, "Objects charged to the memory cgroup.")
 _CHARGED_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slots of these objects.")
+_MEMCG_ADDRESS = Column(
+    Unit.ADDRESS,
+    "mem_cgroup",
+    Show.DATA,
+    "struct mem_cgroup pointer; 0 where there is none.",
+    type="struct mem_cgroup",
+)
 _ADDRESS = Column(
     Unit.ADDRESS, "kmem_cache", Show.DATA, "struct kmem_cache pointer.", type="struct kmem_cache"
 )
@@ -128,13 +135,7 @@ MEMCGS = TableSpec(
         ),
         "objects": _CHARGED,
         "bytes": _CHARGED_BYTES,
-        "address": Column(
-            Unit.ADDRESS,
-            "mem_cgroup",
-            Show.DATA,
-            "struct mem_cgroup pointer; 0 where there is none.",
-            type="struct mem_cgroup",
-        ),
+        "address": _MEMCG_ADDRESS,
     },
     f"A memory cgroup; {NO_MEMCG} has the objects that are charged to none.",
     ("bytes", "memcg"),
@@ -143,7 +144,13 @@ MEMCGS = TableSpec(
 MEMCG_CACHES = TableSpec(
     "memcg_caches",
     "Slab objects by memory cgroup and cache",
-    {"memcg": _MEMCG, "cache": _CACHE, "objects": _CHARGED, "bytes": _CHARGED_BYTES},
+    {
+        "memcg": _MEMCG,
+        "cache": _CACHE,
+        "objects": _CHARGED,
+        "bytes": _CHARGED_BYTES,
+        "memcg_address": _MEMCG_ADDRESS,
+    },
     "Objects of one cache that are charged to one memory cgroup.",
     ("bytes", "memcg"),
     detail=True,
@@ -299,8 +306,10 @@ def _memcg_caches(figures: Figures) -> dict[str, Any]:
     names = [*figures.groups.path, UNKNOWN_MEMCG]
     cache = figures.owners["cache"].to_numpy(np.int64)
     objects = figures.owners["objects"].to_numpy(np.int64)
+    addresses = np.append(figures.groups.address, np.uint64(0))
     return {
         "memcg": [names[row] for row in figures.owners["row"]],
+        "memcg_address": addresses[figures.owners["row"].to_numpy(np.int64)],
         "cache": [figures.caches[id_].name for id_ in cache],
         "objects": objects,
         "bytes": objects * figures.slot_size[cache],
