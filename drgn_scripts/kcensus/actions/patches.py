@@ -39,13 +39,12 @@ def run(
         return _show_story(known, words[1], showing)
     if len(words) > 1:
         raise click.UsageError(f"{len(words)} arguments given: pass one TARGET, or `show ID`")
-    if not words and session.is_open():
-        words = (session.SPEC,)
-    if not words:
+    if not words and not session.is_open():
         return show(catalogue_result(known), showing)
-    if result := saved_result(words[0], "patches"):
+    spec = words[0] if words else None
+    if result := saved_result(spec, "patches"):
         return show(result, showing)
-    with opened(words[0], reading) as (target, progress):
+    with opened(spec, reading) as (target, progress):
         result = price(context_of(target, progress, reading), known, prices=prices)
     return show(result, showing)
 

@@ -24,7 +24,7 @@ What the absence of a patch costs or its presence saves is a figure that an anal
 the same target; the table "prices" names it. `kcensus patches show ID` shows everything the
 catalogue says about one patch.
 
-Without TARGET, list the catalogue; inside crash and drgn, take the kernel that is open there.
+Without TARGET, list the catalogue; inside crash and drgn, show the kernel that is open there.
 /proc/kcore is the running kernel."""
 
 

@@ -7,7 +7,6 @@ drgn imports this module whenever it opens a kernel, so it imports only what drg
 from __future__ import annotations
 
 import io
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -79,6 +78,8 @@ def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
         if it showed none
     :raises CommandFailed: it ended with another status than 0
     """
+    import shlex
+
     from kcensus.actions import Exit
     from kcensus.api.answers import answer_of, last
     from kcensus.cli import run as run_command

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus shell``, and ``%kcensus`` in it, on the sample."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import drgn
+import pexpect
+import pytest
+from drgn.commands import CommandNotFoundError, run_command
+
+import kcensus
+from kcensus.api.source import context_of
+from kcensus.cli import main
+from kcensus.prompts.drgn import CommandFailed
+from kcensus.sources import open_target
+from kcensus.sources.opened import adopt, remember
+
+SHELL = [sys.executable, "-m", "kcensus", "shell"]
+PROMPT = ">>> "
+
+
+def shell(*words: str, script: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*SHELL, *words], input=script, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def direct(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main([*words, "--json"]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def prog() -> drgn.Program:
+    """The sample as the shell opens it, with the command."""
+    target = open_target("sample")
+    remember(target)
+    return target.prog
+
+
+# Scripts
+
+
+def test_a_script_has_the_analyses_and_their_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = f"""
+from drgn.commands import run_command
+assert target.name == "sample" and target.prog is prog is drgn.get_default_prog()
+assert last == {{}} and last is kcensus.last
+assert slab(jobs=1) is last["slab"]
+assert run_command(prog, "kcensus list-lru --json > {tmp_path}/list-lru") is last["list-lru"]
+assert run_command(prog, "kcensus report --json > {tmp_path}/report") is last["report"]
+assert run_command(prog, "kcensus explain slab | cat > {tmp_path}/explain") is None
+dentries = objects("struct dentry", ["d_flags"])
+assert as_object(dentries.iloc[0], "struct dentry").d_flags == dentries["d_flags"].iloc[0]
+print(len(dentries), paths(dentries.index[:1]).iloc[0][0], *sorted(last))
+assert kcensus.slab(prog).result.target == "sample"
+"""
+    done = shell("sample", script=script)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "44723 / list-lru report slab\n"
+    for name in ("list-lru", "report"):
+        assert (tmp_path / name).read_text() == direct(capsys, name, "sample")
+    assert "slab cache" in (tmp_path / "explain").read_text()
+
+
+def test_code_of_an_option() -> None:
+    done = shell("sample", "-e", "print(target.kind, prog.flags)", script="1/0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("capsule ")
+
+
+def test_an_exception_shows_where_and_is_status_1() -> None:
+    done = shell("sample", script="def f():\n    1/0\n\nf()\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    first, *places, last = done.stderr.splitlines()
+    assert first.startswith("Traceback")
+    assert last.startswith("ZeroDivisionError")
+    assert [re.findall(r'"(.*)", line (\d+)', place)[0] for place in places] == [
+        ("<stdin>", "4"),
+        ("<stdin>", "2"),
+    ]
+
+
+def test_the_text_of_an_exception_is_printable() -> None:
+    done = shell("sample", script=r'raise ValueError("\x1b[31m")')
+    assert done.returncode == 1
+    assert "\x1b" not in done.stderr
+
+
+def test_the_status_of_a_script_is_its_own() -> None:
+    assert shell("sample", script="raise SystemExit(7)").returncode == 7
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    words = " ".join(SHELL)
+    line = f"echo 'for i in range(10 ** 6): print(i)' | {words} sample | head -1"
+    done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_an_unusable_target_is_one_sentence(tmp_path: Path) -> None:
+    done = shell(str(tmp_path / "vmcore"), script="print(1)")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+# The prompt
+
+
+@pytest.fixture
+def prompt(tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    environment |= {"TERM": "xterm", "PYTHON_BASIC_REPL": "1", "KCENSUS_PAGER": "cat"}
+    child = pexpect.spawn(
+        SHELL[0], [*SHELL[1:], "sample"], encoding="utf-8", timeout=60, env=environment
+    )
+    child.setwinsize(40, 100)
+    try:
+        yield child
+    finally:
+        child.close(force=True)
+
+
+def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:
+    """Return what a line makes the prompt show."""
+    prompt.sendline(line)
+    prompt.expect_exact(line)
+    prompt.expect_exact(until)
+    return str(prompt.before).strip()
+
+
+def test_the_prompt(prompt: pexpect.spawn[str]) -> None:
+    prompt.expect_exact(PROMPT)
+    banner = str(prompt.before).split("\r\n")[:-1]
+    assert len(banner) == 3
+    assert all(name in banner[1] for name in ("slab()", "list_lru()", "as_object()", "last"))
+    assert "on sample" in answer(prompt, "%kcensus slab --top 1").splitlines()[0]
+    assert answer(prompt, "_.summary['utilization'] == last['slab'].summary['utilization']") == (
+        "True"
+    )
+    assert answer(prompt, "%kcensus slab | wc -l").isdecimal()
+    assert "utilization" in answer(prompt, "slab()")
+    # What fails leaves the prompt in one piece.
+    for wrong, words in (
+        ("slab --top x", "'x' is not an integer"),
+        ("nosuch", "'nosuch' is neither"),
+        ("shell sample", "a prompt is open already"),
+        ("slab > /dev/full", "No space left"),
+        ("slab (", "syntax error"),
+    ):
+        assert words in answer(prompt, f"%kcensus {wrong}"), wrong
+    assert answer(prompt, "1 + 1") == "2"
+    prompt.send("as_obj\t")
+    prompt.expect_exact("as_object(")
+    prompt.sendline("last['slab'].result, 'struct dentry')")
+    prompt.expect_exact("Error")
+    prompt.expect_exact(PROMPT)
+    prompt.sendline("exit()")
+    prompt.expect(pexpect.EOF)
+    prompt.close()
+    assert prompt.exitstatus == 0
+
+
+def test_interrupting_a_command_returns_to_the_prompt(prompt: pexpect.spawn[str]) -> None:
+    prompt.expect_exact(PROMPT)
+    answer(prompt, "import time; import kcensus.analyses.slab.run as run")
+    answer(prompt, "run.run = lambda kernel, **params: time.sleep(600)")
+    for line, shown in (("%kcensus slab", "kcensus: interrupted"), ("slab()", "KeyboardInterrupt")):
+        prompt.sendline(line)
+        prompt.expect_exact("\x1b[?25l")  # the progress bar hides the cursor
+        prompt.sendintr()
+        prompt.expect_exact("\x1b[?25h")
+        prompt.expect_exact(shown)
+        prompt.expect_exact(PROMPT)
+    assert answer(prompt, "1 + 1") == "2"
+
+
+# The command in a process that goes on
+
+
+def test_a_failed_command_raises_drgns_error(prog: drgn.Program, tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        run_command(prog, f"kcensus slab --top x > {tmp_path}/out")
+    assert caught.value.exit_status == 2
+    assert caught.value.command == "kcensus slab --top x"
+    assert str(caught.value).startswith("kcensus: ")
+    with pytest.raises(CommandFailed) as caught:
+        run_command(prog, f"kcensus kcopyd --fail-on info > {tmp_path}/out")
+    assert (caught.value.exit_status, caught.value.sentence) == (1, "")
+    assert "kcopyd on sample" in (tmp_path / "out").read_text()
+
+
+def test_a_command_leaves_the_process_as_it_was(
+    prog: drgn.Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    options = prog.debug_info_options
+    before = (options.directories, options.kernel_directories, dict(prog.config), os.getcwd())
+    run_command(prog, f"kcensus slab -s {tmp_path} --json")
+    assert json.loads(stdout.buffer.getvalue())["target"] == "sample"
+    assert (stdout.encoding, stdout.errors) == ("ascii", "strict")
+    assert (options.directories, options.kernel_directories, dict(prog.config), os.getcwd()) == (
+        before
+    )
+
+
+def test_a_program_without_a_kernel_has_no_such_command() -> None:
+    with pytest.raises(CommandNotFoundError):
+        run_command(drgn.Program(), "kcensus slab")
+
+
+def test_the_plugin_imports_next_to_nothing() -> None:
+    script = """
+import sys, drgn.commands
+before = set(sys.modules)
+import kcensus.prompts.drgn
+print(*sorted(name for name in set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["kcensus", "kcensus.prompts", "kcensus.prompts.drgn"]
+
+
+# Programs that someone else opened
+
+
+def test_a_program_with_types_of_its_own_needs_no_debug_info() -> None:
+    target = adopt(open_target("sample").prog)
+    assert (target.modules, target.shareable, target.live) == (None, False, False)
+    assert kcensus.slab(target.prog).result.gaps == []
+
+
+def test_a_program_that_was_opened_as_a_target_is_that_target(prog: drgn.Program) -> None:
+    assert adopt(prog).kind == "capsule"
+    assert context_of(prog).name == "sample"
