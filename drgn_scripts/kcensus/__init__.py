@@ -25,13 +25,15 @@ _PLACES = {
     "Report": "api.answers",
     "Result": "api.answers",
     "TargetError": "sources",
-    "as_object": "api.objects",
+    "as_object": "api.rows",
+    "follow": "api.rows",
     "last": "api.answers",
     "objects": "api.objects",
     "open_target": "sources",
     "patches": "api.answers",
     "paths": "api.paths",
     "report": "api.answers",
+    "rows": "api.rows",
 }
 """Where each public name is defined. It is imported when it is first used: NumPy and pandas take a
 second to load, which ``kcensus --help`` does not need."""

@@ -82,7 +82,9 @@ class Result(_Shown):
     def tables(self) -> dict[str, pd.DataFrame]:
         """Its tables by name, all rows, exact values.
 
-        ``attrs`` of each has ``title``, and by column ``units``, ``labels`` and ``help``.
+        ``attrs`` of each has ``title``, and by column ``units``, ``labels`` and ``help``, and
+        ``types``: what is at an address. Column ``address`` is that of the object that a row
+        describes: :func:`kcensus.as_object` makes a :class:`drgn.Object` of a row.
         """
         return {name: _frame(table) for name, table in self.result.tables.items()}
 
@@ -133,6 +135,7 @@ def _frame(table: Table) -> pd.DataFrame:
         "units": {name: column.unit.value for name, column in table.columns.items()},
         "labels": {name: column.label for name, column in table.columns.items()},
         "help": {name: column.help for name, column in table.columns.items()},
+        "types": {name: column.type for name, column in table.columns.items() if column.type},
     }
     return frame
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-_MIN_ADDRESS = np.uint64(0xFFFF << 48)
+MIN_ADDRESS = np.uint64(0xFFFF << 48)
 """Kernel addresses of the supported architectures are not below this."""
 
 
@@ -55,4 +55,4 @@ def _is_address(values: pd.Series[int] | pd.Index[int]) -> bool:
     if values.dtype != np.uint64 or not len(values):
         return False
     numbers = values.to_numpy()
-    return bool(numbers.any() and ((numbers == 0) | (numbers >= _MIN_ADDRESS)).all())
+    return bool(numbers.any() and ((numbers == 0) | (numbers >= MIN_ADDRESS)).all())

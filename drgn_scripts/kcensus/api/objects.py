@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Any slab cache, any members, as a DataFrame; and back from a row to a drgn object."""
+"""Any slab cache, any members, as a DataFrame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pandas as pd
 
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
-from kcensus.engine.layout import Layout, element_paths, layout
+from kcensus.engine.layout import Layout, element_paths, layout, pointee_names
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.scan import View, allocated, visit
@@ -25,7 +25,6 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.objcg import SlotOwners
 from kcensus.progress import Progress
-from kcensus.sources import Target
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
 
@@ -85,7 +84,8 @@ def objects(
     :param chunk_bytes: bytes per bulk read
     :param progress: shows how far the scan is
     :return: one row per object, indexed by its address (``uint64``); ``attrs["report"]`` is the
-        :class:`ScanReport` of what could not be read
+        :class:`ScanReport` of what could not be read, ``attrs["types"]`` what is at ``address`` and
+        what pointers point to
     :raises LookupError: there is no such type, member or slab cache
     :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` does not
         give one boolean per row, or ``members`` is one string with several names
@@ -95,13 +95,9 @@ def objects(
     slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False)
     type_, cache = _type_and_cache(kernel.prog, type_name, cache)
     caches = find_caches(slab_map, type_name, cache)
-    if isinstance(members, str) and len(re.split(r"[\s,]+", members)) > 1:
-        raise ValueError(f"members={members!r} is one member; pass several as a list")
-    paths = [members] if isinstance(members, str) else members
     if type_ is not None:
-        elements = [element for path in paths for element in element_paths(type_, path)]
-        columns = layout(kernel.prog, type_, elements)
-    elif paths:
+        columns = columns_of(kernel.prog, type_, members)
+    elif members:
         raise LookupError(f"there is no type 'struct {type_name}' to find members of")
     else:
         columns = Layout(type_name, 0, {})
@@ -124,26 +120,22 @@ def objects(
         )
     frame = Frame(frame, copy=False)
     frame.attrs["report"] = report
+    if type_ is not None:
+        types = pointee_names(type_, columns.fields)
+        frame.attrs["types"] = {"address": columns.type_name, **types}
     return frame
 
 
-def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str) -> drgn.Object:
-    """Return the drgn object behind a row of :func:`objects`.
+def columns_of(prog: drgn.Program, type_: drgn.Type, members: str | Sequence[str]) -> Layout:
+    """Return the layout of members; an array is one column per element.
 
-    >>> import kcensus
-    >>> target = kcensus.open_target("sample")
-    >>> dentries = kcensus.objects(target, "struct dentry", ["d_flags"])
-    >>> dentry = kcensus.as_object(target, dentries.iloc[0], "struct dentry")
-    >>> bool(dentry.d_flags.value_() == dentries["d_flags"].iloc[0])
-    True
-
-    :param row: a row of the DataFrame, or an address
-    :param type_name: such as ``struct dentry``
-    :raises LookupError: there is no such type
+    :raises LookupError: there is no such member
+    :raises ValueError: ``members`` is one string with several names
     """
-    address = int(row.name if isinstance(row, pd.Series) else row)  # type: ignore[call-overload]
-    prog = source.prog if isinstance(source, Target) else source
-    return drgn.Object(prog, prog.type(type_name), address=address)
+    if isinstance(members, str) and len(re.split(r"[\s,]+", members)) > 1:
+        raise ValueError(f"members={members!r} is one member; pass several as a list")
+    paths = [members] if isinstance(members, str) else members
+    return layout(prog, type_, [each for path in paths for each in element_paths(type_, path)])
 
 
 def _type_and_cache(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -137,6 +137,22 @@ def element_paths(type_: drgn.Type, path: str) -> list[str]:
         return [path]
     names = (f"{path}[{index}]" for index in range(array.length))
     return [name for each in names for name in element_paths(type_, each)]
+
+
+def pointee_names(type_: drgn.Type, paths: Iterable[str]) -> dict[str, str]:
+    """Return the types of what pointers point to, by member path.
+
+    Other members are left out, and pointers to ``void`` or to functions.
+    """
+    names = {}
+    for path in paths:
+        member = _resolve(type_, path)
+        pointer = _unaliased(member[0]) if member else None
+        if pointer is not None and pointer.kind == TypeKind.POINTER:
+            pointee = pointer.type
+            if _unaliased(pointee).kind not in (TypeKind.VOID, TypeKind.FUNCTION):
+                names[path] = pointee.unqualified().type_name()
+    return names
 
 
 def word_dtype(prog: drgn.Program) -> np.dtype[Any]:

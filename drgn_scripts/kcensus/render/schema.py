@@ -67,6 +67,7 @@ def _tables(specs: Sequence[TableSpec]) -> dict[str, Any]:
                     name: {
                         "description": column.help,
                         "x-unit": column.unit.value,
+                        **({"x-type": column.type} if column.type else {}),
                         "$ref": "#/$defs/scalar",
                     }
                     for name, column in spec.columns.items()

@@ -38,6 +38,10 @@ class Column:
     """One line: what ``--help``, HTML tooltips, notebooks and the JSON schema say of it."""
     get: Callable[[Any], Any] | None = None
     """The values, given the rows of the table; by default their column of the same name."""
+    type: str = ""
+    """C type of what is at an address, such as ``struct super_block``; empty for other units.
+
+    The column ``address`` of a table is that of the object that a row describes."""
 
 
 @dataclass

@@ -15,9 +15,9 @@ import pytest
 from kcensus.api.objects import (
     IncompleteWarning,
     MergedCacheWarning,
-    as_object,
     objects,
 )
+from kcensus.api.rows import as_object
 from kcensus.api.source import context_of
 from kcensus.engine.layout import LayoutError
 from kcensus.engine.memory import Memory

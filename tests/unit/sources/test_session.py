@@ -31,6 +31,17 @@ def test_a_session_is_the_target_of_a_command_without_one(
     assert not is_open()
 
 
+def test_patches_are_those_of_the_session(capsys: pytest.CaptureFixture[str]) -> None:
+    def document(*words: str) -> dict[str, object]:
+        assert main(["patches", *words, "--json"]) == 0
+        found: dict[str, object] = json.loads(capsys.readouterr().out)
+        return found
+
+    with session(_sample):
+        assert document() == document("sample")
+    assert document()["target"] == "the catalogue"
+
+
 def test_the_innermost_session_counts_and_ends_with_its_block() -> None:
     def refuse(request: Request) -> Target:
         raise TargetError("the session has ended")

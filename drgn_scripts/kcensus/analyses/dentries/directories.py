@@ -172,6 +172,7 @@ class Directories:
             directory=listed["directory"].to_numpy()[frame["row"]],
             pid=paths.pid[process],
             comm=[paths.comm[each] for each in process.tolist()],
+            address=paths.task[process],
         )
         order = ["row", "cwd", "open_files", "pid"]
         frame = frame.sort_values(order, ascending=[True, False, False, True])

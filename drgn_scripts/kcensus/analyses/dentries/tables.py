@@ -31,7 +31,9 @@ _DIRECTORY = Column(_TEXT, "dir", _ALWAYS, "Path of the directory; ? where its s
 _STATE = "State of its super block, or unhashed (removed), disconnected, or unreadable."
 _PLACE = Column(_TEXT, "state", _WIDE, _STATE)
 _OTHERS = Column(_COUNT, "other children", _WIDE, "Children that are not negative.")
-_DENTRY = Column(Unit.ADDRESS, "dentry", _DATA, "Address of the directory's dentry.")
+_DENTRY = Column(
+    Unit.ADDRESS, "dentry", _DATA, "Address of the directory's dentry.", type="struct dentry"
+)
 _BUCKETS = Column(_COUNT, "buckets", _ALWAYS, "Hash buckets.")
 _LENGTH = Column(_COUNT, "dentries", _ALWAYS, "Dentries in the hash chain.")
 _RUN = Column(_COUNT, "longest run", _ALWAYS, "Longest run of unreferenced negative dentries.")
@@ -49,7 +51,13 @@ SUPER_BLOCKS = TableSpec(
         "negative": _NEGATIVE,
         "negative_unused": _UNUSED,
         "negative_bytes": _NEGATIVE_BYTES,
-        "address": Column(Unit.ADDRESS, "super_block", _DATA, "Address of the super block."),
+        "address": Column(
+            Unit.ADDRESS,
+            "super_block",
+            _DATA,
+            "Address of the super block.",
+            type="struct super_block",
+        ),
     },
     "A super block, mounted or not.",
 )
@@ -79,6 +87,13 @@ PROCESSES = TableSpec(
         "comm": Column(_TEXT, "command", _ALWAYS, "task_struct.comm of its main thread."),
         "cwd": Column(_NONE, "working directory", _ALWAYS, "Its working directory is there."),
         "open_files": Column(_COUNT, "open files", _ALWAYS, "Files and directories it has open."),
+        "address": Column(
+            Unit.ADDRESS,
+            "task_struct",
+            _DATA,
+            "Address of its main thread.",
+            type="struct task_struct",
+        ),
     },
     "A process with a working directory or open files in a directory of most negatives, or below.",
 )
@@ -125,6 +140,13 @@ MEMCGS = TableSpec(
         "negative": _NEGATIVE,
         "negative_unused": _UNUSED,
         "negative_bytes": _NEGATIVE_BYTES,
+        "address": Column(
+            Unit.ADDRESS,
+            "mem_cgroup",
+            _DATA,
+            "Address of mem_cgroup; 0 where there is none.",
+            type="struct mem_cgroup",
+        ),
     },
     f"A memory cgroup; {NO_MEMCG} has the dentries that are charged to none.",
     ("negative", "memcg"),
@@ -288,6 +310,7 @@ def _memcgs(figures: Figures, groups: Memcgs) -> pd.DataFrame:
         {
             "memcg": [*groups.path, UNKNOWN_MEMCG, NO_MEMCG],
             "state": [*np.where(groups.online, "online", "offline"), "unknown", "none"],
+            "address": np.append(groups.address, np.zeros(2, np.uint64)),
             **sums.columns(figures.slot_size),
         }
     )

@@ -50,6 +50,8 @@ class SlabUse:
     """Of a slab as normally allocated."""
     empty_bytes: int = 0
     """Of slabs without an allocated object."""
+    address: int = 0
+    """Of the ``struct kmem_cache``."""
 
 
 NO_JOB_SLAB = SlabUse("kcopyd_job", "jobs", 0, 0, 0, 0, merged=False)
@@ -313,6 +315,7 @@ def _slab_uses(slab_map: SlabMap, roles: dict[int, str], report: ScanReport) -> 
             objects_per_slab=cache.objects_per_slab,
             slab_bytes=slab_map.memory.page_size << cache.order,
             empty_bytes=int(empty[cache.id]) << slab_map.memory.page_shift,
+            address=cache.address,
         )
         for cache in heads
     }

@@ -59,7 +59,13 @@ CLIENTS = TableSpec(
         "throttle": Column(_NONE, "throttle %", _DATA, "Percentage of time for copying."),
         "work": Column(_TEXT, "work item", _WIDE, "State of kcopyd_work and PID of its worker."),
         "pool": Column(_NONE, "pool", _DATA, "Id of the worker pool of the work item."),
-        "address": Column(_ADDRESS, "client", _DATA, "Address of dm_kcopyd_client."),
+        "address": Column(
+            _ADDRESS,
+            "client",
+            _DATA,
+            "Address of dm_kcopyd_client.",
+            type="struct dm_kcopyd_client",
+        ),
     },
     "A dm_kcopyd_client; (unknown) where no target of an active table owns it.",
     ("jobs", "address"),
@@ -97,7 +103,9 @@ SNAPSHOTS = TableSpec(
         "exception_bytes": Column(_BYTES, "exception bytes", _DATA, "Slots of these exceptions."),
         "used_bytes": Column(_BYTES, "COW used", _WIDE, "Used space, as dmsetup status shows."),
         "job_bytes": Column(_BYTES, "jobs", _WIDE, "Slots of the jobs of its client."),
-        "address": Column(_ADDRESS, "dm_snapshot", _DATA, "Address of dm_snapshot."),
+        "address": Column(
+            _ADDRESS, "dm_snapshot", _DATA, "Address of dm_snapshot.", type="struct dm_snapshot"
+        ),
     },
     "A dm_snapshot.",
     ("in_flight", "number"),
@@ -120,6 +128,9 @@ POOLS = TableSpec(
         "idle": Column(_COUNT, "idle", _WIDE, "Idle workers."),
         "running": Column(_TEXT, "running", _WIDE, "Functions and PIDs of busy workers."),
         "running_seconds": _RUNNING,
+        "address": Column(
+            _ADDRESS, "worker_pool", _DATA, "Address of worker_pool.", type="struct worker_pool"
+        ),
     },
     "A worker pool, stalled ones first.",
 )
@@ -140,7 +151,13 @@ PENDING_WORK = TableSpec(
         "seconds": _RUNNING,
         "stalled": replace(_STALLED, show=_DATA),
         "behind_kcopyd": Column(_NONE, "behind kcopyd", _WIDE, "They wait while kcopyd runs."),
-        "wq": Column(_ADDRESS, "address", _DATA, "Address of workqueue_struct."),
+        "wq": Column(
+            _ADDRESS,
+            "address",
+            _DATA,
+            "Address of workqueue_struct.",
+            type="struct workqueue_struct",
+        ),
     },
     "Work items of equal pool, workqueue, function and state.",
     ("stalled", "pool", "state", "workqueue", "wq", "function"),
@@ -159,6 +176,9 @@ RELATED_SLABS = TableSpec(
         "bytes": Column(_BYTES, "bytes", _ALWAYS, "Slab pages."),
         "share_of_unreclaimable": Column(
             Unit.RATIO, "of SUnreclaim", _WIDE, "Share of all unreclaimable slab pages."
+        ),
+        "address": Column(
+            _ADDRESS, "kmem_cache", _DATA, "Address of kmem_cache.", type="struct kmem_cache"
         ),
     },
     "A slab cache that jobs, bios or exceptions are allocated from.",
@@ -295,7 +315,7 @@ def _pools(figures: Figures) -> dict[str, Any]:
     for pool, func, pid in zip(busy["pool"], busy["func"].tolist(), busy["pid"], strict=True):
         running.setdefault(pool, []).append(f"{describe(func)} ({pid})")
     return {
-        **_columns(pools, pool="id", stalled="is_stalled"),
+        **_columns(pools, pool="id", stalled="is_stalled", address="address"),
         **_columns(pools, pending="pending", workers="workers", idle="idle"),
         "cpu": _optional(pool.cpu for pool in pools),
         "node": _optional(pool.node for pool in pools),
@@ -339,6 +359,7 @@ def _related_slabs(figures: Figures) -> dict[str, Any]:
     return {
         **_columns(slabs, cache="name", role="role", merged="merged", slot_size="slot_size"),
         **_columns(slabs, objects_active="active", objects_total="objects", bytes="bytes"),
+        "address": np.array([use.address for use in slabs], np.uint64),
         "share_of_unreclaimable": [use.bytes / whole for use in slabs],
     }
 

@@ -83,7 +83,13 @@ SUPER_BLOCKS = TableSpec(
         "inodes": _INODES,
         **_STATES,
         **_WASTE,
-        "address": Column(Unit.ADDRESS, "super_block", Show.DATA, "struct super_block pointer."),
+        "address": Column(
+            Unit.ADDRESS,
+            "super_block",
+            Show.DATA,
+            "struct super_block pointer.",
+            type="struct super_block",
+        ),
     },
     "A super block; its list_lrus of dentries and inodes, and those of XFS, together.",
     ("bytes", "type", "id", "mount", "address"),
@@ -115,7 +121,9 @@ LRUS = TableSpec(
         "xa_node_bytes": Column(Unit.BYTES, "xa_node bytes", Show.DATA, "Slots of these nodes."),
         "list_bytes": _LISTS,
         **_WASTE,
-        "address": Column(Unit.ADDRESS, "list_lru", Show.DATA, "struct list_lru pointer."),
+        "address": Column(
+            Unit.ADDRESS, "list_lru", Show.DATA, "struct list_lru pointer.", type="struct list_lru"
+        ),
     },
     "A list_lru.",
     ("bytes", "owner", "id", "kind", "mount", "address"),
@@ -143,6 +151,13 @@ MEMCGS = TableSpec(
         "list_bytes": _LISTS,
         "shrinker_map_bytes": _MAPS,
         "bytes": Column(Unit.BYTES, "bytes", Show.ALWAYS, "Lists and shrinker maps."),
+        "address": Column(
+            Unit.ADDRESS,
+            "mem_cgroup",
+            Show.DATA,
+            "struct mem_cgroup pointer; 0 where there is none.",
+            type="struct mem_cgroup",
+        ),
     },
     f"A memory cgroup; {NO_MEMCG} has unused ids, and items that are not on per-memcg lists.",
     ("bytes", "memcg", "state", "newer", "id"),
@@ -317,6 +332,7 @@ def _memcgs(figures: Figures) -> dict[str, Any]:
         "list_bytes": lists,
         "shrinker_map_bytes": maps,
         "bytes": lists + maps,
+        "address": np.append(groups.address, np.uint64(0)),
     }
 
 

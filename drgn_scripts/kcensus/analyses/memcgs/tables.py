@@ -93,7 +93,13 @@ OFFLINE = TableSpec(
         "unexplained": Column(
             Unit.COUNT, "holder unknown", Show.DATA, "References whose holder was not found."
         ),
-        "address": Column(Unit.ADDRESS, "mem_cgroup", Show.DATA, "struct mem_cgroup pointer."),
+        "address": Column(
+            Unit.ADDRESS,
+            "mem_cgroup",
+            Show.DATA,
+            "struct mem_cgroup pointer.",
+            type="struct mem_cgroup",
+        ),
     },
     "An offline memory cgroup.",
     ("bytes", "memcg", "address"),
@@ -111,6 +117,9 @@ FILES = TableSpec(
         "type": _TYPE,
         "mount": Column(Unit.TEXT, "mounted on", Show.DATA, _MOUNT.help),
         "memcg": _MEMCG,
+        "address": Column(
+            Unit.ADDRESS, "inode", Show.DATA, "struct inode pointer.", type="struct inode"
+        ),
     },
     "A file and an offline memory cgroup: up to 16 of each, up to 10,000 in all, the largest.",
     ("bytes", "path", "memcg"),
@@ -237,6 +246,7 @@ def _files(figures: Figures) -> pd.DataFrame:
         memcg=_names(figures, files["memcg"]),
         bytes=files["pages"] * figures.page_size,
         file_bytes=files["file_pages"] * figures.page_size,
+        address=files["inode"],
     )
 
 

@@ -34,6 +34,16 @@ _PADDING = Column(Unit.BYTES, "padding", Show.DATA, "Slots beyond the objects in
 _TAILS = Column(Unit.BYTES, "tails", Show.DATA, "Ends of slabs, too small for a slot.")
 _CHARGED = Column(Unit.COUNT, "objects", Show.ALWAYS, "Objects charged to the memory cgroup.")
 _CHARGED_BYTES = Column(Unit.BYTES, "bytes", Show.ALWAYS, "Slots of these objects.")
+_MEMCG_ADDRESS = Column(
+    Unit.ADDRESS,
+    "mem_cgroup",
+    Show.DATA,
+    "struct mem_cgroup pointer; 0 where there is none.",
+    type="struct mem_cgroup",
+)
+_ADDRESS = Column(
+    Unit.ADDRESS, "kmem_cache", Show.DATA, "struct kmem_cache pointer.", type="struct kmem_cache"
+)
 
 
 CACHES = TableSpec(
@@ -88,7 +98,8 @@ CACHES = TableSpec(
             else f"Slabs that are {name}.",
         )
         for number, name in enumerate(FILL)
-    },
+    }
+    | {"address": _ADDRESS},
     "A slab cache; child caches of memory cgroups (up to 5.8) are counted with their root.",
     ("bytes", "cache"),
 )
@@ -108,6 +119,7 @@ WASTE = TableSpec(
         "free_bytes": Column(Unit.BYTES, "free slots", help=_FREE.help),
         "padding_bytes": Column(Unit.BYTES, "padding", help=_PADDING.help),
         "tail_bytes": Column(Unit.BYTES, "tails", help=_TAILS.help),
+        "address": _ADDRESS,
     },
     "A slab cache, by the bytes of it that hold no object.",
     ("waste_bytes", "cache"),
@@ -123,6 +135,7 @@ MEMCGS = TableSpec(
         ),
         "objects": _CHARGED,
         "bytes": _CHARGED_BYTES,
+        "address": _MEMCG_ADDRESS,
     },
     f"A memory cgroup; {NO_MEMCG} has the objects that are charged to none.",
     ("bytes", "memcg"),
@@ -131,7 +144,13 @@ MEMCGS = TableSpec(
 MEMCG_CACHES = TableSpec(
     "memcg_caches",
     "Slab objects by memory cgroup and cache",
-    {"memcg": _MEMCG, "cache": _CACHE, "objects": _CHARGED, "bytes": _CHARGED_BYTES},
+    {
+        "memcg": _MEMCG,
+        "cache": _CACHE,
+        "objects": _CHARGED,
+        "bytes": _CHARGED_BYTES,
+        "memcg_address": _MEMCG_ADDRESS,
+    },
     "Objects of one cache that are charged to one memory cgroup.",
     ("bytes", "memcg"),
     detail=True,
@@ -241,6 +260,7 @@ def _caches(figures: Figures) -> pd.DataFrame:
             "cache": [cache.name for cache in caches],
             "aliases": [", ".join(figures.sharers.get(cache.name, [])) for cache in caches],
             "users": [max(cache.refcount, 1) for cache in caches],
+            "address": np.array([cache.address for cache in caches], np.uint64),
         }
         | {name: values[figures.roots] for name, values in by_cache.items()}
     )
@@ -266,6 +286,7 @@ def _memcgs(figures: Figures) -> pd.DataFrame:
             "state": ["unknown", *np.where(figures.groups.online, "online", "offline")],
             "objects": np.bincount(row, objects, count).astype(np.int64),
             "bytes": np.bincount(row, size, count).astype(np.int64),
+            "address": np.append(np.uint64(0), figures.groups.address),
         }
     )
     if not charged["objects"].iloc[0]:
@@ -276,6 +297,7 @@ def _memcgs(figures: Figures) -> pd.DataFrame:
         "state": ["none"],
         "objects": [free.sum()],
         "bytes": [(free * figures.slot_size).sum()],
+        "address": np.zeros(1, np.uint64),
     }
     return pd.concat([charged, pd.DataFrame(uncharged)], ignore_index=True)
 
@@ -284,8 +306,10 @@ def _memcg_caches(figures: Figures) -> dict[str, Any]:
     names = [*figures.groups.path, UNKNOWN_MEMCG]
     cache = figures.owners["cache"].to_numpy(np.int64)
     objects = figures.owners["objects"].to_numpy(np.int64)
+    addresses = np.append(figures.groups.address, np.uint64(0))
     return {
         "memcg": [names[row] for row in figures.owners["row"]],
+        "memcg_address": addresses[figures.owners["row"].to_numpy(np.int64)],
         "cache": [figures.caches[id_].name for id_ in cache],
         "objects": objects,
         "bytes": objects * figures.slot_size[cache],

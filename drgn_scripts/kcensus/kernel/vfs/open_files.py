@@ -28,6 +28,8 @@ class OpenPaths:
 
     pid: npt.NDArray[np.int64]
     """By process: the PID of its main thread."""
+    task: Words
+    """By process: the address of its main thread."""
     comm: list[str]
     """By process. Valid Unicode but not safe to print."""
     process: npt.NDArray[np.int64]
@@ -80,6 +82,7 @@ def open_paths(kernel: Kernel) -> OpenPaths:
     known = used != 0
     return OpenPaths(
         pid=tasks["pid"].astype(np.int64),
+        task=nodes - link,
         comm=[decode_array(raw) for raw in tasks["comm"].tolist()],
         process=process[known],
         dentry=used[known],

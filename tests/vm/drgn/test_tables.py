@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Rows of tables lead to the kernel objects that they describe, and these lead back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import drgn
+import pytest
+from drgn.helpers.linux.fs import dentry_path
+
+import kcensus
+from kcensus.analyses import analyses
+from kcensus.sources import Target
+
+_MAX_ROWS = 50
+
+
+def text(string: drgn.Object) -> str:
+    return str(string.string_(), "utf-8", "backslashreplace")
+
+
+def path(dentry: drgn.Object) -> str:
+    return str(dentry_path(dentry.address_of_()), "utf-8", "backslashreplace")
+
+
+# What a row says of the object beside its address.
+SAYS: dict[str, Callable[[drgn.Object, Any], bool]] = {
+    "struct dentry": lambda it, row: row["directory"].endswith(path(it)),
+    "struct dm_kcopyd_client": lambda it, row: it.nr_jobs.counter.value_() == row["nr_jobs"],
+    "struct dm_snapshot": lambda it, row: it.store.chunk_size.value_() * 512 == row["chunk_bytes"],
+    "struct inode": lambda it, row: it.i_data.nrpages.value_() * 4096 == row["file_bytes"],
+    "struct kmem_cache": lambda it, row: text(it.name) == row["cache"],
+    "struct mem_cgroup": lambda it, row: row["memcg"].endswith(text(it.css.cgroup.kn.name)),
+    "struct super_block": lambda it, row: text(it.s_id) == row["id"],
+    "struct task_struct": lambda it, row: it.tgid.value_() == row["pid"],
+    "struct worker_pool": lambda it, row: it.id.value_() == row["pool"],
+}
+
+
+@pytest.mark.parametrize("name", analyses())
+def test_rows_lead_to_objects_and_back(name: str, mixed_target: Target) -> None:
+    result = getattr(kcensus, name.replace("-", "_"))(mixed_target)
+    found = 0
+    for table in result.tables.values():
+        if "address" not in table:
+            continue
+        for _, row in table[table["address"] != 0].head(_MAX_ROWS).iterrows():
+            thing = kcensus.as_object(mixed_target, row)
+            thing.read_()
+            says = SAYS.get(thing.type_.type_name())
+            assert says is None or says(thing, row), row
+            assert row["address"] in [*kcensus.rows(table, thing)["address"]]
+            found += 1
+    declared = [spec for spec in analyses()[name].tables() if "address" in spec.columns]
+    assert found >= len(declared)
