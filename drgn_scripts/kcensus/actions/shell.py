@@ -25,7 +25,8 @@ from kcensus.text import printable
 
 _CODE_FAILED = 1
 """Exit status after an exception in the user's code, as Python has it."""
-_OTHERS = ("report", "patches", "objects", "paths", "as_object")
+_RUNS = ("report", "patches")
+_OBJECTS = ("objects", "paths", "as_object", "follow")
 _add_command = deferred("kcensus.prompts.drgn:drgn_prog_set")
 
 
@@ -78,9 +79,9 @@ def _names(target: Target, *, no_progress: bool) -> dict[str, Any]:
     functions = [name.replace("-", "_") for name in analyses()]
     names = {
         name: _bound(getattr(kcensus, name), target, no_progress=no_progress)
-        for name in (*functions, *_OTHERS)
+        for name in (*functions, *_RUNS, *_OBJECTS)
     }
-    return {**names, "kcensus": kcensus, "target": target, "last": last}
+    return {**names, "rows": kcensus.rows, "kcensus": kcensus, "target": target, "last": last}
 
 
 def _bound(function: Callable[..., Any], target: Target, *, no_progress: bool) -> Any:
@@ -131,16 +132,18 @@ def _execute(code: str, place: str, prog: drgn.Program, names: dict[str, Any]) -
 
 
 def _banner(target: Target) -> str:
-    functions = [f"{name.replace('-', '_')}()" for name in (*analyses(), *_OTHERS)]
     kind = "" if target.format == "live" else f" ({target.format})"
+    runs, others = (
+        ", ".join(f"{name.replace('-', '_')}()" for name in names)
+        for names in ((*analyses(), *_RUNS), (*_OBJECTS, "rows"))
+    )
     lines = [
         f"drgn {drgn.__version__} on {target.name}{kind}: Linux {target.kernel}",
-        f"Here: {', '.join(functions)}; last, target, prog; %kcensus --help, help(objects)",
-        "All else is as at drgn's prompt: help(drgn)",
+        f"Analyses: {runs}",
+        f"Also: {others}, last, target, %kcensus",
     ]
     if target.recorded_for is not None:
-        lines[-1] = (
-            "A capsule lacks the types, variables and memory that its analyses did not read: "
-            "most of drgn's helpers fail on it"
+        lines.append(
+            "A capsule lacks what its analyses did not read: most of drgn's helpers fail on it"
         )
     return "\n".join(lines)

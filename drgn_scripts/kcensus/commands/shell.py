@@ -35,9 +35,9 @@ COMMAND = click.Command(
 
     All that drgn's own prompt offers is there, with the debug info of the kernel and of its
     modules loaded. The analyses are functions without a target (`slab()`, `report()`); so are
-    `objects("struct dentry", ["d_inode"])`, `paths(addresses)` and `as_object(address, "struct
-    dentry")`. `last["slab"]` is the last result of `slab()` or `%kcensus slab`; `target` and `prog`
-    are what they read.
+    `objects("struct dentry", ["d_inode"])`, `paths(addresses)`, `as_object(row)` and
+    `follow(column, ["i_ino"])`. `rows(table, objects)` is the way back. `last["slab"]` is the last
+    result of `slab()` or `%kcensus slab`; `target` and `prog` are what they read.
 
     Where standard input is not a terminal, it is run as a Python script. The exit status is 1 if
     the code raises an exception.""",

@@ -61,8 +61,12 @@ assert slab(jobs=1) is last["slab"]
 assert run_command(prog, "kcensus list-lru --json > {tmp_path}/list-lru") is last["list-lru"]
 assert run_command(prog, "kcensus report --json > {tmp_path}/report") is last["report"]
 assert run_command(prog, "kcensus explain slab | cat > {tmp_path}/explain") is None
-dentries = objects("struct dentry", ["d_flags"])
-assert as_object(dentries.iloc[0], "struct dentry").d_flags == dentries["d_flags"].iloc[0]
+dentries = objects("struct dentry", ["d_flags", "d_parent"])
+dentry = as_object(dentries.iloc[0])
+assert dentry.d_flags == dentries["d_flags"].iloc[0]
+assert list(rows(dentries, dentry).index) == [dentry.address_]
+parents = follow(dentries["d_parent"], ["d_flags"])
+assert parents["d_flags"].iloc[0] == dentry.d_parent.d_flags
 print(len(dentries), paths(dentries.index[:1]).iloc[0][0], *sorted(last))
 assert kcensus.slab(prog).result.target == "sample"
 """
@@ -143,8 +147,10 @@ def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:
 def test_the_prompt(prompt: pexpect.spawn[str]) -> None:
     prompt.expect_exact(PROMPT)
     banner = str(prompt.before).split("\r\n")[:-1]
-    assert len(banner) == 3
-    assert all(name in banner[1] for name in ("slab()", "list_lru()", "as_object()", "last"))
+    assert len(banner) == 4
+    assert all(len(line) <= 90 for line in banner)
+    assert all(name in banner[1] for name in ("slab()", "list_lru()", "report()"))
+    assert all(name in banner[2] for name in ("as_object()", "rows()", "last"))
     assert "on sample" in answer(prompt, "%kcensus slab --top 1").splitlines()[0]
     assert answer(prompt, "_.summary['utilization'] == last['slab'].summary['utilization']") == (
         "True"
