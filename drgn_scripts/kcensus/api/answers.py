@@ -190,6 +190,8 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
         progress: Progress | None = None,
         **params: Any,
     ) -> Result:
+        # Before it runs, where a TypeError can also mean unexpected types in a capsule.
+        signature.bind(source, **params)
         context = context_of(source, jobs=jobs, progress=progress)
         return answer_of(reports.analyse(context, analysis, **params))
 
@@ -200,9 +202,8 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
     ]
     function.__name__ = function.__qualname__ = name = analysis.name.replace("-", "_")
     function.__doc__ = _docstring(analysis, name)
-    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [source, *own, jobs, progress], return_annotation=Result
-    )
+    signature = inspect.Signature([source, *own, jobs, progress], return_annotation=Result)
+    function.__signature__ = signature  # type: ignore[attr-defined]
     return function
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import kcensus
 from kcensus.analyses import analyses
@@ -51,6 +52,12 @@ def test_addresses_are_shown_in_hexadecimal_digits() -> None:
     assert "500 rows" not in repr(frame.head(1))
     assert frame["pointer"].iloc[0] == address
     assert isinstance(Result(synthetic_result()).tables["caches"], Frame)
+
+
+def test_a_parameter_that_an_analysis_lacks_is_not_taken_for_a_bad_capsule() -> None:
+    target = kcensus.open_target("sample")
+    with pytest.raises(TypeError, match="'nosuch'"):
+        kcensus.slab(target, nosuch=1)
 
 
 def test_the_package_lists_its_lazy_names() -> None:
