@@ -111,7 +111,7 @@ def _(names: SimpleNamespace) -> None:
 @oracle("What does the kernel say of the directory")
 def _(names: SimpleNamespace) -> None:
     directory = names.directory.address_of_()
-    assert names.row.name.endswith("/" + dentry_path(directory).decode())
+    assert names.row["directory"].endswith("/" + dentry_path(directory).decode())
     negative = sum(not child.d_inode for child in children(directory))
     assert names.row["negative"] == negative > 1000
 

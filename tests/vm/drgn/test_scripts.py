@@ -21,22 +21,22 @@ FOLDER = Path(__file__).parents[3] / "drgn_scripts"
 COMMANDS = ("patches", "report", *analyses())
 
 
-def drgn(dump: Dump, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def drgn(dump: Dump, *words: str | Path, file: str = "elf") -> subprocess.CompletedProcess[str]:
     """Run drgn with its own command line, on a Python that has no kcensus on its path."""
     packages = [path for path in sys.path if path.endswith("-packages")]
     symbols = [word for path in dump.debug for word in ("-s", path)]
     return subprocess.run(
-        [sys.executable, "-S", "-m", "drgn", "-c", dump.formats["elf"], *symbols, *words],
+        [sys.executable, "-S", "-m", "drgn", "-c", dump.formats[file], *symbols, *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(packages)},
         capture_output=True,
         text=True,
     )
 
 
-def direct(dump: Dump, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+def direct(dump: Dump, capsys: pytest.CaptureFixture[str], *words: str, file: str = "elf") -> Any:
     """Return what a command prints of the same dump."""
     symbols = [word for path in dump.debug for word in ("-s", str(path))]
-    assert main([words[0], str(dump.formats["elf"]), *symbols, *words[1:], "--json"]) == 0
+    assert main([words[0], str(dump.formats[file]), *symbols, *words[1:], "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -62,6 +62,13 @@ def test_options_are_those_of_the_command(
     done = drgn(dump, FOLDER / "slab.py", "--json", path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(path.read_text()) == direct(dump, capsys, "slab")
+
+
+def test_workers_read_a_compressed_dump(capsys: pytest.CaptureFixture[str]) -> None:
+    dump = build(KERNEL, "negatives")
+    done = drgn(dump, FOLDER / "dentries.py", "-j", "2", "--json", file="kdump-lzo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == direct(dump, capsys, "dentries", file="kdump-lzo")
 
 
 def test_the_status_is_that_of_the_command() -> None:
