@@ -42,7 +42,7 @@ def run(target: str | None, code: str | None, reading: Reading) -> int:
             lacking = _load_modules(opened_target)
         if lacking:
             more = len(lacking) - 1
-            others = f" (so is that of {more} more {'modules' if more > 1 else 'module'})"
+            others = f"; {more} more {'modules lack' if more > 1 else 'module lacks'} debug info"
             click.echo(f"kcensus: {lacking[0]}{others if more else ''}", err=True)
     remember(opened_target)
     _add_command(opened_target.prog)
