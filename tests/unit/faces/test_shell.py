@@ -151,11 +151,11 @@ def test_the_prompt(prompt: pexpect.spawn[str]) -> None:
     assert all(len(line) <= 90 for line in banner)
     assert all(name in banner[1] for name in ("slab()", "list_lru()", "report()"))
     assert all(name in banner[2] for name in ("as_object()", "rows()", "last"))
-    assert "on sample" in answer(prompt, "%kcensus slab --top 1").splitlines()[0]
+    assert "on sample" in answer(prompt, "%kcensus slab --top 1 --no-progress").splitlines()[0]
     assert answer(prompt, "_.summary['utilization'] == last['slab'].summary['utilization']") == (
         "True"
     )
-    assert answer(prompt, "%kcensus slab | wc -l").isdecimal()
+    assert answer(prompt, "%kcensus slab --no-progress | wc -l").isdecimal()
     assert "utilization" in answer(prompt, "slab()")
     # What fails leaves the prompt in one piece.
     for wrong, words in (

@@ -163,7 +163,7 @@ def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:
 
 
 def test_the_prompt(prompt: pexpect.spawn[str], mixed_dump: Dump) -> None:
-    shown = answer(prompt, "%kcensus slab --top 1")
+    shown = answer(prompt, "%kcensus slab --top 1 --no-progress")
     assert f"on {mixed_dump.formats['elf']}" in shown.splitlines()[0]
     assert "\x1b[1m" in shown
     assert answer(prompt, "len(_.tables['caches']) > 100") == "True"
