@@ -7,6 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +21,40 @@ from tests.lab import Dump, build
 KERNEL = "6.1"
 FOLDER = Path(__file__).parents[3] / "drgn_scripts"
 COMMANDS = ("patches", "report", *analyses())
+Drgn = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def drgn(dump: Dump, *words: str | Path, file: str = "elf") -> subprocess.CompletedProcess[str]:
-    """Run drgn with its own command line, on a Python that has no kcensus on its path."""
-    packages = [path for path in sys.path if path.endswith("-packages")]
-    symbols = [word for path in dump.debug for word in ("-s", path)]
-    return subprocess.run(
-        [sys.executable, "-S", "-m", "drgn", "-c", dump.formats[file], *symbols, *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(packages)},
-        capture_output=True,
-        text=True,
-    )
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What this Python has installed, without kcensus and its entry points."""
+    folder = tmp_path_factory.mktemp("packages")
+    for path in [Path(each) for each in reversed(sys.path) if each.endswith("-packages")]:
+        for entry in path.iterdir():
+            if entry.suffix != ".pth" and "kcensus" not in entry.name:
+                link = folder / entry.name
+                link.unlink(missing_ok=True)
+                link.symlink_to(entry)
+    # kcensus has its version from there.
+    metadata = folder / "kcensus.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Name: kcensus\nVersion: {version('kcensus')}\n")
+    return folder
+
+
+@pytest.fixture
+def drgn(packages: Path) -> Drgn:
+    """drgn's own command line, on a Python that has no kcensus installed."""
+
+    def run(dump: Dump, *words: str | Path, file: str = "elf") -> subprocess.CompletedProcess[str]:
+        symbols = [word for path in dump.debug for word in ("-s", path)]
+        return subprocess.run(
+            [sys.executable, "-S", "-m", "drgn", "-c", dump.formats[file], *symbols, *words],
+            env={**os.environ, "PYTHONPATH": str(packages)},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
 
 
 def direct(dump: Dump, capsys: pytest.CaptureFixture[str], *words: str, file: str = "elf") -> Any:
@@ -42,7 +66,7 @@ def direct(dump: Dump, capsys: pytest.CaptureFixture[str], *words: str, file: st
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_script_gives_what_the_command_gives(
-    command: str, capsys: pytest.CaptureFixture[str]
+    command: str, drgn: Drgn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump = build(KERNEL, "mixed")
     own = FOLDER / f"{command.replace('-', '_')}.py"
@@ -53,7 +77,7 @@ def test_a_script_gives_what_the_command_gives(
 
 
 def test_options_are_those_of_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, drgn: Drgn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump, path = build(KERNEL, "mixed"), tmp_path / "out.json"
     done = drgn(dump, FOLDER / "slab.py", "--top", "1", "--table", "waste")
@@ -64,14 +88,14 @@ def test_options_are_those_of_the_command(
     assert json.loads(path.read_text()) == direct(dump, capsys, "slab")
 
 
-def test_workers_read_a_compressed_dump(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_read_a_compressed_dump(drgn: Drgn, capsys: pytest.CaptureFixture[str]) -> None:
     dump = build(KERNEL, "negatives")
     done = drgn(dump, FOLDER / "dentries.py", "-j", "2", "--json", file="kdump-lzo")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == direct(dump, capsys, "dentries", file="kdump-lzo")
 
 
-def test_the_status_is_that_of_the_command() -> None:
+def test_the_status_is_that_of_the_command(drgn: Drgn) -> None:
     dump = build(KERNEL, "mixed")
     assert drgn(dump, FOLDER / "report.py", "--fail-on", "info").returncode == 1
     refused = drgn(dump, FOLDER / "slab.py", "--no-such-option")
