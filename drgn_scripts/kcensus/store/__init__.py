@@ -8,6 +8,17 @@ and reads them, and :mod:`kcensus.store.compaction` merges files.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 
 class StoreError(Exception):
     """A store cannot be used; the message is one sentence for the user."""
+
+
+def require_arrow() -> None:
+    """Check that the library that stores need is installed.
+
+    :raises StoreError: it is not
+    """
+    if find_spec("pyarrow") is None:
+        raise StoreError("a store needs pyarrow: install kcensus[store]")
