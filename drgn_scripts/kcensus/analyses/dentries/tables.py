@@ -60,6 +60,8 @@ SUPER_BLOCKS = TableSpec(
         ),
     },
     "A super block, mounted or not.",
+    key=("type", "mount"),
+    series=("negative", "negative_bytes", "dentries"),
 )
 
 DIRECTORIES = TableSpec(
@@ -76,6 +78,8 @@ DIRECTORIES = TableSpec(
         "address": _DENTRY,
     },
     "A directory that has negative children.",
+    key=("directory",),
+    series=("negative", "negative_bytes"),
 )
 
 PROCESSES = TableSpec(
@@ -128,6 +132,8 @@ PATTERNS = TableSpec(
         "share": _SHARE,
     },
     "Names that differ only in digits, hexadecimal digits or random letters.",
+    key=("pattern",),
+    series=("negative", "negative_bytes"),
 )
 
 MEMCGS = TableSpec(
@@ -150,6 +156,8 @@ MEMCGS = TableSpec(
     },
     f"A memory cgroup; {NO_MEMCG} has the dentries that are charged to none.",
     ("negative", "memcg"),
+    key=("memcg",),
+    series=("negative", "negative_bytes", "dentries"),
 )
 
 FRAGMENTATION = TableSpec(

@@ -69,6 +69,8 @@ OWNERS = TableSpec(
     },
     "All list_lrus of one owner and kind.",
     ("bytes", "owner", "kind"),
+    key=("owner", "kind"),
+    series=("bytes", "items"),
 )
 
 SUPER_BLOCKS = TableSpec(
@@ -93,6 +95,8 @@ SUPER_BLOCKS = TableSpec(
     },
     "A super block; its list_lrus of dentries and inodes, and those of XFS, together.",
     ("bytes", "type", "id", "mount", "address"),
+    key=("type", "mount"),
+    series=("bytes",),
 )
 
 LRUS = TableSpec(
@@ -161,6 +165,8 @@ MEMCGS = TableSpec(
     },
     f"A memory cgroup; {NO_MEMCG} has unused ids, and items that are not on per-memcg lists.",
     ("bytes", "memcg", "state", "newer", "id"),
+    key=("memcg",),
+    series=("bytes",),
 )
 
 STRUCTURES = TableSpec(
@@ -178,6 +184,8 @@ STRUCTURES = TableSpec(
     },
     "Structures of one kind that were allocated from one slab cache or from pages.",
     ("bytes", "kind", "place"),
+    key=("kind", "place"),
+    series=("bytes", "objects"),
 )
 
 PROJECTION = TableSpec(
