@@ -87,7 +87,7 @@ def test_bars_are_the_figures_of_the_result(report: Report, plot: Callable[..., 
     answer = report.results[analysis]
     ax = plot(answer)
     (spec,) = (spec for spec in charts.specs(answer.result) if spec.name == name)
-    expected = answer.tables[spec.table]
+    expected = pd.DataFrame(answer.tables[spec.table])
     keys = [key for key in spec.values if key in expected]
     if not spec.is_ordered:
         expected = expected.groupby(spec.names, sort=False)[keys].sum().reset_index()
