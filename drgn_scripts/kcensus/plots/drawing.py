@@ -60,6 +60,9 @@ def style(*, dark: bool = False) -> AbstractContextManager[None]:
     colors |= dict.fromkeys(
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink
     )
+    # A backend that is loaded inside of the context would lose its settings at the end of it, and a
+    # notebook would show no more plots.
+    plt.draw_if_interactive()  # type: ignore[no-untyped-call]
     return mpl.rc_context(colors)  # type: ignore[arg-type]
 
 
