@@ -91,6 +91,7 @@ def test_hostile_texts_are_inert() -> None:
         assert is_inert(cell)
         assert "\x1b" not in html
         assert "\u202e" not in html
+        assert len(html) < 20_000  # a name of 4,096 characters is there once: in a tooltip
     assert SHOWN in Cell(Result(result)._repr_html_()).words
 
 
