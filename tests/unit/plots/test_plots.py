@@ -224,8 +224,19 @@ def legend_colors(ax: Axes) -> list[object]:
     return [patch.get_facecolor() for patch in box.get_patches()]
 
 
-def test_a_legend_reads_from_left_to_right(report: Report) -> None:
-    ax = plots.ram_by_use(report)
+def test_a_long_entry_of_a_legend_is_wrapped(report: Report) -> None:
+    figure, (ax, _) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    png(plots.slab_utilization(report.results["slab"], ax=ax))
+    box = ax.get_legend()
+    assert box is not None
+    assert max(text.get_window_extent().x1 for text in box.get_texts()) <= figure.bbox.x1 / 2
+    assert any("\n" in name for name in legend(ax))
+
+
+@pytest.mark.parametrize("beside", [1, 2])
+def test_a_legend_reads_from_left_to_right(report: Report, beside: int) -> None:
+    figure, axes = plt.subplots(1, beside, figsize=(6 * beside, 4), layout="constrained")
+    ax = plots.ram_by_use(report, ax=np.ravel(axes)[0])
     png(ax)
     box = ax.get_legend()
     assert box is not None
@@ -237,7 +248,7 @@ def test_a_legend_reads_from_left_to_right(report: Report) -> None:
     colors = [container[0].get_facecolor() for container in ax.containers]
     assert [legend_colors(ax)[entry] for entry in order] == colors
     assert len(rows) > 1
-    assert max(place.x1 for place in places) <= ax.figure.bbox.x1
+    assert max(place.x1 for place in places) <= figure.bbox.x1 / beside
 
 
 def summary(kernel: str, **figures: int) -> Result:
