@@ -177,7 +177,7 @@ def _arranged(names: Sequence[str], room: float) -> tuple[int, list[str], int]:
 
 
 def add_legend(
-    ax: Axes, handles: Sequence[Artist] = (), names: Sequence[str] = (), beside: float = _HANDLE
+    ax: Axes, handles: Sequence[Artist] = (), names: Sequence[str] = (), beside: float = 0
 ) -> None:
     """Add a legend between title and axes; by default of all that is drawn.
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import builtins
+import doctest
 import importlib
 import io
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -327,6 +329,17 @@ def test_axes_have_units() -> None:
     assert {"0 B", "2 TiB", "4 TiB"} <= set(ticks)
 
 
+@pytest.mark.parametrize("plot", [plot for plot in PLOTS if plot is not plots.slab_caches])
+def test_an_axis_without_units_says_what_is_counted(
+    report: Report, plot: Callable[..., Axes]
+) -> None:
+    ax = plot(report.results[PLOTS[plot][0]])
+    png(ax)
+    ticks = [label.get_text() for label in ax.get_xticklabels()]
+    has_units = all(tick.endswith("B") for tick in ticks)
+    assert has_units or re.match("[a-z]+", ax.get_xlabel())
+
+
 def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
     _, (left, right) = plt.subplots(1, 2)
     assert plots.slab_fill(report.results["slab"], ax=left) is left
@@ -337,6 +350,11 @@ def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
         ax = plots.slab_fill(report.results["slab"])
     assert dict(mpl.rcParams) == before
     assert mpl.colors.to_hex(ax.get_facecolor()) != "#ffffff"
+
+
+def test_the_example_runs() -> None:
+    outcome = doctest.testmod(plots)
+    assert (outcome.failed, outcome.attempted > 0) == (0, True)
 
 
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
