@@ -33,6 +33,7 @@ _PLACES = {
     "patches": "api.answers",
     "paths": "api.paths",
     "report": "api.answers",
+    "trend": "api.history",
 }
 """Where each public name is defined. It is imported when it is first used: NumPy and pandas take a
 second to load, which ``kcensus --help`` does not need."""

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from kcensus.api.answers import Result
 from kcensus.api.frames import Frame
-from kcensus.store import require_arrow
+from kcensus.store import require_arrow, require_scipy
 
 _SORTED_BY = ["host", "time", "analysis", "part", "subject", "metric"]
 _NULLABLE = {"ram_bytes": "Int64", "exact": "Int64"}
@@ -76,6 +77,36 @@ def history(
         "help": {name: help_ for name, (_, help_) in layout.COLUMNS.items()},
     }
     return frame
+
+
+def trend(
+    source: str | os.PathLike[str] | pd.DataFrame,
+    *,
+    host: str | Iterable[str] | None = None,
+    metric: str | Iterable[str] | None = None,
+    since: str | datetime.datetime | None = None,
+) -> Result:
+    """Return what grows in a store, how fast, and when it reaches its limit.
+
+    The table ``growing`` has the most urgent series first; ``shrinking`` and ``steady`` have the
+    others. Rates have a 95 % interval.
+
+    :param source: a store, or rows of :func:`kcensus.history`: each series of these gets a trend
+    :param host: names of hosts; ``metric``: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``;
+        ``since``: time of the first record; these are for a store only
+    :raises StoreError: it is not a store, or has no such host or metric
+    :raises KeyError: a column of :func:`kcensus.history` is missing
+    """
+    require_arrow()
+    require_scipy()
+    from kcensus.store.growth import FIRST_TABLES, growth
+    from kcensus.store.selection import select
+
+    if isinstance(source, pd.DataFrame):
+        return Result(growth(source, str(source.attrs.get("store", "a history"))), FIRST_TABLES)
+    metrics, hosts = (_several(each) or () for each in (metric, host))
+    rows = select(Path(source), metrics=metrics, hosts=hosts, since=_time(since))
+    return Result(growth(rows, str(source)), () if metrics else FIRST_TABLES)
 
 
 def _integers(kind: object) -> object:

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What growing figures run into, and from when on that is a finding.
 
-A series of bytes can at most have all RAM; other users of memory make its time shorter. Figures of
-what a patch or another setting would need are not memory, and have no limit.
+Bytes of memory can at most fill RAM; other users of memory make the time until then shorter.
+Amounts under a patch or another setting, and space on disks, are not memory and have no limit here.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from kcensus.results import Danger, Severity, Unit
 
-_HOUR = 3600.0
-_DAY = 24 * _HOUR
+_DAY = 86400.0
 DEADLINES: Mapping[Severity, float] = MappingProxyType(
     {Severity.CRITICAL: _DAY, Severity.WARNING: 7 * _DAY, Severity.NOTICE: 30 * _DAY}
 )
@@ -29,8 +28,12 @@ MAX_EXTRAPOLATION = 100
 
 MAX_MEMCG_ID = 65535
 """MEM_CGROUP_ID_MAX of mm/memcontrol.c."""
-_UNLIMITED = 1 << 31
-"""snapshot_cow_threshold from which on it does not limit: 0 and -1 are "unlimited", too."""
+_MEMCG_IDS = {("list-lru", "ids_in_use"), ("list-lru", "nr_cache_ids"), ("memcgs", "memcgs_online")}
+_HYPOTHETICAL = (
+    "projected_*", "patched_*", "formula_*", "bytes_if_*", "old_controller_*", "packed_*", "*_if_*",
+)  # fmt: skip
+"""What there would be under a patch, another memory controller or none."""
+_NOT_MEMORY = (*_HYPOTHETICAL, "used_bytes", "*_size")
 
 
 @dataclass(frozen=True)
@@ -43,32 +46,27 @@ class Limit:
 
 
 def limit_of(
-    analysis: str, part: str, metric: str, unit: str, others: Mapping[tuple[str, str], float]
+    analysis: str, metric: str, unit: str, ram_bytes: float | None, copies: float | None
 ) -> Limit | None:
     """Return the limit of a series; None if it has none, or that is unknown.
 
-    :param others: the latest figures of the summaries of the host, by analysis and key; its RAM is
-        ``("", "ram_bytes")``
+    :param copies: the copies that the snapshot of the series may have in flight
     """
     if (analysis, metric) in _MEMCG_IDS:
         return Limit("memory cgroup ids", MAX_MEMCG_ID, Danger.NONE)
-    if (analysis, part, metric) == ("kcopyd", "snapshots", "in_flight"):
-        threshold = others.get(("kcopyd", "cow_threshold"), 0)
-        bounded = 0 < threshold < _UNLIMITED
-        return Limit("snapshot_cow_threshold", threshold, Danger.STALL) if bounded else None
-    ram = others.get(("", "ram_bytes"), 0)
-    is_memory = unit == Unit.BYTES.value and not any(
-        fnmatch.fnmatchcase(metric, pattern) for pattern in _NOT_MEMORY
-    )
-    return Limit("RAM", ram, Danger.OOM) if is_memory and ram else None
+    if (analysis, metric) == ("kcopyd", "in_flight"):
+        return Limit("snapshot_cow_threshold", copies, Danger.STALL) if copies else None
+    is_memory = unit == Unit.BYTES.value and not _matches(metric, _NOT_MEMORY)
+    return Limit("RAM", ram_bytes, Danger.OOM) if is_memory and ram_bytes else None
 
 
-_MEMCG_IDS = {("list-lru", "ids_in_use"), ("list-lru", "nr_cache_ids"), ("memcgs", "memcgs_online")}
-_NOT_MEMORY = (
-    "projected_*", "patched_*", "formula_*", "bytes_if_*", "old_controller_*", "packed_*",
-    "saved_*", "*_size",
-)  # fmt: skip
-"""Amounts under a patch, another memory controller or none, and sizes of one object."""
+def is_hypothetical(metric: str) -> bool:
+    """Return whether a metric is an amount that does not exist."""
+    return _matches(metric, _HYPOTHETICAL)
+
+
+def _matches(metric: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(metric, pattern) for pattern in patterns)
 
 
 def severity_of(seconds: float, span: float) -> Severity | None:

@@ -28,7 +28,7 @@ MIN_POINTS = 8
 """Fewer points have no trend."""
 CONFIDENCE = 0.95
 _MAX_BINS = 128
-"""Longer series are reduced to medians: the pairs of points grow with the square of their number."""
+"""Longer series are reduced to medians: n points have n² / 2 pairs."""
 _WINDOWS = (64, 8, 1)
 """Parts of a series, from its end, in which a break is looked for: a bin of the whole hides what
 began a short time ago."""
@@ -185,7 +185,9 @@ def _squares(times: Floats, values: Floats) -> Floats:
 
 def _residuals(times: Floats, values: Floats) -> Floats:
     centred = times - times.mean()
-    return values - values.mean() - centred * (centred @ values) / (centred @ centred)
+    rate = float(centred @ values) / float(centred @ centred)
+    residuals: Floats = values - values.mean() - centred * rate
+    return residuals
 
 
 def _inflation(residuals: Floats, rounding: float, lines: int = 1) -> float:
@@ -211,14 +213,14 @@ def _without_spikes(values: Floats) -> Floats:
     return np.where(distance > _OUTLIER * usual, neighbours, values)
 
 
-def medians(times: Floats, values: Floats) -> tuple[Floats, Floats]:
-    """Return a series as the medians of at most ``_MAX_BINS`` equal periods; empty ones have none.
+def medians(times: Floats, values: Floats, bins: int = _MAX_BINS) -> tuple[Floats, Floats]:
+    """Return a series as the medians of so many equal periods at most; empty ones have none.
 
     A series with few points is returned as it is, but for points of the same time.
     """
-    if len(times) > _MAX_BINS:
-        keys = ((times - times[0]) * (_MAX_BINS / (times[-1] - times[0] or 1))).astype(np.int64)
-        keys = np.minimum(keys, _MAX_BINS - 1)
+    if len(times) > bins:
+        keys = ((times - times[0]) * (bins / (times[-1] - times[0] or 1))).astype(np.int64)
+        keys = np.minimum(keys, bins - 1)
     else:
         keys = np.unique(times, return_inverse=True)[1]
         if keys[-1] == len(times) - 1:
@@ -231,7 +233,8 @@ def _medians(keys: npt.NDArray[np.int64], values: Floats) -> Floats:
     order = np.lexsort((values, keys))
     _, first, count = np.unique(keys[order], return_index=True, return_counts=True)
     ordered = values[order]
-    return (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+    middle: Floats = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
+    return middle
 
 
 def without_daily_cycle(times: Floats, values: Floats) -> Floats:
