@@ -189,7 +189,7 @@ def _boots(records: pd.DataFrame) -> Rows:
     seconds = (records["time"] - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
     booted = seconds - uptime
     before = records.shift()
-    is_computed = records["boot"].map(lambda boot: bool(_COMPUTED.fullmatch(boot)))
+    is_computed = np.array([bool(_COMPUTED.fullmatch(boot)) for boot in records["boot"]], bool)
     is_other = records["boot"] != before["boot"]
     is_near = is_computed & ((booted - booted.shift()).abs() <= _SAME_BOOT)
     begins = (is_other & ~is_near) | (is_computed & (uptime < uptime.shift()))
