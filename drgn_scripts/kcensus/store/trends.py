@@ -205,8 +205,8 @@ def _all(
     ordinals = np.asarray(rows["record"].map(clock.ordinal), np.int64)
     values = np.asarray(rows["value"], np.float64)
     ram = records.dropna(subset="ram_bytes").groupby("host")["ram_bytes"].last()
-    latest = rows.groupby(list(SERIES[:4]), sort=False)["time"].transform("max").to_numpy()
-    is_latest = rows["time"].to_numpy() == latest
+    latest = rows.groupby(list(SERIES[:4]), sort=False)["time"].transform("max")
+    is_latest = (rows["time"] == latest).to_numpy(bool)
     copies = _copies(rows)
     series = rows.groupby(list(SERIES), sort=False).indices
     with progress.step("fitting trends", len(series)) as step:
