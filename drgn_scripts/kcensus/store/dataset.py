@@ -220,7 +220,9 @@ def _read(
     ]
     if not paths:
         return pa.schema([WHOLE.field(name) for name in columns]).empty_table()
-    conditions = [ds.field(name).isin(values) for name, values in wanted.items()]
+    conditions = [
+        ds.field(name).isin(pa.array(values, pa.string())) for name, values in wanted.items()
+    ]
     if since is not None:
         conditions.append(ds.field("time") >= since)
     if until is not None:
