@@ -47,7 +47,9 @@ def record(guest: Live, store: Path, every: int, count: int, analyses: str | Non
 def rates(guest: Live, first: float, last: float) -> Rates:
     """Return what a guest with the scenario ``growth`` did between two uptimes, in seconds."""
     lines = (line.split() for line in guest.console.read_text(errors="replace").splitlines())
-    log = [tuple(map(int, words[1:])) for words in lines if len(words) == 4 and words[0] == "growth"]
+    log = [
+        tuple(map(int, words[1:])) for words in lines if len(words) == 4 and words[0] == "growth"
+    ]
     times, *counts = np.array(log, float).T
     times /= 100
     rows = (times >= first) & (times <= last)
