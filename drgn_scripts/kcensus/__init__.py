@@ -36,6 +36,7 @@ _PLACES = {
     "paths": "api.paths",
     "report": "api.answers",
     "rows": "api.rows",
+    "trend": "api.history",
 }
 """Where each public name is defined. It is imported when it is first used: NumPy and pandas take a
 second to load, which ``kcensus --help`` does not need."""

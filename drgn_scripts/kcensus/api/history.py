@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from kcensus.api.answers import Result
 from kcensus.api.frames import Frame
-from kcensus.store import require_arrow
+from kcensus.store import require_arrow, require_scipy
 
 _SORTED_BY = ["host", "time", "analysis", "part", "subject", "metric"]
 _NULLABLE = {"ram_bytes": "Int64", "exact": "Int64"}
@@ -38,7 +39,7 @@ def history(
     Traceback (most recent call last):
     kcensus.store.StoreError: '/nowhere' is not a store: `kcensus record TARGET --store ...
 
-    :param store: the directory given to ``--store``
+    :param store: the directory given to ``--store``, or ``sample-series``, which comes with kcensus
     :param host: names of hosts
     :param analysis: names of analyses
     :param part: ``summary``, ``findings``, ``quality``, or names of tables
@@ -76,6 +77,45 @@ def history(
         "help": {name: help_ for name, (_, help_) in layout.COLUMNS.items()},
     }
     return frame
+
+
+def trend(
+    source: str | os.PathLike[str] | pd.DataFrame,
+    *,
+    host: str | Iterable[str] | None = None,
+    metric: str | Iterable[str] | None = None,
+    since: str | datetime.datetime | None = None,
+) -> Result:
+    """Return what grows in a store, how fast, and when it reaches its limit.
+
+    The table ``growing`` has the most urgent series first; ``shrinking`` and ``steady`` have the
+    others. Rates have a 95 % interval.
+
+    >>> import kcensus
+    >>> result = kcensus.trend("sample-series", metric="memcgs.memcgs_online")
+    >>> result.tables["growing"][["rate", "interval", "limit_in"]].iloc[0].to_list()
+    ['1,801/h', '1,785 to 1,815', 'memory cgroup ids in 1 d 12 h']
+
+    :param source: a store, or rows of :func:`kcensus.history`: of these, amounts get a trend, or
+        all series if none is an amount
+    :param host: names of hosts; ``metric``: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``;
+        ``since``: time of the first record; these are for a store only
+    :raises StoreError: it is not a store, or has no such host or metric
+    :raises KeyError: a column of :func:`kcensus.history` is missing
+    """
+    require_arrow()
+    require_scipy()
+    from kcensus.store.growth import FIRST_TABLES, growth
+    from kcensus.store.selection import select
+    from kcensus.store.trends import amounts
+
+    if isinstance(source, pd.DataFrame):
+        rows = amounts(source)
+        name = str(source.attrs.get("store", "a history"))
+        return Result(growth(source if rows.empty else rows, name), FIRST_TABLES)
+    metrics, hosts = (_several(each) or () for each in (metric, host))
+    rows = select(Path(source), metrics=metrics, hosts=hosts, since=_time(since))
+    return Result(growth(rows, str(source)), () if metrics else FIRST_TABLES)
 
 
 def _integers(kind: object) -> object:
