@@ -26,11 +26,13 @@ _PLACES = {
     "Result": "api.answers",
     "TargetError": "sources",
     "as_object": "api.objects",
+    "diff": "api.pairs",
     "objects": "api.objects",
     "open_target": "sources",
     "patches": "api.answers",
     "paths": "api.paths",
     "report": "api.answers",
+    "validate": "api.pairs",
 }
 """Where each public name is defined. It is imported when it is first used: NumPy and pandas take a
 second to load, which ``kcensus --help`` does not need."""

@@ -1,0 +1,95 @@
+# ---
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# jupyter:
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kcensus: {show_code: true}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Explore kernel objects
+#
+# How to ask what no analysis answers: kernel objects as DataFrames to group, join and plot, and
+# the way from a row to the object in the kernel.
+#
+# The question here is about dentries. Any other type works in the same way: `kcensus.objects`
+# finds the slab cache, reads the members that you name from all of its pages in bulk, and leaves
+# free objects out. A capsule, such as the sample, has only what the analyses read; a vmcore has
+# all types.
+
+# %% tags=["parameters"]
+target = "sample"  # TARGET: a vmcore or a capsule
+symbols: list[str] = []  # files and directories with debug info
+top = 10  # rows of each table and chart
+
+# %%
+import pandas as pd
+from IPython.display import Markdown, display
+
+import kcensus
+
+kernel = kcensus.open_target(target, symbols)
+
+# %% [markdown]
+# ## Read
+#
+# One row per object, indexed by its address. Members are paths, as in C; `memcg=True` adds the
+# memory cgroup that is charged for the object.
+
+# %%
+members = ["d_parent", "d_inode", "d_lockref.count"]
+dentries = kcensus.objects(kernel, "struct dentry", members, memcg=True)
+dentries.head(top)
+
+# %% [markdown]
+# `where=` filters while objects are read, so that a cache that is larger than the memory of this
+# machine can be searched: rows that it drops are never kept. A dentry without an inode is
+# *negative*: it remembers that a name does not exist.
+
+# %%
+negative = kcensus.objects(kernel, "struct dentry", "d_inode", where="d_inode == 0")
+share = len(negative) / max(len(dentries), 1)
+display(Markdown(f"{len(negative):,} of {len(dentries):,} dentries are negative ({share:.1%})."))
+
+# %% [markdown]
+# ## Group
+#
+# Pointers are numbers, so counting by directory is counting by `d_parent`. Paths are looked up for
+# the few that matter, after grouping.
+
+# %%
+by_directory = dentries.groupby("d_parent").agg(
+    dentries=("d_inode", "size"), negative=("d_inode", lambda inode: int((inode == 0).sum()))
+)
+largest = by_directory.nlargest(top, "negative")
+largest.set_axis(pd.Index(kcensus.paths(kernel, largest.index), name="directory"))
+
+# %% [markdown]
+# ## Join
+#
+# Two kinds of objects are joined by a pointer of one that is the address of the other. Here a
+# dentry meets the dentry of its directory, to see who else uses the directory: its refcount
+# includes one reference by each child.
+
+# %%
+directories = by_directory.join(dentries[["d_lockref.count"]], how="inner")
+directories["held"] = directories["d_lockref.count"] - directories["dentries"]
+unused = directories[directories["held"] <= 0]
+display(
+    Markdown(
+        f"{len(unused):,} of {len(directories):,} directories are held by nothing but their"
+        f" children; {unused['negative'].sum():,} negative dentries are in them."
+    )
+)
+
+# %% [markdown]
+# The tables of analyses are DataFrames, too. Here is the state of each memory cgroup, beside the
+# dentries that are charged to it.
+
+# %%
+states = kcensus.slab(kernel).tables["memcgs"].set_index("memcg")[["state"]]
+by_memcg = dentries.groupby("memcg").agg(
+    dentries=("d_inode", "size"), negative=("d_inode", lambda inode: int((inode == 0).sum()))
+)
+by_memcg.join(states).nlargest(top, "dentries")
