@@ -1,5 +1,5 @@
 # ---
-# SPDX-License-Identifier: LGPL-2.1-or-later
+# # SPDX-License-Identifier: LGPL-2.1-or-later
 # jupyter:
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,7 +162,7 @@ def _check_packages() -> None:
     missing = [
         name
         for name in ("ipykernel", "jupytext", "matplotlib", "nbconvert", "papermill")
-        if importlib.util.find_spec(name) is None
+        if find_spec(name) is None
     ]
     if missing:
         problem = f"notebooks need packages that are not installed ({', '.join(missing)})"
@@ -185,7 +185,7 @@ def _write(node: NotebookNode, path: Path, code: bool) -> None:
 def _open(notebook: Notebook, values: Mapping[str, Value]) -> Exit:
     """Write a notebook to the current directory and open it in JupyterLab."""
     run_it = f"`kcensus notebook {notebook.name} … -o report.html` runs it without"
-    if importlib.util.find_spec("jupyterlab") is None:
+    if find_spec("jupyterlab") is None:
         raise NotebookError(f"JupyterLab is not installed (pip install jupyterlab); {run_it}")
     path = Path(f"{notebook.name}.ipynb")
     if os.path.lexists(path):

@@ -22,6 +22,9 @@ from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 _HEADING = re.compile(r"^#+ (.+)", re.MULTILINE)
 
 
@@ -63,7 +66,7 @@ def shown(output: NotebookNode) -> Markup:
     if "image/png" in data:
         return _image(f"data:image/png;base64,{data['image/png'].strip()}", data)
     if "text/html" in data:
-        return Markup('<div class="wide">{}</div>').format(Markup(data["text/html"]))
+        return Markup('<div class="wide">{}</div>').format(_inert(data["text/html"]))
     if "text/markdown" in data:
         return _rendered(data["text/markdown"])
     return _lines(data.get("text/plain", ""))
@@ -77,6 +80,11 @@ def _rendered(text: str) -> Markup:
     """Return Markdown as HTML; HTML in it is shown as it is, and so are names that are not safe."""
     lines = "\n".join(map(printable, text.split("\n")))
     return Markup(mistune.create_markdown(escape=True, plugins=["table"])(lines))
+
+
+def _inert(html: str) -> Markup:
+    """Return HTML with its control characters escaped."""
+    return Markup(_CONTROLS.sub(lambda found: printable(found[0]), html))
 
 
 def _image(address: str, data: NotebookNode) -> Markup:
