@@ -1,6 +1,6 @@
 # ---
-# # SPDX-License-Identifier: LGPL-2.1-or-later
 # jupyter:
+#   SPDX-License-Identifier: LGPL-2.1-or-later
 #   jupytext:
 #     text_representation: {extension: .py, format_name: percent}
 #   kernelspec: {display_name: Python 3, language: python, name: python3}
