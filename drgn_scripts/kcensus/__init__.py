@@ -24,14 +24,17 @@ _PLACES = {
     "MergedCacheWarning": "api.objects",
     "Report": "api.answers",
     "Result": "api.answers",
+    "StoreError": "store",
     "TargetError": "sources",
     "as_object": "api.objects",
     "diff": "api.pairs",
+    "history": "api.history",
     "objects": "api.objects",
     "open_target": "sources",
     "patches": "api.answers",
     "paths": "api.paths",
     "report": "api.answers",
+    "trend": "api.history",
     "validate": "api.pairs",
 }
 """Where each public name is defined. It is imported when it is first used: NumPy and pandas take a

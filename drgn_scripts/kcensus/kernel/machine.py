@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Callable
@@ -35,6 +36,7 @@ def machine(kernel: Kernel) -> Machine:
         host=_text(lambda: name.nodename) if name is not None else "",
         time=attempt(lambda: float(ktime_get_real_seconds(prog))),
         uptime_seconds=attempt(lambda: float(uptime(prog))),
+        boot=attempt(lambda: _boot(prog)) or "",
         ram_bytes=kernel.ram_bytes or None,
         cpus=kernel.size.cpus,
         nodes=kernel.size.nodes,
@@ -67,6 +69,18 @@ def _build_id(prog: drgn.Program) -> str:
             return digits
         at = text + (size + 3) // 4 * 4
     return ""
+
+
+def _boot(prog: drgn.Program) -> str:
+    """Return what identifies the boot; empty where the kernel has no stack protector.
+
+    That is a digest of the canary of ``init_task``, which start_kernel() makes from random bits
+    before anything else runs. The random boot ID (``sysctl_bootid``) would do as well, but is 0
+    until the first process reads it.
+    """
+    canary = int(prog["init_task"].stack_canary)
+    digest = hashlib.sha256(b"kcensus boot" + canary.to_bytes(8, "little"))
+    return digest.hexdigest()[:12] if canary else ""
 
 
 def _taken_by(prog: drgn.Program) -> str:

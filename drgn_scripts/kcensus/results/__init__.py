@@ -171,6 +171,8 @@ class Machine:
     """Whether :attr:`taken_by` is a panic message that has a cause to look for."""
     has_pseudonyms: bool = False
     """Whether names are pseudonyms, in a redacted capsule."""
+    boot: str = ""
+    """Identifies the boot: the same in all dumps between two starts of the kernel."""
 
 
 @dataclass

@@ -89,6 +89,11 @@ class TableSpec:
     """Columns to sort by, the first descending, the others ascending; unsorted where empty."""
     detail: bool = False
     """Too long for a screen: in data only."""
+    key: tuple[str, ...] = ()
+    """Columns that together name a row, equally in every dump of a machine."""
+    series: tuple[str, ...] = ()
+    """Amounts that ``kcensus record`` keeps of the largest rows, which the first of them ranks.
+    Amounts of rows with the same name are added."""
 
     def of(self, rows: Any, note: str = "") -> Table:
         """Make the table.

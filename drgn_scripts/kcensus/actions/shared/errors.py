@@ -12,6 +12,7 @@ from kcensus.render.directory import OutputError
 from kcensus.saved import BadDocument
 from kcensus.sources import RequestError, TargetError, faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
+from kcensus.store import StoreError
 
 
 def verdict(error: Exception) -> tuple[Exit, str, bool]:
@@ -22,7 +23,7 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case TargetError() | AnalysisError() | NotRecorded():
             is_expected = not isinstance(error.__cause__, UNEXPECTED)
             return Exit.TARGET, str(error), is_expected
-        case BadDocument():
+        case BadDocument() | StoreError():
             return Exit.TARGET, str(error), True
         case BadCapsule():
             return Exit.TARGET, f"the capsule {error}", True

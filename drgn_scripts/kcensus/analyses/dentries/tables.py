@@ -52,6 +52,8 @@ SUPER_BLOCKS = TableSpec(
         "address": Column(Unit.ADDRESS, "super_block", _DATA, "Address of the super block."),
     },
     "A super block, mounted or not.",
+    key=("type", "mount"),
+    series=("negative", "negative_bytes", "dentries"),
 )
 
 DIRECTORIES = TableSpec(
@@ -68,6 +70,8 @@ DIRECTORIES = TableSpec(
         "address": _DENTRY,
     },
     "A directory that has negative children.",
+    key=("directory",),
+    series=("negative", "negative_bytes"),
 )
 
 PROCESSES = TableSpec(
@@ -113,6 +117,8 @@ PATTERNS = TableSpec(
         "share": _SHARE,
     },
     "Names that differ only in digits, hexadecimal digits or random letters.",
+    key=("pattern",),
+    series=("negative", "negative_bytes"),
 )
 
 MEMCGS = TableSpec(
@@ -128,6 +134,8 @@ MEMCGS = TableSpec(
     },
     f"A memory cgroup; {NO_MEMCG} has the dentries that are charged to none.",
     ("negative", "memcg"),
+    key=("memcg",),
+    series=("negative", "negative_bytes", "dentries"),
 )
 
 FRAGMENTATION = TableSpec(

@@ -63,6 +63,8 @@ CLIENTS = TableSpec(
     },
     "A dm_kcopyd_client; (unknown) where no target of an active table owns it.",
     ("jobs", "address"),
+    key=("device", "target"),
+    series=("jobs", "bytes", "page_bytes"),
 )
 
 SNAPSHOTS = TableSpec(
@@ -101,6 +103,8 @@ SNAPSHOTS = TableSpec(
     },
     "A dm_snapshot.",
     ("in_flight", "number"),
+    key=("device",),
+    series=("in_flight", "limit", "pending_exceptions", "used_bytes", "exception_bytes"),
 )
 
 POOLS = TableSpec(

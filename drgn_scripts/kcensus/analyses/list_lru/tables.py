@@ -69,6 +69,8 @@ OWNERS = TableSpec(
     },
     "All list_lrus of one owner and kind.",
     ("bytes", "owner", "kind"),
+    key=("owner", "kind"),
+    series=("bytes", "items"),
 )
 
 SUPER_BLOCKS = TableSpec(
@@ -87,6 +89,8 @@ SUPER_BLOCKS = TableSpec(
     },
     "A super block; its list_lrus of dentries and inodes, and those of XFS, together.",
     ("bytes", "type", "id", "mount", "address"),
+    key=("type", "mount"),
+    series=("bytes",),
 )
 
 LRUS = TableSpec(
@@ -146,6 +150,8 @@ MEMCGS = TableSpec(
     },
     f"A memory cgroup; {NO_MEMCG} has unused ids, and items that are not on per-memcg lists.",
     ("bytes", "memcg", "state", "newer", "id"),
+    key=("memcg",),
+    series=("bytes",),
 )
 
 STRUCTURES = TableSpec(
@@ -163,6 +169,8 @@ STRUCTURES = TableSpec(
     },
     "Structures of one kind that were allocated from one slab cache or from pages.",
     ("bytes", "kind", "place"),
+    key=("kind", "place"),
+    series=("bytes", "objects"),
 )
 
 PROJECTION = TableSpec(

@@ -44,6 +44,8 @@ PINS = TableSpec(
     },
     "A kind of holder of references.",
     ("memcgs", "kind"),
+    key=("kind",),
+    series=("memcgs", "bytes"),
 )
 
 MOUNTS = TableSpec(
@@ -59,6 +61,8 @@ MOUNTS = TableSpec(
     },
     "A file system whose pages are charged to offline memory cgroups; from a sample of the files.",
     ("bytes", "type", "mount", "kind"),
+    key=("type", "mount"),
+    series=("bytes", "memcgs"),
 )
 
 OFFLINE = TableSpec(
@@ -142,6 +146,8 @@ STRUCTURES = TableSpec(
     },
     "Structures of one kind and place.",
     ("bytes", "kind", "place"),
+    key=("kind", "place"),
+    series=("bytes", "objects"),
 )
 
 TABLES = (PINS, MOUNTS, OFFLINE, FILES, OBJECTS, STRUCTURES)

@@ -91,6 +91,8 @@ CACHES = TableSpec(
     },
     "A slab cache; child caches of memory cgroups (up to 5.8) are counted with their root.",
     ("bytes", "cache"),
+    key=("cache",),
+    series=("bytes", "active_bytes", "active"),
 )
 
 WASTE = TableSpec(
@@ -126,6 +128,8 @@ MEMCGS = TableSpec(
     },
     f"A memory cgroup; {NO_MEMCG} has the objects that are charged to none.",
     ("bytes", "memcg"),
+    key=("memcg",),
+    series=("bytes", "objects"),
 )
 
 MEMCG_CACHES = TableSpec(
@@ -194,6 +198,8 @@ KMALLOC = TableSpec(
     },
     "Objects of one user in one slab cache of kmalloc(); no object is counted twice.",
     ("bytes", "cache", "user"),
+    key=("cache", "user"),
+    series=("bytes", "objects"),
 )
 
 TABLES = (CACHES, WASTE, FILLS, NODES, MEMCGS, KMALLOC, MEMCG_CACHES, CACHE_NODES)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The records of a store as a DataFrame."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from kcensus.api.answers import Result
+from kcensus.api.frames import Frame
+from kcensus.store import require_arrow, require_scipy
+
+_SORTED_BY = ["host", "time", "analysis", "part", "subject", "metric"]
+_NULLABLE = {"ram_bytes": "Int64", "exact": "Int64"}
+
+
+def history(
+    store: str | os.PathLike[str],
+    *,
+    host: str | Iterable[str] | None = None,
+    analysis: str | Iterable[str] | None = None,
+    part: str | Iterable[str] | None = None,
+    metric: str | Iterable[str] | None = None,
+    subject: str | Iterable[str] | None = None,
+    since: str | datetime.datetime | None = None,
+    until: str | datetime.datetime | None = None,
+) -> pd.DataFrame:
+    """Return what ``kcensus record`` has recorded, one number of one record per row.
+
+    Each filter takes one value or several; any where None. Filters are applied while files are
+    read, so a metric of a large store takes little time and memory.
+
+    >>> import kcensus
+    >>> kcensus.history("/nowhere")
+    Traceback (most recent call last):
+    kcensus.store.StoreError: '/nowhere' is not a store: `kcensus record TARGET --store ...
+
+    :param store: the directory given to ``--store``
+    :param host: names of hosts
+    :param analysis: names of analyses
+    :param part: ``summary``, ``findings``, ``quality``, or names of tables
+    :param metric: keys of the summary, or columns of the table
+    :param subject: rows of the table, such as slab caches; empty in a summary
+    :param since: time of the first record; UTC where it has no time zone
+    :param until: time of the last record; UTC where it has no time zone
+    :return: sorted by host and time; ``attrs`` has ``store``, ``records``, ``hosts``, and by column
+        ``help``
+    :raises StoreError: it is not a store, or it is damaged
+    """
+    require_arrow()
+    from kcensus.store import dataset, layout
+
+    path = Path(store)
+    rows = dataset.read(
+        path,
+        since=_time(since),
+        until=_time(until),
+        host=_several(host),
+        analysis=_several(analysis),
+        part=_several(part),
+        metric=_several(metric),
+        subject=_several(subject),
+    )
+    exact = {name: rows[name].to_pandas(types_mapper=_integers) for name in _NULLABLE}
+    frame = Frame(rows.drop_columns([*_NULLABLE]).to_pandas())
+    for name, values in exact.items():
+        frame[name] = values
+    frame = frame[[*layout.COLUMNS]].sort_values(_SORTED_BY, ignore_index=True)
+    frame.attrs = {
+        "store": str(path),
+        "records": int(frame["record"].nunique()),
+        "hosts": sorted(frame["host"].unique()),
+        "help": {name: help_ for name, (_, help_) in layout.COLUMNS.items()},
+    }
+    return frame
+
+
+def trend(
+    source: str | os.PathLike[str] | pd.DataFrame,
+    *,
+    host: str | Iterable[str] | None = None,
+    metric: str | Iterable[str] | None = None,
+    since: str | datetime.datetime | None = None,
+) -> Result:
+    """Return what grows in a store, how fast, and when it reaches its limit.
+
+    The table ``growing`` has the most urgent series first; ``shrinking`` and ``steady`` have the
+    others. Rates have a 95 % interval.
+
+    :param source: a store, or rows of :func:`kcensus.history`: each series of these gets a trend
+    :param host: names of hosts; ``metric``: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``;
+        ``since``: time of the first record; these are for a store only
+    :raises StoreError: it is not a store, or has no such host or metric
+    :raises KeyError: a column of :func:`kcensus.history` is missing
+    """
+    require_arrow()
+    require_scipy()
+    from kcensus.store.growth import FIRST_TABLES, growth
+    from kcensus.store.selection import select
+
+    if isinstance(source, pd.DataFrame):
+        return Result(growth(source, str(source.attrs.get("store", "a history"))), FIRST_TABLES)
+    metrics, hosts = (_several(each) or () for each in (metric, host))
+    rows = select(Path(source), metrics=metrics, hosts=hosts, since=_time(since))
+    return Result(growth(rows, str(source)), () if metrics else FIRST_TABLES)
+
+
+def _integers(kind: object) -> object:
+    return pd.Int64Dtype() if str(kind) == "int64" else None
+
+
+def _several(values: str | Iterable[str] | None) -> list[str] | None:
+    return [values] if isinstance(values, str) else None if values is None else [*values]
+
+
+def _time(value: str | datetime.datetime | None) -> datetime.datetime | None:
+    if value is None:
+        return None
+    time = pd.Timestamp(value)
+    time = time.tz_localize("UTC") if time.tzinfo is None else time.tz_convert("UTC")
+    return time.to_pydatetime()

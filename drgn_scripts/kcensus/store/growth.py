@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The trends of a history as a :class:`~kcensus.results.Result`: what grows first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kcensus.human import human, human_seconds, shown_time
+from kcensus.progress import Progress
+from kcensus.results import Figure, Finding, Gap, Remedy, Result, Severity, Unit
+from kcensus.results.tables import Column, Show, TableSpec
+from kcensus.store.limits import MAX_EXTRAPOLATION, severity_of
+from kcensus.store.statistics import MIN_POINTS, medians
+from kcensus.store.trends import State, Trend, Trends, trends
+from kcensus.text import printable
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LETTERS = "_.-=*#"
+"""Levels of a course, where blocks cannot be shown."""
+_COURSE = 12
+"""Characters of a course."""
+_DAY, _HOUR = 86400.0, 3600.0
+_MAX_HOURLY = _DAY / 2
+"""Span up to which rates are per hour."""
+_MAX_SECONDS = 3650 * _DAY
+_MAX_CAUSES = 3
+
+_TEXT, _NONE = Unit.TEXT, Unit.NONE
+_ALWAYS, _WIDE, _DATA = Show.ALWAYS, Show.WIDE, Show.DATA
+_TREND = {
+    "metric": Column(_TEXT, "", _ALWAYS, "ANALYSIS.KEY, or ANALYSIS.TABLE.COLUMN."),
+    "subject": Column(_TEXT, "", _ALWAYS, "Row of the table, such as a slab cache."),
+    "rate": Column(_TEXT, "", _ALWAYS, "Slope of the latest regime."),
+    "interval": Column(_TEXT, "95 % interval", _ALWAYS, "Of the rate."),
+    "limit_in": Column(_TEXT, "reaches", _ALWAYS, "Limit, and when it is reached at this rate."),
+    "limit_interval": Column(_TEXT, "at the interval", _WIDE, "The same at the interval's ends."),
+    "course": Column(_TEXT, "", _WIDE, "All points of the boot, from the least to the largest."),
+    "host": Column(_TEXT, "", _WIDE, "Name of the host."),
+    "before": Column(_TEXT, "from", _WIDE, "Fitted value at the begin of the trend."),
+    "after": Column(_TEXT, "to", _WIDE, "Fitted value at its end."),
+    "span_seconds": Column(Unit.SECONDS, "span", _WIDE, "Time from the first to the last point."),
+    "points": Column(Unit.COUNT, "", _WIDE, "Records that the trend is of."),
+    "state": Column(_TEXT, "", _DATA, "growing, shrinking, no trend, or too few points."),
+    "since": Column(_TEXT, "", _DATA, "Time of its first point; the series was different before."),
+    "until": Column(_TEXT, "", _DATA, "Time of its last point."),
+    "is_current": Column(_NONE, "", _DATA, "Whether the latest record has it, in this boot."),
+    "unit": Column(_TEXT, "", _DATA, "Unit of the exact values."),
+    "rate_per_day": Column(_NONE, "", _DATA, "Exact rate."),
+    "rate_per_day_low": Column(_NONE, "", _DATA, "Lower end of its 95 % interval."),
+    "rate_per_day_high": Column(_NONE, "", _DATA, "Upper end of its 95 % interval."),
+    "chance": Column(Unit.RATIO, "", _DATA, "Probability of such a trend where there is none."),
+    "before_value": Column(_NONE, "", _DATA, "Exact fitted value at the begin of the trend."),
+    "after_value": Column(_NONE, "", _DATA, "Exact fitted value at its end."),
+    "limit": Column(_TEXT, "", _DATA, "Name of the limit."),
+    "limit_value": Column(_NONE, "", _DATA, "Its value."),
+    "limit_seconds": Column(Unit.SECONDS, "", _DATA, "Time until it is reached."),
+    "limit_seconds_earliest": Column(Unit.SECONDS, "", _DATA, "At the upper end of the interval."),
+    "limit_seconds_latest": Column(Unit.SECONDS, "", _DATA, "At the lower end; none: never."),
+}
+GROWING = TableSpec(
+    "growing", "What grows", _TREND, "A series that grows; what reaches its limit first is on top."
+)
+SHRINKING = TableSpec("shrinking", "What shrinks", _TREND, "A series that shrinks.")
+STEADY = TableSpec(
+    "steady", "No trend", _TREND, "A series without a trend, or with too few points for one."
+)
+BOOTS = TableSpec(
+    "boots",
+    "Boots",
+    {
+        "host": Column(_TEXT, "", _ALWAYS, "Name of the host."),
+        "boot": Column(_TEXT, "", _ALWAYS, "Identifies the boot; trends do not cross it."),
+        "release": Column(_TEXT, "kernel", _ALWAYS, "Kernel release."),
+        "records": Column(Unit.COUNT, "", _ALWAYS, "Records of it."),
+        "first": Column(_TEXT, "", _ALWAYS, "Time of the first one, in UTC."),
+        "last": Column(_TEXT, "", _ALWAYS, "Time of the last one, in UTC."),
+    },
+    "A boot of a host.",
+)
+TABLES = (GROWING, SHRINKING, STEADY, BOOTS)
+FIRST_TABLES = ("growing",)
+_STATES = {
+    "growing": (State.GROWING,),
+    "shrinking": (State.SHRINKING,),
+    "steady": (State.STEADY, State.SHORT),
+}
+
+
+def growth(
+    history: pd.DataFrame, name: str, *, levels: str = BLOCKS, progress: Progress | None = None
+) -> Result:
+    """Return what grows in a history, how fast, and when it reaches its limit.
+
+    :param history: as ``kcensus.history()`` returns it; every series in it gets a trend
+    :param name: of the store
+    :param levels: characters of courses, the lowest one first
+    :raises KeyError: a column is missing
+    """
+    found = trends(history, progress)
+    releases = ", ".join(dict.fromkeys(found.boots["release"]))
+    result = Result("trend", name, releases, measures=False)
+    hosts = found.boots["host"].unique()
+    seconds = [each.times[-1] - each.times[0] for each in found.all]
+    counts = {state: len(found.of(state)) for state in State}
+    result.summary = {
+        "growing": Figure(counts[State.GROWING], label="series that grow"),
+        "shrinking": Figure(counts[State.SHRINKING], label="series that shrink"),
+        "no_trend": Figure(counts[State.STEADY], label="series without a trend"),
+        "too_few_points": Figure(counts[State.SHORT], label="series with too few points"),
+        "hosts": Figure(len(hosts), label="hosts"),
+        "boots": Figure(len(found.boots), label="boots"),
+        "records": Figure(int(found.boots["records"].sum()), label="records"),
+        "span_seconds": Figure(max(seconds, default=0.0), Unit.SECONDS, "longest series"),
+    }
+    for spec in TABLES[:-1]:
+        if len(hosts) > 1:
+            shown = replace(spec.columns["host"], show=_ALWAYS)
+            spec = replace(spec, columns={"host": shown} | _TREND | {"host": shown})
+        rows = [_row(each, levels) for each in found.of(*_STATES[spec.name])]
+        result.tables[spec.name] = spec.of(pd.DataFrame(rows, columns=[*_TREND], dtype=object))
+    result.tables["boots"] = BOOTS.of(
+        found.boots.assign(first=_times(found.boots["first"]), last=_times(found.boots["last"]))
+    )
+    result.findings = [*_findings(found)]
+    if not counts[State.GROWING]:
+        result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
+    if counts[State.SHORT] and counts[State.SHORT] < len(found.all):
+        why = f"fewer than {MIN_POINTS} points in each boot"
+        result.gaps = [Gap("series", why, counts[State.SHORT], "whether they grow is unknown")]
+    return result
+
+
+def _nothing(counts: dict[State, int], hosts: int, seconds: float) -> str:
+    total, where = sum(counts.values()), f"{hosts:,} host{'s' * (hosts != 1)}"
+    if not total:
+        return "No series: the store has no record of these hosts, metrics and times."
+    if counts[State.SHORT] == total:
+        return f"Too few records: a trend needs {MIN_POINTS} of one boot ({total:,} series)."
+    return f"Nothing grows: {total:,} series of {where} over {human_seconds(seconds)}."
+
+
+def _row(trend: Trend, levels: str) -> dict[str, Any]:
+    slope, limit = trend.slope, trend.limit
+    until = [value if math.isfinite(value) else None for value in trend.until_limit or [np.inf] * 3]
+    part = "" if trend.part == "summary" else f"{trend.part}."
+    row = {
+        "host": trend.host,
+        "metric": f"{trend.analysis}.{part}{trend.metric}",
+        "subject": trend.subject,
+        "course": course(trend, levels),
+        "limit_in": shown_limit(trend),
+        "limit_interval": " to ".join(map(_duration, (trend.until_limit or ())[1:])),
+        "limit": limit and limit.name,
+        "limit_value": limit and limit.value,
+        "limit_seconds": until[0],
+        "limit_seconds_earliest": until[1],
+        "limit_seconds_latest": until[2],
+        "state": trend.state.value,
+        "is_current": trend.is_current,
+        "unit": trend.unit,
+        "points": len(trend.times),
+        "span_seconds": float(trend.times[-1] - trend.times[0]),
+        "since": shown_time(float(trend.times[0])),
+        "until": shown_time(float(trend.times[-1])),
+    }
+    if slope is None:
+        return row | {"after": _amount(trend, trend.values[-1]), "after_value": trend.values[-1]}
+    low, high = (_rate(trend, rate) for rate in (slope.low, slope.high))
+    return row | {
+        "rate": _rate(trend, slope.rate) + _per(trend),
+        "interval": f"{low} to {high}",
+        "before": _amount(trend, slope.before),
+        "after": _amount(trend, slope.after),
+        "points": slope.points,
+        "span_seconds": trend.span,
+        "since": shown_time(slope.first),
+        "until": shown_time(slope.last),
+        "rate_per_day": slope.rate * _DAY,
+        "rate_per_day_low": slope.low * _DAY,
+        "rate_per_day_high": slope.high * _DAY,
+        "chance": slope.chance,
+        "before_value": slope.before,
+        "after_value": slope.after,
+    }
+
+
+def course(trend: Trend, levels: str = BLOCKS) -> str:
+    """Return the points of a trend's boot as a row of characters, the lowest one first."""
+    _, values = medians(trend.times, trend.values, _COURSE)
+    values = values - values.min()
+    scale = (len(levels) - 1) / (values.max() or 1)
+    return "".join(levels[round(value * scale)] for value in values)
+
+
+def shown_limit(trend: Trend) -> str:
+    """Return when a trend reaches which limit, for people; empty where it has none."""
+    if trend.limit is None or trend.until_limit is None:
+        return ""
+    if trend.until_limit[0] == 0:
+        return f"{trend.limit.name} reached"
+    return f"{trend.limit.name} in {_duration(trend.until_limit[0])}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds > _MAX_SECONDS:
+        return "over 10 years"
+    return f"{seconds / _DAY:,.1f} d" if seconds > 10 * _DAY else human_seconds(seconds)
+
+
+def _per(trend: Trend) -> str:
+    return "/h" if trend.span <= _MAX_HOURLY else "/d"
+
+
+def _rate(trend: Trend, rate: float) -> str:
+    amount = rate * (_HOUR if trend.span <= _MAX_HOURLY else _DAY)
+    return _amount(trend, amount)
+
+
+def _amount(trend: Trend, value: float) -> str:
+    unit = Unit(trend.unit)
+    is_whole = unit is Unit.BYTES or abs(value) >= 10
+    return human(round(value) if is_whole else round(value, 2), unit)
+
+
+def _times(times: Iterable[pd.Timestamp]) -> list[str]:
+    return [time.isoformat(timespec="seconds") for time in times]
+
+
+def _findings(found: Trends) -> Iterator[Finding]:
+    """Yield what reaches a limit soon: of each host and limit, the series that is first."""
+    first: dict[tuple[str, str], Trend] = {}
+    for trend in found.of(State.GROWING):
+        if trend.limit and trend.until_limit:
+            first.setdefault((trend.host, trend.limit.name), trend)
+    for trend in first.values():
+        severity = severity_of((trend.until_limit or (np.inf,))[0], trend.span)
+        if severity is not None and trend.slope and trend.limit:
+            yield _finding(trend, severity, _causes(trend, found))
+
+
+def _finding(trend: Trend, severity: Severity, causes: Sequence[Trend]) -> Finding:
+    slope, limit, until = trend.slope, trend.limit, trend.until_limit
+    assert slope is not None
+    assert limit is not None
+    assert until is not None
+    rates = [_rate(trend, rate) for rate in (slope.low, slope.high)]
+    after, most = _amount(trend, slope.after), _amount(trend, limit.value)
+    in_time = f"in {_duration(until[0])}" if until[0] else "now"
+    evidence = [
+        f"{rates[0]} to {rates[1]}{_per(trend)} (95 % interval) from {slope.points:,} records"
+        f" over {human_seconds(trend.span)}",
+        f"between {_duration(until[1])} and {_duration(until[2])} after the last one",
+    ]
+    if causes:
+        names = "; ".join(f"{each.name} {_rate(each, each.rate)}{_per(each)}" for each in causes)
+        evidence.append(f"fastest parts: {names}")
+    if until[0] > MAX_EXTRAPOLATION * trend.span:
+        evidence.append(
+            f"uncertain, because it is more than {MAX_EXTRAPOLATION} times the span ahead"
+        )
+    return Finding(
+        id=f"reaches-limit:{trend.host}:{limit.name}",
+        severity=severity,
+        danger=limit.danger,
+        title=printable(
+            f"{trend.host}: {trend.name} grows by {_rate(trend, slope.rate)}{_per(trend)} and"
+            f" reaches {limit.name} ({after} of {most}) {in_time}"
+        ),
+        evidence=printable("; ".join(evidence)),
+        figures={
+            "rate_per_day": Figure(slope.rate * _DAY, Unit(trend.unit)),
+            "rate_per_day_low": Figure(slope.low * _DAY, Unit(trend.unit)),
+            "rate_per_day_high": Figure(slope.high * _DAY, Unit(trend.unit)),
+            "value": Figure(slope.after, Unit(trend.unit)),
+            "limit": Figure(limit.value, Unit(trend.unit)),
+            "limit_seconds": Figure(until[0], Unit.SECONDS),
+            "limit_seconds_earliest": Figure(until[1], Unit.SECONDS),
+            "limit_seconds_latest": Figure(
+                until[2] if math.isfinite(until[2]) else None, Unit.SECONDS
+            ),
+        },
+        remedies=(
+            Remedy(
+                effect="Show on this host what it is and what to do about it",
+                command="kcensus report",
+            ),
+        ),
+    )
+
+
+def _causes(trend: Trend, found: Trends) -> list[Trend]:
+    """Return the rows of tables that grow fastest, of those that run into the same limit."""
+    parts = [
+        each
+        for each in found.of(State.GROWING)
+        if each.subject and each is not trend and each.is_current
+        and each.host == trend.host and each.limit == trend.limit
+    ]  # fmt: skip
+    return sorted(parts, key=lambda each: -each.rate)[:_MAX_CAUSES]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The part of a store that trends are asked for, read without the rest of it."""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from kcensus.store import StoreError, dataset
+from kcensus.store.trends import NEEDED, amounts
+from kcensus.text import printable
+
+_MAX_NAMES = 10
+
+
+def select(
+    store: Path,
+    *,
+    metrics: Collection[str] = (),
+    hosts: Collection[str] = (),
+    since: datetime.datetime | None = None,
+) -> pd.DataFrame:
+    """Return the rows of a store that trends are made of.
+
+    :param metrics: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``; all amounts where empty
+    :param hosts: all where empty
+    :raises StoreError: it is not a store, or has no such metric or host
+    """
+    rows = _read(
+        store,
+        NEEDED,
+        metric={name.rpartition(".")[2] for name in metrics} or None,
+        host=[*hosts] or None,
+        since=since,
+    )
+    rows = _matching(rows, metrics) if metrics else amounts(rows)
+    # What is missing may be so since a time, but must have been there at some time.
+    for kind, wanted in (("metric", metrics), ("host", hosts)):
+        for name in wanted:
+            if _matching(rows, [name]).empty if kind == "metric" else name not in {*rows["host"]}:
+                _refuse_unknown(store, kind, name)
+    return rows
+
+
+def _read(store: Path, columns: Iterable[str], **conditions: object) -> pd.DataFrame:
+    table = dataset.read(store, columns=[*columns], **conditions)  # type: ignore[arg-type]
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True)
+    return frame
+
+
+def _matching(rows: pd.DataFrame, metrics: Iterable[str]) -> pd.DataFrame:
+    """Return the rows of these metrics."""
+    wanted = [name.split(".") for name in metrics]
+    kinds = rows[["analysis", "part", "metric"]].drop_duplicates()
+    matches = [
+        kind
+        for kind in kinds.itertuples(index=False, name=None)
+        if any(_matches(kind, words) for words in wanted)
+    ]
+    chosen = pd.DataFrame(matches, columns=kinds.columns, dtype=object)
+    return rows.merge(chosen, on=[*kinds.columns], how="inner")
+
+
+def _matches(kind: tuple[str, str, str], words: list[str]) -> bool:
+    analysis, part, metric = kind
+    return words in ([metric], [analysis, metric], [analysis, part, metric])
+
+
+def _refuse_unknown(store: Path, kind: str, name: str) -> None:
+    """Raise an error for a metric or a host that a store does not have."""
+    columns = ["analysis", "metric"] if kind == "metric" else ["host"]
+    known = _read(store, columns).drop_duplicates()
+    names = [".".join(row) for row in known.itertuples(index=False, name=None)]
+    keys = {each.rpartition(".")[2] for each in names} if kind == "metric" else set()
+    parts = name.split(".")
+    if name in names or name in keys or (len(parts) == 3 and f"{parts[0]}.{parts[2]}" in names):
+        return
+    near = difflib.get_close_matches(name, [*names, *keys], _MAX_NAMES) or sorted(names)
+    more = ", …" if len(near) > _MAX_NAMES else ""
+    choices = ", ".join(map(printable, near[:_MAX_NAMES])) + more
+    raise StoreError(
+        f"the store '{printable(str(store))}' has no {kind} '{printable(name)}'"
+        + (f" (it has {choices})" if names else ": it has no record")
+    )
