@@ -1,0 +1,124 @@
+# ---
+# jupyter:
+#   SPDX-License-Identifier: LGPL-2.1-or-later
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Growth
+#
+# What grows on a host, how fast, and when it fills memory, with the uncertainty of that.
+#
+# `kcensus record TARGET --store STORE` appends a few kilobytes per record: of dumps, of saved
+# reports, or every few minutes of a running kernel. The sample is a guest whose workload ran.
+
+# %% tags=["parameters"]
+store = "sample-series"  # STORE: a directory that `kcensus record` wrote
+host = ""  # name of a host; the one with most records where empty
+since = ""  # time of the first record to use, such as 2026-01-31
+top = 8  # rows of each table
+charts = 4  # series that are drawn
+
+# %%
+import pandas as pd
+from IPython.display import Markdown, display
+
+import kcensus
+from kcensus import plots
+
+everything = kcensus.history(store, since=since or None)
+host = host or everything["host"].value_counts().index[0]
+history = everything[everything["host"] == host]
+trend = kcensus.trend(history)
+
+# %% [markdown]
+# ## What grows, and until when
+#
+# A rate is the slope of the latest regime: since the last boot, and since the series last bent. Its
+# interval holds the true slope in 95 % of cases, with the noise and the autocorrelation of the
+# points accounted for. "No trend" is an answer: the interval then includes 0, or so many series
+# were tried that one looks like this by chance.
+
+# %%
+display(
+    Markdown(
+        f"{trend.text('records')} records of {trend.text('boots')} boots;"
+        f" the longest series spans {trend.text('span_seconds')}."
+        f" **{trend.text('growing')}** series grow, {trend.text('shrinking')} shrink,"
+        f" {trend.text('no_trend')} have no trend."
+    )
+)
+trend
+
+# %% [markdown]
+# ## The series
+#
+# Points are records, the line is the trend, and the band is its interval. Where points leave the
+# band, the rate changed.
+
+# %%
+growing = trend.tables["growing"]
+summary = growing[growing["subject"].isna() | (growing["subject"] == "")]
+
+
+def points(row: "pd.Series[object]") -> pd.DataFrame:
+    """Return the records of a series in the regime of its trend."""
+    analysis, *part, metric = str(row["metric"]).split(".")
+    chosen = history["part"].eq(part[0] if part else "summary") & history["metric"].eq(metric)
+    chosen &= history["analysis"].eq(analysis) & history["subject"].eq(row["subject"] or "")
+    return history[chosen & history["time"].between(row["since"], row["until"])]
+
+
+for _, row in summary.head(charts).iterrows():
+    series = points(row)
+    days = (series["time"] - series["time"].iloc[0]).dt.total_seconds() / 86400
+    middle = days.median()
+    line = row["before_value"] + row["rate_per_day"] * days
+    low, high = (
+        line.median() + row[rate] * (days - middle)
+        for rate in ("rate_per_day_low", "rate_per_day_high")
+    )
+    name = f"{row['metric']} {row['subject'] or ''}".strip()
+    chart = plots.growth(
+        series["time"], series["value"], line, low, high, unit=row["unit"], label=name
+    )
+
+# %% [markdown]
+# ## Which cache, which cgroup, which directory
+#
+# Totals say that memory grows; the rows of tables say where. These are the parts that grow fastest.
+
+# %%
+parts = {
+    "slab.caches.": "Slab caches",
+    "slab.memcgs.": "Memory cgroups",
+    "dentries.directories.": "Directories",
+}
+for prefix, title in parts.items():
+    rows = growing[growing["metric"].str.startswith(prefix)]
+    display(Markdown(f"**{title}**: {len(rows):,} series grow."))
+    if len(rows):
+        fastest = rows.sort_values("rate_per_day", ascending=False)
+        display(fastest[["subject", "metric", "rate", "interval"]].head(top).frame(labels=True))
+
+# %% [markdown]
+# ## Time to exhaustion
+#
+# The limit is reached at this rate *if nothing changes*; other users of memory make it sooner. Read
+# the interval, not the expected time: "never" means that the lower end of the rate reaches no limit.
+
+# %%
+limits = growing[growing["limit_seconds"].notna()]
+display(Markdown(f"{len(limits):,} series run into a limit."))
+shown = limits[["metric", "subject", "after", "rate", "limit_in", "limit_interval"]]
+shown.head(top).frame(labels=True)
+
+# %% [markdown]
+# ## Boots
+#
+# Trends do not cross a reboot: counters start again there.
+
+# %%
+trend.tables["boots"].frame(labels=True)
