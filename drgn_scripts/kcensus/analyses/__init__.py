@@ -13,12 +13,13 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kcensus.results import Answer
+    from kcensus.results import Answer, Result
+    from kcensus.results.charts import ChartSpec, RamUse
     from kcensus.results.tables import TableSpec
 
 
@@ -54,6 +55,11 @@ class Analysis:
     :class:`~kcensus.kernel.kernel.Kernel` and returns an :class:`~kcensus.results.Answer`."""
     specs: str = ""
     """``module:TABLES``, a tuple with the :class:`TableSpec` of every table of the answer."""
+    charts: str = ""
+    """``module:CHARTS``, a tuple of :class:`ChartSpec`: what pages and notebooks draw."""
+    ram: str = ""
+    """``module:function``; the function takes a :class:`~kcensus.results.Result` and returns the
+    :class:`RamUse` of what the analysis accounts for, a byte of another analysis never."""
     description: str = ""
     """What the figures mean; shown by ``kcensus NAME --help``."""
     examples: tuple[tuple[str, str], ...] = ()
@@ -81,6 +87,14 @@ class Analysis:
     def tables(self) -> tuple[TableSpec, ...]:
         """Import the declarations of its tables."""
         return tuple(_named(self.specs)) if self.specs else ()
+
+    def chart_specs(self) -> tuple[ChartSpec, ...]:
+        """Import the declarations of its charts."""
+        return tuple(_named(self.charts)) if self.charts else ()
+
+    def ram_of(self, result: Result) -> Sequence[RamUse]:
+        """Return the memory that a result of it accounts for."""
+        return tuple(_named(self.ram)(result)) if self.ram else ()
 
 
 def _named(place: str) -> Any:

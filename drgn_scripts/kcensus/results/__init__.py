@@ -189,6 +189,11 @@ class Result(Answer):
     compared: tuple[Machine, ...] = ()
     """The machine before and the one after, where the result compares two."""
 
+    def amount(self, key: str) -> int:
+        """Return a figure of the summary that counts something, or 0 where it is unknown."""
+        figure = self.summary.get(key)
+        return int(figure.value) if figure and isinstance(figure.value, (int, float)) else 0
+
 
 def nonzero_gaps(*gaps: Gap) -> list[Gap]:
     """Return the gaps that occurred: those whose count is not 0."""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,9 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from kcensus import cli, explain
-from kcensus.analyses import analyses
+from kcensus.charts import charts
 from kcensus.render.html import write_html, write_report_html
-from kcensus.render.html.charts import CHARTS, charts, stack, svg
+from kcensus.render.html.svg import stack, svg
 from kcensus.reports import Report, Section
 from kcensus.results import Figure, Finding, Gap, Machine, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
@@ -230,43 +229,6 @@ def test_a_failed_analysis_is_named_in_the_contents(tmp_path: Path) -> None:
     page = Page(path)
     assert "report-incomplete" in page.words
     assert page.words.count("it lacks a page") == 2
-
-
-def test_every_chart_shows_columns_of_its_table() -> None:
-    for name, specs in CHARTS.items():
-        tables = {table.name: table for table in analyses()[name].tables()}
-        for spec in specs:
-            columns: Mapping[str, Column] = tables[spec.table].columns
-            assert {*spec.values, *filter(None, [spec.names])} <= set(columns), spec
-            assert len({columns[key].unit for key in spec.values}) == 1, spec
-
-
-def test_charts_add_up_rows_of_the_same_name() -> None:
-    result = Result("list-lru", "x", "x")
-    columns = {
-        "owner": (["tmpfs", "xfs", "tmpfs", "aio"], Column(Unit.TEXT)),
-        "bytes": ([1 << 20, 5 << 20, 6 << 20, 0], Column(Unit.BYTES)),
-    }
-    result.tables["owners"] = Table.of("Owners", columns)
-    (chart,) = charts(result)
-    assert [(bar.name, bar.parts, bar.value) for bar in chart.bars] == [
-        ("tmpfs", (7 << 20,), "7.0 MiB"),
-        ("xfs", (5 << 20,), "5.0 MiB"),
-    ]
-
-
-def test_charts_of_columns_show_zeros_unless_all_are() -> None:
-    result = Result("kcopyd", "x", "x")
-    for jobs, expected in ((80, ["80", "0"]), (0, None)):
-        columns = {
-            "in_flight": ([jobs], Column(Unit.COUNT)),
-            "io_jobs": ([0], Column(Unit.COUNT)),
-        }
-        result.tables["clients"] = Table.of("Clients", columns)
-        shown = [
-            sorted((bar.value for bar in chart.bars), reverse=True) for chart in charts(result)
-        ]
-        assert shown == ([expected] if expected else [])
 
 
 def test_charts_are_labelled_and_escaped() -> None:

@@ -17,12 +17,12 @@ from kcensus.analyses.dentries.census import (
 )
 from kcensus.analyses.dentries.chains import Chains
 from kcensus.analyses.dentries.directories import Directories
-from kcensus.analyses.dentries.limits import limits
 from kcensus.analyses.dentries.name_patterns import Patterns, patterns
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.kernel.vfs.dcache import flags, hash_table
+from kcensus.kernel.vfs.dentry_limits import limits
 from kcensus.kernel.vfs.open_files import open_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import ratio

@@ -19,9 +19,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kcensus.analyses import analyses
+from kcensus.charts import charts
 from kcensus.human import human, human_ratio, shown_time
 from kcensus.render.directory import replacing
-from kcensus.render.html.charts import charts, stack, svg
 from kcensus.render.html.findings import (
     cards,
     explanations,
@@ -32,6 +32,7 @@ from kcensus.render.html.findings import (
     terms,
 )
 from kcensus.render.html.links import links
+from kcensus.render.html.svg import stack, svg
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, inert
 from kcensus.render.plain import SCHEMA, installed_version, machine_facts, notes, shown_figure

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from kcensus import explain
 from kcensus.catalogue.model import Patch
+from kcensus.charts import COLORS
 from kcensus.explain import Explanation, Term
-from kcensus.render.html.charts import COLORS
 from kcensus.render.html.links import catalogue
 from kcensus.render.html.text import anchor
 from kcensus.results import Finding, parts_of

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the charts of a result show, however they are drawn.
+
+Each analysis declares its charts (:attr:`~kcensus.analyses.Analysis.charts`); this makes bars of
+them. The HTML page draws them as SVG, :mod:`kcensus.plots` with Matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kcensus.analyses import analyses
+from kcensus.human import human
+from kcensus.results import Result, Unit
+from kcensus.results.charts import ChartSpec, RamUse
+from kcensus.results.tables import Column, Table
+from kcensus.results.thresholds import MIN_BYTES
+from kcensus.text import printable
+
+COLORS = ("#1664e2", "#e0721b", "#17a595", "#987bc7", "#557038")
+"""Of the parts of a bar, in order. Each contrasts 3:1 with white and with black; any two differ for
+people who are blind to red, green or blue."""
+REST = "#8a8f98"
+"""Of what no analysis accounts for."""
+MAX_NAME = 34
+_MAX_BARS, _MAX_STEPS = 10, 100
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar: its name, the lengths of its parts, and its value in words."""
+
+    name: str
+    parts: tuple[float, ...]
+    value: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Bars with a common scale. Names are printable, and as long as they are in the kernel."""
+
+    title: str
+    legend: tuple[str, ...]
+    """Names of the parts of a bar; empty where each has one."""
+    bars: tuple[Bar, ...]
+    unit: Unit
+    colors: tuple[str, ...] = COLORS
+    note: str = ""
+    """What is left out."""
+
+
+def specs(result: Result) -> Sequence[ChartSpec]:
+    """Return the declared charts of the analysis of a result."""
+    known = analyses().get(result.analysis)
+    return known.chart_specs() if known else ()
+
+
+def charts(result: Result) -> list[Chart]:
+    """Return the charts of a result that say something: a comparison, of enough bytes."""
+    every = (chart(result, spec) for spec in specs(result))
+    return [each for each in every if _compares(each)]
+
+
+def _compares(chart: Chart) -> bool:
+    lengths = [part for bar in chart.bars for part in bar.parts if part]
+    longest = max((sum(bar.parts) for bar in chart.bars), default=0)
+    least = MIN_BYTES if chart.unit is Unit.BYTES else 1
+    return (len(lengths) > 1 or len(chart.bars) > 1) and longest >= least
+
+
+def chart(result: Result, spec: ChartSpec) -> Chart:
+    """Return a chart; without bars where the result lacks the table or its columns.
+
+    Another version of kcensus may have saved the result.
+    """
+    table = result.tables.get(spec.table)
+    columns: Mapping[str, Column] = table.columns if table is not None else {}
+    keys = [key for key in spec.values if key in columns]
+    if table is None or not keys or spec.names not in columns:
+        return Chart(spec.title, (), (), Unit.COUNT)
+    unit, colors = columns[keys[0]].unit, COLORS[spec.first_color :]
+    names, lengths = _rows(table, keys, spec)
+    total = lengths.sum(axis=1)
+    left_out = slice(_MAX_STEPS, None) if spec.is_ordered else slice(_MAX_BARS, None)
+    bars = tuple(
+        Bar(name, tuple(parts), in_words(sum(parts), unit))
+        for name, parts in zip(names, lengths[: left_out.start].tolist(), strict=False)
+    )
+    rest = total[left_out]
+    note = f"and {len(rest):,} more: {in_words(rest.sum(), unit)}" if len(rest) else ""
+    labels = tuple(printable(columns[key].label or key.replace("_", " ")) for key in keys)
+    return Chart(spec.title, labels if len(keys) > 1 else (), bars, unit, colors, note)
+
+
+def _rows(
+    table: Table, keys: Sequence[str], spec: ChartSpec
+) -> tuple[list[str], npt.NDArray[np.float64]]:
+    """Return names and lengths of all bars: shape (bars, keys).
+
+    Rows with the same name are one bar, the largest first, without those of length 0; unless the
+    rows are steps.
+    """
+    columns = [pd.to_numeric(table.frame[key], errors="coerce") for key in keys]
+    numbers = [column.to_numpy(np.float64, na_value=np.nan) for column in columns]
+    values = np.maximum(np.nan_to_num(np.stack(numbers, axis=1), posinf=0), 0)
+    names = [_name(value) for value in table.frame[spec.names]]
+    if spec.is_ordered:
+        return names, values
+    code, unique = pd.factorize(np.array(names, object))
+    sums = np.zeros((len(unique), len(keys)))
+    np.add.at(sums, code, values)
+    total = sums.sum(axis=1)
+    order = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
+    return [unique[row] for row in order], sums[order]
+
+
+def _name(value: object) -> str:
+    if isinstance(value, str):
+        return printable(value)
+    return "-" if pd.isna(value) else f"{value:,}"  # type: ignore[call-overload]
+
+
+def in_words(value: float, unit: Unit) -> str:
+    """Return a length for people."""
+    return human(round(value) if unit in (Unit.BYTES, Unit.COUNT) else float(value), unit)
+
+
+def ram_use(results: Mapping[str, Result], ram_bytes: int) -> Chart:
+    """Return one bar: what the analyses account for of the RAM, the rest at the end.
+
+    Parts of the slab pages are taken out of them, so no byte is counted twice. Results without a
+    declaration of uses (:attr:`~kcensus.analyses.Analysis.ram`) add nothing.
+    """
+    known = analyses()
+    uses = [
+        use
+        for name, result in results.items()
+        if name in known
+        for use in known[name].ram_of(result)
+    ]
+    whole = sum(use.bytes for use in uses if use.is_total)
+    parts = [use for use in uses if use.in_slabs and not use.is_total]
+    others = max(whole - sum(use.bytes for use in parts), 0)
+    shown = [use for use in uses if not use.is_total and use.bytes > 0]
+    if others:
+        shown.append(RamUse("other slabs" if parts else "slabs", others, in_slabs=True))
+    shown.sort(key=lambda use: -use.bytes)
+    most = len(COLORS) if len(shown) <= len(COLORS) else len(COLORS) - 1
+    lengths = {use.name: use.bytes for use in shown[:most]}
+    if rest := shown[most:]:
+        lengths[f"{len(rest)} smaller uses"] = sum(use.bytes for use in rest)
+    colors = COLORS[: len(lengths)]
+    lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
+    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
+    bar = Bar("RAM", tuple(lengths.values()), human(ram_bytes, Unit.BYTES))
+    return Chart("RAM by use", legend, (bar,), Unit.BYTES, (*colors, REST))
+
+
+def shortened(name: str, longest: int = MAX_NAME) -> str:
+    """Shorten a name in the middle: paths and caches differ at their ends."""
+    half = longest // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[1 - half :]}"

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Charts show what the tables of a result say."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from kcensus import charts
+from kcensus.analyses import analyses
+from kcensus.charts import COLORS, REST
+from kcensus.results import Figure, Result, Unit
+from kcensus.results.charts import ChartSpec
+from kcensus.results.tables import Column, Table
+from tests.unit.synthetic import HOSTILE
+
+
+def result_with(analysis: str, table: str, **columns: tuple[Any, Unit]) -> Result:
+    """Return a result with one table."""
+    result = Result(analysis, "x", "x")
+    result.tables[table] = Table.of(
+        table, {key: (values, Column(unit)) for key, (values, unit) in columns.items()}
+    )
+    return result
+
+
+def test_every_chart_shows_columns_of_its_table() -> None:
+    declared = [(each, spec) for each in analyses().values() for spec in each.chart_specs()]
+    assert len(declared) >= 8
+    for analysis, spec in declared:
+        columns = {table.name: table for table in analysis.tables()}[spec.table].columns
+        assert {*spec.values, spec.names} <= set(columns), spec
+        assert len({columns[key].unit for key in spec.values}) == 1, spec
+        assert spec.first_color + len(spec.values) <= len(COLORS)
+    names = [(analysis.name, spec.name) for analysis, spec in declared]
+    assert len(set(names)) == len(names)
+
+
+def test_rows_of_the_same_name_are_one_bar() -> None:
+    result = result_with(
+        "list-lru",
+        "owners",
+        owner=(["tmpfs", "xfs", "tmpfs", "aio"], Unit.TEXT),
+        bytes=([1 << 20, 5 << 20, 6 << 20, 0], Unit.BYTES),
+    )
+    (chart,) = charts.charts(result)
+    assert [(bar.name, bar.parts, bar.value) for bar in chart.bars] == [
+        ("tmpfs", (7 << 20,), "7.0 MiB"),
+        ("xfs", (5 << 20,), "5.0 MiB"),
+    ]
+    assert (chart.legend, chart.note) == ((), "")
+
+
+def test_what_does_not_fit_is_summed_up() -> None:
+    result = result_with(
+        "dentries",
+        "directories",
+        directory=([f"/{row}" for row in range(10_000)], Unit.TEXT),
+        negative=(np.arange(10_000), Unit.COUNT),
+    )
+    (chart,) = charts.charts(result)
+    assert [bar.parts for bar in chart.bars] == [(9_999 - row,) for row in range(10)]
+    assert chart.note == f"and 9,989 more: {sum(range(9_990)):,}"  # one has none
+
+
+def test_steps_keep_their_order_and_zeros() -> None:
+    result = result_with(
+        "slab", "fill", fill=(["empty", "1-24%", "full"], Unit.TEXT), slabs=([3, 0, 4], Unit.COUNT)
+    )
+    (chart,) = charts.charts(result)
+    assert [(bar.name, bar.value) for bar in chart.bars] == [
+        ("empty", "3"),
+        ("1-24%", "0"),
+        ("full", "4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "io_jobs", "shown"),
+    [([0], [0], 0), ([80], [0], 0), ([80], [1], 1), ([8, 8], [0, 0], 1)],
+)
+def test_a_page_has_charts_that_compare(jobs: list[int], io_jobs: list[int], shown: int) -> None:
+    result = result_with(
+        "kcopyd",
+        "clients",
+        device=([f"snapshot {row}" for row in range(len(jobs))], Unit.TEXT),
+        in_flight=(jobs, Unit.COUNT),
+        io_jobs=(io_jobs, Unit.COUNT),
+    )
+    assert len(charts.charts(result)) == shown
+
+
+def test_values_that_are_no_lengths_count_as_zero() -> None:
+    spec = ChartSpec("x", "x", "X", ("a",), "name")
+    values = pd.array([1, None, 3], "Int64")
+    result = result_with("x", "x", name=(["a", "b", None], Unit.TEXT), a=(values, Unit.COUNT))
+    assert [bar.name for bar in charts.chart(result, spec).bars] == ["-", "a"]
+    floats = [float("nan"), float("inf"), -1.0]
+    result = result_with("x", "x", name=(["a", "b", "c"], Unit.TEXT), a=(floats, Unit.COUNT))
+    assert charts.chart(result, spec).bars == ()
+    assert charts.chart(Result("x", "x", "x"), spec).bars == ()
+
+
+def test_names_are_printable() -> None:
+    spec = ChartSpec("x", "x", "X", ("a",), "name", is_ordered=True)
+    names, lengths = list(HOSTILE), range(len(HOSTILE))
+    # The string dtype of pandas rejects lone surrogates.
+    texts = pd.Series(names, dtype=object)
+    result = result_with("x", "x", name=(texts, Unit.TEXT), a=(lengths, Unit.COUNT))
+    assert [bar.name for bar in charts.chart(result, spec).bars] == list(HOSTILE.values())
+
+
+def ram_results(**figures: dict[str, int]) -> dict[str, Result]:
+    """Return results with these figures, by analysis."""
+    made = {}
+    for name, summary in figures.items():
+        analysis = name.replace("_", "-")
+        made[analysis] = Result(analysis, "x", "x")
+        made[analysis].summary = {key: Figure(size, Unit.BYTES) for key, size in summary.items()}
+    return made
+
+
+def test_ram_use_counts_no_byte_twice() -> None:
+    results = ram_results(
+        slab={"slab_bytes": 1000},
+        dentries={"slab_bytes": 300},
+        kcopyd={"job_bytes": 450, "page_bytes": 70},
+        memcgs={"shmem_bytes": 20, "per_cpu_bytes": 5, "structure_bytes": 99},
+    )
+    results["list-lru"] = result_with(
+        "list-lru",
+        "structures",
+        place=(["kmalloc-32", "vmalloc", "unknown"], Unit.TEXT),
+        bytes=([40, 60, 999], Unit.BYTES),
+    )
+    chart = charts.ram_use(results, 4000)
+    (bar,) = chart.bars
+    assert dict(zip(chart.legend, bar.parts, strict=True)) == {
+        "kcopyd_job slabs: 450 B": 450,
+        "dentries: 300 B": 300,
+        "other slabs: 210 B": 1000 - 300 - 450 - 40,
+        "copy pages of kcopyd: 70 B": 70,
+        "4 smaller uses: 125 B": 60 + 40 + 20 + 5,
+        "not analysed: 2.8 KiB": 4000 - 1155,
+    }
+    assert sum(bar.parts) == 4000
+    assert chart.colors == (*COLORS, REST)
+
+
+def test_ram_use_without_the_census_of_slabs() -> None:
+    chart = charts.ram_use(ram_results(dentries={"slab_bytes": 300}, patches={}), 1000)
+    assert chart.legend == ("dentries: 300 B", "not analysed: 700 B")
+    assert chart.colors == (COLORS[0], REST)
+
+
+_LUMINANCE = (0.2126, 0.7152, 0.0722)
+_TO_XYZ = ((0.4124, 0.3576, 0.1805), _LUMINANCE, (0.0193, 0.1192, 0.9505))
+# "A Physiologically-based Model for Simulation of Color Vision Deficiency" (Machado et al., 2009).
+_VISION = {
+    "normal": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "no red": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "no green": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+    "no blue": ((1.256, -0.077, -0.179), (-0.078, 0.931, 0.148), (0.005, 0.691, 0.304)),
+}
+
+
+def linear(color: str) -> npt.NDArray[np.float64]:
+    """Return red, green and blue as amounts of light."""
+    channels = np.array([int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def lab(light: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return a color in CIELAB, where distances are as large as they look."""
+    x, y, z = np.cbrt(_TO_XYZ @ np.clip(light, 0, 1) / np.array([0.9505, 1, 1.089]))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("color", [*COLORS, REST])
+def test_colors_contrast_with_white_and_black(color: str) -> None:
+    luminance = linear(color) @ _LUMINANCE
+    assert 1.05 / (luminance + 0.05) >= 3
+    assert (luminance + 0.05) / 0.05 >= 3
+
+
+@pytest.mark.parametrize("vision", _VISION)
+def test_colors_differ_for_the_color_blind(vision: str) -> None:
+    seen = [lab(np.array(_VISION[vision]) @ linear(color)) for color in COLORS]
+    distances = [np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)]
+    assert min(distances) > 20
