@@ -71,7 +71,7 @@ if slab := answer("slab"):
             f" {slab.text('reclaimable_bytes')} are in caches that reclaim can shrink."
         )
     )
-    caches = plots.slab_caches(slab)
+    largest = plots.slab_caches(slab)
 
 # %% [markdown]
 # Each step of the next curve is a cache. Where it is steep, much memory is in caches of that
@@ -93,7 +93,9 @@ if slab:
 
 # %%
 if slab:
-    display(slab.tables["caches"].head(top).frame(labels=True, scale=True))
+    columns = ["objects_active", "objects_total", "bytes", "active_bytes", "utilization"]
+    caches = slab.tables["caches"].set_index("cache")[columns]
+    display(caches.head(top).frame(labels=True, scale=True))
 
 # %% [markdown]
 # ## Negative dentries
@@ -114,8 +116,8 @@ if dentries := answer("dentries"):
     directories = plots.directories(dentries)
 
 # %% [markdown]
-# The pattern of a name says which program looks it up: digits are `#`, for instance in names of
-# temporary files.
+# The pattern of names says which program looks them up: what differs from name to name, such as
+# digits, is replaced.
 
 # %%
 if dentries:
@@ -184,7 +186,7 @@ if patches := answer("patches"):
     states = patches.tables["patches"]
     absent = states[states["state"].isin(["absent", "partially applied"])]
     costly = absent[absent["kind"] == "fix"].sort_values("cost_bytes", ascending=False)
-    shown = costly[["patch", "history", "cost_bytes", "title"]].head(top)
+    shown = costly.set_index("patch")[["history", "cost_bytes", "title"]].head(top)
     display(shown.frame(labels=True, scale=True))
 
 # %% [markdown]
@@ -197,4 +199,4 @@ if patches := answer("patches"):
 checks = [check for result in report.results.values() for check in result.checks]
 gaps = [gap for result in report.results.values() for gap in result.gaps]
 agreeing = sum(check.status.value == "agree" for check in checks)
-display(Markdown(f"{agreeing} of {len(checks)} checks agree; {len(gaps)} gaps."))
+display(Markdown(f"Checks that agree: {agreeing} of {len(checks)}. Gaps: {len(gaps)}."))

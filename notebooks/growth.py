@@ -44,10 +44,9 @@ trend = kcensus.trend(history)
 # %%
 display(
     Markdown(
-        f"{trend.text('records')} records of {trend.text('boots')} boots;"
-        f" the longest series spans {trend.text('span_seconds')}."
-        f" **{trend.text('growing')}** series grow, {trend.text('shrinking')} shrink,"
-        f" {trend.text('no_trend')} have no trend."
+        f"Records: {trend.text('records')}. Boots: {trend.text('boots')}. Longest series:"
+        f" {trend.text('span_seconds')}. Of the series, **{trend.text('growing')}** grow,"
+        f" {trend.text('shrinking')} shrink, and {trend.text('no_trend')} have no trend."
     )
 )
 trend
@@ -98,7 +97,7 @@ parts = {
 }
 for prefix, title in parts.items():
     rows = growing[growing["metric"].str.startswith(prefix)]
-    display(Markdown(f"**{title}**: {len(rows):,} series grow."))
+    display(Markdown(f"**{title}** whose series grow: {rows['subject'].nunique():,}"))
     if len(rows):
         fastest = rows.sort_values("rate_per_day", ascending=False)
         display(fastest[["subject", "metric", "rate", "interval"]].head(top).frame(labels=True))
@@ -111,7 +110,7 @@ for prefix, title in parts.items():
 
 # %%
 limits = growing[growing["limit_seconds"].notna()]
-display(Markdown(f"{len(limits):,} series run into a limit."))
+display(Markdown(f"Series that run into a limit: {len(limits):,}"))
 shown = limits[["metric", "subject", "after", "rate", "limit_in", "limit_interval"]]
 shown.head(top).frame(labels=True)
 

@@ -65,13 +65,12 @@ def compared(run: "pd.Series[float]") -> str:
     return f"{values[0]} → {values[1]} {run['unit']}"
 
 
-with plots.style():
-    _, ax = plt.subplots(figsize=(9, 0.4 * len(published) + 1))
-    names = published["patch"] + ", " + published["run"]
-    bars = ax.barh(names, published["left"] * 100)
-    ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4)
-    ax.set(xlim=(0, 130), xlabel="left with the patch [% of before]")
-    ax.invert_yaxis()
+_, ax = plt.subplots(figsize=(8, 0.36 * len(published) + 1), layout="constrained")
+names = published["patch"] + ", " + published["run"]
+bars = ax.barh(names, published["left"] * 100, height=0.68)
+ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4, fontsize="small")
+ax.set(xlim=(0, 120), xlabel="left with the patch [% of before]")
+ax.invert_yaxis()
 
 # %% [markdown]
 # The `list_lru` series was measured stage by stage: memory in use after creating the same cgroups
@@ -83,7 +82,7 @@ stages = stages[~((stages["patch"] == "list-lru-memory") & (stages["moment"] == 
 stages["stage"] = stages["patch"].where(stages["moment"] == "after", "without the series")
 steps = " → ".join(f"{value:,.0f}" for value in stages["value"])
 display(Markdown(f"**{steps} {stages['unit'].iloc[0]}**"))
-stages[["stage", "value", "unit"]].set_index("stage")
+stages.set_index("stage")[["value", "unit"]]
 
 # %% [markdown]
 # ## What this pair shows
@@ -120,10 +119,10 @@ if verdicts:
             "measured on the kernel after": 1 - numbers["change"],
         }
     )
-    with plots.style():
-        ax = (left * 100).plot.barh(figsize=(9, 1.2 * len(left) + 1))
-        ax.set(xlim=(0, 100), xlabel="left with the patch [% of before]")
-        ax.invert_yaxis()
+    _, ax = plt.subplots(figsize=(8, len(left) + 1), layout="constrained")
+    (left * 100).plot.barh(ax=ax, width=0.7)
+    ax.set(xlim=(0, 100), xlabel="left with the patch [% of before]")
+    ax.invert_yaxis()
 
 # %% [markdown]
 # The conditions that make this a pair:
@@ -146,7 +145,8 @@ if slabs := both("slab"):
 # %% [markdown]
 # ## kcopyd jobs
 #
-# `snapshot_cow_threshold` limits the copies in flight of each snapshot.
+# `snapshot_cow_threshold` limits the copies in flight of each snapshot, and so the jobs that wait
+# for the COW device.
 
 # %%
 if kcopyds := both("kcopyd"):
@@ -155,7 +155,8 @@ if kcopyds := both("kcopyd"):
 # %% [markdown]
 # ## `list_lru`
 #
-# The left bars are measured, the right ones are projected from them.
+# The first bar of each chart is measured, the others are projected from it: what each stage of the
+# series makes of this machine.
 
 # %%
 if list_lrus := both("list-lru"):

@@ -46,6 +46,7 @@ class _Shown(ABC):
         console = Console(
             file=io.StringIO(), width=_WIDTH, record=True, force_terminal=terminal,
             highlight=False, markup=False, emoji=False, legacy_windows=False,
+            force_jupyter=False,  # in a notebook, Rich would show what is only recorded
         )  # fmt: skip
         self._write(console)
         return console

@@ -26,6 +26,10 @@ from kcensus.progress import Progress
 assert matplotlib.font_manager
 
 
+_SHARP = "--InlineBackend.figure_formats={'svg'}"
+"""Plots are drawings, which are sharp on paper."""
+
+
 class Stopped(Exception):
     """A cell of the notebook failed.
 
@@ -38,7 +42,8 @@ class Stopped(Exception):
     def __init__(
         self, error: str, message: str, place: str, partial: nbformat.NotebookNode
     ) -> None:
-        self.error, self.message, self.place = error, message.partition("\n")[0], place
+        self.error, self.place = error, place
+        self.message = message.strip().partition("\n")[0]
         outputs = [each for cell in partial.cells for each in cell.get("outputs", ())]
         is_worth_keeping = any(each.output_type != "error" for each in outputs)
         self.partial = partial if is_worth_keeping else None
@@ -50,7 +55,7 @@ class _KernelSpecs(KernelSpecManager):
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         return KernelSpec(
-            argv=make_ipkernel_cmd(),
+            argv=make_ipkernel_cmd(extra_arguments=[_SHARP]),
             display_name="Python 3",
             language="python",
             # Neither reads the user's start-up files nor leaves anything in them.
