@@ -50,6 +50,8 @@ class Chart:
     bars: tuple[Bar, ...]
     unit: Unit
     colors: tuple[str, ...] = COLORS
+    measure: str = ""
+    """What is counted; empty for bytes, and where the legend says it."""
     note: str = ""
     """What is left out."""
 
@@ -94,7 +96,21 @@ def chart(result: Result, spec: ChartSpec) -> Chart:
     rest = total[left_out]
     note = f"and {len(rest):,} more: {in_words(rest.sum(), unit)}" if len(rest) else ""
     labels = tuple(printable(columns[key].label or key.replace("_", " ")) for key in keys)
-    return Chart(spec.title, labels if len(keys) > 1 else (), bars, unit, colors, note)
+    legend, measure = (labels, "") if len(keys) > 1 else ((), labels[0])
+    if unit is Unit.BYTES:
+        measure = ""
+    return Chart(spec.title, legend, bars, unit, colors, measure, note)
+
+
+def totals(result: Result, spec: ChartSpec) -> tuple[Unit, dict[str, float]]:
+    """Return the unit of a chart and the lengths of all its bars by name, the largest first."""
+    shape = chart(result, spec)
+    if not shape.bars:
+        return shape.unit, {}
+    table = result.tables[spec.table]
+    keys = [key for key in spec.values if key in table.columns]
+    names, lengths = _rows(table, keys, spec)
+    return shape.unit, dict(zip(names, lengths.sum(axis=1).tolist(), strict=True))
 
 
 def _rows(

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Plots of results on Matplotlib, each the answer to one question at a glance.
+
+>>> import kcensus
+>>> from kcensus import plots
+>>> axes = plots.slab_caches(kcensus.slab(kcensus.open_target("sample")))
+>>> axes.get_title(loc="left")
+'Largest slab caches'
+
+Every function takes one or more results, of :mod:`kcensus` or of a file, and returns the Matplotlib
+Axes it drew on: those of the parameter ``ax``, by default new ones. Where there is nothing to show,
+the Axes say that. Names are escaped, and shortened in the middle; the tables of the result have
+them in full.
+
+:func:`chart` draws any chart that an analysis declares; the HTML page has the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kcensus import results
+from kcensus.analyses import analyses
+from kcensus.api.answers import Report, Result
+from kcensus.catalogue import load
+from kcensus.charts import COLORS, Bar, Chart, in_words, ram_use, specs, totals
+from kcensus.charts import chart as bars_of
+from kcensus.human import human
+from kcensus.plots.drawing import (
+    add_legend,
+    axes_for,
+    draw,
+    nothing,
+    scale,
+    scale_time,
+    style,
+)
+from kcensus.results import Unit
+from kcensus.results.charts import ChartSpec
+from kcensus.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = (
+    "before_after",
+    "chart",
+    "charts",
+    "directories",
+    "dying_memcgs",
+    "growth",
+    "kcopyd_jobs",
+    "list_lru_owners",
+    "list_lru_projection",
+    "name_patterns",
+    "ram_by_use",
+    "slab_caches",
+    "slab_fill",
+    "slab_utilization",
+    "slab_waste",
+    "style",
+)
+
+AnyResult: TypeAlias = Result | results.Result
+_Pairs: TypeAlias = dict[str, tuple[float, float]]
+"""Value before and after, by name."""
+_MAX_PAIRS = 10
+_MAX_MARKS = 200
+"""Points that are drawn as dots; more are pixels."""
+_PUBLISHED = ("slab-objcg-controller", "utilization-typical")
+"""Patch and figure of the catalogue: utilization of most machines before the patch."""
+_FAR = 2
+"""A limit that is more than so many times as large as all values is named, not drawn."""
+
+
+def charts(result: AnyResult) -> list[str]:
+    """Return the names of the charts that the analysis of a result declares."""
+    return [spec.name for spec in specs(_plain(result))]
+
+
+def chart(result: AnyResult, name: str, *, ax: Axes | None = None) -> Axes:
+    """Draw a chart that the analysis declares, as horizontal bars.
+
+    :raises ValueError: the analysis declares no chart of this name
+    """
+    return draw(bars_of(_plain(result), _spec(result, name)), ax)
+
+
+def slab_caches(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw the largest slab caches: bytes in use, free slots, padding and tails."""
+    return chart(_of(slab, "slab"), "caches", ax=ax)
+
+
+def slab_waste(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw the slab caches with most bytes that hold no object."""
+    return chart(_of(slab, "slab"), "waste", ax=ax)
+
+
+def slab_fill(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw how many slabs are how full, as a histogram."""
+    return chart(_of(slab, "slab"), "fill", ax=ax)
+
+
+def directories(dentries: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw the directories with most negative dentries."""
+    return chart(_of(dentries, "dentries"), "directories", ax=ax)
+
+
+def name_patterns(dentries: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw the name patterns with most negative dentries."""
+    return chart(_of(dentries, "dentries"), "patterns", ax=ax)
+
+
+def list_lru_projection(list_lru: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw the memory of list_lrus at each stage of the patch series, by structure."""
+    return chart(_of(list_lru, "list-lru"), "projection", ax=ax)
+
+
+def list_lru_owners(list_lru: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw the memory of list_lrus by what owns them."""
+    return chart(_of(list_lru, "list-lru"), "owners", ax=ax)
+
+
+def kcopyd_jobs(kcopyd: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw kcopyd jobs by client and state."""
+    return chart(_of(kcopyd, "kcopyd"), "jobs", ax=ax)
+
+
+def dying_memcgs(memcgs: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw offline (dying) memory cgroups by what pins them; several things can pin one."""
+    return chart(_of(memcgs, "memcgs"), "pins", ax=ax)
+
+
+def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
+    """Draw which share of the slab memory is in caches of at most which utilization (an ECDF).
+
+    A line marks the utilization of all slabs together. It is what to compare with the band: the
+    utilization that was published for most machines with the slab controller of kernels up to 5.8.
+    """
+    result = _plain(_of(slab, "slab"))
+    ax = axes_for(ax, "Slab memory by utilization of its cache", bars=7, lines=3)
+    table = result.tables.get("caches")
+    if table is None or not len(table.frame):
+        return nothing(ax)
+    columns = ["utilization", "bytes"]
+    rows = table.frame[columns].apply(pd.to_numeric, errors="coerce").dropna()
+    rows = rows[rows["bytes"] > 0].sort_values("utilization")
+    share = rows["bytes"].cumsum() / rows["bytes"].sum()
+    line = "slab memory in caches of at most this utilization"
+    ax.step([0, *rows["utilization"], 1], [0, *share, 1], where="post", color=COLORS[0], label=line)
+    whole = result.summary.get("utilization")
+    if whole is not None and isinstance(whole.value, (int, float)):
+        words = f"utilization of all slabs together: {human(whole.value, Unit.RATIO)}"
+        ax.axvline(whole.value, color=COLORS[3], linestyle="--", label=words)
+    patch, name = _PUBLISHED
+    published = load().patches[patch]
+    figure = next(each for each in published.figures if each.name == name)
+    low, high = figure.value / 100, (figure.to or figure.value) / 100
+    source = f"{published.postings[0].where}, {published.postings[0].date}"
+    words = f"{low:.0%} to {high:.0%}: {figure.what} ({source})"
+    ax.axvspan(low, high, color=COLORS[1], alpha=0.25, linewidth=0, label=words)
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, 1)
+    scale(ax.xaxis, Unit.RATIO)
+    scale(ax.yaxis, Unit.RATIO)
+    ax.set_xlabel("utilization of the cache")
+    ax.set_ylabel("share of slab memory")
+    add_legend(ax, columns=1)
+    return ax
+
+
+def ram_by_use(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = None) -> Axes:
+    """Draw one bar: what the analyses account for of the RAM, and what none of them looked at.
+
+    :param report: all results of one machine; as a mapping, by the names of their analyses
+    """
+    given = report.results if isinstance(report, Report) else report
+    every = {name: _plain(result) for name, result in given.items()}
+    machines = (result.machine for result in every.values() if result.machine)
+    ram = next((machine.ram_bytes for machine in machines if machine.ram_bytes), 0)
+    if not ram:
+        return nothing(axes_for(ax, "RAM by use", bars=1))
+    return draw(ram_use(every, ram), ax)
+
+
+def before_after(
+    before: AnyResult,
+    after: AnyResult,
+    figures: Sequence[str] = (),
+    *,
+    chart: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw what two results of one analysis say, side by side, with the change.
+
+    :param figures: keys of their summaries, of one unit; by default the first one of its headline
+    :param chart: name of a chart whose bars to compare instead, those with the largest sums
+    :raises ValueError: there are no such figures or chart, or the units differ
+    """
+    older, newer = _plain(before), _plain(after)
+    _of(newer, older.analysis)
+    compared = _rows(older, newer, chart) if chart else _figures(older, newer, figures)
+    unit, pairs = compared
+    bars = []
+    for name, (first, second) in pairs.items():
+        change = f" ({second / first - 1:+.1%})" if first else ""
+        bars.append(Bar(name, (first, 0), in_words(first, unit)))
+        bars.append(Bar("", (0, second), in_words(second, unit) + change))
+    title = _spec(older, chart).title if chart else f"{older.analysis} before and after"
+    legend = (f"before: Linux {older.kernel}", f"after: Linux {newer.kernel}")
+    return draw(Chart(title, legend, tuple(bars), unit), ax, together=2)
+
+
+def growth(
+    time: npt.ArrayLike,
+    value: npt.ArrayLike,
+    fit: npt.ArrayLike | None = None,
+    low: npt.ArrayLike | None = None,
+    high: npt.ArrayLike | None = None,
+    *,
+    unit: Unit | str = Unit.BYTES,
+    label: str = "",
+    limit: float | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a figure over time, with its trend and the interval of that.
+
+    :param time: datetimes, UTC, or seconds since 1970; shape (n,)
+    :param value: shape (n,)
+    :param fit: the trend at these times
+    :param low: its interval at these times, together with ``high``
+    :param unit: of the values
+    :param label: what they are
+    :param limit: the value that must not be reached
+    """
+    entries = 1 + sum(each is not None for each in (fit, low, limit))
+    ax = axes_for(ax, label, bars=8, lines=entries // 4 + 1)
+    values = np.asarray(value, np.float64)
+    moments = np.asarray(time)
+    if moments.dtype.kind in "iuf":
+        moments = (moments * 1e9).astype(np.int64).astype("datetime64[ns]")
+    moments = pd.DatetimeIndex(pd.to_datetime(moments, utc=True)).tz_localize(None).to_numpy()
+    if not len(values):
+        return nothing(ax)
+    marks = "." if len(values) <= _MAX_MARKS else ","
+    ax.plot(moments, values, marks, color=COLORS[0], label="measured")
+    if low is not None and high is not None:
+        band = (np.asarray(low, np.float64), np.asarray(high, np.float64))
+        ax.fill_between(
+            moments, *band, color=COLORS[1], alpha=0.25, linewidth=0, label="interval of the trend"
+        )
+    if fit is not None:
+        ax.plot(moments, np.asarray(fit, np.float64), "--", color=COLORS[1], label="trend")
+    if limit is not None:
+        words = f"limit: {in_words(limit, Unit(unit))}"
+        if limit <= _FAR * np.nanmax(values):
+            ax.axhline(limit, color=COLORS[3], linestyle=":", label=words)
+        else:
+            ax.plot([], [], " ", label=f"{words}, above this plot")
+    ax.set_xlabel("time, UTC")
+    scale(ax.yaxis, Unit(unit))
+    scale_time(ax.xaxis)
+    add_legend(ax)
+    return ax
+
+
+def _plain(result: AnyResult) -> results.Result:
+    return result.result if isinstance(result, Result) else result
+
+
+def _of(result: AnyResult, analysis: str) -> AnyResult:
+    """Return a result of an analysis.
+
+    :raises ValueError: it is the result of another one
+    """
+    given = printable(_plain(result).analysis)
+    if given != analysis:
+        raise ValueError(f"this plot needs a result of {analysis!r}, not of {given!r}")
+    return result
+
+
+def _spec(result: AnyResult, name: str) -> ChartSpec:
+    for spec in specs(_plain(result)):
+        if spec.name == name:
+            return spec
+    known = ", ".join(charts(result)) or "none"
+    raise ValueError(f"{name!r} is not a chart of {_plain(result).analysis!r} (it has {known})")
+
+
+def _rows(older: results.Result, newer: results.Result, chart: str) -> tuple[Unit, _Pairs]:
+    """Return both lengths of the largest bars of a chart."""
+    unit, first = totals(older, _spec(older, chart))
+    new_unit, second = totals(newer, _spec(newer, chart))
+    pairs = {name: (first.get(name, 0.0), second.get(name, 0.0)) for name in {**first, **second}}
+    largest = sorted(pairs, key=lambda name: -max(pairs[name]))[:_MAX_PAIRS]
+    return unit if first else new_unit, {name: pairs[name] for name in largest if any(pairs[name])}
+
+
+def _figures(
+    older: results.Result, newer: results.Result, keys: Sequence[str]
+) -> tuple[Unit, _Pairs]:
+    """Return both values of figures, by their labels."""
+    known = analyses().get(older.analysis)
+    chosen = keys or (known.headline[:1] if known else ())
+    pairs, units = {}, set()
+    for key in chosen:
+        sides = [side.summary.get(key) for side in (older, newer)]
+        figures = [each for each in sides if each and isinstance(each.value, (int, float))]
+        if len(figures) < len(sides):
+            raise ValueError(f"{key!r} is not a number in the summaries of both results")
+        first, second = (float(figure.value or 0) for figure in figures)
+        pairs[printable(figures[0].label or key)] = (first, second)
+        units |= {figure.unit for figure in figures}
+    if len(units) > 1:
+        names = ", ".join(sorted(unit.value for unit in units))
+        raise ValueError(f"the figures have different units ({names}): plot them one by one")
+    return (units or {Unit.COUNT}).pop(), pairs

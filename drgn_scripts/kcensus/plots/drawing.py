@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Bars, axes and names on Matplotlib.
+
+Names come from a dump. What a reader sees of them is printable, short, and has no formulas:
+Matplotlib takes what is between two dollar signs for one, so these are escaped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.charts import COLORS, MAX_NAME, Chart, shortened
+from kcensus.human import human_bytes
+from kcensus.results import Unit
+from kcensus.text import printable
+
+try:
+    import matplotlib as mpl
+    import matplotlib.pyplot as plt
+except ModuleNotFoundError as error:
+    if error.name != "matplotlib":
+        raise
+    raise ImportError(
+        "kcensus.plots needs Matplotlib: pip install 'kcensus[notebook]'", name="matplotlib"
+    ) from None
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+
+HATCHES = dict(zip(COLORS, ("", "////", "....", "\\\\\\\\", "xxxx"), strict=True))
+"""By color, so that the parts of a bar differ on paper without colors."""
+_WIDTH, _HEIGHT, _BAR = 8.0, 1.0, 0.36
+"""Inches: a figure's width, its height without bars, and what each bar adds."""
+_LINE = 15
+"""Points of a line of a legend."""
+_MAX_LINE, _MAX_ENTRY = 60, 110
+"""Characters of a title, and of an entry of a legend."""
+_IN_A_ROW = 3
+"""Entries of a legend."""
+_PAPER, _INK = ("#ffffff", "#16181c"), ("#22252a", "#e4e7eb")
+"""Background and text, light and dark."""
+
+
+def style(*, dark: bool = False) -> AbstractContextManager[None]:
+    """Return a context in which figures are made for a light or a dark page.
+
+    Without it, plots follow Matplotlib's settings: by default, dark text on white, which can be
+    read on any page and on paper. The background is never transparent.
+    """
+    paper, ink = _PAPER[dark], _INK[dark]
+    colors = dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), paper)
+    colors |= dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink
+    )
+    return mpl.rc_context(colors)  # type: ignore[arg-type]
+
+
+def axes_for(ax: Axes | None, title: str, *, bars: float, lines: int = 0) -> Axes:
+    """Return the axes to draw on: of a new figure that is as high as its contents where None.
+
+    :param lines: of the legend
+    """
+    if ax is None:
+        height = _HEIGHT + _BAR * bars + lines * _LINE / 72
+        _, ax = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
+    ax.set_title(
+        shown(title, _MAX_LINE), loc="left", fontsize="medium", fontweight="bold",
+        pad=6 + _LINE * lines,
+    )  # fmt: skip
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    return ax
+
+
+def nothing(ax: Axes) -> Axes:
+    """Say that there is nothing to show."""
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, "nothing to show", transform=ax.transAxes, ha="center", va="center")
+    return ax
+
+
+def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
+    """Draw a chart of bars, the first one on top.
+
+    :param together: how many bars are about the same thing; only the first of them has a name
+    """
+    rows = np.arange(len(chart.bars))
+    places = rows + 0.5 * (rows // together) * (together > 1)
+    entries = len(chart.legend)
+    lines = -(-entries // _IN_A_ROW)
+    ax = axes_for(ax, chart.title, bars=1 + max(places, default=0), lines=lines)
+    if not chart.bars:
+        return nothing(ax)
+    lengths = np.array([bar.parts for bar in chart.bars])
+    handles = _stack(ax, places, lengths, chart.colors)
+    names = [bar.name for bar in chart.bars]
+    middle = places.reshape(-1, together).mean(axis=1)
+    ax.set_yticks(middle, [shown(name) for name in names[::together]])
+    ax.set_ylim(places[-1] + 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    ax.spines["left"].set_visible(False)
+    _write_values(ax, places, lengths.sum(axis=1), [bar.value for bar in chart.bars])
+    scale(ax.xaxis, chart.unit)
+    ax.set_xlabel(" · ".join(filter(None, (chart.measure, chart.note))))
+    if chart.legend:
+        add_legend(ax, handles, chart.legend)
+    return ax
+
+
+def _stack(
+    ax: Axes,
+    places: npt.NDArray[np.float64],
+    lengths: npt.NDArray[np.float64],
+    colors: Sequence[str],
+) -> list[Artist]:
+    """Draw horizontal bars, and return one of each part.
+
+    :param lengths: shape (bars, parts)
+    """
+    starts = np.cumsum(lengths, axis=1) - lengths
+    parts = (
+        ax.barh(
+            places, length, left=start, height=0.68, color=color, hatch=HATCHES.get(color),
+            edgecolor=ax.get_facecolor(), linewidth=0.8,
+        )
+        for length, start, color in zip(lengths.T, starts.T, colors, strict=False)
+    )  # fmt: skip
+    return [part[0] for part in parts]
+
+
+def _write_values(
+    ax: Axes,
+    places: npt.NDArray[np.float64],
+    ends: npt.NDArray[np.float64],
+    values: Sequence[str],
+) -> None:
+    """Write a value at the end of each bar, and make room for the longest one."""
+    for place, end, value in zip(places, ends, values, strict=True):
+        ax.annotate(
+            shown(value), (end, place), (4, 0), textcoords="offset points", va="center",
+            fontsize="small",
+        )  # fmt: skip
+    # Characters of the small font are about a hundredth of the axes wide.
+    ax.set_xlim(0, (max(ends) or 1) * (1.04 + 0.013 * max(map(len, values))))
+
+
+def add_legend(
+    ax: Axes,
+    handles: Sequence[Artist] = (),
+    names: Sequence[str] = (),
+    *,
+    columns: int = _IN_A_ROW,
+) -> None:
+    """Add a legend between title and axes; by default of all that is drawn.
+
+    :func:`axes_for` has made room for it.
+    """
+    if not handles:
+        handles, names = ax.get_legend_handles_labels()
+    ax.legend(
+        handles=handles, labels=[shown(name, _MAX_ENTRY) for name in names],
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=min(len(names), columns), frameon=False,
+        fontsize="small", borderaxespad=0.2, borderpad=0, handlelength=1.4, columnspacing=1.5,
+    )  # fmt: skip
+
+
+class _ByteLocator(MaxNLocator):
+    """Round numbers of the largest binary unit that fits."""
+
+    def tick_values(self, vmin: float, vmax: float) -> list[float]:
+        longest = max(abs(vmin), abs(vmax), 1.0)
+        unit = 1024.0 ** min(int(np.log2(longest) // 10), 6)
+        return [tick * unit for tick in super().tick_values(vmin / unit, vmax / unit)]
+
+
+def scale(axis: Axis, unit: Unit) -> None:
+    """Give an axis ticks with units."""
+    steps = [1, 2, 2.5, 5, 10]
+    if unit is Unit.BYTES:
+        axis.set_major_locator(_ByteLocator(5, steps=steps))
+        axis.set_major_formatter(
+            FuncFormatter(lambda value, _: human_bytes(value).replace(".0 ", " "))
+        )
+    elif unit is Unit.RATIO:
+        axis.set_major_formatter(PercentFormatter(1, decimals=0))
+    else:
+        axis.set_major_locator(MaxNLocator(5, steps=steps, integer=unit is Unit.COUNT))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+
+
+def scale_time(axis: Axis) -> None:
+    """Give an axis of times ticks that are as short as they can be."""
+    locator = AutoDateLocator()  # type: ignore[no-untyped-call]  # Matplotlib lacks the type
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+
+
+def shown(name: str, longest: int = MAX_NAME) -> str:
+    """Return a name as Matplotlib is to draw it: printable, short, with glyphs of the font.
+
+    Characters that the fonts of ``font.family`` lack are escaped like control characters.
+    """
+    text = printable(name)
+    fonts = [findfont(FontProperties(family=[name])) for name in mpl.rcParams["font.family"]]
+    glyphs = frozenset().union(*map(_glyphs, fonts))
+    drawn = "".join(char if ord(char) in glyphs else _escaped(char) for char in text)
+    return shortened(drawn, longest).replace("$", r"\$")
+
+
+def _escaped(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
+
+
+@functools.cache
+def _glyphs(font: str) -> frozenset[int]:
+    """Return the characters that a font has."""
+    return frozenset(get_font(font).get_charmap())
