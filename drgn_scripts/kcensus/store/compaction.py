@@ -26,7 +26,7 @@ _MAX_SINGLES = 64
 """Files of single records in a day before they are merged."""
 _MAX_BLOCK = 1024
 """Records of a block: sorting them takes memory."""
-_ROW_GROUP = 1 << 14
+_ROW_GROUP = 1 << 12
 _BLOCK = re.compile(r"block-(\d+)-[0-9a-f]+\.parquet")
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

@@ -69,8 +69,8 @@ SCHEMA = pa.schema(
 """Of each file."""
 WHOLE = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 """Of a store: all columns."""
-ORDER = ("analysis", "part", "metric", "subject", "time")
-"""Blocks are sorted by these, so that reading one metric skips most of a file."""
+ORDER = ("analysis", "metric", "subject", "part", "time")
+"""Blocks are sorted by these, so that reading one series skips most of a file."""
 
 
 def bounded(name: str, limit: int) -> str:

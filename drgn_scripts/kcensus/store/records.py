@@ -26,7 +26,7 @@ from kcensus.render.plain import installed_version
 from kcensus.reports import Report
 from kcensus.results import CheckStatus, Machine, Result, Unit
 from kcensus.results.tables import Table, TableSpec
-from kcensus.store.layout import SCHEMA, bounded_host, bounded_subject
+from kcensus.store.layout import ORDER, SCHEMA, bounded_host, bounded_subject
 from kcensus.text import printable
 
 _MAX_ROWS = 100
@@ -69,7 +69,7 @@ def record(report: Report, wanted: Sequence[Analysis], now: float) -> Record:
     """
     machine = report.head.machine or Machine()
     found = [number for analysis in wanted for number in _numbers(report, analysis)]
-    found.sort(key=lambda each: (each.analysis, each.part, each.metric, each.subject))
+    found.sort(key=lambda each: [getattr(each, name) for name in ORDER[:4]])
     time, uptime = _plausible(machine.time), _finite(machine.uptime_seconds)
     host = bounded_host(printable(machine.host))
     boot = printable(machine.boot) or _boot_time(time, uptime)
