@@ -35,7 +35,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-HATCHES = dict(zip(COLORS, ("", "////", "....", "\\\\\\\\", "xxxx"), strict=True))
+HATCHES = dict(zip(COLORS, ("", "////", "----", "\\\\\\\\", "xxxx"), strict=True))
 """By color, so that the parts of a bar differ on paper without colors."""
 _WIDTH, _HEIGHT, _BAR = 8.0, 1.0, 0.36
 """Inches: a figure's width, its height without bars, and what each bar adds."""
@@ -60,6 +60,9 @@ def style(*, dark: bool = False) -> AbstractContextManager[None]:
     colors |= dict.fromkeys(
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink
     )
+    # A backend that is loaded inside of the context would lose its settings at the end of it, and a
+    # notebook would show no more plots.
+    plt.draw_if_interactive()  # type: ignore[no-untyped-call]
     return mpl.rc_context(colors)  # type: ignore[arg-type]
 
 
