@@ -24,10 +24,13 @@ symbols: list[str] = []  # files and directories with debug info
 top = 10  # rows of each table and chart
 
 # %%
+import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
 
 import kcensus
+from kcensus import plots
 
 kernel = kcensus.open_target(target, symbols)
 
@@ -85,11 +88,46 @@ display(
 
 # %% [markdown]
 # The tables of analyses are DataFrames, too. Here is the state of each memory cgroup, beside the
-# dentries that are charged to it.
+# dentries that are charged to it; those of no cgroup are left out.
 
 # %%
 states = kcensus.slab(kernel).tables["memcgs"].set_index("memcg")[["state"]]
-by_memcg = dentries.groupby("memcg").agg(
+charged = dentries[dentries["memcg"] != ""]
+by_memcg = charged.groupby("memcg").agg(
     dentries=("d_inode", "size"), negative=("d_inode", lambda inode: int((inode == 0).sum()))
 )
 by_memcg.join(states).nlargest(top, "dentries")
+
+# %% [markdown]
+# ## Plot
+#
+# Any column can be plotted. Most directories have few negative dentries; memory is in the few that
+# have many: both axes are logarithmic.
+
+# %%
+sizes = by_directory["negative"][by_directory["negative"] > 0].sort_values(ascending=False)
+_, ax = plt.subplots(figsize=(8, 3.5), layout="constrained")
+ax.loglog(np.arange(1, len(sizes) + 1), sizes, marker=".")
+ax.set(xlabel="directories, the largest first", ylabel="negative dentries")
+ax.grid(alpha=0.3)
+
+# %% [markdown]
+# `kcensus.plots` draws what the results of analyses show.
+
+# %%
+ax = plots.directories(kcensus.dentries(kernel))
+
+# %% [markdown]
+# ## From a row to the object
+#
+# A row has the address, so `drgn` can take over: every member, every pointer to follow, and all of
+# drgn's helpers. This is the parent of the first negative dentry, if there is one.
+
+# %%
+row = (negative if len(negative) else dentries).iloc[0]
+dentry = kcensus.as_object(kernel, row, "struct dentry")
+hex(dentry.address_of_()), dentry.d_lockref.count, dentry.d_parent
+
+# %%
+parent = dentry.d_parent[0]
+kcensus.paths(kernel, [parent.address_of_()]), parent.d_lockref.count

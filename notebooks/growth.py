@@ -22,6 +22,8 @@ top = 8  # rows of each table
 charts = 4  # series that are drawn
 
 # %%
+from typing import Any
+
 import pandas as pd
 from IPython.display import Markdown, display
 
@@ -62,26 +64,30 @@ growing = trend.tables["growing"]
 summary = growing[growing["subject"].isna() | (growing["subject"] == "")]
 
 
-def points(row: "pd.Series[object]") -> pd.DataFrame:
+def points(row: Any) -> pd.DataFrame:
     """Return the records of a series in the regime of its trend."""
-    analysis, *part, metric = str(row["metric"]).split(".")
-    chosen = history["part"].eq(part[0] if part else "summary") & history["metric"].eq(metric)
-    chosen &= history["analysis"].eq(analysis) & history["subject"].eq(row["subject"] or "")
-    return history[chosen & history["time"].between(row["since"], row["until"])]
+    analysis, *part, metric = row.metric.split(".")
+    values = (analysis, part[0] if part else "summary", metric, row.subject or "")
+    within = history["time"].between(pd.Timestamp(row.since), pd.Timestamp(row.until))
+    series: pd.DataFrame = history[within]
+    for column, value in zip(("analysis", "part", "metric", "subject"), values, strict=True):
+        series = series[series[column] == value]
+    return series
 
 
-for _, row in summary.head(charts).iterrows():
+for row in summary.head(charts).itertuples():
     series = points(row)
-    days = (series["time"] - series["time"].iloc[0]).dt.total_seconds() / 86400
-    middle = days.median()
-    line = row["before_value"] + row["rate_per_day"] * days
+    days = (series["time"] - pd.Timestamp(row.since)).dt.total_seconds() / 86400
+    line = row.before_value + row.rate_per_day * days
+    # Lines of the least and the largest rate meet in the middle of the regime.
+    away = days - days.median()
     low, high = (
-        line.median() + row[rate] * (days - middle)
-        for rate in ("rate_per_day_low", "rate_per_day_high")
+        line + (rate - row.rate_per_day) * away
+        for rate in (row.rate_per_day_low, row.rate_per_day_high)
     )
-    name = f"{row['metric']} {row['subject'] or ''}".strip()
+    name = f"{row.metric} {row.subject or ''}".strip()
     chart = plots.growth(
-        series["time"], series["value"], line, low, high, unit=row["unit"], label=name
+        series["time"], series["value"], line, low, high, unit=row.unit, label=name
     )
 
 # %% [markdown]
@@ -106,7 +112,7 @@ for prefix, title in parts.items():
 # ## Time to exhaustion
 #
 # The limit is reached at this rate *if nothing changes*; other users of memory make it sooner. Read
-# the interval, not the expected time: "never" means that the lower end of the rate reaches no limit.
+# the interval rather than the expected time.
 
 # %%
 limits = growing[growing["limit_seconds"].notna()]

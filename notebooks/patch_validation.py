@@ -120,7 +120,10 @@ if verdicts:
         }
     )
     _, ax = plt.subplots(figsize=(8, len(left) + 1), layout="constrained")
-    (left * 100).plot.barh(ax=ax, width=0.7)
+    (left * 100).plot.barh(ax=ax, width=0.7, edgecolor="white")
+    for container, hatch in zip(ax.containers, ("", "////", "----"), strict=True):
+        for patch in container:
+            patch.set_hatch(hatch)
     ax.set(xlim=(0, 100), xlabel="left with the patch [% of before]")
     ax.invert_yaxis()
 
@@ -139,8 +142,9 @@ for verdict in verdicts.values():
 
 # %%
 if slabs := both("slab"):
-    for slab in slabs:
-        utilization = plots.slab_utilization(slab)
+    for side, slab in zip(("before", "after"), slabs, strict=True):
+        ax = plots.slab_utilization(slab)
+        ax.set_title(f"{ax.get_title(loc='left')}: {side}", loc="left", fontsize="medium")
 
 # %% [markdown]
 # ## kcopyd jobs
@@ -155,13 +159,14 @@ if kcopyds := both("kcopyd"):
 # %% [markdown]
 # ## `list_lru`
 #
-# The first bar of each chart is measured, the others are projected from it: what each stage of the
-# series makes of this machine.
+# The first bar is the kernel before, as it was measured. The others are projected from it: what
+# each stage of the series makes of this machine.
 
 # %%
 if list_lrus := both("list-lru"):
-    for list_lru in list_lrus:
-        projection = plots.list_lru_projection(list_lru)
+    old, new = (side.text("structural_bytes") for side in list_lrus)
+    display(Markdown(f"All structures use {old} before and {new} after."))
+    projection = plots.list_lru_projection(list_lrus[0])
 
 # %% [markdown]
 # ## What else differs

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import jupytext
 import matplotlib.font_manager  # writes its cache of fonts here, and not while a cell runs
@@ -73,6 +74,12 @@ def _kernel_manager(directory: str) -> type[AsyncKernelManager]:
 
         def _kernel_spec_manager_default(self) -> KernelSpecManager:
             return _KernelSpecs(data_dir=directory)
+
+        # The class above overrides it in this way, too.
+        async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
+            # Of no interest: what the process itself says, such as that it is interrupted.
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            await super().start_kernel(**quiet, **options)
 
     return Manager
 
