@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import inspect
 import io
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pandas as pd
 from rich.console import Console
 
 from kcensus import reports, results
@@ -20,9 +18,9 @@ from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
 from kcensus.catalogue import load
 from kcensus.progress import Progress
+from kcensus.render.html import cell_html, report_cell_html
 from kcensus.render.plain import shown_figure
 from kcensus.render.report import write_report
-from kcensus.render.terminal import write_terminal
 from kcensus.results import Check, CheckStatus, Finding, Gap, Scalar, rank
 from kcensus.results.tables import Table
 from kcensus.text import printable
@@ -31,37 +29,10 @@ _MAX_ITEMS = 10
 """Findings, figures and names of tables that a prompt shows of a result."""
 _WIDTH = 100
 """Columns of text that a result is shown in."""
-_PAGE = '<pre style="white-space:pre; overflow-x:auto; line-height:1.3">{code}</pre>'
-
-
-class _Shown(ABC):
-    """What a prompt and a notebook show as a terminal does."""
-
-    @abstractmethod
-    def _write(self, console: Console) -> None:
-        """Print it."""
-
-    def _console(self, *, terminal: bool) -> Console:
-        """Return a console on which this is written; without colours where it is not a terminal."""
-        console = Console(
-            file=io.StringIO(), width=_WIDTH, record=True, force_terminal=terminal,
-            highlight=False, markup=False, emoji=False, legacy_windows=False,
-            force_jupyter=False,  # in a notebook, Rich would show what is only recorded
-        )  # fmt: skip
-        self._write(console)
-        return console
-
-    def __repr__(self) -> str:
-        lines = self._console(terminal=False).export_text().splitlines()
-        return "\n".join(line.rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        console = self._console(terminal=True)
-        return console.export_html(inline_styles=True, code_format=_PAGE)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Result(_Shown):
+class Result:
     """The answer of one analysis."""
 
     result: results.Result
@@ -84,10 +55,19 @@ class Result(_Shown):
         return shown_figure(name, self.result.summary[name])[1]
 
     @cached_property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """Its tables by name, all rows, exact values.
+    def tables(self) -> dict[str, Frame]:
+        """Its tables by name as DataFrames, all rows, exact values.
 
-        ``attrs`` of each has ``title``, and by column ``units``, ``labels`` and ``help``.
+        ``attrs`` of each has ``title``, and by column ``units``, ``labels`` and ``help``. For
+        people, :meth:`Frame.frame` has headings with units, and scaled values:
+
+        >>> import kcensus
+        >>> caches = kcensus.slab(kcensus.open_target("sample")).tables["caches"]
+        >>> largest = caches[["cache", "bytes", "utilization"]].head(2)
+        >>> largest.frame(labels=True, scale=True)
+                cache  bytes [MiB]  util [%]
+        0  kcopyd_job        45.16     70.12
+        1      dentry         8.32     98.38
         """
         return {name: _frame(table) for name, table in self.result.tables.items()}
 
@@ -106,8 +86,8 @@ class Result(_Shown):
         """What could not be read, and what that does to the figures."""
         return self.result.gaps
 
-    def _write(self, console: Console) -> None:
-        write_terminal(self.result, console, first=self.first_tables)
+    def _repr_html_(self) -> str:
+        return cell_html(self.result, self.first_tables)
 
     def __repr__(self) -> str:
         """Return what fits a prompt; a notebook shows more, and the attributes have all."""
@@ -131,7 +111,7 @@ class Result(_Shown):
         return "\n".join(map(printable, lines))
 
 
-def _frame(table: Table) -> pd.DataFrame:
+def _frame(table: Table) -> Frame:
     frame = Frame(table.frame, copy=False)
     frame.attrs = {
         "title": table.title,
@@ -143,7 +123,7 @@ def _frame(table: Table) -> pd.DataFrame:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Report(_Shown):
+class Report:
     """The answers of all analyses, and which patches the kernel has."""
 
     report: reports.Report
@@ -160,8 +140,17 @@ class Report(_Shown):
         """Why an analysis has no result, by analysis."""
         return self.report.errors
 
-    def _write(self, console: Console) -> None:
+    def _repr_html_(self) -> str:
+        return report_cell_html(self.report)
+
+    def __repr__(self) -> str:
+        """Return the report as a file would have it."""
+        console = Console(
+            file=io.StringIO(), width=_WIDTH, record=True, force_terminal=False, highlight=False,
+            markup=False, emoji=False, legacy_windows=False,
+        )  # fmt: skip
         write_report(self.report, console)
+        return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
 def analysis_function(analysis: Analysis) -> Callable[..., Result]:

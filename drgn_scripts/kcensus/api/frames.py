@@ -1,17 +1,59 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""DataFrames that show kernel addresses in hexadecimal digits."""
+"""DataFrames that show kernel addresses in hexadecimal digits, and escape names."""
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import pandas as pd
+
+from kcensus.results import Unit
+from kcensus.text import printable
 
 _MIN_ADDRESS = np.uint64(0xFFFF << 48)
 """Kernel addresses of the supported architectures are not below this."""
 
 
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMALS = 2
+"""Of scaled values."""
+
+
 class Frame(pd.DataFrame):
-    """A DataFrame; only what a prompt and a notebook show of it differs."""
+    """A DataFrame; only what a prompt and a notebook show of it differs.
+
+    The tables of a result have units and labels by column in ``attrs``; so do their excerpts.
+    """
+
+    def frame(self, *, labels: bool = False, scale: bool = False) -> pd.DataFrame:
+        """Return a copy for people.
+
+        :param labels: whether headings are labels instead of keys
+        :param scale: whether bytes are in the binary unit that fits the largest value of the
+            column, shares in percent, both rounded to two decimals, and addresses in hexadecimal
+            digits; headings then have the units
+        """
+        shown = pd.DataFrame(self)
+        units = {name: self.attrs.get("units", {}).get(name, "") for name in self.columns}
+        if scale:
+            for name, unit in units.items():
+                shown[name], units[name] = _scaled(shown[name], unit)
+        words = self.attrs.get("labels", {}) if labels else {}
+        heads = [words.get(name) or name for name in self.columns]
+        if labels:
+            twice = {head for head, count in Counter(heads).items() if count > 1}
+            heads = [
+                f"{head} ({name})" if head in twice else head
+                for head, name in zip(heads, self.columns, strict=True)
+            ]
+        if scale:
+            names = zip(heads, self.columns, strict=True)
+            heads = [f"{head} [{units[name]}]" if units[name] else head for head, name in names]
+        shown.columns = pd.Index(heads)
+        shown.attrs = {"title": self.attrs.get("title", "")}
+        return shown
 
     @property
     def _constructor(self) -> type[Frame]:
@@ -28,6 +70,9 @@ class Frame(pd.DataFrame):
     def _repr_html_(self) -> str:
         rows, columns = self.shape
         excerpt = self._excerpt()
+        units = [self.attrs.get("units", {}).get(name, "") for name in self.columns]
+        if any(units) and excerpt.columns.nlevels == 1:
+            excerpt.columns = pd.MultiIndex.from_arrays([excerpt.columns, units])
         if len(excerpt) == rows:
             return excerpt.to_html()
         with pd.option_context("display.show_dimensions", False):
@@ -35,15 +80,18 @@ class Frame(pd.DataFrame):
             return f"{html}\n<p>{rows} rows × {columns} columns</p>"
 
     def _excerpt(self) -> pd.DataFrame:
-        """Return more first and last rows than pandas shows, or all, with addresses as text."""
+        """Return more first and last rows than pandas shows, or all, as they are to be shown."""
         half = (pd.get_option("display.max_rows") or len(self)) // 2 + 1
         rows = np.arange(len(self))
         if len(rows) > 2 * half:
             rows = np.concatenate([rows[:half], rows[-half:]])
         shown = pd.DataFrame(self.iloc[rows])
-        for place, name in enumerate(shown.columns):
-            if _is_address(shown.iloc[:, place]):
-                shown[name] = [f"0x{value:x}" for value in shown.iloc[:, place]]
+        for place in range(shown.shape[1]):
+            values = shown.iloc[:, place]
+            if _is_address(values):
+                shown.isetitem(place, [f"0x{value:x}" for value in values])
+            elif not pd.api.types.is_numeric_dtype(values):
+                shown.isetitem(place, _escaped(values).array)
         if _is_address(shown.index):
             index = [f"0x{value:x}" for value in shown.index]
             shown.index = pd.Index(index, name=shown.index.name)
@@ -56,3 +104,27 @@ def _is_address(values: pd.Series[int] | pd.Index[int]) -> bool:
         return False
     numbers = values.to_numpy()
     return bool(numbers.any() and ((numbers == 0) | (numbers >= _MIN_ADDRESS)).all())
+
+
+def _escaped(values: pd.Series[Any]) -> pd.Series[Any]:
+    """Return values with texts as :func:`~kcensus.text.printable` has them."""
+    texts = [printable(value) if isinstance(value, str) else value for value in values]
+    return pd.Series(texts, values.index, dtype=object)
+
+
+def _scaled(values: pd.Series[Any], unit: str) -> tuple[pd.Series[Any], str]:
+    """Return a column for people, and what its heading says of the unit."""
+    if unit == Unit.ADDRESS.value:
+        texts = [None if pd.isna(value) else f"0x{value:x}" for value in values]
+        return pd.Series(texts, values.index, dtype=object), ""
+    if unit == Unit.TEXT.value:
+        return _escaped(values), ""
+    if unit == Unit.BYTES.value:
+        numbers = pd.to_numeric(values)
+        largest = numbers.abs().max()
+        power = 0 if pd.isna(largest) or largest < 1 else min(int(np.log2(largest) // 10), 6)
+        scaled = numbers / 1024.0**power if power else numbers
+        return (scaled.round(_DECIMALS) if power else scaled), _BYTES[power]
+    if unit == Unit.RATIO.value:
+        return (pd.to_numeric(values) * 100).round(_DECIMALS), "%"
+    return values, {Unit.SECONDS.value: "s"}.get(unit, "")

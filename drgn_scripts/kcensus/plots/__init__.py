@@ -17,8 +17,9 @@ them in full.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +68,8 @@ __all__ = (
 )
 
 AnyResult: TypeAlias = Result | results.Result
+Times: TypeAlias = "npt.ArrayLike | Sequence[datetime.datetime] | pd.DatetimeIndex | pd.Series[Any]"
+"""Datetimes, UTC, or seconds since 1970."""
 _Pairs: TypeAlias = dict[str, tuple[float, float]]
 """Value before and after, by name."""
 _MAX_PAIRS = 10
@@ -217,7 +220,7 @@ def before_after(
 
 
 def growth(
-    time: npt.ArrayLike,
+    time: Times,
     value: npt.ArrayLike,
     fit: npt.ArrayLike | None = None,
     low: npt.ArrayLike | None = None,

@@ -12,8 +12,9 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -43,15 +44,16 @@ _NO_HOST = ("", "(none)")
 """Unknown, or what a kernel is called until ``sethostname()``."""
 _PRINTED_ROWS = 25
 """Rows of a table on paper; ``page.css`` has the number, too."""
+_CELL_ROWS = 20
+"""Rows of a table in a notebook."""
+
+Findings: TypeAlias = Sequence[tuple[str, Finding]]
+"""Findings with the names of their analyses; empty where there is one."""
 
 
 def write_html(result: Result, path: Path) -> list[Path]:
     """Write ``result`` to ``path`` and return the files written."""
-    findings = [("", finding) for finding in sorted(result.findings, key=rank)]
-    known = analyses().get(result.analysis)
-    question, headline = (known.question, known.headline) if known else ("", ())
-    section = Section(result.analysis, question, result, headline=headline)
-    return _write(result, findings, [section], path)
+    return _write(result, *_alone(result), path)
 
 
 def write_report_html(report: Report, path: Path) -> list[Path]:
@@ -59,12 +61,99 @@ def write_report_html(report: Report, path: Path) -> list[Path]:
     return _write(report.head, report.findings, report.sections, path)
 
 
-def _write(
-    head: Result,
-    findings: Sequence[tuple[str, Finding]],
-    sections: Sequence[Section],
-    path: Path,
-) -> list[Path]:
+def cell_html(result: Result, first: Sequence[str]) -> str:
+    """Return a result as a part of another page, such as a notebook; without scripts and ids.
+
+    :param first: tables to show; the others are named
+    """
+    return _cell(result, *_alone(result), first)
+
+
+def report_cell_html(report: Report) -> str:
+    """Return findings and headlines of a report as a part of another page."""
+    return _cell(report.head, report.findings, report.sections, ())
+
+
+def _alone(result: Result) -> tuple[Findings, list[Section]]:
+    """Return the findings of one result, and the section that it is in."""
+    findings = [("", finding) for finding in sorted(result.findings, key=rank)]
+    known = analyses().get(result.analysis)
+    question, headline = (known.question, known.headline) if known else ("", ())
+    return findings, [Section(result.analysis, question, result, headline=headline)]
+
+
+def _write(head: Result, findings: Findings, sections: Sequence[Section], path: Path) -> list[Path]:
+    style, script = _file("page.css"), _file("page.js")
+    explained = explanations(findings)
+    page = _render(
+        "page.html",
+        _context(head, findings, sections),
+        is_page=True,
+        facts=_machine_facts(head),
+        severities=severities(findings),
+        anything_matters=any(matters(finding) for _, finding in findings),
+        # Neither holds a name from a dump; both are to be left as they are.
+        style=Markup(style),
+        script=Markup(script),
+        style_hash=_hash(style),
+        script_hash=_hash(script),
+        figures=figures,
+        first_tables=first_tables,
+        printed_rows=_PRINTED_ROWS,
+        shown_figure=shown_figure,
+        explanations=explained,
+        terms=terms(explained),
+    )
+    with replacing(path) as new:
+        new.write_text(page, encoding="utf-8", newline="\n")
+    return [path]
+
+
+def _cell(
+    head: Result, findings: Findings, sections: Sequence[Section], first: Sequence[str]
+) -> str:
+    shown = [pair for pair in findings if matters(pair[1])] if len(sections) > 1 else findings
+    return _render(
+        "cell.html",
+        _context(head, shown, sections),
+        is_page=False,
+        facts=machine_facts(head),
+        style=Markup(_file("cell.css")),
+        max_rows=_CELL_ROWS,
+        shown_first=first or tuple(sections[0].result.tables if sections[0].result else ()),
+        explanations={},
+    )
+
+
+def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> dict[str, object]:
+    """Return what templates need in any case."""
+    return {
+        "head": head,
+        "title": _title(head),
+        "ram_bytes": head.machine.ram_bytes if head.machine else None,
+        "cards": cards(findings),
+        "parts": parts(findings),
+        "trust": _trust(sections),
+        "sections": sections,
+        "patches": patches(findings),
+        "Unit": Unit,
+        "anchor": anchor,
+        "breakable": breakable,
+        "charts": charts,
+        "headline": tiles,
+        "human": human,
+        "human_ratio": human_ratio,
+        "links": links,
+        "newline": Markup("\n"),
+        "places": places,
+        "shown_tables": shown_tables,
+        "stack": lambda parts: Markup(stack(parts)),
+        "svg": lambda chart: Markup(svg(chart)),
+        "code": code,
+    }
+
+
+def _render(template: str, context: Mapping[str, object], **more: object) -> str:
     environment = Environment(
         loader=PackageLoader("kcensus.render", "html"),
         autoescape=True,
@@ -73,52 +162,11 @@ def _write(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    style, script = (
-        (Path(__file__).parent / name).read_text(encoding="utf-8")
-        for name in ("page.css", "page.js")
-    )
-    explained = explanations(findings)
-    page = environment.get_template("page.html").render(
-        head=head,
-        title=_title(head),
-        facts=_machine_facts(head),
-        ram_bytes=head.machine.ram_bytes if head.machine else None,
-        cards=cards(findings),
-        parts=parts(findings),
-        severities=severities(findings),
-        anything_matters=any(matters(finding) for _, finding in findings),
-        trust=_trust(sections),
-        sections=sections,
-        patches=patches(findings),
-        # Neither holds a name from a dump; both are to be left as they are.
-        style=Markup(style),
-        script=Markup(script),
-        style_hash=_hash(style),
-        script_hash=_hash(script),
-        Unit=Unit,
-        anchor=anchor,
-        breakable=breakable,
-        charts=charts,
-        figures=figures,
-        headline=tiles,
-        first_tables=first_tables,
-        human=human,
-        human_ratio=human_ratio,
-        links=links,
-        newline=Markup("\n"),
-        printed_rows=_PRINTED_ROWS,
-        places=places,
-        shown_figure=shown_figure,
-        shown_tables=shown_tables,
-        stack=lambda parts: Markup(stack(parts)),
-        svg=lambda chart: Markup(svg(chart)),
-        explanations=explained,
-        terms=terms(explained),
-        code=code,
-    )
-    with replacing(path) as new:
-        new.write_text(page, encoding="utf-8", newline="\n")
-    return [path]
+    return environment.get_template(template).render(**context, **more)
+
+
+def _file(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

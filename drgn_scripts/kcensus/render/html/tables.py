@@ -70,15 +70,18 @@ class ShownTable:
     """Text of each cell, and the number to sort by; empty where that is the text."""
 
 
-def shown_tables(result: Result) -> Iterator[ShownTable]:
-    """Yield the tables that say something and are not too long for a screen."""
+def shown_tables(result: Result, rows: int = _MAX_ROWS) -> Iterator[ShownTable]:
+    """Yield the tables that say something and are not too long for a screen.
+
+    :param rows: of each table, at most
+    """
     for name, table in result.tables.items():
         if has_content(table) and not table.detail:
-            yield _shown_table(name, table)
+            yield _shown_table(name, table, rows)
 
 
-def _shown_table(name: str, table: Table) -> ShownTable:
-    frame = table.frame.head(_MAX_ROWS)
+def _shown_table(name: str, table: Table, most: int) -> ShownTable:
+    frame = table.frame.head(most)
     columns, cells = [], []
     for key, column in table.columns.items():
         values = plain_column(frame[key])

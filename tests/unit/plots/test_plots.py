@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Plots show the figures of their results: read back from what is drawn, not from pixels."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import io
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+import kcensus
+from kcensus import charts, plots
+from kcensus.api.answers import Report
+from kcensus.results import Figure, Machine, Result, Unit
+from tests.unit.charts.test_charts import ram_results, result_with
+
+PLOTS: dict[Callable[..., Axes], tuple[str, str]] = {
+    plots.slab_caches: ("slab", "caches"),
+    plots.slab_waste: ("slab", "waste"),
+    plots.slab_fill: ("slab", "fill"),
+    plots.directories: ("dentries", "directories"),
+    plots.name_patterns: ("dentries", "patterns"),
+    plots.list_lru_projection: ("list-lru", "projection"),
+    plots.list_lru_owners: ("list-lru", "owners"),
+    plots.kcopyd_jobs: ("kcopyd", "jobs"),
+    plots.dying_memcgs: ("memcgs", "pins"),
+}
+"""Analysis and name of the chart that each function draws."""
+
+
+@pytest.fixture(autouse=True)
+def strict() -> Iterator[None]:
+    """Fail on a warning, such as that of a glyph that no font has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    made: Report = kcensus.report(kcensus.open_target("sample"))
+    return made
+
+
+def png(ax: Axes) -> bytes:
+    """Draw it, as a notebook does."""
+    file = io.BytesIO()
+    ax.figure.savefig(file, format="png", dpi=40)  # type: ignore[union-attr]
+    return file.getvalue()
+
+
+def widths(ax: Axes) -> list[list[float]]:
+    """Return the lengths that are drawn, of each bar its parts."""
+    parts = [[bar.get_width() for bar in container] for container in ax.containers]
+    return [list(bar) for bar in zip(*parts, strict=True)]
+
+
+def names(ax: Axes) -> list[str]:
+    return [label.get_text() for label in ax.get_yticklabels()]
+
+
+def texts(ax: Axes) -> list[str]:
+    """Return everything that is written."""
+    return [text.get_text() for text in ax.findobj(Text) if isinstance(text, Text)]
+
+
+@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
+def test_bars_are_the_figures_of_the_result(report: Report, plot: Callable[..., Axes]) -> None:
+    analysis, name = PLOTS[plot]
+    answer = report.results[analysis]
+    ax = plot(answer)
+    (spec,) = (spec for spec in charts.specs(answer.result) if spec.name == name)
+    expected = pd.DataFrame(answer.tables[spec.table])
+    keys = [key for key in spec.values if key in expected]
+    if not spec.is_ordered:
+        expected = expected.groupby(spec.names, sort=False)[keys].sum().reset_index()
+        total = expected[keys].sum(axis=1)
+        expected = expected.iloc[np.argsort(-total.to_numpy(), kind="stable")]
+        expected = expected[expected[keys].sum(axis=1) > 0].head(10)
+    assert widths(ax) == expected[keys].astype(float).to_numpy().tolist()
+    for shown, whole in zip(names(ax), expected[spec.names], strict=True):
+        start, _, end = shown.partition("…")
+        assert whole.startswith(start)
+        assert whole.endswith(end)
+    assert png(ax)
+
+
+@pytest.mark.parametrize("plot", PLOTS, ids=lambda plot: plot.__name__)
+def test_an_empty_result_has_nothing_to_show(plot: Callable[..., Axes]) -> None:
+    ax = plot(Result(PLOTS[plot][0], "x", "x"))
+    assert "nothing to show" in texts(ax)
+    png(ax)
+    with pytest.raises(ValueError, match="other"):
+        plot(Result("other", "x", "x"))
+
+
+def test_one_row_and_ten_thousand() -> None:
+    for rows, bars in ((1, 1), (10_000, 10)):
+        result = result_with(
+            "dentries",
+            "directories",
+            directory=([f"/{row}" for row in range(rows)], Unit.TEXT),
+            negative=(np.arange(rows) + 1, Unit.COUNT),
+        )
+        ax = plots.directories(result)
+        assert widths(ax) == [[rows - row] for row in range(bars)]
+        assert len(ax.texts) == bars
+        png(ax)
+
+
+HOSTILE = {
+    r"$\frac{1}{0}$ a$b": r"$\frac{1}{0}$ a$b",
+    r"\$100 \$": r"\$100 \$",
+    r"\N{BULLET} \alpha{": r"\N{BULLET} \alpha{",
+    "_leading": "_leading",
+    "日本語": r"\u65e5\u672c\u8a9e",
+    "\U0001f4a9": r"\U0001f4a9",
+    "\u202egnp.exe": r"\u202egnp.exe",
+    "\x1b[31m\n": r"\x1b[31m\x0a",
+    "x" * 4096: "x" * 17 + "…" + "x" * 16,
+    "<script>'\"&%{}": "<script>'\"&%{}",
+}
+"""Names, and what a reader sees of them."""
+
+
+def test_hostile_names_are_inert() -> None:
+    raw = list(HOSTILE)
+    result = result_with(
+        "dentries",
+        "directories",
+        directory=(raw, Unit.TEXT),
+        negative=(np.arange(len(raw), 0, -1), Unit.COUNT),
+    )
+    ax = plots.directories(result)
+    png(ax)  # draws what is parsed, and warns of missing glyphs
+    # This is what Matplotlib does with a text that has no formula.
+    drawn = [label._preprocess_math(label.get_text()) for label in ax.get_yticklabels()]  # type: ignore[attr-defined]
+    assert drawn == [(shown, False) for shown in HOSTILE.values()]
+    result.kernel = "$x$"
+    ax = plots.before_after(result, result, chart="directories")
+    png(ax)
+    assert "before: Linux \\$x\\$" in texts(ax)
+
+
+def test_glyphs_of_all_chosen_fonts_are_drawn() -> None:
+    families = ["DejaVu Sans", "STIXGeneral"]
+    first, second = (
+        get_font(findfont(FontProperties(family=[name]))).get_charmap() for name in families
+    )
+    name = next(chr(code) for code in sorted(second) if code not in first and chr(code).isalpha())
+    result = result_with(
+        "dentries", "directories", directory=([name], Unit.TEXT), negative=([1], Unit.COUNT)
+    )
+    assert names(plots.directories(result)) == [f"\\u{ord(name):04x}"]
+    with mpl.rc_context({"font.family": families}):
+        ax = plots.directories(result)
+        png(ax)
+    assert names(ax) == [name]
+
+
+def test_utilization_has_the_published_band(report: Report) -> None:
+    slab = report.results["slab"]
+    ax = plots.slab_utilization(slab)
+    png(ax)
+    x, y = (np.asarray(values, float) for values in ax.lines[0].get_data())
+    caches = slab.tables["caches"]
+    assert np.all(np.diff(x) >= 0)
+    assert y[-1] == 1
+    for limit in (0.4, 0.72, 0.9):
+        below = caches.loc[caches["utilization"] <= limit, "bytes"].sum()
+        assert y[x <= limit][-1] == pytest.approx(below / caches["bytes"].sum())
+    assert ax.lines[1].get_xdata() == pytest.approx([slab.summary["utilization"]] * 2)
+    (band,) = (patch for patch in ax.patches if isinstance(patch, Rectangle))
+    assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((0.45, 0.65))
+    assert any("45% to 65%" in text and "2020-01-27" in text for text in texts(ax))
+
+
+def test_ram_is_one_bar(report: Report) -> None:
+    ax = plots.ram_by_use(report)
+    png(ax)
+    machine = report.results["slab"].result.machine
+    assert machine is not None
+    (parts,) = widths(ax)
+    assert sum(parts) == machine.ram_bytes
+    slabs = sum(
+        size
+        for name, size in zip(legend(ax), parts, strict=True)
+        if name.startswith(("kcopyd_job slabs", "dentries", "other slabs"))
+    )
+    list_lru = report.results["list-lru"].result.amount("structural_bytes")
+    assert slabs + list_lru == report.results["slab"].result.amount("slab_bytes")
+    assert "nothing to show" in texts(plots.ram_by_use(ram_results(slab={"slab_bytes": 1})))
+
+
+def legend(ax: Axes) -> list[str]:
+    box = ax.get_legend()
+    assert box is not None
+    return [text.get_text() for text in box.get_texts()]
+
+
+def summary(kernel: str, **figures: int) -> Result:
+    """Return a result of ``slab`` with these figures."""
+    result = Result("slab", "x", kernel)
+    result.summary = {
+        key: Figure(value, Unit.BYTES if key.endswith("bytes") else Unit.COUNT, f"{key} label")
+        for key, value in figures.items()
+    }
+    return result
+
+
+def test_before_and_after_figures() -> None:
+    older = summary("5.10", slab_bytes=4 << 20, free_bytes=0, slabs=3)
+    newer = summary("6.12", slab_bytes=1 << 20, free_bytes=5, slabs=3)
+    ax = plots.before_after(older, newer, ("slab_bytes", "free_bytes"))
+    png(ax)
+    assert widths(ax) == [[4 << 20, 0], [0, 1 << 20], [0, 0], [0, 5]]
+    assert names(ax) == ["slab_bytes label", "free_bytes label"]
+    assert [text.get_text() for text in ax.texts] == ["4.0 MiB", "1.0 MiB (-75.0%)", "0 B", "5 B"]
+    assert legend(ax) == ["before: Linux 5.10", "after: Linux 6.12"]
+    assert widths(plots.before_after(older, newer)) == [[4 << 20, 0], [0, 1 << 20]]
+    with pytest.raises(ValueError, match="different units"):
+        plots.before_after(older, newer, ("slab_bytes", "slabs"))
+    with pytest.raises(ValueError, match="'nothing'"):
+        plots.before_after(older, newer, ("nothing",))
+    with pytest.raises(ValueError, match="dentries"):
+        plots.before_after(older, Result("dentries", "x", "x"))
+
+
+def test_before_and_after_rows() -> None:
+    def result(caches: dict[str, int]) -> Result:
+        sizes = (list(caches.values()), Unit.BYTES)
+        return result_with("slab", "caches", cache=(list(caches), Unit.TEXT), active_bytes=sizes)
+
+    ax = plots.before_after(result({"a": 10, "b": 40}), result({"a": 50, "c": 1}), chart="caches")
+    png(ax)
+    assert names(ax) == ["a", "b", "c"]
+    assert widths(ax) == [[10, 0], [0, 50], [40, 0], [0, 0], [0, 0], [0, 1]]
+    empty = Result("slab", "x", "x")
+    assert "nothing to show" in texts(plots.before_after(empty, empty, chart="caches"))
+    with pytest.raises(ValueError, match="it has caches, waste, fill"):
+        plots.before_after(empty, empty, chart="x")
+
+
+def test_growth() -> None:
+    start, values = 1_795_301_726, np.array([1.0, 2.0, 3.0]) * 2**20
+    seconds = start + 60 * np.arange(3)
+    index = pd.to_datetime(seconds, unit="s", utc=True)
+    for time in (seconds, index, list(index.tz_localize(None)), index.to_series()):
+        ax = plots.growth(
+            time, values, values + 1, values - 9, values + 9, label="x", limit=4 * 2**20
+        )
+        png(ax)
+        x, y = ax.lines[0].get_data()
+        assert np.asarray(x).astype("datetime64[s]").astype(int).tolist() == seconds.tolist()
+        assert np.asarray(y).tolist() == values.tolist()
+        assert np.asarray(ax.lines[1].get_ydata()).tolist() == (values + 1).tolist()
+        assert ax.lines[2].get_ydata() == [4 * 2**20] * 2
+        edges = ax.collections[0].get_paths()[0].vertices
+        assert (np.min(edges[:, 1]), np.max(edges[:, 1])) == (values[0] - 9, values[-1] + 9)  # type: ignore[index]
+    far = plots.growth(seconds, values, limit=2**40)
+    assert far.get_ylim()[1] < 4 * 2**20
+    assert "limit: 1.0 TiB, above this plot" in legend(far)
+    assert "nothing to show" in texts(plots.growth([], []))
+    png(plots.growth(seconds[:1], [0.5], unit="ratio"))
+
+
+def test_axes_have_units() -> None:
+    result = result_with(
+        "slab", "caches", cache=(["a"], Unit.TEXT), active_bytes=([5 << 40], Unit.BYTES)
+    )
+    ax = plots.slab_caches(result)
+    png(ax)
+    ticks = [label.get_text() for label in ax.get_xticklabels()]
+    assert {"0 B", "2 TiB", "4 TiB"} <= set(ticks)
+
+
+def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
+    _, (left, right) = plt.subplots(1, 2)
+    assert plots.slab_fill(report.results["slab"], ax=left) is left
+    assert plots.chart(report.results["slab"].result, "waste", ax=right) is right
+    assert plots.charts(report.results["slab"]) == ["caches", "waste", "fill"]
+    before = dict(mpl.rcParams)
+    with plots.style(dark=True):
+        ax = plots.slab_fill(report.results["slab"])
+    assert dict(mpl.rcParams) == before
+    assert mpl.colors.to_hex(ax.get_facecolor()) != "#ffffff"
+
+
+def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Any = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == "matplotlib":
+            raise ModuleNotFoundError(f"No module named {name!r}", name="matplotlib")
+        return real(name, *args, **kwargs)
+
+    for name in [name for name in sys.modules if name.startswith("kcensus.plots")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pip install 'kcensus\[notebook\]'"):
+        importlib.import_module("kcensus.plots")
+
+
+def test_the_machine_is_that_of_any_result() -> None:
+    results = ram_results(dentries={"slab_bytes": 300}, slab={"slab_bytes": 700})
+    results["slab"].machine = Machine(ram_bytes=1000)
+    assert widths(plots.ram_by_use(results)) == [[400, 300, 300]]
