@@ -63,6 +63,8 @@ class Live:
     truth: dict[str, str]
     """What the guest reported before its work went on."""
     machine: Machine
+    console: Path
+    """What the guest writes to its console, while it runs."""
 
     def stop(self) -> None:
         """Halt the guest: until :meth:`resume`, nothing in its memory changes."""
@@ -282,6 +284,7 @@ def live(kernel: str, scenario: str) -> Iterator[Live]:
                 debug=_debug(found, case),
                 truth=reports,
                 machine=machine,
+                console=directory / "console.log",
             )
             machine.check()
 

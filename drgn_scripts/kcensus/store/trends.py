@@ -189,7 +189,7 @@ def _boots(records: pd.DataFrame) -> Rows:
     seconds = (records["time"] - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
     booted = seconds - uptime
     before = records.shift()
-    is_computed = records["boot"].map(lambda boot: bool(_COMPUTED.fullmatch(boot)))
+    is_computed = np.array([bool(_COMPUTED.fullmatch(boot)) for boot in records["boot"]], bool)
     is_other = records["boot"] != before["boot"]
     is_near = is_computed & ((booted - booted.shift()).abs() <= _SAME_BOOT)
     begins = (is_other & ~is_near) | (is_computed & (uptime < uptime.shift()))
@@ -205,8 +205,8 @@ def _all(
     ordinals = np.asarray(rows["record"].map(clock.ordinal), np.int64)
     values = np.asarray(rows["value"], np.float64)
     ram = records.dropna(subset="ram_bytes").groupby("host")["ram_bytes"].last()
-    latest = rows.groupby(list(SERIES[:4]), sort=False)["time"].transform("max").to_numpy()
-    is_latest = rows["time"].to_numpy() == latest
+    latest = rows.groupby(list(SERIES[:4]), sort=False)["time"].transform("max")
+    is_latest = (rows["time"] == latest).to_numpy(bool)
     copies = _copies(rows)
     series = rows.groupby(list(SERIES), sort=False).indices
     with progress.step("fitting trends", len(series)) as step:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Commands about series of results over time."""
+"""Declarations of the commands about series of results over time."""

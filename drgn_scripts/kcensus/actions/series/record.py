@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus record``."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from kcensus import saved
+from kcensus.actions import Exit, Reading
+from kcensus.actions.shared.errors import verdict
+from kcensus.actions.shared.target import chosen_analyses, context_of, opened
+from kcensus.analyses import Analysis
+from kcensus.reports import Report, report
+from kcensus.store import require_arrow
+from kcensus.text import printable
+
+_MAX_SLEEP = 10.0
+"""Seconds after which the clock is read again: it may have been set."""
+
+
+def run(
+    targets: tuple[str, ...],
+    store: Path,
+    every: int | None,
+    count: int | None,
+    analyses: str | None,
+    reading: Reading,
+) -> Exit:
+    """Append records of targets to a store, once or at intervals."""
+    if count is not None and every is None:
+        raise click.UsageError("--count is for --every; add that option.")
+    require_arrow()
+    from kcensus.store import dataset
+
+    wanted = chosen_analyses(analyses)
+    dataset.prepare(store)
+    specs = targets or (None,)
+
+    def record(spec: str | None) -> Exit:
+        return _record(spec, store, wanted, reading, needs_live=every is not None)
+
+    if every is None:
+        return _each(specs, record, raises=len(specs) == 1)
+    return _repeat(every, count, lambda is_first: _each(specs, record, raises=is_first))
+
+
+def _each(
+    specs: Sequence[str | None], record: Callable[[str | None], Exit], *, raises: bool
+) -> Exit:
+    """Record all targets; one that cannot be read does not stop the others.
+
+    :param raises: whether it does
+    """
+    worst = Exit.DONE
+    for spec in specs:
+        try:
+            status = record(spec)
+        except Exception as error:
+            if raises or isinstance(error, click.UsageError):
+                raise
+            status, sentence, _ = verdict(error)
+            _complain(sentence)
+        worst = worst if status is Exit.DONE else status
+    return worst
+
+
+def _record(
+    spec: str | None,
+    store: Path,
+    wanted: Sequence[Analysis],
+    reading: Reading,
+    *,
+    needs_live: bool,
+) -> Exit:
+    from kcensus.store import dataset, records
+
+    made = _report(spec, wanted, reading, needs_live=needs_live)
+    has = {*made.results, *made.errors}
+    wanted = [analysis for analysis in wanted if analysis.name in has]
+    for analysis in wanted:
+        if error := made.errors.get(analysis.name):
+            _complain(f"{analysis.name} failed on {made.head.target}: {error}")
+    if not any(analysis.name in made.results for analysis in wanted):
+        _complain(f"nothing recorded of {made.head.target}: no analysis has a result")
+        return Exit.TARGET
+    entry = records.record(made, wanted, time.time())
+    is_new = dataset.add(store, entry)
+    done = f"recorded {entry.rows.num_rows:,} numbers" if is_new else "is in the store already"
+    taken = f"{entry.host}, {entry.time:%Y-%m-%d %H:%M:%S} UTC"
+    click.echo(printable(f"{made.head.target}: {taken}: {done}"))
+    return Exit.DONE if all(each.name in made.results for each in wanted) else Exit.INCOMPLETE
+
+
+def _report(
+    spec: str | None, wanted: Sequence[Analysis], reading: Reading, *, needs_live: bool
+) -> Report:
+    if saved.is_document(spec):
+        is_live, name = False, printable(str(spec))
+    else:
+        with opened(spec, reading) as (target, progress):
+            is_live, name = target.live, target.name
+            if is_live or not needs_live:
+                return report(context_of(target, progress, reading), wanted)
+    if needs_live:
+        raise click.UsageError(
+            f"--every is for kernels that run, but '{name}' stays as it is; leave out --every."
+        )
+    return saved.load(str(spec))
+
+
+def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit:
+    """Do the work at once, then at multiples of ``every`` seconds, until Ctrl-C.
+
+    :param work: takes whether it is the first time
+    """
+    worst, done = Exit.DONE, 0
+    try:
+        for _ in _ticks(every):
+            status = work(done == 0)
+            worst = worst if status is Exit.DONE else status
+            done += 1
+            # A target is opened each time: the guest may have been restarted, modules loaded.
+            # A QEMU guest serves one client, so the connection must not outlive the record.
+            gc.collect()
+            if done == count:
+                break
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        click.echo(f"\nkcensus: stopped after {done:,} times", err=True)
+    return worst
+
+
+def _ticks(every: int) -> Iterator[None]:
+    """Yield now, then whenever the time since 1970 is a multiple of ``every`` seconds.
+
+    Multiples that pass between two ticks are left out; so is the first, if it is near.
+    """
+    earliest = time.time() + every / 2
+    yield
+    late = False
+    while True:
+        now = time.time()
+        if now > earliest + every / 2 and not late:
+            late = True
+            _complain(f"a record takes longer than {every} s, so some are left out")
+        due = (max(now, earliest) // every + 1) * every
+        while (left := due - time.time()) > 0:
+            if left > 2 * every:  # the clock was set back
+                due -= (left // every) * every
+            else:
+                time.sleep(min(left, _MAX_SLEEP))
+        earliest = due + every / 2
+        yield
+
+
+def _complain(sentence: str) -> None:
+    line = printable("; ".join(sentence.splitlines())).removesuffix(".")
+    click.echo(f"kcensus: {line}", err=True)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus trend`` and ``kcensus.trend()``: what they say, and how they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+import kcensus
+from kcensus.actions import Exit
+from kcensus.cli import main
+from kcensus.explain import explanation
+from kcensus.render.terminal import write_terminal
+from kcensus.results import Danger, Severity
+from kcensus.store.growth import BLOCKS, LETTERS, course, growth
+from kcensus.store.trends import trends
+from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, history, write_store
+
+_HOSTILE = "<b>\x1b[31m‮db\n1"
+
+
+def growing(host: str = "db1") -> pd.DataFrame:
+    """The history of a host whose slab fills 8 GiB within a day; most of it is dentries."""
+    random = np.random.default_rng(0)
+    grown = 20e6 * np.arange(60)
+    return history(
+        {
+            SLAB: GIB + grown + random.normal(0, 1e6, 60),
+            DENTRY: GIB / 2 + 0.9 * grown + random.normal(0, 1e6, 60),
+            NEGATIVE: 1000 + random.normal(0, 10, 60).round(),
+            MEMCG_IDS: np.full(60, 100),
+        },
+        host=host,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return write_store(tmp_path / "store", growing())
+
+
+def test_finding_of_what_fills_ram() -> None:
+    result = growth(growing(), "store")
+    assert {key: figure.value for key, figure in result.summary.items()} == {
+        "growing": 2,
+        "shrinking": 0,
+        "no_trend": 2,
+        "too_few_points": 0,
+        "hosts": 1,
+        "boots": 1,
+        "records": 60,
+        "span_seconds": 59 * 300,
+    }
+    finding = result.findings[0]
+    assert [each.id for each in result.findings] == ["reaches-limit:db1:RAM"]
+    assert (finding.severity, finding.danger) == (Severity.WARNING, Danger.OOM)
+    figures = {key: figure.value for key, figure in finding.figures.items()}
+    low, high = figures["rate_per_day_low"], figures["rate_per_day_high"]
+    assert isinstance(low, float)
+    assert isinstance(high, float)
+    assert low <= 20e6 * 288 <= high
+    assert "of dentry" in finding.evidence
+    assert explanation(finding.id) is not None
+
+
+def test_tables_have_exact_values() -> None:
+    tables = growth(growing(), "store").tables
+    frame = tables["growing"].frame
+    assert [*frame["metric"]] == ["slab.slab_bytes", "slab.caches.bytes"]
+    assert [*frame["subject"]] == ["", "dentry"]
+    row = frame.iloc[0]
+    assert row["rate_per_day_low"] < row["rate_per_day"] < row["rate_per_day_high"]
+    assert row["limit_seconds_earliest"] < row["limit_seconds"] < row["limit_seconds_latest"]
+    assert (row["limit"], row["limit_value"], row["points"]) == ("RAM", 8 * GIB, 60)
+    assert [*tables["steady"].frame["state"]] == ["no trend", "no trend"]
+    assert tables["boots"].frame["records"].tolist() == [60]
+
+
+def test_nothing_grows_is_one_sentence() -> None:
+    result = growth(history({SLAB: np.full(40, GIB)}), "store")
+    assert result.nothing.startswith("Nothing grows: 1 series of 1 host")
+    assert result.findings == []
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_too_few_records(rows: int) -> None:
+    result = growth(history({SLAB: np.arange(1, 4) * 1.0}).iloc[:rows], "store")
+    assert result.nothing
+    assert "Nothing grows" not in result.nothing
+
+
+def test_course_shows_the_shape() -> None:
+    trend = trends(history({SLAB: np.minimum(np.arange(48), 24) * 1e6})).all[0]
+    shown = course(trend)
+    assert (shown[0], shown[-1], len(shown)) == (BLOCKS[0], BLOCKS[-1], 12)
+    assert [*shown] == sorted(shown)
+    assert {*course(trend, LETTERS)} <= {*LETTERS}
+
+
+def test_command_as_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trend", str(store), "--json", "--fail-on", "warning"]) == Exit.FINDING
+    document = json.loads(capsys.readouterr().out)
+    assert document["analysis"] == "trend"
+    assert document["tables"]["growing"][0]["metric"] == "slab.slab_bytes"
+    assert main(["trend", str(store), "--json", "--fail-on", "critical"]) == Exit.DONE
+
+
+def test_command_on_a_screen(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trend", str(store)]) == Exit.DONE
+    shown = capsys.readouterr().out
+    assert "slab.slab_bytes" in shown
+    assert "list-lru.ids_in_use" not in shown
+
+
+def test_every_form(store: Path, tmp_path: Path) -> None:
+    outputs = {form: tmp_path / form for form in ("csv", "parquet", "html")}
+    options = [word for form, path in outputs.items() for word in (f"--{form}", str(path))]
+    assert main(["trend", str(store), *options]) == Exit.DONE
+    table = pd.read_csv(outputs["csv"] / "growing.csv")
+    assert table["limit"].tolist() == ["RAM", "RAM"]
+    assert len(pd.read_parquet(outputs["parquet"] / "growing.parquet")) == 2
+    assert "slab.slab_bytes" in outputs["html"].read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["slab_bytes", "slab.slab_bytes", "slab.summary.slab_bytes", "ids_in_use"]
+)
+def test_one_metric(name: str, store: Path) -> None:
+    result = kcensus.trend(store, metric=name).result
+    series = [
+        row for table in ("growing", "steady") for row in result.tables[table].frame["metric"]
+    ]
+    assert len(series) == 1
+    assert series[0].endswith(name.rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--metric", "slab.slab_byte"], "slab_bytes"),
+        (["--host", "db2"], "db1"),
+        (["--since", "yesterday"], "2026-01-31"),
+        (["--table", "nope"], "growing"),
+    ],
+)
+def test_wrong_options(
+    options: list[str], reason: str, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trend", str(store), *options]) in (Exit.USAGE, Exit.TARGET)
+    error = capsys.readouterr().err
+    assert reason in error
+    assert "Traceback" not in error
+
+
+def test_since_takes_the_latest_records_only(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trend", str(store), "--json", "--since", "2026-01-01T04:00"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["summary"]["records"] == 12
+    assert main(["trend", str(store), "--json", "--since", "1d"]) == Exit.DONE
+    assert json.loads(capsys.readouterr().out)["summary"]["records"] == 0
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "empty"])
+def test_what_is_not_a_store(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / kind
+    if kind == "file":
+        path.write_text("x")
+    elif kind == "empty":
+        path.mkdir()
+    assert main(["trend", str(path)]) == Exit.TARGET
+    assert "is not a store" in capsys.readouterr().err
+
+
+def test_function_takes_a_history(store: Path) -> None:
+    rows = kcensus.history(store, metric="slab_bytes")
+    result = kcensus.trend(rows)
+    assert result.summary["growing"] == 1
+    assert result.tables["growing"]["rate_per_day"].iloc[0] > 0
+    assert "slab.slab_bytes" in repr(kcensus.trend(store))
+
+
+def test_hostile_names_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = growing(_HOSTILE).assign(subject=_HOSTILE)
+    write_terminal(growth(rows, "store"), Console(width=200), every=True)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "‮" not in shown
+    assert "\\x1b[31m" in shown
+
+
+def test_ascii_terminal(store: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kcensus", "trend", str(store)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "200"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.isascii()
+    assert b"\\u" not in done.stdout

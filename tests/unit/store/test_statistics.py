@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The interval of a slope holds the true one about as often as it says, whatever the noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kcensus.store.statistics import MIN_POINTS, Floats, Slope, slope
+
+_START = 1.79e9
+_DAY = 86400.0
+
+
+def noise(
+    random: np.random.Generator, count: int, coefficient: float = 0.0
+) -> npt.NDArray[np.float64]:
+    """Stationary noise of variance 1 / (1 - coefficient²), each point like the one before it."""
+    values = random.standard_normal(count)
+    values[0] /= np.sqrt(1 - coefficient**2)
+    for row in range(1, count):
+        values[row] += coefficient * values[row - 1]
+    return values
+
+
+def fitted(values: npt.ArrayLike, step: float = 1.0) -> Slope:
+    numbers = np.asarray(values, np.float64)
+    made = slope(np.asarray(_START + step * np.arange(len(numbers)), np.float64), numbers)
+    assert made is not None
+    return made
+
+
+def says_trend(made: Slope) -> bool:
+    return not made.low <= 0 <= made.high
+
+
+@pytest.mark.parametrize("count", [25, 400])
+@pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.7])
+def test_interval_holds_the_slope_as_often_as_it_says(count: int, coefficient: float) -> None:
+    random = np.random.default_rng(14)
+    true = 0.3
+    made = [fitted(true * np.arange(count) + noise(random, count, coefficient)) for _ in range(150)]
+    coverage = np.mean([each.low <= true <= each.high for each in made])
+    assert 0.90 <= coverage <= 0.995
+
+
+@pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.8])
+def test_noise_has_no_trend(coefficient: float) -> None:
+    random = np.random.default_rng(13)
+    made = [fitted(noise(random, 60, coefficient)) for _ in range(150)]
+    assert np.mean([says_trend(each) for each in made]) <= 0.10
+
+
+def test_ignoring_autocorrelation_would_see_trends_in_noise() -> None:
+    """The correction matters: without it, the interval is a fraction of what it must be."""
+    random = np.random.default_rng(15)
+    alike = np.median([fitted(noise(random, 100, 0.8)).high for _ in range(50)])
+    white = np.median([fitted(noise(random, 100) / 0.6).high for _ in range(50)])
+    assert alike > 2 * white  # of the same variance
+
+
+@pytest.mark.parametrize("spread", [0.0, 5.0])
+def test_growth_at_a_constant_rate(spread: float) -> None:
+    random = np.random.default_rng(1)
+    made = fitted(1000 + 10 * np.arange(25) + spread * random.standard_normal(25), 2.0)
+    assert made.low <= 5.0 <= made.high
+    assert made.low > 4.5
+    assert made.chance < 0.001
+    assert (made.points, made.is_cut) == (25, False)
+    assert made.after - made.before == pytest.approx(240, rel=0.1)
+
+
+def test_growth_that_began_at_the_end_is_that_of_the_end() -> None:
+    """In a week of records every five minutes, the last hour grows."""
+    random = np.random.default_rng(2)
+    points = np.arange(2016)
+    made = fitted(
+        5000 + np.maximum(points - 2004, 0) * 300 + random.standard_normal(2016) * 20, 300
+    )
+    assert made.low <= 1.0 <= made.high
+    assert says_trend(made)
+    assert made.is_cut
+    assert 8 <= made.points <= 20
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda row: np.where(row < 100, 0, 1000),  # a step
+        lambda row: np.minimum(row, 100) * 10,  # growth that has ended
+        lambda row: np.where(row < 120, 1000, 0),  # a counter that starts again
+    ],
+)
+def test_what_is_flat_now_has_no_trend(shape: object) -> None:
+    random = np.random.default_rng(3)
+    assert callable(shape)
+    made = fitted(shape(np.arange(200)) + random.standard_normal(200) * 20)
+    assert made.is_cut
+    assert not says_trend(made)
+
+
+def test_a_counter_that_starts_again_keeps_its_rate() -> None:
+    row = np.arange(200)
+    made = fitted(np.where(row < 120, row * 10, (row - 120) * 10))
+    assert made.low <= 10 <= made.high
+    assert made.points <= 81
+
+
+def test_spikes_do_not_move_the_slope() -> None:
+    random = np.random.default_rng(4)
+    row = np.arange(200)
+    made = fitted(row * 1.0 + random.standard_normal(200) + 5000 * (row % 37 == 5))
+    assert made.rate == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-3])
+def test_a_daily_cycle_is_no_growth(rate: float) -> None:
+    random = np.random.default_rng(5)
+    times = 300.0 * np.arange(14 * 288)
+    cycle = 500 * np.sin(2 * np.pi * times / _DAY)
+    made = fitted(rate * times + cycle + 20 * random.standard_normal(len(times)), 300)
+    assert made.low <= rate <= made.high
+    assert says_trend(made) == (rate > 0)
+
+
+def test_a_curve_without_noise_grows() -> None:
+    made = fitted(np.arange(40.0) ** 2)
+    assert says_trend(made)
+    assert made.chance < 1e-6
+
+
+@pytest.mark.parametrize(
+    "values", [np.zeros(100), np.full(100, 1e18), np.r_[np.zeros(99), 1.0], np.arange(100) % 2]
+)
+def test_series_without_a_trend(values: Floats) -> None:
+    assert not says_trend(fitted(values))
+
+
+@pytest.mark.parametrize("count", [1, MIN_POINTS - 1])
+def test_few_points_have_no_trend(count: int) -> None:
+    assert slope(np.arange(count, dtype=float), np.arange(count, dtype=float)) is None
+
+
+def test_equal_times_have_no_trend() -> None:
+    assert slope(np.full(50, _START), np.arange(50.0)) is None
+
+
+def test_irregular_times_with_gaps() -> None:
+    random = np.random.default_rng(6)
+    times = _START + np.sort(random.uniform(0, 1e6, 400)) * (1 + (np.arange(400) > 200))
+    made = slope(times, 0.5 * times + random.standard_normal(400))
+    assert made is not None
+    assert made.low <= 0.5 <= made.high

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Trends of histories: boots, limits, and what chance explains."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kcensus.results import Danger, Severity
+from kcensus.store.limits import DEADLINES, MAX_MEMCG_ID, is_hypothetical, limit_of, severity_of
+from kcensus.store.trends import State, Trend, amounts, trends
+from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, Key, history
+
+_DAY = 86400.0
+
+
+def only(rows: pd.DataFrame) -> Trend:
+    found = trends(rows).all
+    assert len(found) == 1
+    return found[0]
+
+
+def scatter(count: int, size: float, seed: int = 0) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.random.default_rng(seed).normal(0, size, count)
+
+
+def test_growth_and_its_limit() -> None:
+    """1 MiB every 5 minutes, from 1 GiB of 8 GiB."""
+    trend = only(history({SLAB: GIB + (1 << 20) * np.arange(200) + scatter(200, 1 << 20)}))
+    assert (trend.state, trend.is_current) == (State.GROWING, True)
+    assert trend.slope is not None
+    assert trend.slope.low <= (1 << 20) / 300 <= trend.slope.high
+    assert trend.limit is not None
+    assert (trend.limit.name, trend.limit.value) == ("RAM", 8 * GIB)
+    assert trend.until_limit is not None
+    expected, earliest, latest = trend.until_limit
+    assert earliest < expected < latest
+    assert earliest <= (7 * 1024 - 199) * 300 <= latest
+
+
+def test_shrinking_never_reaches_a_limit() -> None:
+    trend = only(history({SLAB: GIB - (1 << 20) * np.arange(50) + scatter(50, 1 << 20)}))
+    assert trend.state is State.SHRINKING
+    assert trend.until_limit is None
+
+
+def test_a_reboot_does_not_fake_growth() -> None:
+    """The second boot has ten times as much, and neither grows."""
+    values = np.r_[np.full(40, GIB / 10), np.full(40, GIB)] + scatter(80, 1 << 20)
+    found = trends(history({SLAB: values}, boots=["a"] * 40 + ["b"] * 40))
+    assert [each.state for each in found.all] == [State.STEADY]
+    assert len(found.boots) == 2
+    # The same without a reboot is a step, which is no trend either; as one line it would be.
+    assert only(history({SLAB: values})).state is State.STEADY
+
+
+def test_growth_in_each_boot_keeps_its_rate() -> None:
+    """It starts again from 0: over both boots, the slope would be about 0."""
+    values = np.r_[np.arange(40), np.arange(40)] * 1000
+    trend = only(history({NEGATIVE: values}, boots=["a"] * 40 + ["b"] * 40))
+    assert (trend.state, trend.boot, len(trend.times)) == (State.GROWING, 1, 40)
+    assert trend.slope is not None
+    assert trend.slope.low <= 1000 / 300 <= trend.slope.high
+
+
+def test_soon_after_a_reboot_the_earlier_boot_has_the_trend_but_no_limit() -> None:
+    values = np.r_[np.arange(40), np.arange(3)] * (10.0 * (1 << 20))
+    trend = only(history({SLAB: values}, boots=["a"] * 40 + ["b"] * 3))
+    assert (trend.state, trend.boot, trend.is_current) == (State.GROWING, 0, False)
+    assert trend.until_limit is None
+
+
+def test_boots_known_by_their_time_only() -> None:
+    """The rounded minute of one boot can differ between records; uptime tells reboots apart."""
+    values = np.arange(40) * 1000.0
+    minutes = ["2025-12-31T23:59Z", "2026-01-01T00:00Z"]
+    one = history({NEGATIVE: values}, boots=["x"] * 40)
+    one["boot"] = [minutes[row % 2] for row in range(40)]
+    assert len(trends(one).boots) == 1
+    two = history({NEGATIVE: values}, boots=["x"] * 20 + ["y"] * 20).assign(boot="")
+    assert len(trends(two).boots) == 2
+
+
+def test_uptime_is_the_clock_within_a_boot() -> None:
+    """The clock is set back by an hour in the middle; records are 10 s apart."""
+    rows = history({NEGATIVE: 50 * np.arange(60)}, step=10.0)
+    # The order of records is that of their times: one that is set back would come first.
+    later = rows["uptime_seconds"] > rows["uptime_seconds"].median()
+    rows.loc[later, "time"] += pd.Timedelta(hours=1)
+    trend = only(rows)
+    assert trend.slope is not None
+    assert trend.slope.low <= 5 <= trend.slope.high
+    assert trend.span == pytest.approx(590)
+
+
+def test_few_points() -> None:
+    trend = only(history({SLAB: np.arange(5) * GIB}))
+    assert (trend.state, trend.slope, trend.until_limit) == (State.SHORT, None, None)
+
+
+def test_one_more_in_the_whole_time_is_steady() -> None:
+    assert only(history({NEGATIVE: np.repeat([5, 6], 20)})).state is State.STEADY
+
+
+def test_less_than_a_thousandth_is_steady() -> None:
+    assert only(history({SLAB: 10 * GIB + 4096.0 * np.arange(100)})).state is State.STEADY
+
+
+def test_chance_makes_few_of_many_series_grow() -> None:
+    keys: list[Key] = [("slab", "caches", "bytes", f"cache-{row}", "bytes") for row in range(200)]
+    series = {key: 1e6 + scatter(40, 1e4, seed) for seed, key in enumerate(keys)}
+    found = trends(history(series))
+    assert len(found.of(State.STEADY)) >= 198
+    assert sum(each.slope.chance < 0.05 for each in found.all if each.slope) > 2
+
+
+def test_a_subject_that_is_gone_has_no_limit_ahead() -> None:
+    gone = np.r_[np.arange(20) * 1e7, np.full(20, np.nan)]
+    found = trends(history({DENTRY: gone, ("slab", "caches", "bytes", "x", "bytes"): np.ones(40)}))
+    trend = next(each for each in found.all if each.subject == "dentry")
+    assert (trend.state, trend.is_current, trend.until_limit) == (State.GROWING, False, None)
+
+
+def test_the_most_urgent_is_first() -> None:
+    rows = history(
+        {
+            NEGATIVE: np.arange(40) * 1e6,
+            DENTRY: np.arange(40) * 1e6,
+            SLAB: np.arange(40) * 1e7,
+            MEMCG_IDS: 65000 + np.arange(40) * 10,
+        }
+    )
+    found = [each.metric for each in trends(rows).all]
+    assert found == ["ids_in_use", "slab_bytes", "bytes", "negative"]
+
+
+def test_hosts_are_apart() -> None:
+    rows = pd.concat(
+        [history({SLAB: np.arange(40) * 1e7}), history({SLAB: np.full(40, GIB)}, host="db2")]
+    )
+    states = {each.host: each.state for each in trends(rows).all}
+    assert states == {"db1": State.GROWING, "db2": State.STEADY}
+
+
+def test_a_history_without_rows() -> None:
+    found = trends(history({SLAB: [1.0]}).iloc[:0])
+    assert (found.all, len(found.boots)) == ([], 0)
+
+
+def test_a_history_without_a_column() -> None:
+    with pytest.raises(KeyError, match="uptime_seconds"):
+        trends(history({SLAB: [1.0]}).drop(columns="uptime_seconds"))
+
+
+def test_amounts_are_what_exists() -> None:
+    keys: list[Key] = [
+        SLAB,
+        ("slab", "summary", "utilization", "", "ratio"),
+        ("list-lru", "summary", "projected_xarray_bytes", "", "bytes"),
+        ("slab", "findings", "holds_bytes", "slab:dentry", "bytes"),
+        ("slab", "quality", "gaps", "", "count"),
+    ]
+    rows = history({key: [1.0] for key in keys})
+    assert [*amounts(rows)["metric"]] == ["slab_bytes"]
+
+
+def test_limits() -> None:
+    def name(analysis: str, metric: str, unit: str, copies: float | None = None) -> str | None:
+        limit = limit_of(analysis, metric, unit, GIB, copies)
+        return limit.name if limit else None
+
+    assert name("slab", "slab_bytes", "bytes") == "RAM"
+    assert name("list-lru", "ids_in_use", "count") == "memory cgroup ids"
+    assert name("kcopyd", "in_flight", "count", 2048) == "snapshot_cow_threshold"
+    assert name("kcopyd", "in_flight", "count") is None  # unlimited
+    assert name("kcopyd", "used_bytes", "bytes") is None  # of a disk
+    assert name("dentries", "negative", "count") is None
+    assert limit_of("slab", "slab_bytes", "bytes", None, None) is None
+    ids = limit_of("memcgs", "memcgs_online", "count", None, None)
+    assert ids is not None
+    assert (ids.value, ids.danger) == (MAX_MEMCG_ID, Danger.NONE)
+    assert is_hypothetical("nr_cache_ids_if_arrays")
+
+
+@pytest.mark.parametrize(("severity", "seconds"), DEADLINES.items())
+def test_severity_follows_the_time_that_is_left(severity: Severity, seconds: float) -> None:
+    assert severity_of(seconds, span=_DAY) is severity
+    assert severity_of(seconds * 31, span=_DAY) is not severity
+    assert severity_of(seconds, span=seconds / 101) is Severity.INFO
+
+
+def test_a_limit_far_ahead_is_not_a_finding() -> None:
+    assert severity_of(31 * _DAY, span=_DAY) is None
