@@ -70,14 +70,15 @@ class Frame(pd.DataFrame):
     def _repr_html_(self) -> str:
         rows, columns = self.shape
         excerpt = self._excerpt()
-        units = [self.attrs.get("units", {}).get(name, "") for name in self.columns]
+        declared = [self.attrs.get("units", {}).get(name, "") for name in self.columns]
+        units = ["" if unit == Unit.TEXT.value else unit for unit in declared]
         if any(units) and excerpt.columns.nlevels == 1:
             excerpt.columns = pd.MultiIndex.from_arrays([excerpt.columns, units])
-        if len(excerpt) == rows:
-            return excerpt.to_html()
+        most = pd.get_option("display.max_columns") or columns
         with pd.option_context("display.show_dimensions", False):
-            html = excerpt.to_html(max_rows=pd.get_option("display.min_rows"))
-            return f"{html}\n<p>{rows} rows × {columns} columns</p>"
+            html = excerpt._repr_html_() or ""  # type: ignore[operator]  # not in the stubs
+        whole = len(excerpt) == rows and columns <= most
+        return html if whole else f"{html}\n<p>{rows:,} rows × {columns} columns</p>"
 
     def _excerpt(self) -> pd.DataFrame:
         """Return more first and last rows than pandas shows, or all, as they are to be shown."""
