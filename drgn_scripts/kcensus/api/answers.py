@@ -148,6 +148,7 @@ class Report:
         console = Console(
             file=io.StringIO(), width=_WIDTH, record=True, force_terminal=False, highlight=False,
             markup=False, emoji=False, legacy_windows=False,
+            force_jupyter=False,  # in a notebook, Rich would show what is only recorded
         )  # fmt: skip
         write_report(self.report, console)
         return "\n".join(line.rstrip() for line in console.export_text().splitlines())
