@@ -19,6 +19,7 @@ symbols: list[str] = []  # files and directories with debug info
 top = 10  # rows of each table
 
 # %%
+import pandas as pd
 from IPython.display import Markdown, display
 
 import kcensus
@@ -94,8 +95,8 @@ if slab:
 # %%
 if slab:
     columns = ["objects_active", "objects_total", "bytes", "active_bytes", "utilization"]
-    caches = slab.tables["caches"].set_index("cache")[columns]
-    display(caches.head(top).frame(labels=True, scale=True))
+    caches = slab.tables["caches"].set_index("cache")[columns].head(top)
+    display(caches.frame(labels=True, scale=True).rename_axis(index=None, columns="cache"))
 
 # %% [markdown]
 # ## Negative dentries
@@ -153,7 +154,8 @@ if kcopyd := answer("kcopyd"):
     display(
         Markdown(
             f"**{kcopyd.text('jobs')}** jobs of {kcopyd.text('clients')} clients hold"
-            f" **{kcopyd.text('total_bytes')}**, {kcopyd.text('share_of_ram')} of RAM."
+            f" **{kcopyd.text('total_bytes')}**: {kcopyd.text('job_bytes')} are kcopyd_job slabs,"
+            f" {kcopyd.text('page_bytes')} pages to copy, {kcopyd.text('bio_bytes')} bios."
         )
     )
     jobs = plots.kcopyd_jobs(kcopyd)
@@ -179,7 +181,7 @@ if memcgs := answer("memcgs"):
 # ## Patches
 #
 # Fixes and features that this kernel lacks, and what that costs here. A cost is a figure of the
-# analyses above; an empty one was not measured.
+# analyses above; `<NA>` was not measured.
 
 # %%
 if patches := answer("patches"):
@@ -187,7 +189,8 @@ if patches := answer("patches"):
     absent = states[states["state"].isin(["absent", "partially applied"])]
     costly = absent[absent["kind"] == "fix"].sort_values("cost_bytes", ascending=False)
     shown = costly.set_index("patch")[["history", "cost_bytes", "title"]].head(top)
-    display(shown.frame(labels=True, scale=True))
+    with pd.option_context("display.max_colwidth", None):
+        display(shown.frame(labels=True, scale=True).rename_axis(index=None, columns="patch"))
 
 # %% [markdown]
 # ## Trust

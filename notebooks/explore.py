@@ -27,6 +27,7 @@ top = 10  # rows of each table and chart
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from drgn.helpers.linux.fs import dentry_path
 from IPython.display import Markdown, display
 
 import kcensus
@@ -121,13 +122,16 @@ ax = plots.directories(kcensus.dentries(kernel))
 # ## From a row to the object
 #
 # A row has the address, so `drgn` can take over: every member, every pointer to follow, and all of
-# drgn's helpers. This is the parent of the first negative dentry, if there is one.
+# drgn's helpers. This is the first negative dentry, or the first dentry where none is negative.
 
 # %%
 row = (negative if len(negative) else dentries).iloc[0]
 dentry = kcensus.as_object(kernel, row, "struct dentry")
-hex(dentry.address_of_()), dentry.d_lockref.count, dentry.d_parent
+dentry.d_lockref
+
+# %% [markdown]
+# Its name, the path of its directory in the file system, and the references to the directory:
 
 # %%
-parent = dentry.d_parent[0]
-kcensus.paths(kernel, [parent.address_of_()]), parent.d_lockref.count
+parent = dentry.d_parent
+dentry.d_name.name.string_(), dentry_path(parent), parent.d_lockref.count.value_()

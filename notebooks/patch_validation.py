@@ -28,6 +28,7 @@ from IPython.display import Markdown, display
 
 import kcensus
 from kcensus import plots
+from kcensus.charts import COLORS
 
 kernels = [kcensus.open_target(name, symbols) for name in (before, after)]
 reports = [kcensus.report(kernel) for kernel in kernels]
@@ -67,7 +68,8 @@ def compared(run: "pd.Series[float]") -> str:
 
 _, ax = plt.subplots(figsize=(8, 0.36 * len(published) + 1), layout="constrained")
 names = published["patch"] + ", " + published["run"]
-bars = ax.barh(names, published["left"] * 100, height=0.68)
+bars = ax.barh(names, published["left"] * 100, height=0.68, color=COLORS[0])
+ax.spines[["top", "right"]].set_visible(False)
 ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4, fontsize="small")
 ax.set(xlim=(0, 120), xlabel="left with the patch [% of before]")
 ax.invert_yaxis()
@@ -82,7 +84,8 @@ stages = stages[~((stages["patch"] == "list-lru-memory") & (stages["moment"] == 
 stages["stage"] = stages["patch"].where(stages["moment"] == "after", "without the series")
 steps = " → ".join(f"{value:,.0f}" for value in stages["value"])
 display(Markdown(f"**{steps} {stages['unit'].iloc[0]}**"))
-stages.set_index("stage")[["value", "unit"]]
+stages["memory in use"] = [f"{row.value:,.0f} {row.unit}" for row in stages.itertuples()]
+pd.DataFrame(stages.set_index("stage")[["memory in use"]]).rename_axis(None)
 
 # %% [markdown]
 # ## What this pair shows
@@ -120,19 +123,23 @@ if verdicts:
         }
     )
     _, ax = plt.subplots(figsize=(8, len(left) + 1), layout="constrained")
-    (left * 100).plot.barh(ax=ax, width=0.7, edgecolor="white")
+    (left * 100).plot.barh(ax=ax, width=0.7, edgecolor="white", color=list(COLORS[:3]))
+    ax.spines[["top", "right"]].set_visible(False)
     for container, hatch in zip(ax.containers, ("", "////", "----"), strict=True):
         for patch in container:
             patch.set_hatch(hatch)
     ax.set(xlim=(0, 100), xlabel="left with the patch [% of before]")
     ax.invert_yaxis()
+    ax.legend(fontsize="small")
 
 # %% [markdown]
 # The conditions that make this a pair:
 
 # %%
-for verdict in verdicts.values():
-    display(verdict.tables["conditions"].frame(labels=True, scale=True))
+if verdicts:
+    tables = {patch: verdict.tables["conditions"] for patch, verdict in verdicts.items()}
+    conditions = pd.concat(tables).droplevel(1).drop(columns="pair").fillna("")
+    display(conditions.frame(labels=True, scale=True))
 
 # %% [markdown]
 # ## Slab utilization
@@ -143,8 +150,10 @@ for verdict in verdicts.values():
 # %%
 if slabs := both("slab"):
     for side, slab in zip(("before", "after"), slabs, strict=True):
-        ax = plots.slab_utilization(slab)
-        ax.set_title(f"{ax.get_title(loc='left')}: {side}", loc="left", fontsize="medium")
+        total = slab.text("slab_bytes")
+        display(Markdown(f"**{side}**: {slab.text('utilization')} of {total} are in use."))
+        utilization = plots.slab_utilization(slab)
+        plt.show()
 
 # %% [markdown]
 # ## kcopyd jobs

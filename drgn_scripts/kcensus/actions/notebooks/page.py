@@ -94,5 +94,5 @@ def _image(address: str, data: NotebookNode) -> Markup:
 
 def _lines(text: str) -> Markup:
     """Return lines as they are, without the colours of a terminal."""
-    lines = map(printable, _ANSI.sub("", text).rstrip("\n").split("\n"))
+    lines = map(printable, _ANSI.sub("", text).expandtabs(4).rstrip("\n").split("\n"))
     return Markup("<pre>{}</pre>").format("\n".join(lines)) if text.strip() else Markup()
