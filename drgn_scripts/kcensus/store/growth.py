@@ -46,6 +46,7 @@ _TREND = {
     "after": Column(_TEXT, "to", _WIDE, "Fitted value at its end."),
     "span_seconds": Column(Unit.SECONDS, "span", _WIDE, "Time from the first to the last point."),
     "points": Column(Unit.COUNT, "", _WIDE, "Records that the trend is of."),
+    "same_as": Column(_TEXT, "", _DATA, "Series above with the same values."),
     "state": Column(_TEXT, "", _DATA, "growing, shrinking, no trend, or too few points."),
     "since": Column(_TEXT, "", _DATA, "Time of its first point; the series was different before."),
     "until": Column(_TEXT, "", _DATA, "Time of its last point."),
@@ -161,6 +162,7 @@ def _row(trend: Trend, levels: str) -> dict[str, Any]:
         "limit_seconds": until[0],
         "limit_seconds_earliest": until[1],
         "limit_seconds_latest": until[2],
+        "same_as": trend.same_as,
         "state": trend.state.value,
         "is_current": trend.is_current,
         "unit": trend.unit,
@@ -299,7 +301,7 @@ def _causes(trend: Trend, found: Trends) -> list[Trend]:
     parts = [
         each
         for each in found.of(State.GROWING)
-        if each.subject and each is not trend and each.is_current
+        if each.subject and each.is_current and not each.same_as
         and each.host == trend.host and each.limit == trend.limit
     ]  # fmt: skip
     return sorted(parts, key=lambda each: -each.rate)[:_MAX_CAUSES]

@@ -76,6 +76,8 @@ class Trend:
     slope: Slope | None
     limit: Limit | None
     state: State = State.SHORT
+    same_as: str = ""
+    """Name of an earlier series of the host with the same values."""
 
     @property
     def name(self) -> str:
@@ -123,7 +125,7 @@ class Trends:
     """The trends of a history."""
 
     all: list[Trend]
-    """The most urgent ones first."""
+    """The most urgent ones first; those with the same values as another one come last."""
     boots: pd.DataFrame
     """Per host and boot: ``host``, ``boot``, ``release``, ``records``, ``first``, ``last``."""
 
@@ -154,7 +156,10 @@ def trends(history: pd.DataFrame, progress: Progress | None = None) -> Trends:
     clock = _Clock.of(records)
     found = [*_all(rows, records, clock, progress or SilentProgress())]
     _decide(found)
-    found.sort(key=lambda each: each.urgency)
+    # Of series with the same values, that of a summary is best known.
+    found.sort(key=lambda each: (*each.urgency, each.part != "summary"))
+    _mark_repeats(found)
+    found.sort(key=lambda each: each.same_as != "")
     return Trends(found, _boot_table(records))
 
 
@@ -259,6 +264,15 @@ def _decide(found: list[Trend]) -> None:
         if each.slope is not None:
             is_clear = chances.get(id(each), 1.0) <= FALSE_DISCOVERIES
             each.state = _state(each.slope) if is_clear else State.STEADY
+
+
+def _mark_repeats(found: list[Trend]) -> None:
+    """Set :attr:`Trend.same_as`: many figures are also the only row of a table."""
+    seen: dict[tuple[str, str, bytes, bytes], str] = {}
+    for each in found:
+        content = each.host, each.unit, each.times.tobytes(), each.values.tobytes()
+        name = seen.setdefault(content, each.name)
+        each.same_as = "" if name == each.name else name
 
 
 def _state(slope: Slope) -> State:

@@ -192,3 +192,11 @@ def test_severity_follows_the_time_that_is_left(severity: Severity, seconds: flo
 
 def test_a_limit_far_ahead_is_not_a_finding() -> None:
     assert severity_of(31 * _DAY, span=_DAY) is None
+
+
+def test_series_with_the_same_values_come_last() -> None:
+    values = np.arange(40) * 1e7
+    pattern: Key = ("dentries", "patterns", "negative_bytes", "a-<digits>", "bytes")
+    rows = history({pattern: values, SLAB: values, NEGATIVE: np.arange(40)})
+    found = [(each.metric, each.same_as) for each in trends(rows).all]
+    assert found == [("slab_bytes", ""), ("negative", ""), ("negative_bytes", "slab.slab_bytes")]
