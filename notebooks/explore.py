@@ -107,16 +107,16 @@ by_memcg.join(states).nlargest(top, "dentries")
 
 # %%
 sizes = by_directory["negative"][by_directory["negative"] > 0].sort_values(ascending=False)
-_, ax = plt.subplots(figsize=(8, 3.5), layout="constrained")
-ax.loglog(np.arange(1, len(sizes) + 1), sizes, marker=".")
-ax.set(xlabel="directories, the largest first", ylabel="negative dentries")
-ax.grid(alpha=0.3)
+_, sizes_ax = plt.subplots(figsize=(8, 3.5), layout="constrained")
+sizes_ax.loglog(np.arange(1, len(sizes) + 1), sizes, marker=".")
+sizes_ax.set(xlabel="directories, the largest first", ylabel="negative dentries")
+sizes_ax.grid(alpha=0.3)
 
 # %% [markdown]
 # `kcensus.plots` draws what the results of analyses show.
 
 # %%
-ax = plots.directories(kcensus.dentries(kernel))
+largest_ax = plots.directories(kcensus.dentries(kernel))
 
 # %% [markdown]
 # ## From a row to the object

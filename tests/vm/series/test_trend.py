@@ -40,10 +40,14 @@ def series(rows: pd.DataFrame, metric: str) -> pd.Series[float]:
 def truth(guest: Live, uptimes: pd.Index[float]) -> tuple[float, ...]:
     """Names and cgroups per second between two uptimes, as the guest itself counted them."""
     lines = (line.split() for line in guest.console.read_text(errors="replace").splitlines())
-    log = [tuple(map(int, words[1:])) for words in lines if len(words) == 4 and words[0] == "growth"]
+    log = [
+        tuple(map(int, words[1:])) for words in lines if len(words) == 4 and words[0] == "growth"
+    ]
     times, names, cgroups = np.array(log, float).T
     rows = (times >= 100 * uptimes.min()) & (times <= 100 * uptimes.max())
-    return tuple(float(np.polyfit(times[rows] / 100, each[rows], 1)[0]) for each in (names, cgroups))
+    return tuple(
+        float(np.polyfit(times[rows] / 100, each[rows], 1)[0]) for each in (names, cgroups)
+    )
 
 
 def row(result: kcensus.Result, metric: str, subject: str = "") -> pd.Series[object]:
