@@ -39,7 +39,7 @@ def history(
     Traceback (most recent call last):
     kcensus.store.StoreError: '/nowhere' is not a store: `kcensus record TARGET --store ...
 
-    :param store: the directory given to ``--store``
+    :param store: the directory given to ``--store``, or ``sample-series``, which comes with kcensus
     :param host: names of hosts
     :param analysis: names of analyses
     :param part: ``summary``, ``findings``, ``quality``, or names of tables
@@ -91,7 +91,8 @@ def trend(
     The table ``growing`` has the most urgent series first; ``shrinking`` and ``steady`` have the
     others. Rates have a 95 % interval.
 
-    :param source: a store, or rows of :func:`kcensus.history`: each series of these gets a trend
+    :param source: a store, or rows of :func:`kcensus.history`: of these, amounts get a trend, or
+        all series if none is an amount
     :param host: names of hosts; ``metric``: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``;
         ``since``: time of the first record; these are for a store only
     :raises StoreError: it is not a store, or has no such host or metric
@@ -101,9 +102,12 @@ def trend(
     require_scipy()
     from kcensus.store.growth import FIRST_TABLES, growth
     from kcensus.store.selection import select
+    from kcensus.store.trends import amounts
 
     if isinstance(source, pd.DataFrame):
-        return Result(growth(source, str(source.attrs.get("store", "a history"))), FIRST_TABLES)
+        rows = amounts(source)
+        name = str(source.attrs.get("store", "a history"))
+        return Result(growth(source if rows.empty else rows, name), FIRST_TABLES)
     metrics, hosts = (_several(each) or () for each in (metric, host))
     rows = select(Path(source), metrics=metrics, hosts=hosts, since=_time(since))
     return Result(growth(rows, str(source)), () if metrics else FIRST_TABLES)

@@ -37,6 +37,7 @@ from kcensus.store.layout import (
     bounded_host,
     day_directory,
     host_directory,
+    located,
 )
 from kcensus.store.records import Record
 from kcensus.text import printable
@@ -173,10 +174,12 @@ def read(
 ) -> pa.Table:
     """Return the rows of a store as an Arrow table, in no particular order.
 
+    :param store: a directory, or the name of a store that comes with kcensus
     :param since: time of the first record, with a time zone; ``until``: of the last
     :param equal: by name of a column, values that it may have; any where None
     :raises StoreError: it is not a store, or it is damaged
     """
+    store = located(store)
     check(store)
     for _ in range(_MAX_READS):
         try:
@@ -217,7 +220,9 @@ def _read(
     ]
     if not paths:
         return pa.schema([WHOLE.field(name) for name in columns]).empty_table()
-    conditions = [ds.field(name).isin(values) for name, values in wanted.items()]
+    conditions = [
+        ds.field(name).isin(pa.array(values, pa.string())) for name, values in wanted.items()
+    ]
     if since is not None:
         conditions.append(ds.field("time") >= since)
     if until is not None:

@@ -16,7 +16,7 @@ from kcensus.progress import Progress
 from kcensus.results import Figure, Finding, Gap, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, TableSpec
 from kcensus.store.limits import MAX_EXTRAPOLATION, severity_of
-from kcensus.store.statistics import MIN_POINTS, medians
+from kcensus.store.statistics import MIN_POINTS, Slope, medians
 from kcensus.store.trends import State, Trend, Trends, trends
 from kcensus.text import printable
 
@@ -39,8 +39,8 @@ _TREND = {
     "rate": Column(_TEXT, "", _ALWAYS, "Slope of the latest regime."),
     "interval": Column(_TEXT, "95 % interval", _ALWAYS, "Of the rate."),
     "limit_in": Column(_TEXT, "reaches", _ALWAYS, "Limit, and when it is reached at this rate."),
-    "limit_interval": Column(_TEXT, "at the interval", _WIDE, "The same at the interval's ends."),
     "course": Column(_TEXT, "", _WIDE, "All points of the boot, from the least to the largest."),
+    "limit_interval": Column(_TEXT, "at the interval", _WIDE, "The same at the interval's ends."),
     "host": Column(_TEXT, "", _WIDE, "Name of the host."),
     "before": Column(_TEXT, "from", _WIDE, "Fitted value at the begin of the trend."),
     "after": Column(_TEXT, "to", _WIDE, "Fitted value at its end."),
@@ -173,10 +173,9 @@ def _row(trend: Trend, levels: str) -> dict[str, Any]:
     }
     if slope is None:
         return row | {"after": _amount(trend, trend.values[-1]), "after_value": trend.values[-1]}
-    low, high = (_rate(trend, rate) for rate in (slope.low, slope.high))
     return row | {
         "rate": _rate(trend, slope.rate) + _per(trend),
-        "interval": f"{low} to {high}",
+        "interval": _interval(trend, slope),
         "before": _amount(trend, slope.before),
         "after": _amount(trend, slope.after),
         "points": slope.points,
@@ -224,6 +223,12 @@ def _rate(trend: Trend, rate: float) -> str:
     return _amount(trend, amount)
 
 
+def _interval(trend: Trend, slope: Slope) -> str:
+    low, high = (_rate(trend, rate) for rate in (slope.low, slope.high))
+    unit = high.partition(" ")[2]
+    return f"{low.removesuffix(f' {unit}') if unit else low} to {high}"
+
+
 def _amount(trend: Trend, value: float) -> str:
     unit = Unit(trend.unit)
     is_whole = unit is Unit.BYTES or abs(value) >= 10
@@ -251,11 +256,10 @@ def _finding(trend: Trend, severity: Severity, causes: Sequence[Trend]) -> Findi
     assert slope is not None
     assert limit is not None
     assert until is not None
-    rates = [_rate(trend, rate) for rate in (slope.low, slope.high)]
     after, most = _amount(trend, slope.after), _amount(trend, limit.value)
     in_time = f"in {_duration(until[0])}" if until[0] else "now"
     evidence = [
-        f"{rates[0]} to {rates[1]}{_per(trend)} (95 % interval) from {slope.points:,} records"
+        f"{_interval(trend, slope)}{_per(trend)} (95 % interval) from {slope.points:,} records"
         f" over {human_seconds(trend.span)}",
         f"between {_duration(until[1])} and {_duration(until[2])} after the last one",
     ]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,6 +34,8 @@ LOCK, PART, STAGING = ".lock", ".record", ".compact"
 PATTERN = "host=*/day=*/*.parquet"
 """All files of a store, for readers that take a pattern."""
 UNKNOWN_HOST = "(unknown)"
+SAMPLES = Path(__file__).parents[1] / "samples"
+"""Directory of the stores that come with kcensus: ``sample-series``."""
 
 _MAX_HOST = 200
 """Bytes of an encoded name; file systems take 255 with ``host=``."""
@@ -71,6 +74,13 @@ WHOLE = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 """Of a store: all columns."""
 ORDER = ("analysis", "metric", "subject", "part", "time")
 """Blocks are sorted by these, so that reading one series skips most of a file."""
+
+
+def located(store: Path) -> Path:
+    """Return the directory of a store; that of a bundled one, unless a file has its name."""
+    bundled = SAMPLES / store
+    is_bundled = store.parent == Path() and not os.path.lexists(store)
+    return bundled if is_bundled and os.path.isfile(bundled / MARKER) else store
 
 
 def bounded(name: str, limit: int) -> str:

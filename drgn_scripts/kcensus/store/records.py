@@ -138,20 +138,24 @@ def _series(analysis: str, spec: TableSpec, table: Table) -> Iterator[_Number]:
     if not metrics or not len(table.frame) or not {*spec.key} <= {*table.columns}:
         return  # written by another version
     amounts = {name: pd.to_numeric(table.frame[name], errors="coerce") for name in metrics}
-    keys = [table.frame[name] for name in spec.key]
-    sums = pd.DataFrame(amounts).groupby(keys, dropna=False).sum(min_count=1)
+    # Codes instead of names, since pandas refuses to group by text with lone surrogates.
+    codes = {name: pd.factorize(table.frame[name].to_numpy(object))[0] for name in spec.key}
+    groups = pd.DataFrame(codes).groupby([*spec.key], sort=False).ngroup().to_numpy()
+    sums = pd.DataFrame(amounts).groupby(groups).sum(min_count=1)
     largest = sums.sort_values(metrics[0], ascending=False, kind="stable").head(_MAX_ROWS)
-    largest.index = pd.Index([_subject(row) for row in largest.index], dtype=object)
+    _, rows = np.unique(groups, return_index=True)
+    names = table.frame[[*spec.key]].iloc[rows[largest.index]]
+    subjects = [_subject(row) for row in names.itertuples(index=False, name=None)]
+    largest.index = pd.Index(subjects, dtype=object)
     for metric in metrics:
         unit = table.columns[metric].unit
         for subject, value in largest[metric].groupby(level=0).sum(min_count=1).items():
             yield _number(analysis, spec.name, str(subject), metric, unit, value)
 
 
-def _subject(row: object) -> str:
-    """Return the name of a row: one column of its key, or several."""
-    parts = row if isinstance(row, tuple) else (row,)
-    return bounded_subject(": ".join(printable(str(part)) for part in parts))
+def _subject(key: tuple[object, ...]) -> str:
+    """Return the name of a row."""
+    return bounded_subject(": ".join(printable(str(part)) for part in key))
 
 
 def _number(analysis: str, part: str, subject: str, metric: str, unit: Unit, value: Any) -> _Number:

@@ -32,6 +32,7 @@ Without --metric, all amounts of all analyses get a trend; shares, settings and 
 save do not."""
 
 _EXAMPLES = (
+    ("kcensus trend sample-series", "a store that comes with kcensus: it boots, then it grows"),
     ("kcensus trend /var/lib/kcensus", "what grows on any host, the most urgent first"),
     ("kcensus trend store --host web7 --since 7d", "one host, in the last seven days"),
     ("kcensus trend store --metric slab.slab_bytes", "one figure of all hosts, also if steady"),

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a store keeps of a report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kcensus.reports import Report
+from kcensus.results import Check, Figure, Finding, Gap, Machine, Severity, Unit
+from kcensus.results.tables import Table
+from kcensus.store.layout import COLUMNS, SCHEMA
+from kcensus.store.records import record
+from tests.unit.store.making import ANALYSIS, CACHES, NOON, report, result
+
+
+def numbers(made: Report) -> dict[tuple[str, str, str], Any]:
+    """Return the values of a record by part, subject and metric."""
+    rows = record(made, [ANALYSIS], NOON).rows.to_pylist()
+    assert len({(row["part"], row["subject"], row["metric"]) for row in rows}) == len(rows)
+    return {(row["part"], row["subject"], row["metric"]): row["value"] for row in rows}
+
+
+def test_a_record_has_every_kind_of_number() -> None:
+    made = result()
+    made.findings = [Finding(id="f:1", severity=Severity.WARNING, title="t", memory={"a": 7})]
+    made.gaps = [Gap("pages", "gone", 3, "fewer")]
+    made.checks = [Check("c", 1, 2)]
+    assert numbers(report(of=made)) == {
+        ("summary", "", "used_bytes"): 4096,
+        ("caches", "dentry", "bytes"): 8192,
+        ("caches", "inode", "bytes"): 4096,
+        ("findings", "f:1", "severity"): 2,
+        ("findings", "f:1", "holds_bytes"): 7,
+        ("quality", "", "failed"): 0,
+        ("quality", "", "gaps"): 1,
+        ("quality", "", "checks_differ"): 1,
+    }
+
+
+def test_a_failed_analysis_is_recorded_as_such() -> None:
+    assert numbers(report(error="it broke")) == {("quality", "", "failed"): 1}
+
+
+def test_each_row_says_what_it_is_of() -> None:
+    rows = record(report(), [ANALYSIS], NOON).rows
+    assert rows.schema.equals(SCHEMA)
+    assert {*SCHEMA.names, "host", "day"} == {*COLUMNS}
+    row = rows.to_pylist()[0]
+    assert (row["boot"], row["ram_bytes"], row["release"]) == ("b1", 1 << 30, "6.1.0")
+    assert (row["clock"], row["time"].timestamp(), row["unit"]) == ("machine", NOON, "bytes")
+
+
+def test_values_that_do_not_fit() -> None:
+    made = result()
+    made.summary = {
+        "large": Figure((1 << 64) - 1),
+        "nan": Figure(float("nan"), Unit.RATIO),
+        "unknown": Figure(None),
+        "flag": Figure(True, Unit.NONE),
+        "text": Figure("words", Unit.TEXT),
+    }
+    rows = record(report(of=made), [ANALYSIS], NOON).rows.to_pylist()
+    summary = {row["metric"]: row for row in rows if row["part"] == "summary"}
+    assert {key: (row["value"], row["exact"]) for key, row in summary.items()} == {
+        "large": (float((1 << 64) - 1), None),
+        "nan": (None, None),
+        "unknown": (None, None),
+        "flag": (1.0, 1),
+    }
+
+
+def test_the_largest_rows_are_kept_and_equal_names_added() -> None:
+    sizes = pd.DataFrame({"cache": [f"c{size:04}" for size in range(500)], "bytes": range(500)})
+    twice = pd.concat([sizes, sizes.tail(1)], ignore_index=True).assign(order=0)
+    made = replace(result(), tables={"caches": CACHES.of(twice)})
+    kept = {key[1]: value for key, value in numbers(report(of=made)).items() if key[0] == "caches"}
+    assert len(kept) == 100
+    assert (kept["c0499"], kept["c0400"]) == (998, 400)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame({"cache": [], "bytes": np.array([], np.int64)}),
+        pd.DataFrame({"cache": ["x"]}),
+        pd.DataFrame({"bytes": [1]}),
+    ],
+    ids=["empty", "no amounts", "no names"],
+)
+def test_tables_of_other_versions_have_no_rows(frame: pd.DataFrame) -> None:
+    columns = {name: CACHES.columns[name] for name in frame.columns}
+    made = replace(
+        result(), tables={"caches": Table(frame, columns), "other": Table(frame, columns)}
+    )
+    assert {part for part, _, _ in numbers(report(of=made))} == {"summary", "quality"}
+
+
+def test_text_among_the_amounts_of_a_document_is_unknown() -> None:
+    frame = pd.DataFrame({"cache": ["a", "b"], "bytes": [5, "x"]}, dtype=object)
+    columns = {name: CACHES.columns[name] for name in frame.columns}
+    made = replace(result(), tables={"caches": Table(frame, columns)})
+    values = numbers(report(of=made))
+    assert values["caches", "a", "bytes"] == 5
+    assert np.isnan(values["caches", "b", "bytes"] or np.nan)
+
+
+def test_hostile_names_are_escaped_and_bounded() -> None:
+    names = {"\x1b[31m\u202e\udcff": 3, "x" * 4096: 2, "x" * 4095 + "y": 1}
+    values = numbers(report(of=result(caches=names)))
+    subjects = [subject for part, subject, _ in values if part == "caches"]
+    assert len(subjects) == 3
+    assert all(subject.isprintable() and len(subject) <= 512 for subject in subjects)
+
+
+@pytest.mark.parametrize("time", [None, float("nan"), -5.0, 1e300])
+def test_without_a_time_it_is_that_of_recording(time: float | None) -> None:
+    first = record(report(time=time), [ANALYSIS], NOON + 1)
+    second = record(report(time=time), [ANALYSIS], NOON + 2)
+    other = record(report(time=time, of=result(1)), [ANALYSIS], NOON + 2)
+    assert first.time.timestamp() == NOON + 1
+    assert {*first.rows["clock"].to_pylist()} == {"recorder"}
+    assert first.id == second.id != other.id
+
+
+def test_what_identifies_a_record() -> None:
+    def identity(host: str = "a", time: float = NOON, boot: str = "b") -> str:
+        return record(report(host, time, boot), [ANALYSIS], NOON).id
+
+    assert identity() == identity()
+    assert len({identity(), identity("c"), identity(time=NOON + 1), identity(boot="d")}) == 4
+
+
+def test_without_a_canary_the_boot_is_its_minute() -> None:
+    def boot(machine: Machine) -> str:
+        made = report()
+        made.head.machine = machine
+        return str(record(made, [ANALYSIS], NOON).rows["boot"][0])
+
+    assert boot(Machine("h", NOON, 90.0)) == "2023-11-15T11:58Z"
+    assert boot(Machine("h", NOON + 30, 120.0)) == "2023-11-15T11:58Z"
+    assert boot(Machine("h", NOON)) == boot(Machine("h", None, 5.0)) == ""
+    assert boot(Machine("h", NOON, 1e300)) == ""
