@@ -211,7 +211,7 @@ def before_after(
     unit, pairs = compared
     bars = []
     for name, (first, second) in pairs.items():
-        change = f" ({second / first - 1:+.1%})" if first else ""
+        change = f" ({second / first - 1:+.1%})" if first and first != second else ""
         bars.append(Bar(name, (first, 0), in_words(first, unit)))
         bars.append(Bar("", (0, second), in_words(second, unit) + change))
     title = _spec(older, chart).title if chart else f"{older.analysis} before and after"
@@ -241,8 +241,7 @@ def growth(
     :param label: what they are
     :param limit: the value that must not be reached
     """
-    entries = 1 + sum(each is not None for each in (fit, low, limit))
-    ax = axes_for(ax, label, bars=8, lines=entries // 4 + 1)
+    ax = axes_for(ax, label, bars=8, lines=1)
     values = np.asarray(value, np.float64)
     moments = np.asarray(time)
     if moments.dtype.kind in "iuf":

@@ -43,8 +43,9 @@ _LINE = 15
 """Points of a line of a legend."""
 _MAX_LINE, _MAX_ENTRY = 60, 110
 """Characters of a title, and of an entry of a legend."""
-_IN_A_ROW = 3
-"""Entries of a legend."""
+_ROW, _HANDLE, _NAME = 116, 7, 1.25
+"""Width of a figure in characters of a legend; what an entry has beside its text; and the width of
+a character of the names of bars."""
 _PAPER, _INK = ("#ffffff", "#16181c"), ("#22252a", "#e4e7eb")
 """Background and text, light and dark."""
 
@@ -97,16 +98,17 @@ def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
     """
     rows = np.arange(len(chart.bars))
     places = rows + 0.5 * (rows // together) * (together > 1)
-    entries = len(chart.legend)
-    lines = -(-entries // _IN_A_ROW)
+    names = [shown(bar.name) for bar in chart.bars]
+    entries = [shown(name, _MAX_ENTRY) for name in chart.legend]
+    columns = _columns(entries, _ROW - _NAME * max(map(len, names), default=0))
+    lines = -(-len(entries) // columns)
     ax = axes_for(ax, chart.title, bars=1 + max(places, default=0), lines=lines)
     if not chart.bars:
         return nothing(ax)
     lengths = np.array([bar.parts for bar in chart.bars])
     handles = _stack(ax, places, lengths, chart.colors)
-    names = [bar.name for bar in chart.bars]
     middle = places.reshape(-1, together).mean(axis=1)
-    ax.set_yticks(middle, [shown(name) for name in names[::together]])
+    ax.set_yticks(middle, names[::together])
     ax.set_ylim(places[-1] + 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
@@ -114,7 +116,7 @@ def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
     scale(ax.xaxis, chart.unit)
     ax.set_xlabel(" · ".join(filter(None, (chart.measure, chart.note))))
     if chart.legend:
-        add_legend(ax, handles, chart.legend)
+        add_legend(ax, handles, entries, columns=columns)
     return ax
 
 
@@ -155,22 +157,36 @@ def _write_values(
     ax.set_xlim(0, (max(ends) or 1) * (1.04 + 0.013 * max(map(len, values))))
 
 
+def _columns(names: Sequence[str], room: float) -> int:
+    """Return into how many columns the entries of a legend fit that reads from left to right.
+
+    :param room: characters
+    """
+    for columns in range(len(names), 1, -1):
+        longest = [max(map(len, names[start::columns])) for start in range(columns)]
+        if sum(longest) + _HANDLE * columns <= room:
+            return columns
+    return 1
+
+
 def add_legend(
-    ax: Axes,
-    handles: Sequence[Artist] = (),
-    names: Sequence[str] = (),
-    *,
-    columns: int = _IN_A_ROW,
+    ax: Axes, handles: Sequence[Artist] = (), names: Sequence[str] = (), *, columns: int = 0
 ) -> None:
-    """Add a legend between title and axes; by default of all that is drawn.
+    """Add a legend between title and axes; by default of all that is drawn, in one row.
 
     :func:`axes_for` has made room for it.
+
+    :param names: as :func:`shown` has them
     """
     if not handles:
-        handles, names = ax.get_legend_handles_labels()
+        handles, labels = ax.get_legend_handles_labels()
+        names = [shown(name, _MAX_ENTRY) for name in labels]
+    columns = columns or len(names)
+    # Matplotlib fills one column after the other.
+    order = [entry for start in range(columns) for entry in range(start, len(names), columns)]
     ax.legend(
-        handles=handles, labels=[shown(name, _MAX_ENTRY) for name in names],
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=min(len(names), columns), frameon=False,
+        handles=[handles[entry] for entry in order], labels=[names[entry] for entry in order],
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False,
         fontsize="small", borderaxespad=0.2, borderpad=0, handlelength=1.4, columnspacing=1.5,
     )  # fmt: skip
 

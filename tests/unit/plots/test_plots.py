@@ -199,9 +199,12 @@ def test_ram_is_one_bar(report: Report) -> None:
     assert machine is not None
     (parts,) = widths(ax)
     assert sum(parts) == machine.ram_bytes
+    drawn = {
+        str(box[0].get_facecolor()): size for box, size in zip(ax.containers, parts, strict=True)
+    }
     slabs = sum(
-        size
-        for name, size in zip(legend(ax), parts, strict=True)
+        drawn[str(color)]
+        for name, color in zip(legend(ax), legend_colors(ax), strict=True)
         if name.startswith(("kcopyd_job slabs", "dentries", "other slabs"))
     )
     list_lru = report.results["list-lru"].result.amount("structural_bytes")
@@ -213,6 +216,28 @@ def legend(ax: Axes) -> list[str]:
     box = ax.get_legend()
     assert box is not None
     return [text.get_text() for text in box.get_texts()]
+
+
+def legend_colors(ax: Axes) -> list[object]:
+    box = ax.get_legend()
+    assert box is not None
+    return [patch.get_facecolor() for patch in box.get_patches()]
+
+
+def test_a_legend_reads_from_left_to_right(report: Report) -> None:
+    ax = plots.ram_by_use(report)
+    png(ax)
+    box = ax.get_legend()
+    assert box is not None
+    places = [text.get_window_extent() for text in box.get_texts()]
+    rows = sorted({round(place.y0) for place in places}, reverse=True)
+    order = sorted(
+        range(len(places)), key=lambda i: (rows.index(round(places[i].y0)), places[i].x0)
+    )
+    colors = [container[0].get_facecolor() for container in ax.containers]
+    assert [legend_colors(ax)[entry] for entry in order] == colors
+    assert len(rows) > 1
+    assert max(place.x1 for place in places) <= ax.figure.bbox.x1
 
 
 def summary(kernel: str, **figures: int) -> Result:
