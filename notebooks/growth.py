@@ -12,7 +12,8 @@
 # What grows on a host, how fast, and when it fills memory, with the uncertainty of that.
 #
 # `kcensus record TARGET --store STORE` appends a few kilobytes per record: of dumps, of saved
-# reports, or every few minutes of a running kernel. The sample is a guest whose workload ran.
+# reports, or every few minutes of a running kernel. The sample is a guest that was idle in one boot,
+# and looked up names that do not exist in the next.
 
 # %% tags=["parameters"]
 store = "sample-series"  # STORE: a directory that `kcensus record` wrote
@@ -86,14 +87,16 @@ for row in summary.head(charts).itertuples():
         for rate in (row.rate_per_day_low, row.rate_per_day_high)
     )
     name = f"{row.metric} {row.subject or ''}".strip()
+    limit = None if pd.isna(row.limit_value) else row.limit_value
     chart = plots.growth(
-        series["time"], series["value"], line, low, high, unit=row.unit, label=name
+        series["time"], series["value"], line, low, high, unit=row.unit, label=name, limit=limit
     )
 
 # %% [markdown]
 # ## Which cache, which cgroup, which directory
 #
-# Totals say that memory grows; the rows of tables say where. These are the parts that grow fastest.
+# Totals say that memory grows; the rows of tables say where. These are the parts whose memory grows
+# fastest.
 
 # %%
 parts = {
@@ -105,8 +108,10 @@ for prefix, title in parts.items():
     rows = growing[growing["metric"].str.startswith(prefix)]
     display(Markdown(f"**{title}** whose series grow: {rows['subject'].nunique():,}"))
     if len(rows):
-        fastest = rows.sort_values("rate_per_day", ascending=False)
-        display(fastest[["subject", "metric", "rate", "interval"]].head(top).frame(labels=True))
+        memory = rows[rows["unit"] == "bytes"].sort_values("rate_per_day", ascending=False)
+        fastest = memory.set_index("subject")[["metric", "rate", "interval"]].head(top)
+        shown = fastest.frame(labels=True, scale=True)
+        display(shown.rename_axis(index=None, columns="subject"))
 
 # %% [markdown]
 # ## Time to exhaustion
@@ -117,8 +122,8 @@ for prefix, title in parts.items():
 # %%
 limits = growing[growing["limit_seconds"].notna()]
 display(Markdown(f"Series that run into a limit: {len(limits):,}"))
-shown = limits[["metric", "subject", "after", "rate", "limit_in", "limit_interval"]]
-shown.head(top).frame(labels=True)
+shown = limits.set_index("metric")[["subject", "after", "rate", "limit_in", "limit_interval"]]
+shown.head(top).frame(labels=True, scale=True).rename_axis(index=None, columns="metric")
 
 # %% [markdown]
 # ## Boots
@@ -126,4 +131,4 @@ shown.head(top).frame(labels=True)
 # Trends do not cross a reboot: counters start again there.
 
 # %%
-trend.tables["boots"].frame(labels=True)
+trend.tables["boots"].frame(labels=True, scale=True)
