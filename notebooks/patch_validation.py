@@ -19,7 +19,6 @@ before = "sample"  # BEFORE: a vmcore or a capsule of the kernel without the pat
 after = "sample-after"  # AFTER: one of the kernel with them, under the same workload
 symbols: list[str] = []  # files and directories with debug info, of both kernels
 patches: list[str] = ["list-lru-memory", "dm-snapshot-cow-semaphore"]  # ids of patches
-top = 15  # rows of each table
 
 # %%
 import matplotlib.pyplot as plt

@@ -39,7 +39,8 @@ def test_a_notebook_is_as_jupytext_reads_it(name: str) -> None:
     assert len(tagged) == 1
     values: dict[str, object] = {}
     exec(tagged[0].source, values)
-    del values["__builtins__"], values["__annotations__"]
+    for key in ("__builtins__", "__annotations__"):
+        values.pop(key, None)
     assert {each.name: each.default for each in notebook.parameters.values()} == values
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
 from kcensus.actions import Exit, Reading
 from kcensus.actions.notebooks.library import Notebook, Value, notebooks
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 _FORMS = (".html", ".ipynb")
 _TARGET_ERRORS = ("TargetError", "AnalysisError", "BadCapsule", "MissingDebugInfoError")
 """Errors in a notebook that mean that the target is unusable."""
-_WIDTH = 100
+_WIDTH, _INDENT = 100, "    "
 
 
 class NotebookError(OutputError):
@@ -69,21 +68,28 @@ def run(
 
 
 def _list(known: Sequence[Notebook]) -> None:
-    console = Console(
-        width=min(_WIDTH, Console().width), markup=False, emoji=False, highlight=False
-    )
     for notebook in known:
         arguments = " ".join(f"[{each.name.upper()}]" for each in notebook.targets)
-        console.print(Text(f"kcensus notebook {notebook.name} {arguments}", "bold"))
-        console.print(Padding(notebook.summary, (0, 0, 0, 4)))
+        click.secho(f"kcensus notebook {notebook.name} {arguments}", bold=True)
+        click.echo(_filled(notebook.summary, _INDENT))
         for each in notebook.parameters.values():
             if each.name != "symbols":
                 title = each.name.upper() if each.is_target else f"-p {each.name}="
-                default = f"Default: {each.default}." if each.default not in ("", []) else ""
-                text = f"{title:14} {each.help}. {default}"
-                console.print(Padding(text.rstrip(), (0, 0, 0, 4)))
-        console.print()
-    console.print("-o FILE.html runs one and writes a page; `kcensus notebook --help` says more.")
+                first = f"{_INDENT}{title:14} "
+                value = ",".join(each.default) if isinstance(each.default, list) else each.default
+                text = each.help if value == "" else f"{each.help}. Default: {value}"
+                click.echo(_filled(text, first))
+        click.echo()
+    click.echo("-o FILE.html runs one and writes a page; `kcensus notebook --help` says more.")
+
+
+def _filled(text: str, start: str) -> str:
+    """Return lines that are as wide as the terminal, all of them indented as the first one."""
+    width = min(_WIDTH, shutil.get_terminal_size().columns)
+    indent = " " * len(start)
+    return textwrap.fill(
+        text, width, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def _chosen(known: Mapping[str, Notebook], name: str) -> Notebook:
