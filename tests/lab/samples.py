@@ -1,21 +1,33 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Record the bundled samples again: ``python3 -m tests.lab samples``.
 
-Two guests, one workload: a kernel before the patches and one after them. What the guests'
-kernels counted lies beside the tests that hold the samples against it.
+Two guests, one workload: a kernel before the patches and one after them. A series of a host that
+boots twice, and grows in its second boot. What the guests counted lies beside the tests that hold
+the samples against it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+import tempfile
 from pathlib import Path
+from typing import Any
 
-from .dumps import Dump, build
+from . import series
+from .dumps import Dump, build, live
 from .host import say
 
 KERNELS = {"sample": "5.10", "sample-after": "6.12"}
 """Which kernel each sample is of."""
+SERIES = "sample-series"
+"""A store; both boots are of one kernel."""
+_SERIES_KERNEL = "6.1"
+_BOOTS = {"quiet": 12, "growth": 40}
+"""Records of each scenario."""
+_SERIES_EVERY = 5
+"""Seconds between records."""
 TRUTH = Path(__file__).parents[1] / "sample" / "truth"
 
 _KEPT = ("dentry-state", "cgroup.stat", "created.json", "dmsetup-status", "slabinfo.4", "meminfo")
@@ -23,7 +35,7 @@ _SMALLEST = 19
 
 
 def make() -> None:
-    """Record both guests, with all analyses there are."""
+    """Record all guests, with all analyses there are."""
     # Here, so that the lab builds dumps without the package.
     from kcensus.analyses import analyses
     from kcensus.capsule import create
@@ -44,9 +56,38 @@ def make() -> None:
             say(f"{name}: {analysis} is not in it: {error}")
         _write_truth(name, dump)
         say(f"{path}: {path.stat().st_size:,} bytes, {made.stored:,} pages")
+    make_series()
+
+
+def make_series() -> None:
+    """Record the series."""
+    from kcensus import history
+    from kcensus.sources.sample import SAMPLES
+    from kcensus.store import compaction
+
+    path = SAMPLES / SERIES
+    with tempfile.TemporaryDirectory() as temporary:
+        store = Path(temporary) / "store"
+        for scenario, count in _BOOTS.items():
+            with live(_SERIES_KERNEL, scenario) as guest:
+                series.record(guest, store, _SERIES_EVERY, count)
+                if scenario == "growth":
+                    rows = history(store).drop_duplicates("record").tail(count)
+                    uptime = rows["uptime_seconds"]
+                    rates = series.rates(guest, uptime.min(), uptime.max())
+        for day in store.glob("host=*/day=*"):
+            compaction.compact(day, compaction.Extent.WHOLE)
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(store, path, ignore=shutil.ignore_patterns(".*"))
+    _write(SERIES, dataclasses.asdict(rates))
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    say(f"{path}: {size:,} bytes, {sum(_BOOTS.values())} records")
 
 
 def _write_truth(name: str, dump: Dump) -> None:
-    kept = {"release": dump.release, **{key: dump.truth[key] for key in _KEPT}}
+    _write(name, {"release": dump.release, **{key: dump.truth[key] for key in _KEPT}})
+
+
+def _write(name: str, kept: dict[str, Any]) -> None:
     text = json.dumps(kept, indent=1, sort_keys=True, ensure_ascii=False)
     (TRUTH / f"{name}.json").write_text(text + "\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 import jupytext
 import pytest
 
+from kcensus import history
 from kcensus.actions.notebooks.library import PACKAGED, Parameter, notebooks, packaged_directory
 from kcensus.sources import open_target
 
@@ -16,12 +17,13 @@ KNOWN = notebooks()
 TARGETS = {
     "capacity_report": ["target"],
     "explore": ["target"],
+    "growth": ["store"],
     "patch_validation": ["before", "after"],
 }
 
 
 def test_there_are_notebooks() -> None:
-    assert {name: [each.name for each in KNOWN[name].targets] for name in TARGETS} == TARGETS
+    assert {name: [each.name for each in KNOWN[name].targets] for name in KNOWN} == TARGETS
     assert Path(__file__).parents[3] / "notebooks" == PACKAGED
 
 
@@ -59,7 +61,9 @@ def test_a_notebook_is_text_without_outputs(name: str) -> None:
 def test_a_notebook_starts_on_what_comes_with_kcensus(name: str) -> None:
     for parameter in KNOWN[name].targets:
         assert parameter.help
-        if name in TARGETS:
+        if name == "growth":
+            assert len(history(str(parameter.default))) > 1000
+        else:
             assert open_target(str(parameter.default)).kind == "capsule"
 
 
