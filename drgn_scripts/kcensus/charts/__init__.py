@@ -51,7 +51,7 @@ class Chart:
     unit: Unit
     colors: tuple[str, ...] = COLORS
     measure: str = ""
-    """What is counted; empty for bytes, and where the legend says it."""
+    """What is counted; empty for bytes."""
     note: str = ""
     """What is left out."""
 
@@ -96,9 +96,8 @@ def chart(result: Result, spec: ChartSpec) -> Chart:
     rest = total[left_out]
     note = f"and {len(rest):,} more: {in_words(rest.sum(), unit)}" if len(rest) else ""
     labels = tuple(printable(columns[key].label or key.replace("_", " ")) for key in keys)
-    legend, measure = (labels, "") if len(keys) > 1 else ((), labels[0])
-    if unit is Unit.BYTES:
-        measure = ""
+    legend = labels if len(keys) > 1 else ()
+    measure = "" if unit is Unit.BYTES else spec.measure or labels[0]
     return Chart(spec.title, legend, bars, unit, colors, measure, note)
 
 

@@ -74,7 +74,7 @@ _Pairs: TypeAlias = dict[str, tuple[float, float]]
 """Value before and after, by name."""
 _MAX_PAIRS = 10
 _MAX_MARKS = 200
-"""Points that are drawn as dots; more are pixels."""
+"""Points that are drawn as large dots."""
 _PUBLISHED = ("slab-objcg-controller", "utilization-typical")
 """Patch and figure of the catalogue: utilization of most machines before the patch."""
 _FAR = 2
@@ -173,7 +173,7 @@ def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
     scale(ax.yaxis, Unit.RATIO)
     ax.set_xlabel("utilization of the cache")
     ax.set_ylabel("share of slab memory")
-    add_legend(ax, columns=1)
+    add_legend(ax)
     return ax
 
 
@@ -249,8 +249,8 @@ def growth(
     moments = pd.DatetimeIndex(pd.to_datetime(moments, utc=True)).tz_localize(None).to_numpy()
     if not len(values):
         return nothing(ax)
-    marks = "." if len(values) <= _MAX_MARKS else ","
-    ax.plot(moments, values, marks, color=COLORS[0], label="measured")
+    size = 6 if len(values) <= _MAX_MARKS else 2.5
+    ax.plot(moments, values, ".", markersize=size, color=COLORS[0], label="measured")
     if low is not None and high is not None:
         band = (np.asarray(low, np.float64), np.asarray(high, np.float64))
         ax.fill_between(

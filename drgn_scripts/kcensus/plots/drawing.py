@@ -8,6 +8,7 @@ Matplotlib takes what is between two dollar signs for one, so these are escaped.
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
@@ -43,9 +44,11 @@ _LINE = 15
 """Points of a line of a legend."""
 _MAX_LINE, _MAX_ENTRY = 60, 110
 """Characters of a title, and of an entry of a legend."""
-_ROW, _HANDLE, _NAME = 116, 7, 1.25
-"""Width of a figure in characters of a legend; what an entry has beside its text; and the width of
-a character of the names of bars."""
+_AXES = 0.775
+"""Width of the axes of a new figure, as a part of it."""
+_ROOM, _HANDLE, _NAME = 18.5, 7, 1.25
+"""Characters of a legend: of an inch of axes, names beside them included; what an entry has beside
+its text; and the width of a character of these names."""
 _PAPER, _INK = ("#ffffff", "#16181c"), ("#22252a", "#e4e7eb")
 """Background and text, light and dark."""
 
@@ -75,13 +78,15 @@ def axes_for(ax: Axes | None, title: str, *, bars: float, lines: int = 0) -> Axe
     if ax is None:
         height = _HEIGHT + _BAR * bars + lines * _LINE / 72
         _, ax = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
-    ax.set_title(
-        shown(title, _MAX_LINE), loc="left", fontsize="medium", fontweight="bold",
-        pad=6 + _LINE * lines,
-    )  # fmt: skip
+    _set_title(ax, shown(title, _MAX_LINE), lines)
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     return ax
+
+
+def _set_title(ax: Axes, title: str, lines: int) -> None:
+    """Write a title above the lines of a legend."""
+    ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", pad=6 + _LINE * lines)
 
 
 def nothing(ax: Axes) -> Axes:
@@ -100,8 +105,8 @@ def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
     places = rows + 0.5 * (rows // together) * (together > 1)
     names = [shown(bar.name) for bar in chart.bars]
     entries = [shown(name, _MAX_ENTRY) for name in chart.legend]
-    columns = _columns(entries, _ROW - _NAME * max(map(len, names), default=0))
-    lines = -(-len(entries) // columns)
+    beside = _NAME * max(map(len, names), default=0)
+    lines = _arranged(entries, _ROOM * _AXES * _WIDTH - beside)[2]
     ax = axes_for(ax, chart.title, bars=1 + max(places, default=0), lines=lines)
     if not chart.bars:
         return nothing(ax)
@@ -116,7 +121,7 @@ def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
     scale(ax.xaxis, chart.unit)
     ax.set_xlabel(" · ".join(filter(None, (chart.measure, chart.note))))
     if chart.legend:
-        add_legend(ax, handles, entries, columns=columns)
+        add_legend(ax, handles, entries, beside)
     return ax
 
 
@@ -157,31 +162,34 @@ def _write_values(
     ax.set_xlim(0, (max(ends) or 1) * (1.04 + 0.013 * max(map(len, values))))
 
 
-def _columns(names: Sequence[str], room: float) -> int:
-    """Return into how many columns the entries of a legend fit that reads from left to right.
+def _arranged(names: Sequence[str], room: float) -> tuple[int, list[str], int]:
+    """Return columns, entries and lines of a legend that reads from left to right.
 
     :param room: characters
     """
     for columns in range(len(names), 1, -1):
         longest = [max(map(len, names[start::columns])) for start in range(columns)]
         if sum(longest) + _HANDLE * columns <= room:
-            return columns
-    return 1
+            return columns, list(names), -(-len(names) // columns)
+    width = max(int(room) - _HANDLE, _HANDLE)
+    wrapped = [textwrap.fill(name, width, break_long_words=False) for name in names]
+    return 1, wrapped, sum(1 + name.count("\n") for name in wrapped)
 
 
 def add_legend(
-    ax: Axes, handles: Sequence[Artist] = (), names: Sequence[str] = (), *, columns: int = 0
+    ax: Axes, handles: Sequence[Artist] = (), names: Sequence[str] = (), beside: float = 0
 ) -> None:
-    """Add a legend between title and axes; by default of all that is drawn, in one row.
-
-    :func:`axes_for` has made room for it.
+    """Add a legend between title and axes; by default of all that is drawn.
 
     :param names: as :func:`shown` has them
+    :param beside: characters of the names to the left of the axes
     """
     if not handles:
         handles, labels = ax.get_legend_handles_labels()
         names = [shown(name, _MAX_ENTRY) for name in labels]
-    columns = columns or len(names)
+    inches = ax.get_window_extent().width / ax.figure.dpi
+    columns, names, lines = _arranged(names, _ROOM * inches - beside)
+    _set_title(ax, ax.get_title(loc="left"), lines)
     # Matplotlib fills one column after the other.
     order = [entry for start in range(columns) for entry in range(start, len(names), columns)]
     ax.legend(

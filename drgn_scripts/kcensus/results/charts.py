@@ -22,6 +22,8 @@ class ChartSpec:
     """Whether all rows are shown, zeros too: steps of a scale."""
     first_color: int = 0
     """Index of the color of the first column; a column has the same color in all charts."""
+    measure: str = ""
+    """What is counted, where the label of the first column does not say it alone."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import doctest
 from html.parser import HTMLParser
 from urllib.parse import urlsplit
 
@@ -12,6 +13,7 @@ import pytest
 
 import kcensus
 from kcensus import reports, results
+from kcensus.api import answers
 from kcensus.api.answers import Report, Result
 from kcensus.api.frames import Frame
 from kcensus.reports import Section
@@ -91,6 +93,7 @@ def test_hostile_texts_are_inert() -> None:
         assert is_inert(cell)
         assert "\x1b" not in html
         assert "\u202e" not in html
+        assert len(html) < 20_000  # a name of 4,096 characters is there once: in a tooltip
     assert SHOWN in Cell(Result(result)._repr_html_()).words
 
 
@@ -172,6 +175,11 @@ def test_a_frame_for_people_is_scaled(table: Frame) -> None:
     assert shown.iloc[0].tolist() == ["a\\u202eb", 3.0, 12, 12.34, 1, 2.0, "0xffff888000000000"]
     assert shown["size (bytes) [MiB]"].iloc[1] == 0.0  # 1.5 KiB, of MiB
     assert shown.isna().iloc[1].sum() == 2
+
+
+def test_the_example_of_tables_runs() -> None:
+    outcome = doctest.testmod(answers)
+    assert (outcome.failed, outcome.attempted > 0) == (0, True)
 
 
 def test_a_frame_is_raw_by_default(table: Frame) -> None:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import builtins
+import doctest
 import importlib
 import io
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -224,8 +226,19 @@ def legend_colors(ax: Axes) -> list[object]:
     return [patch.get_facecolor() for patch in box.get_patches()]
 
 
-def test_a_legend_reads_from_left_to_right(report: Report) -> None:
-    ax = plots.ram_by_use(report)
+def test_a_long_entry_of_a_legend_is_wrapped(report: Report) -> None:
+    figure, (ax, _) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    png(plots.slab_utilization(report.results["slab"], ax=ax))
+    box = ax.get_legend()
+    assert box is not None
+    assert max(text.get_window_extent().x1 for text in box.get_texts()) <= figure.bbox.x1 / 2
+    assert any("\n" in name for name in legend(ax))
+
+
+@pytest.mark.parametrize("beside", [1, 2])
+def test_a_legend_reads_from_left_to_right(report: Report, beside: int) -> None:
+    figure, axes = plt.subplots(1, beside, figsize=(6 * beside, 4), layout="constrained")
+    ax = plots.ram_by_use(report, ax=np.ravel(axes)[0])
     png(ax)
     box = ax.get_legend()
     assert box is not None
@@ -237,7 +250,7 @@ def test_a_legend_reads_from_left_to_right(report: Report) -> None:
     colors = [container[0].get_facecolor() for container in ax.containers]
     assert [legend_colors(ax)[entry] for entry in order] == colors
     assert len(rows) > 1
-    assert max(place.x1 for place in places) <= ax.figure.bbox.x1
+    assert max(place.x1 for place in places) <= figure.bbox.x1 / beside
 
 
 def summary(kernel: str, **figures: int) -> Result:
@@ -316,6 +329,17 @@ def test_axes_have_units() -> None:
     assert {"0 B", "2 TiB", "4 TiB"} <= set(ticks)
 
 
+@pytest.mark.parametrize("plot", [plot for plot in PLOTS if plot is not plots.slab_caches])
+def test_an_axis_without_units_says_what_is_counted(
+    report: Report, plot: Callable[..., Axes]
+) -> None:
+    ax = plot(report.results[PLOTS[plot][0]])
+    png(ax)
+    ticks = [label.get_text() for label in ax.get_xticklabels()]
+    has_units = all(tick.endswith("B") for tick in ticks)
+    assert has_units or re.match("[a-z]+", ax.get_xlabel())
+
+
 def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
     _, (left, right) = plt.subplots(1, 2)
     assert plots.slab_fill(report.results["slab"], ax=left) is left
@@ -326,6 +350,11 @@ def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
         ax = plots.slab_fill(report.results["slab"])
     assert dict(mpl.rcParams) == before
     assert mpl.colors.to_hex(ax.get_facecolor()) != "#ffffff"
+
+
+def test_the_example_runs() -> None:
+    outcome = doctest.testmod(plots)
+    assert (outcome.failed, outcome.attempted > 0) == (0, True)
 
 
 def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

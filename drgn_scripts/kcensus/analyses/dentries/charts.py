@@ -15,9 +15,15 @@ CHARTS = (
         "Directories with most negative dentries",
         ("negative",),
         "directory",
+        measure="negative dentries",
     ),
     ChartSpec(
-        "patterns", "patterns", "Names with most negative dentries", ("negative",), "pattern"
+        "patterns",
+        "patterns",
+        "Names with most negative dentries",
+        ("negative",),
+        "pattern",
+        measure="negative dentries",
     ),
 )
 

@@ -15,6 +15,7 @@ CHARTS = (
         "kcopyd jobs by client and state",
         ("callback_jobs", "complete_jobs", "io_jobs", "pages_jobs", "in_flight"),
         "device",
+        measure="jobs",
     ),
 )
 

@@ -44,8 +44,8 @@ _NO_HOST = ("", "(none)")
 """Unknown, or what a kernel is called until ``sethostname()``."""
 _PRINTED_ROWS = 25
 """Rows of a table on paper; ``page.css`` has the number, too."""
-_CELL_ROWS = 20
-"""Rows of a table in a notebook."""
+_CELL_ROWS, _CELL_TEXT = 20, 160
+"""Rows of a table in a notebook, and characters of a text in it."""
 
 Findings: TypeAlias = Sequence[tuple[str, Finding]]
 """Findings with the names of their analyses; empty where there is one."""
@@ -120,6 +120,7 @@ def _cell(
         facts=machine_facts(head),
         style=Markup(_file("cell.css")),
         max_rows=_CELL_ROWS,
+        max_text=_CELL_TEXT,
         shown_first=first or tuple(sections[0].result.tables if sections[0].result else ()),
         explanations={},
     )

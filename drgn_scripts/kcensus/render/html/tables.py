@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from kcensus.analyses import analyses
+from kcensus.charts import shortened
 from kcensus.human import human
 from kcensus.render.html.links import first_links
 from kcensus.render.html.text import breakable
@@ -23,6 +24,7 @@ from kcensus.render.plain import (
 from kcensus.reports import Section
 from kcensus.results import Result, Unit
 from kcensus.results.tables import Column, Show, Table
+from kcensus.text import printable
 
 _MAX_ROWS = 100
 """Rows of a table on the page; JSON, CSV and Parquet have all."""
@@ -70,17 +72,20 @@ class ShownTable:
     """Text of each cell, and the number to sort by; empty where that is the text."""
 
 
-def shown_tables(result: Result, rows: int = _MAX_ROWS) -> Iterator[ShownTable]:
+def shown_tables(
+    result: Result, rows: int = _MAX_ROWS, longest: int | None = None
+) -> Iterator[ShownTable]:
     """Yield the tables that say something and are not too long for a screen.
 
     :param rows: of each table, at most
+    :param longest: characters of a text; longer ones are shortened in the middle
     """
     for name, table in result.tables.items():
         if has_content(table) and not table.detail:
-            yield _shown_table(name, table, rows)
+            yield _shown_table(name, table, rows, longest)
 
 
-def _shown_table(name: str, table: Table, most: int) -> ShownTable:
+def _shown_table(name: str, table: Table, most: int, max_text: int | None) -> ShownTable:
     frame = table.frame.head(most)
     columns, cells = [], []
     for key, column in table.columns.items():
@@ -94,17 +99,19 @@ def _shown_table(name: str, table: Table, most: int) -> ShownTable:
             style = "n"
         columns.append((column, label(key, column.label), style))
         links = first_links() if key == "patch" else {}
-        cells.append([_cell(value, column.unit, links) for value in values])
+        cells.append([_cell(value, column.unit, links, max_text) for value in values])
     title = label(name, table.title)
     rows = list(zip(*cells, strict=True))
     return ShownTable(name, title, table.note, len(table.frame), columns, rows)
 
 
-def _cell(value: Plain, unit: Unit, links: Mapping[str, str]) -> tuple[str | Markup, str]:
+def _cell(
+    value: Plain, unit: Unit, links: Mapping[str, str], max_text: int | None
+) -> tuple[str | Markup, str]:
     text = human(value, unit)
     if isinstance(value, str):
         link = Markup('<a href="{}" rel="noreferrer">{}</a>')
-        shown = breakable(text)
+        shown = breakable(shortened(printable(text), max_text) if max_text else text)
         return link.format(links[value], shown) if value in links else shown, ""
     number = int(value) if isinstance(value, bool) else value
     return text, "" if number is None or text == str(number) else str(number)
