@@ -69,8 +69,9 @@ def points(row: Any) -> pd.DataFrame:
     """Return the records of a series in the regime of its trend."""
     analysis, *part, metric = row.metric.split(".")
     values = (analysis, part[0] if part else "summary", metric, row.subject or "")
-    within = history["time"].between(pd.Timestamp(row.since), pd.Timestamp(row.until))
-    series: pd.DataFrame = history[within]
+    # Tables have times in microseconds, which are rounded.
+    ends = pd.Timestamp(row.since).floor("s"), pd.Timestamp(row.until).ceil("s")
+    series: pd.DataFrame = history[history["time"].between(*ends)]
     for column, value in zip(("analysis", "part", "metric", "subject"), values, strict=True):
         series = series[series[column] == value]
     return series
