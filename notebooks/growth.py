@@ -69,7 +69,7 @@ def points(row: Any) -> pd.DataFrame:
     """Return the records of a series in the regime of its trend."""
     analysis, *part, metric = row.metric.split(".")
     values = (analysis, part[0] if part else "summary", metric, row.subject or "")
-    # Tables have times in microseconds, which are rounded.
+    # The times of a trend are exact within a boot, by uptime; those of records are in seconds.
     ends = pd.Timestamp(row.since).floor("s"), pd.Timestamp(row.until).ceil("s")
     series: pd.DataFrame = history[history["time"].between(*ends)]
     for column, value in zip(("analysis", "part", "metric", "subject"), values, strict=True):

@@ -85,7 +85,9 @@ def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
         analysis, metric = row["metric"].split(".")
         points, line = ax.lines[:2]
         same = history["analysis"].eq(analysis) & history["metric"].eq(metric)
-        same &= history["part"].eq("summary") & history["time"].ge(pd.Timestamp(row["since"]).floor("s"))
+        same &= history["part"].eq("summary") & history["time"].ge(
+            pd.Timestamp(row["since"]).floor("s")
+        )
         series = history[same].sort_values("time")
         assert np.asarray(points.get_ydata()).tolist() == series["value"].to_list()
         days = (series["time"] - series["time"].iloc[0]).dt.total_seconds() / 86400

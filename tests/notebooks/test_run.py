@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import resource
 from pathlib import Path
 
 import nbformat
@@ -20,10 +21,23 @@ PLOTS = {"capacity_report": 10, "patch_validation": 6, "growth": 1, "explore": 2
 """Plots of each notebook, at least."""
 
 
+SECONDS: dict[str, float] = {}
+"""CPU time that each notebook took, also of the process that runs its cells."""
+_MAX_SECONDS = 60
+"""Of all notebooks together, three times what they take."""
+
+
+def cpu_seconds() -> float:
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
 @functools.cache
 def executed(name: str, directory: Path) -> NotebookNode:
     output = directory / f"{name}.ipynb"
+    start = cpu_seconds()
     assert cli.main(["notebook", name, "-o", str(output), "--no-progress"]) == Exit.DONE
+    SECONDS[name] = cpu_seconds() - start
     node: NotebookNode = nbformat.read(output, as_version=4)
     return node
 
@@ -51,6 +65,12 @@ def test_a_notebook_runs(name: str, directory: Path) -> None:
     assert len(forms(node, "image/svg+xml")) >= PLOTS[name]
     # An Axes or a figure that a cell ends with would be shown as text.
     assert not [text for text in forms(node, "text/plain") if text.startswith(("<Axes", "Axes("))]
+
+
+def test_they_run_in_a_minute(directory: Path) -> None:
+    for name in notebooks():
+        executed(name, directory)
+    assert sum(SECONDS.values()) < _MAX_SECONDS, SECONDS
 
 
 def test_figures_are_those_of_the_results(directory: Path) -> None:
@@ -95,11 +115,12 @@ def test_a_page_has_the_plots_and_no_code(directory: Path) -> None:
     assert len(text) < 2_000_000
 
 
+@pytest.mark.parametrize("name", ["capacity_report", "growth"])
 def test_an_unusable_target_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "a.html"
-    arguments = ["notebook", "capacity_report", str(tmp_path / "none"), "-o", str(output)]
+    arguments = ["notebook", name, str(tmp_path / "none"), "-o", str(output)]
     assert cli.main(arguments) == Exit.TARGET
     message = capsys.readouterr().err
     assert message.startswith("kcensus: ")

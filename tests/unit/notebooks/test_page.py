@@ -55,6 +55,7 @@ def hostile_notebook() -> NotebookNode:
         data(text_markdown=f"`{name}`", text_plain="x"),
         data(text_html=result._repr_html_(), text_plain=repr(result)),
         data(text_html=frame._repr_html_(), text_plain=repr(frame)),
+        data(text_html=frame.set_index(name).frame(labels=True, scale=True).to_html()),
         data(image_svg__xml=SVG, text_plain=name),
         data(text_plain=name),
         new_output("stream", name="stderr", text=name),

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _FORMS = (".html", ".ipynb")
-_TARGET_ERRORS = ("TargetError", "AnalysisError", "BadCapsule", "MissingDebugInfoError")
+_TARGET_ERRORS = (
+    "TargetError",
+    "AnalysisError",
+    "BadCapsule",
+    "MissingDebugInfoError",
+    "StoreError",
+)
 """Errors in a notebook that mean that the target is unusable."""
 _WIDTH, _INDENT = 100, "    "
 
