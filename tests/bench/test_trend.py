@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import datetime
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,13 @@ from tests.unit.store.histories import SLAB, history
 _POINTS = 100_000
 _DAY = 288
 _MAX_SECONDS = 5.0
-"""From the command line to the exit, on an idle machine with two CPUs."""
+"""Of CPU time, from the command line to the exit: what else the machine does is not in it."""
+
+
+def _cpu_seconds() -> float:
+    """Return what the children of this process have taken until now."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +51,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_hundred_thousand_points_of_one_host(store: Path, slack: float) -> None:
-    start = time.monotonic()
+    start = _cpu_seconds()
     done = subprocess.run(
         [sys.executable, "-m", "kcensus", "trend", str(store), "--json"],
         capture_output=True,
         text=True,
         check=True,
     )
-    seconds = time.monotonic() - start
+    seconds = _cpu_seconds() - start
     assert f'"records": {_POINTS}' in done.stdout
     report(f"trend, {_POINTS:,} points", seconds=seconds)
     assert seconds <= _MAX_SECONDS * slack

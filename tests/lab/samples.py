@@ -8,7 +8,6 @@ the samples against it.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import tempfile
@@ -73,13 +72,12 @@ def make_series() -> None:
                 series.record(guest, store, _SERIES_EVERY, count)
                 if scenario == "growth":
                     rows = history(store).drop_duplicates("record").tail(count)
-                    uptime = rows["uptime_seconds"]
-                    rates = series.rates(guest, uptime.min(), uptime.max())
+                    names, cgroups = series.Work(guest).rates(rows["uptime_seconds"])
         for day in store.glob("host=*/day=*"):
             compaction.compact(day, compaction.Extent.WHOLE)
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(store, path, ignore=shutil.ignore_patterns(".*"))
-    _write(SERIES, dataclasses.asdict(rates))
+    _write(SERIES, {"names": names, "cgroups": cgroups})
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     say(f"{path}: {size:,} bytes, {sum(_BOOTS.values())} records")
 

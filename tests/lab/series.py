@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from .dumps import Live
 
@@ -19,13 +19,23 @@ CGROUPS_PER_SECOND = 0.5
 _MAX_SECONDS = 900
 
 
-@dataclass(frozen=True)
-class Rates:
-    """How fast the scenario ``growth`` did its work, by the uptime of the guest."""
+class Work:
+    """What a guest with the scenario ``growth`` did until now, by its own clock."""
 
-    names: float
-    """Per second, as the cgroups."""
-    cgroups: float
+    def __init__(self, guest: Live) -> None:
+        words = (line.split() for line in guest.console.read_text(errors="replace").splitlines())
+        log = [each[1:] for each in words if len(each) == 4 and each[0] == "growth"]
+        self._times, self._names, self._cgroups = np.array(log, float).T
+        self._times /= 100
+
+    def rates(self, uptime: pd.Series[float]) -> tuple[float, float]:
+        """Return names and cgroups per second, from the least uptime to the largest."""
+        rows = (self._times >= uptime.min()) & (self._times <= uptime.max())
+        names, cgroups = (
+            float(np.polyfit(self._times[rows], counts[rows], 1)[0])
+            for counts in (self._names, self._cgroups)
+        )
+        return names, cgroups
 
 
 def record(guest: Live, store: Path, every: int, count: int, analyses: str | None = None) -> None:
@@ -42,15 +52,3 @@ def record(guest: Live, store: Path, every: int, count: int, analyses: str | Non
     subprocess.run(
         [*command, *options, *symbols], check=True, capture_output=True, timeout=_MAX_SECONDS
     )
-
-
-def rates(guest: Live, first: float, last: float) -> Rates:
-    """Return what a guest with the scenario ``growth`` did between two uptimes, in seconds."""
-    lines = (line.split() for line in guest.console.read_text(errors="replace").splitlines())
-    log = [
-        tuple(map(int, words[1:])) for words in lines if len(words) == 4 and words[0] == "growth"
-    ]
-    times, *counts = np.array(log, float).T
-    times /= 100
-    rows = (times >= first) & (times <= last)
-    return Rates(*(float(np.polyfit(times[rows], count[rows], 1)[0]) for count in counts))

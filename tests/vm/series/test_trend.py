@@ -18,6 +18,9 @@ _POINTS = 24
 _ANALYSES = "dentries,memcgs,slab"
 """Those of what grows, and of memory."""
 _DAY = 86400
+_MISS = 0.02
+"""Share of the rate by which an interval may miss it: one of 95 % does so one time in twenty. That
+of the bundled series must not."""
 
 
 def row(result: kcensus.Result, metric: str, subject: str = "") -> dict[Hashable, Any]:
@@ -29,10 +32,11 @@ def row(result: kcensus.Result, metric: str, subject: str = "") -> dict[Hashable
     return found
 
 
-def assert_within(trend: dict[Hashable, Any], rate: float) -> None:
-    low, high = trend["rate_per_day_low"], trend["rate_per_day_high"]
-    assert low <= rate * _DAY <= high
-    assert high - low < rate * _DAY / 2  # or it would say nothing
+def assert_matches(trend: dict[Hashable, Any], rate: float) -> None:
+    """Check that the interval of a trend has a rate per second."""
+    low, high = trend["rate_per_day_low"] / _DAY, trend["rate_per_day_high"] / _DAY
+    assert low - _MISS * rate <= rate <= high + _MISS * rate
+    assert high - low < rate / 2  # or it would say nothing
 
 
 @pytest.mark.usually("6.1")
@@ -40,20 +44,27 @@ def test_trend_is_the_rate_of_the_workload(kernel: str, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with live(kernel, "growth") as guest:
         series.record(guest, store, _EVERY, _POINTS, _ANALYSES)
-        rows = kcensus.history(store)
-        uptime = rows["uptime_seconds"]
-        rates = series.rates(guest, uptime.min(), uptime.max())
-    assert rows["record"].nunique() == _POINTS
-    assert rates.names == pytest.approx(series.NAMES_PER_SECOND, rel=0.1)
-    assert rates.cgroups == pytest.approx(series.CGROUPS_PER_SECOND, rel=0.1)
+        work = series.Work(guest)
+    records = kcensus.history(store).drop_duplicates("record")
+    assert len(records) == _POINTS
+
+    def rates(trend: dict[Hashable, Any]) -> tuple[float, float]:
+        """Names and cgroups in the time of a trend: a guest on a busy host may be late."""
+        return work.rates(records["uptime_seconds"].tail(trend["points"]))
+
+    names, cgroups = work.rates(records["uptime_seconds"])
+    assert names == pytest.approx(series.NAMES_PER_SECOND, rel=0.1)
+    assert cgroups == pytest.approx(series.CGROUPS_PER_SECOND, rel=0.1)
     result = kcensus.trend(store)
-    assert_within(row(result, "dentries.directories.negative", "/srv/growth"), rates.names)
-    assert_within(row(result, "memcgs.memcgs_online"), rates.cgroups)
+    directory = row(result, "dentries.directories.negative", "/srv/growth")
+    assert_matches(directory, rates(directory)[0])
+    online = row(result, "memcgs.memcgs_online")
+    assert_matches(online, rates(online)[1])
     slab = row(result, "slab.caches.active_bytes", "dentry")
     # Each cgroup has a dentry, too. sizeof(struct dentry) is 192.
-    assert_within(slab, (rates.names + rates.cgroups) * 192)
+    assert_matches(slab, sum(rates(slab)) * 192)
     assert slab["limit"] == "RAM"
-    assert row(result, "memcgs.memcgs_online")["limit"] == "memory cgroup ids"
+    assert online["limit"] == "memory cgroup ids"
 
 
 @pytest.mark.usually("6.1")
@@ -70,5 +81,6 @@ def test_a_flat_series_with_a_reboot_has_no_trend(kernel: str, tmp_path: Path) -
     assert len(result.tables["boots"]) == 2
     assert result.tables["growing"].empty, result.tables["growing"][["metric", "subject", "rate"]]
     assert result.result.nothing
-    state = kcensus.trend(store, metric="dentries.negative").tables["steady"]
-    assert state["state"].tolist() == ["no trend"]
+    steady = result.tables["steady"]
+    states = steady[steady["metric"] == "dentries.negative"]["state"]
+    assert states.tolist() == ["no trend"]
