@@ -118,12 +118,13 @@ def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit
 
     :param work: takes whether it is the first time
     """
-    worst, done = Exit.DONE, 0
+    worst, done, failed = Exit.DONE, 0, 0
     try:
         for _ in _ticks(every):
             status = work(done == 0)
             worst = worst if status is Exit.DONE else status
             done += 1
+            failed += status is not Exit.DONE
             # A target is opened each time: the guest may have been restarted, modules loaded.
             # A QEMU guest serves one client, so the connection must not outlive the record.
             gc.collect()
@@ -132,7 +133,8 @@ def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit
     except KeyboardInterrupt:
         if not done:
             raise
-        click.echo(f"\nkcensus: stopped after {done:,} times", err=True)
+        problems = f", {failed:,} with problems" if failed else ""
+        click.echo(f"\nkcensus: stopped after {done:,} times{problems}", err=True)
     return worst
 
 

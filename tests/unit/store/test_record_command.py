@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus record``: what it prints and returns, without a kernel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kcensus
+from kcensus import cli
+from kcensus.actions import Exit
+from kcensus.actions.series import record
+from kcensus.render.directory import OutputError
+
+
+class Clock:
+    """A clock that advances only by sleep(), or when it is set."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock(1002.0)
+    monkeypatch.setattr(record, "time", made)
+    return made
+
+
+def times(clock: Clock, ticks: Iterator[None], count: int) -> list[float]:
+    return [clock.now for _ in itertools.islice(ticks, count)]
+
+
+def test_ticks_are_now_and_at_multiples(clock: Clock) -> None:
+    assert times(clock, record._ticks(300), 4) == [1002, 1200, 1500, 1800]
+
+
+def test_a_multiple_that_is_near_is_left_out(clock: Clock) -> None:
+    clock.now = 1190.0
+    assert times(clock, record._ticks(300), 3) == [1190, 1500, 1800]
+
+
+def test_missed_ticks_are_left_out(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    ticks = record._ticks(10)
+    seen = []
+    for _ in itertools.islice(ticks, 4):
+        seen.append(clock.now)
+        clock.now += 25
+    assert seen == [1002, 1030, 1060, 1090]
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_clock_that_is_set_back_delays_nothing(clock: Clock) -> None:
+    ticks = record._ticks(10)
+    next(ticks)
+    next(ticks)
+    clock.now -= 500
+    before = clock.now
+    next(ticks)
+    assert clock.now - before <= 20
+
+
+def test_failures_do_not_stop_it(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[float] = []
+
+    def fail(*_: object, **__: object) -> Exit:
+        calls.append(clock.now)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        if len(calls) > 1:
+            raise OutputError("cannot write to the store 's': No space left on device")
+        return Exit.DONE
+
+    monkeypatch.setattr(record, "_record", fail)
+
+    def work(is_first: bool) -> Exit:
+        return record._each(["target"], fail, raises=is_first)
+
+    assert record._repeat(10, None, work) is not Exit.DONE
+    assert calls == [1002, 1010, 1020, 1030]
+    lines = capsys.readouterr().err.splitlines()
+    assert sum("No space left" in line for line in lines) == 2
+    assert "3 times, 2 with problems" in lines[-1]
+
+
+def test_it_stops_after_count(clock: Clock) -> None:
+    done: list[bool] = []
+
+    def work(is_first: bool) -> Exit:
+        done.append(is_first)
+        return Exit.DONE
+
+    assert record._repeat(10, 3, work) is Exit.DONE
+    assert done == [True, False, False]
+
+
+def test_samples_and_documents_are_recorded_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "series"
+    assert cli.main(["record", "sample", "sample-after", "--store", str(store)]) == 0
+    assert capsys.readouterr().out.count("recorded ") == 2
+    assert cli.main(["report", "sample", "--json"]) == 0
+    document = tmp_path / "sample.json"
+    document.write_text(capsys.readouterr().out)
+    assert cli.main(["record", "sample", str(document), "--store", str(store)]) == 0
+    assert capsys.readouterr().out.count("in the store already") == 2
+    assert kcensus.history(store).attrs["records"] == 2
+    assert all(path.stat().st_size < 20_000 for path in store.rglob("*.parquet"))
+
+
+def test_a_target_that_cannot_be_read_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "series"
+    targets = [str(tmp_path / "none"), "sample"]
+    assert cli.main(["record", *targets, "--store", str(store)]) == Exit.TARGET
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert kcensus.history(store).attrs["records"] == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--count", "3"],
+        ["--every", "5m"],
+        ["--every", "0s"],
+        ["--every", "5"],
+        ["--every", "99999999d"],
+    ],
+)
+def test_options_that_make_no_sense(tmp_path: Path, options: list[str]) -> None:
+    store = tmp_path / "series"
+    assert cli.main(["record", "sample", "--store", str(store), *options]) == Exit.USAGE
+    assert not [*tmp_path.rglob("*.parquet")]
