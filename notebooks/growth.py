@@ -12,8 +12,8 @@
 # What grows on a host, how fast, and when it fills memory, with the uncertainty of that.
 #
 # `kcensus record TARGET --store STORE` appends a few kilobytes per record: of dumps, of saved
-# reports, or every few minutes of a running kernel. The sample is a guest that was idle in one boot,
-# and looked up names that do not exist in the next.
+# reports, or every few minutes of a running kernel. The sample is a guest that was idle in one
+# boot, and looked up names that do not exist in the next.
 
 # %% tags=["parameters"]
 store = "sample-series"  # STORE: a directory that `kcensus record` wrote
