@@ -91,6 +91,11 @@ def trend(
     The table ``growing`` has the most urgent series first; ``shrinking`` and ``steady`` have the
     others. Rates have a 95 % interval.
 
+    >>> import kcensus
+    >>> result = kcensus.trend("sample-series", metric="memcgs.memcgs_online")
+    >>> result.tables["growing"][["rate", "interval", "limit_in"]].iloc[0].to_list()
+    ['1,801/h', '1,785 to 1,815', 'memory cgroup ids in 1 d 12 h']
+
     :param source: a store, or rows of :func:`kcensus.history`: of these, amounts get a trend, or
         all series if none is an amount
     :param host: names of hosts; ``metric``: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``;
