@@ -74,6 +74,15 @@ ax.set(xlim=(0, 120), xlabel="left with the patch [% of before]")
 ax.invert_yaxis()
 
 # %% [markdown]
+# Other figures were published as ranges:
+
+# %%
+ranges = figures[figures["to"].notna()]
+spans = [f"{row.value:,.10g} to {row.to:,.10g} {row.unit}" for row in ranges.itertuples()]
+with pd.option_context("display.max_colwidth", None):
+    display(pd.DataFrame({"what": [*ranges["what"]], "published": spans}, [*ranges["patch"]]))
+
+# %% [markdown]
 # The `list_lru` series was measured stage by stage: memory in use after creating the same cgroups
 # and mounts. The last stage is what 5.18 and later have.
 

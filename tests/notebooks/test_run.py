@@ -95,6 +95,7 @@ def test_published_figures_are_those_of_the_catalogue(directory: Path) -> None:
     steps = " → ".join(f"{value:,.0f}" for value in mounts)
     assert any(steps in text for text in forms(node, "text/markdown"))
     assert any("confirmed" in text for text in forms(node, "text/plain"))
+    assert any("45 to 65 percent" in text for text in forms(node, "text/html"))
 
 
 def test_parameters_reach_the_notebook(tmp_path: Path) -> None:
