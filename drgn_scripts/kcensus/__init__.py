@@ -27,6 +27,7 @@ _PLACES = {
     "StoreError": "store",
     "TargetError": "sources",
     "as_object": "api.rows",
+    "diff": "api.pairs",
     "follow": "api.rows",
     "history": "api.history",
     "last": "api.answers",
@@ -37,6 +38,7 @@ _PLACES = {
     "report": "api.answers",
     "rows": "api.rows",
     "trend": "api.history",
+    "validate": "api.pairs",
 }
 """Where each public name is defined. It is imported when it is first used: NumPy and pandas take a
 second to load, which ``kcensus --help`` does not need."""

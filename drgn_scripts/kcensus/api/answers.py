@@ -50,6 +50,10 @@ class Result:
         """Units of :attr:`summary`: ``bytes``, ``count``, ``ratio``, ``seconds``, …"""
         return {key: figure.unit.value for key, figure in self.result.summary.items()}
 
+    def text(self, name: str) -> str:
+        """Return a figure of :attr:`summary` as people read it: ``94.7 MiB``, ``76.4%``."""
+        return shown_figure(name, self.result.summary[name])[1]
+
     @cached_property
     def tables(self) -> dict[str, Frame]:
         """Its tables by name as DataFrames, all rows, exact values.

@@ -246,6 +246,8 @@ def test_the_wheel_has_one_import_package_and_the_catalogue(installed: Installed
         "page.js",
     }
     assert data <= {name.name for name in names}
+    notebooks = {path.name for path in (ROOT / "notebooks").glob("*.py")}
+    assert notebooks <= {name.name for name in names if name.parts[:2] == ("kcensus", "notebooks")}
 
 
 PATCHES = """

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Two kernels: what differs, and whether a patch has the promised effect."""
+
+from __future__ import annotations
+
+from kcensus import compare, reports
+from kcensus.api.answers import Report, Result
+from kcensus.api.source import Readable, context_of
+from kcensus.catalogue import load
+from kcensus.catalogue.validate import Refused, judge, look_at
+from kcensus.catalogue.verdict import validation_result
+
+
+def diff(before: Report, after: Report) -> Result:
+    """Say what grew from one report to another, as ``kcensus diff`` does.
+
+    >>> import kcensus
+    >>> sides = [kcensus.report(kcensus.open_target(name)) for name in ("sample", "sample-after")]
+    >>> changes = kcensus.diff(*sides).tables["slab_caches"].set_index("cache")
+    >>> changes.loc["kcopyd_job", "state"]
+    'changed'
+
+    :param before: a report of :func:`kcensus.report`
+    :param after: a report of the other kernel, or of the other dump
+    """
+    return Result(compare.compare(before.report, after.report), compare.FIRST_TABLES)
+
+
+def validate(patch: str, before: Readable, after: Readable) -> Result:
+    """Judge whether a patch has the promised effect, as ``kcensus validate`` does.
+
+    >>> import kcensus
+    >>> before, after = map(kcensus.open_target, ("sample", "sample-after"))
+    >>> kcensus.validate("list-lru-memory", before, after).summary["verdict"]
+    'confirmed'
+
+    :param patch: id of a patch in the catalogue
+    :param before: a target of :func:`kcensus.open_target` or a drgn program: without the patch
+    :param after: one with the patch, under the same workload
+    :raises LookupError: the catalogue has no such patch, or does not say how to validate it
+    :raises ValueError: the two are not a valid pair; the message says why
+    :raises AnalysisError: an analysis that the patch needs cannot be run on one of them
+    """
+    known = load()
+    chosen = known.patches.get(patch)
+    if chosen is None or chosen.validation is None:
+        ids = ", ".join(each.id for each in known.patches.values() if each.validation)
+        raise LookupError(f"no validation is defined for {patch!r} (choose from {ids})")
+    sides = [reports.measured(context_of(side), chosen, known) for side in (before, after)]
+    try:
+        judgement = judge(chosen, [look_at(chosen, *sides)])
+    except Refused as error:
+        raise ValueError(str(error)) from None
+    return Result(reports.conclude(validation_result(chosen, judgement), known))

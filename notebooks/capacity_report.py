@@ -1,0 +1,205 @@
+# ---
+# jupyter:
+#   SPDX-License-Identifier: LGPL-2.1-or-later
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Capacity report
+#
+# Where the memory of one machine is, what of it is waste, and what returns it.
+#
+# Figures are of one moment: that of the dump. Which of them grow, only a series shows.
+
+# %% tags=["parameters"]
+target = "sample"  # TARGET: a vmcore or a capsule; /proc/kcore is the running kernel
+symbols: list[str] = []  # files and directories with debug info
+top = 10  # rows of each table
+
+# %%
+import pandas as pd
+from IPython.display import Markdown, display
+
+import kcensus
+from kcensus import plots
+
+kernel = kcensus.open_target(target, symbols)
+report = kcensus.report(kernel)
+
+
+def answer(name: str) -> kcensus.Result | None:
+    """Return the result of an analysis; say it where there is none."""
+    if name not in report.results:
+        display(Markdown(f"*The analysis `{name}` failed on this kernel: see the findings.*"))
+    return report.results.get(name)
+
+
+# %% [markdown]
+# ## Findings
+#
+# What to act on comes first: the memory that a finding *holds*, a command that returns it, and
+# what that command risks. Symptoms are below the finding that explains them, so no memory is
+# counted twice.
+
+# %%
+report
+
+# %% [markdown]
+# ## RAM by use
+#
+# The part of RAM that the analyses account for. The rest, such as page cache and the memory of
+# processes, is not analysed here.
+
+# %%
+ram = plots.ram_by_use(report)
+
+# %% [markdown]
+# ## Slab
+#
+# The kernel allocates its small objects from *slabs*: pages that are cut into slots of one size.
+# A slab returns to the system when its last object is freed, so a few objects can hold many pages.
+# *Utilization* is the share of slab pages that objects use.
+
+# %%
+if slab := answer("slab"):
+    display(
+        Markdown(
+            f"Slab pages use **{slab.text('slab_bytes')}**, {slab.text('share_of_ram')} of RAM."
+            f" Objects use {slab.text('active_bytes')} of that: utilization is"
+            f" **{slab.text('utilization')}**. Free slots hold {slab.text('free_slot_bytes')};"
+            f" {slab.text('reclaimable_bytes')} are in caches that reclaim can shrink."
+        )
+    )
+    largest = plots.slab_caches(slab)
+
+# %% [markdown]
+# Each step of the next curve is a cache. Where it is steep, much memory is in caches of that
+# utilization. The band is what was published about machines with many memory cgroups, before
+# cgroups shared slabs.
+
+# %%
+if slab:
+    utilization = plots.slab_utilization(slab)
+
+# %% [markdown]
+# Almost empty slabs are fragmentation: nothing returns them but freeing the last objects in them.
+# Full slabs are healthy.
+
+# %%
+if slab:
+    fill = plots.slab_fill(slab)
+    waste = plots.slab_waste(slab)
+
+# %%
+if slab:
+    columns = ["objects_active", "objects_total", "bytes", "active_bytes", "utilization"]
+    caches = slab.tables["caches"].set_index("cache")[columns].head(top)
+    display(caches.frame(labels=True, scale=True).rename_axis(index=None, columns="cache"))
+
+# %% [markdown]
+# ## Negative dentries
+#
+# A negative dentry remembers that a name does not exist. A few save lookups; programs that look for
+# ever new names leave millions. Reclaim can free those that are not in use, one by one.
+
+# %%
+if dentries := answer("dentries"):
+    display(
+        Markdown(
+            f"**{dentries.text('negative')}** of {dentries.text('dentries')} dentries are negative;"
+            f" with external names they use **{dentries.text('negative_bytes')}**. Of their slab"
+            f" pages, {dentries.text('freeable_bytes')} would return if all unused ones were freed:"
+            " the other pages hold other dentries, too."
+        )
+    )
+    directories = plots.directories(dentries)
+
+# %% [markdown]
+# The pattern of names says which program looks them up: what differs from name to name, such as
+# digits, is replaced.
+
+# %%
+if dentries:
+    patterns = plots.name_patterns(dentries)
+
+# %% [markdown]
+# ## Per-memcg lists of `list_lru`
+#
+# Each mount has lists of dentries and inodes to reclaim, and one pair per memory cgroup. Until 5.18
+# they are allocated for all cgroup ids at once, and never shrink: mounts × cgroups × NUMA nodes.
+# The chart projects what the stages of the patch series make of this machine.
+
+# %%
+if list_lru := answer("list-lru"):
+    display(
+        Markdown(
+            f"The lists use **{list_lru.text('structural_bytes')}**,"
+            f" {list_lru.text('share_of_ram')} of RAM. With the whole series they need"
+            f" {list_lru.text('projected_xarray_bytes')}."
+        )
+    )
+    projection = plots.list_lru_projection(list_lru)
+
+# %% [markdown]
+# ## kcopyd
+#
+# Device-mapper snapshots copy a chunk before it is overwritten. Each copy in flight holds a job,
+# pages and bios. Without a limit, a fast origin and a slow COW device queue copies until memory is
+# exhausted.
+
+# %%
+if kcopyd := answer("kcopyd"):
+    display(
+        Markdown(
+            f"**{kcopyd.text('jobs')}** jobs of {kcopyd.text('clients')} clients hold"
+            f" **{kcopyd.text('total_bytes')}**: {kcopyd.text('job_bytes')} are kcopyd_job slabs,"
+            f" {kcopyd.text('page_bytes')} pages to copy, {kcopyd.text('bio_bytes')} bios."
+        )
+    )
+    jobs = plots.kcopyd_jobs(kcopyd)
+
+# %% [markdown]
+# ## Dying memory cgroups
+#
+# A memory cgroup that was removed stays, *offline*, until the last page or object that is charged
+# to it is gone. Most often files pin it: page cache, or files on tmpfs.
+
+# %%
+if memcgs := answer("memcgs"):
+    display(
+        Markdown(
+            f"**{memcgs.text('memcgs_offline')}** memory cgroups are offline, beside"
+            f" {memcgs.text('memcgs_online')} online ones, and hold"
+            f" **{memcgs.text('offline_bytes')}**."
+        )
+    )
+    pins = plots.dying_memcgs(memcgs)
+
+# %% [markdown]
+# ## Patches
+#
+# Fixes and features that this kernel lacks, and what that costs here. A cost is a figure of the
+# analyses above; `<NA>` was not measured.
+
+# %%
+if patches := answer("patches"):
+    states = patches.tables["patches"]
+    absent = states[states["state"].isin(["absent", "partially applied"])]
+    costly = absent[absent["kind"] == "fix"].sort_values("cost_bytes", ascending=False)
+    shown = costly.set_index("patch")[["history", "cost_bytes", "title"]].head(top)
+    with pd.option_context("display.max_colwidth", None):
+        display(shown.frame(labels=True, scale=True).rename_axis(index=None, columns="patch"))
+
+# %% [markdown]
+# ## Trust
+#
+# Every figure that the kernel counts itself is compared with its counter. A *gap* is what could not
+# be read; the figures that it touches are lower bounds.
+
+# %%
+checks = [check for result in report.results.values() for check in result.checks]
+gaps = [gap for result in report.results.values() for gap in result.gaps]
+agreeing = sum(check.status.value == "agree" for check in checks)
+display(Markdown(f"Checks that agree: {agreeing} of {len(checks)}. Gaps: {len(gaps)}."))

@@ -1,0 +1,194 @@
+# ---
+# jupyter:
+#   SPDX-License-Identifier: LGPL-2.1-or-later
+#   jupytext:
+#     text_representation: {extension: .py, format_name: percent}
+#   kernelspec: {display_name: Python 3, language: python, name: python3}
+# ---
+
+# %% [markdown]
+# # Patch validation
+#
+# Whether patches have the promised effect on two dumps of one workload, beside what was published.
+#
+# A pair of dumps counts if memory, CPUs, uptime and workload are alike. The reduction on another
+# machine is another one: compare its direction and what the model predicts, not its size.
+
+# %% tags=["parameters"]
+before = "sample"  # BEFORE: a vmcore or a capsule of the kernel without the patches
+after = "sample-after"  # AFTER: one of the kernel with them, under the same workload
+symbols: list[str] = []  # files and directories with debug info, of both kernels
+patches: list[str] = ["list-lru-memory", "dm-snapshot-cow-semaphore"]  # ids of patches
+
+# %%
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Markdown, display
+
+import kcensus
+from kcensus import plots
+from kcensus.charts import COLORS
+
+kernels = [kcensus.open_target(name, symbols) for name in (before, after)]
+reports = [kcensus.report(kernel) for kernel in kernels]
+
+
+def both(name: str) -> tuple[kcensus.Result, kcensus.Result] | None:
+    """Return the results of an analysis on both; say it where one is missing."""
+    if any(name not in report.results for report in reports):
+        display(Markdown(f"*The analysis `{name}` failed on one of the kernels.*"))
+        return None
+    return reports[0].results[name], reports[1].results[name]
+
+
+# %% [markdown]
+# ## What was published
+#
+# The catalogue has the figures of the postings of patches. These are the runs that were measured
+# without a patch and with it; `kcensus patches show ID` names the postings. Time is the time of the
+# same work.
+
+# %%
+figures = reports[0].results["patches"].tables["figures"]
+exact = figures[figures["to"].isna() & figures["moment"].isin(["before", "after"])]
+moments = [exact[exact["moment"] == moment] for moment in ("before", "after")]
+published = moments[0].merge(moments[1], on=["patch", "run", "base_unit"], suffixes=("", "_after"))
+published["left"] = published["base_value_after"] / published["base_value"]
+published = published.sort_values("left").reset_index(drop=True)
+
+
+def compared(run: "pd.Series[float]") -> str:
+    """Return both figures of a run as they were published."""
+    values = [f"{run['value']:,.10g}", f"{run['value_after']:,.10g}"]
+    if run["unit"] != run["unit_after"]:
+        return f"{values[0]} {run['unit']} → {values[1]} {run['unit_after']}"
+    return f"{values[0]} → {values[1]} {run['unit']}"
+
+
+_, ax = plt.subplots(figsize=(8, 0.36 * len(published) + 1), layout="constrained")
+names = published["patch"] + ", " + published["run"]
+bars = ax.barh(names, published["left"] * 100, height=0.68, color=COLORS[0])
+ax.spines[["top", "right"]].set_visible(False)
+ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4, fontsize="small")
+ax.set(xlim=(0, 120), xlabel="left with the patch [% of before]")
+ax.invert_yaxis()
+
+# %% [markdown]
+# Other figures were published as ranges:
+
+# %%
+ranges = figures[figures["to"].notna()]
+spans = [f"{row.value:,.10g} to {row.to:,.10g} {row.unit}" for row in ranges.itertuples()]
+with pd.option_context("display.max_colwidth", None):
+    display(pd.DataFrame({"what": [*ranges["what"]], "published": spans}, [*ranges["patch"]]))
+
+# %% [markdown]
+# The `list_lru` series was measured stage by stage: memory in use after creating the same cgroups
+# and mounts. The last stage is what 5.18 and later have.
+
+# %%
+stages = figures[figures["run"] == "mounts"].sort_values("base_value", ascending=False)
+stages = stages[~((stages["patch"] == "list-lru-memory") & (stages["moment"] == "after"))]
+stages["stage"] = stages["patch"].where(stages["moment"] == "after", "without the series")
+steps = " → ".join(f"{value:,.0f}" for value in stages["value"])
+display(Markdown(f"**{steps} {stages['unit'].iloc[0]}**"))
+stages["memory in use"] = [f"{row.value:,.0f} {row.unit}" for row in stages.itertuples()]
+pd.DataFrame(stages.set_index("stage")[["memory in use"]]).rename_axis(None)
+
+# %% [markdown]
+# ## What this pair shows
+#
+# For each patch: whether the kernels have it, what the model predicts from the kernel without it,
+# and the verdict. A pair that is not alike is refused; the sentence says why.
+
+# %%
+verdicts = {}
+for patch in patches:
+    try:
+        verdicts[patch] = kcensus.validate(patch, *kernels)
+    except (LookupError, ValueError, kcensus.AnalysisError) as error:
+        display(Markdown("*This pair cannot judge a patch:*"), f"{patch}: {error}")
+
+columns = {
+    "verdict": "verdict",
+    "before": "before",
+    "after": "after",
+    "predicted": "predicted after",
+}
+columns |= {"change": "reduction", "claimed_change": "published reduction"}
+texts = {patch: map(verdict.text, columns) for patch, verdict in verdicts.items()}
+pd.DataFrame.from_dict(texts, orient="index", columns=list(columns.values()))
+
+# %%
+if verdicts:
+    summaries = pd.DataFrame({patch: verdict.summary for patch, verdict in verdicts.items()})
+    numbers = summaries.drop("verdict").T.apply(pd.to_numeric)
+    left = pd.DataFrame(
+        {
+            "published, on another machine": 1 - numbers["claimed_change"],
+            "predicted from the kernel before": numbers["predicted"] / numbers["before"],
+            "measured on the kernel after": 1 - numbers["change"],
+        }
+    )
+    _, ax = plt.subplots(figsize=(8, len(left) + 1), layout="constrained")
+    (left * 100).plot.barh(ax=ax, width=0.7, edgecolor="white", color=list(COLORS[:3]))
+    ax.spines[["top", "right"]].set_visible(False)
+    for container, hatch in zip(ax.containers, ("", "////", "----"), strict=True):
+        for patch in container:
+            patch.set_hatch(hatch)
+    ax.set(xlim=(0, 100), xlabel="left with the patch [% of before]")
+    ax.invert_yaxis()
+    ax.legend(fontsize="small")
+
+# %% [markdown]
+# The conditions that make this a pair:
+
+# %%
+if verdicts:
+    tables = {patch: verdict.tables["conditions"] for patch, verdict in verdicts.items()}
+    conditions = pd.concat(tables).droplevel(1).drop(columns="pair").fillna("")
+    display(conditions.frame(labels=True, scale=True))
+
+# %% [markdown]
+# ## Slab utilization
+#
+# With one set of slab caches per memory cgroup, utilization was between 45 and 65 % on most
+# machines: the band. Since 5.9, cgroups share slabs.
+
+# %%
+if slabs := both("slab"):
+    for side, slab in zip(("before", "after"), slabs, strict=True):
+        total = slab.text("slab_bytes")
+        display(Markdown(f"**{side}**: {slab.text('utilization')} of {total} are in use."))
+        utilization = plots.slab_utilization(slab)
+        plt.show()
+
+# %% [markdown]
+# ## kcopyd jobs
+#
+# `snapshot_cow_threshold` limits the copies in flight of each snapshot, and so the jobs that wait
+# for the COW device.
+
+# %%
+if kcopyds := both("kcopyd"):
+    jobs = plots.before_after(*kcopyds, figures=("job_bytes", "page_bytes", "bio_bytes"))
+
+# %% [markdown]
+# ## `list_lru`
+#
+# The first bar is the kernel before, as it was measured. The others are projected from it: what
+# each stage of the series makes of this machine.
+
+# %%
+if list_lrus := both("list-lru"):
+    old, new = (side.text("structural_bytes") for side in list_lrus)
+    display(Markdown(f"All structures use {old} before and {new} after."))
+    projection = plots.list_lru_projection(list_lrus[0])
+
+# %% [markdown]
+# ## What else differs
+#
+# Two kernels of different versions differ in more than these patches. What grew most comes first.
+
+# %%
+kcensus.diff(*reports)

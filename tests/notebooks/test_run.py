@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every notebook runs from a clean kernel, on what comes with kcensus."""
+
+from __future__ import annotations
+
+import functools
+import resource
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat import NotebookNode
+
+import kcensus
+from kcensus import cli
+from kcensus.actions import Exit
+from kcensus.actions.notebooks.library import notebooks
+from kcensus.actions.notebooks.page import page
+
+PLOTS = {"capacity_report": 10, "patch_validation": 6, "growth": 1, "explore": 2}
+"""Plots of each notebook, at least."""
+
+
+SECONDS: dict[str, float] = {}
+"""CPU time that each notebook took, also of the process that runs its cells."""
+_MAX_SECONDS = 60
+"""Of all notebooks together, three times what they take."""
+
+
+def cpu_seconds() -> float:
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@functools.cache
+def executed(name: str, directory: Path) -> NotebookNode:
+    output = directory / f"{name}.ipynb"
+    start = cpu_seconds()
+    assert cli.main(["notebook", name, "-o", str(output), "--no-progress"]) == Exit.DONE
+    SECONDS[name] = cpu_seconds() - start
+    node: NotebookNode = nbformat.read(output, as_version=4)
+    return node
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("notebooks")
+
+
+def outputs(node: NotebookNode) -> list[NotebookNode]:
+    return [output for cell in node.cells for output in cell.get("outputs", ())]
+
+
+def forms(node: NotebookNode, kind: str) -> list[str]:
+    return [output.data[kind] for output in outputs(node) if kind in output.get("data", {})]
+
+
+@pytest.mark.parametrize("name", notebooks())
+def test_a_notebook_runs(name: str, directory: Path) -> None:
+    node = executed(name, directory)
+    code = [cell for cell in node.cells if cell.cell_type == "code" and cell.source]
+    assert [cell.execution_count for cell in code] == [*range(1, len(code) + 1)]
+    # Neither errors nor warnings, and nothing is printed.
+    assert {output.output_type for output in outputs(node)} <= {"display_data", "execute_result"}
+    assert len(forms(node, "image/svg+xml")) >= PLOTS[name]
+    # An Axes or a figure that a cell ends with would be shown as text.
+    assert not [text for text in forms(node, "text/plain") if text.startswith(("<Axes", "Axes("))]
+
+
+def test_they_run_in_a_minute(directory: Path) -> None:
+    for name in notebooks():
+        executed(name, directory)
+    assert sum(SECONDS.values()) < _MAX_SECONDS, SECONDS
+
+
+def test_figures_are_those_of_the_results(directory: Path) -> None:
+    text = "\n".join(forms(executed("capacity_report", directory), "text/markdown"))
+    report = kcensus.report(kcensus.open_target("sample"))
+    for analysis, keys in {
+        "slab": ("slab_bytes", "utilization", "free_slot_bytes"),
+        "dentries": ("negative", "negative_bytes"),
+        "list-lru": ("structural_bytes", "projected_xarray_bytes"),
+        "kcopyd": ("jobs", "total_bytes"),
+        "memcgs": ("memcgs_offline", "offline_bytes"),
+    }.items():
+        for key in keys:
+            assert report.results[analysis].text(key) in text
+
+
+def test_published_figures_are_those_of_the_catalogue(directory: Path) -> None:
+    node = executed("patch_validation", directory)
+    figures = kcensus.patches(kcensus.open_target("sample")).tables["figures"]
+    mounts = sorted(figures[figures["run"] == "mounts"]["value"].unique(), reverse=True)
+    assert len(mounts) == 4
+    steps = " → ".join(f"{value:,.0f}" for value in mounts)
+    assert any(steps in text for text in forms(node, "text/markdown"))
+    assert any("confirmed" in text for text in forms(node, "text/plain"))
+    assert any("45 to 65 percent" in text for text in forms(node, "text/html"))
+
+
+def test_parameters_reach_the_notebook(tmp_path: Path) -> None:
+    output = tmp_path / "a{b}.html"
+    arguments = ["notebook", "explore", "sample-after", "-p", "top=3", "-o", str(output)]
+    assert cli.main([*arguments, "--no-progress"]) == Exit.DONE
+    count = len(kcensus.objects(kcensus.open_target("sample-after"), "struct dentry"))
+    text = output.read_text(encoding="utf-8")
+    assert f"of {count:,} dentries" in text
+    # This notebook is about its code.
+    assert "kcensus.objects(" in text
+
+
+def test_a_page_has_the_plots_and_no_code(directory: Path) -> None:
+    text = page(executed("capacity_report", directory), code=False)
+    assert text.count('<img src="data:image/svg+xml') >= PLOTS["capacity_report"]
+    assert "import kcensus" not in text
+    assert len(text) < 2_000_000
+
+
+@pytest.mark.parametrize("name", ["capacity_report", "growth"])
+def test_an_unusable_target_is_one_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "a.html"
+    arguments = ["notebook", name, str(tmp_path / "none"), "-o", str(output)]
+    assert cli.main(arguments) == Exit.TARGET
+    message = capsys.readouterr().err
+    assert message.startswith("kcensus: ")
+    assert message.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_notebook_up_to_an_error_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = notebooks()["explore"].path.read_text(encoding="utf-8")
+    broken = broken.replace("## Group\n", "## Group\n\n# %%\nraise ValueError('x\\x1b\\ny')\n")
+    (tmp_path / "broken.py").write_text(broken, encoding="utf-8")
+    monkeypatch.setattr("kcensus.actions.notebooks.notebooks", lambda: notebooks(tmp_path))
+    output = tmp_path / "a.html"
+    output.write_text("an older one")
+    assert cli.main(["notebook", "broken", "-o", str(output)]) == Exit.FAILED
+    assert "ValueError: x" in capsys.readouterr().err
+    assert output.read_text() == "an older one"
+    node = nbformat.read(tmp_path / "a.failed.ipynb", as_version=4)
+    kinds = [output.output_type for output in outputs(node)]
+    assert kinds[-1] == "error"
+    assert "execute_result" in kinds

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every notebook runs on a real dump, from a clean kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import nbformat
+import pytest
+
+import kcensus
+from kcensus import cli
+from kcensus.actions import Exit
+from tests.lab import Dump, build
+from tests.notebooks.cells import assert_plots_show, run
+from tests.notebooks.test_run import forms, outputs
+
+_BEFORE = "5.10"
+"""A kernel without the list_lru series and without a limit of copies."""
+
+
+def symbols(*dumps: Dump) -> list[str]:
+    """Return options that name the debug info of dumps."""
+    return [word for dump in dumps for path in dump.debug for word in ("-s", str(path))]
+
+
+def vmcore(dump: Dump) -> str:
+    return str(dump.formats["elf"])
+
+
+@pytest.mark.usually("6.1")
+@pytest.mark.parametrize(
+    ("name", "plots"), [("capacity_report", 9), ("explore", 2), ("patch_validation", 4)]
+)
+def test_a_notebook_runs_on_a_dump(
+    mixed_dump: Dump, kernel: str, name: str, plots: int, tmp_path: Path
+) -> None:
+    output = tmp_path / "report.ipynb"
+    dumps = [build(_BEFORE, "mixed"), mixed_dump] if name == "patch_validation" else [mixed_dump]
+    arguments = ["notebook", name, *map(vmcore, dumps), "-o", str(output), "--no-progress"]
+    assert cli.main([*arguments, *symbols(*dumps)]) == Exit.DONE
+    node = nbformat.read(output, as_version=4)
+    assert {output.output_type for output in outputs(node)} <= {"display_data", "execute_result"}
+    assert len(forms(node, "image/svg+xml")) >= plots
+
+
+@pytest.mark.usually("6.1")
+def test_plots_show_the_results_of_a_dump(
+    mixed_dump: Dump, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    debug = [*map(str, mixed_dump.debug)]
+    variables = run("capacity_report", monkeypatch, target=vmcore(mixed_dump), symbols=debug)
+    target = kcensus.open_target(vmcore(mixed_dump), mixed_dump.debug)
+    assert_plots_show(variables, kcensus.report(target))
+    plt.close("all")
+
+
+@pytest.mark.usually("6.1")
+def test_growth_of_two_dumps_is_no_trend(mixed_dump: Dump, kernel: str, tmp_path: Path) -> None:
+    """A store with too few records has no trend, and the notebook says so."""
+    store, output = tmp_path / "store", tmp_path / "growth.ipynb"
+    dumps = [mixed_dump, build(kernel, "idle")]
+    arguments = ["record", *map(vmcore, dumps), "--store", str(store), "--no-progress"]
+    assert cli.main([*arguments, *symbols(*dumps)]) == Exit.DONE
+    assert cli.main(["notebook", "growth", str(store), "-o", str(output)]) == Exit.DONE
+    node = nbformat.read(output, as_version=4)
+    assert forms(node, "image/svg+xml") == []
+    assert {output.output_type for output in outputs(node)} <= {"display_data", "execute_result"}
