@@ -85,6 +85,9 @@ size_t target_hello(char *buffer, size_t size)
 
 static enum status why(int result)
 {
+	/* crash says so for memory that no segment of an ELF file has. */
+	if (result == READ_ERROR && (KDUMP_DUMPFILE() || NETDUMP_DUMPFILE()))
+		return STATUS_ABSENT;
 	switch (result) {
 	case PAGE_EXCLUDED:
 		return STATUS_FILTERED;
@@ -241,7 +244,26 @@ static void read_active_set(void *arg)
 	get_active_set();
 }
 
-/* Fill in what crash finds on the stack of the task that a CPU runs. */
+/* Find the registers of a task that ran when the kernel was dumped. */
+static void registers(struct bt_info *bt, ulong *counter, ulong *stack)
+{
+	if (KDUMP_DUMPFILE())
+		get_kdump_regs(bt, counter, stack);
+	else if (DISKDUMP_DUMPFILE())
+		get_diskdump_regs(bt, counter, stack);
+	else if (NETDUMP_DUMPFILE())
+		get_netdump_regs(bt, counter, stack);
+	else if (KVMDUMP_DUMPFILE())
+		get_kvmdump_regs(bt, counter, stack);
+	else if (SADUMP_DUMPFILE())
+		get_sadump_regs(bt, counter, stack);
+	else if (VMSS_DUMPFILE())
+		get_vmware_vmss_regs(bt, counter, stack);
+	else
+		machdep->get_stack_frame(bt, counter, stack);
+}
+
+/* Fill in the task that a CPU runs, and its registers, which only a dump can hold. */
 static void read_cpu(void *arg)
 {
 	struct cpu_state *state = arg;
@@ -253,19 +275,25 @@ static void read_cpu(void *arg)
 	if (!bt.tc)
 		return;
 	state->pid = bt.tc->pid;
+	if (ACTIVE())
+		return;
 	bt.stackbase = GET_STACKBASE(bt.task);
 	bt.stacktop = GET_STACKTOP(bt.task);
 	bt.stackbuf = GETBUF(STACKSIZE());
 	fill_stackbuf(&bt);
-	machdep->get_stack_frame(&bt, (ulong *)&state->pc, (ulong *)&state->sp);
+	registers(&bt, (ulong *)&state->pc, (ulong *)&state->sp);
 	FREEBUF(bt.stackbuf);
 }
 
 size_t target_cpus(char *buffer, size_t size)
 {
+	/* crash explains at length why a stack has no frame; keep that from the user's output. */
+	FILE *const output = fp, *const errors = pc->error_fp, *const pager = pc->stdpipe;
 	size_t used = 0;
 	int cpu;
 
+	fp = pc->error_fp = pc->nullfp;
+	pc->stdpipe = NULL;
 	guarded(read_active_set, NULL);
 	for (cpu = 0; cpu < kt->cpus && used + sizeof(struct cpu_state) <= size; cpu++) {
 		struct cpu_state state = { .cpu = cpu, .task = tt->active_set[cpu] };
@@ -276,5 +304,8 @@ size_t target_cpus(char *buffer, size_t size)
 		memcpy(buffer + used, &state, sizeof state);
 		used += sizeof state;
 	}
+	fp = output;
+	pc->error_fp = errors;
+	pc->stdpipe = pager;
 	return used;
 }
