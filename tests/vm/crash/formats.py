@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -243,17 +244,36 @@ def _smram(cpu: _CPU) -> bytes:
     return bytes(state)
 
 
-def diskdump(source: Path, target: Path) -> None:
-    """Write a kdump-compressed dump as diskdump, from which makedumpfile has its format, did."""
-    copy(source, target)
-    with target.open("r+b") as file:
-        assert file.read(8) == b"KDUMP   "
-        file.seek(0)
-        file.write(b"DISKDUMP")
+def kdump(source: Path, target: Path) -> None:
+    """Write a kdump-compressed dump (lzo) without the pages that a crash kernel leaves out."""
+    with _for_makedumpfile(source, target.parent) as elf:
+        host.run(["makedumpfile", "-l", "-d", "31", str(elf), str(target)])
 
 
-def split(source: Path, directory: Path) -> list[Path]:
-    """Write a dump in two kdump-compressed files, as ``makedumpfile --split`` does."""
-    parts = [directory / "vmcore-1", directory / "vmcore-2"]
-    host.run(["makedumpfile", "--split", "-l", "-d", "0", str(source), *map(str, parts)])
-    return parts
+def split(source: Path, targets: tuple[Path, ...]) -> None:
+    """Write a kdump-compressed dump of all memory in parts, as ``makedumpfile --split`` does."""
+    # Without the size of a block (KiB), a part of a small dump has nothing in it.
+    options = ["--split", "--splitblock-size", "64", "-l", "-d", "0"]
+    with _for_makedumpfile(source, targets[0].parent) as elf:
+        host.run(["makedumpfile", *options, str(elf), *map(str, targets)])
+
+
+@contextmanager
+def _for_makedumpfile(source: Path, directory: Path) -> Iterator[Path]:
+    """Copy QEMU's dump with the program headers where makedumpfile expects them."""
+    elf = directory / "for-makedumpfile"
+    copy(source, elf)
+    dump = _Dump(source)
+    ram = dump.ram()
+    header = list(dump.header)
+    # They replace section headers, which only very large dumps need.
+    header[5], header[6], header[10], header[12] = EHDR.size, 0, 2, 0
+    notes = PHDR.pack(_PT_NOTE, 0, dump.notes_offset, 0, 0, len(dump.notes), len(dump.notes), 0)
+    load = PHDR.pack(PT_LOAD, 7, ram.offset, 0, 0, ram.size, ram.size, 0)
+    with elf.open("r+b") as file:
+        file.write(EHDR.pack(*header) + notes + load)
+        assert file.tell() <= dump.notes_offset
+    try:
+        yield elf
+    finally:
+        elf.unlink()
