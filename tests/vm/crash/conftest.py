@@ -9,8 +9,10 @@ from tests.lab import Dump, build
 from tests.vm.crash.formats import kdump
 from tests.vm.crash.session import Session
 
+RELEASES = ("5.10", "6.1")
 
-@pytest.fixture(scope="module", params=["5.10", "6.1"])
+
+@pytest.fixture(scope="module", params=RELEASES)
 def dump(request: pytest.FixtureRequest) -> Dump:
     """A dump with something for every analysis."""
     return build(request.param, "mixed")
