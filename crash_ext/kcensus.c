@@ -12,7 +12,7 @@
 #define QUOTE(text) QUOTE_(text)
 
 /* What a child gets to end by itself, in milliseconds. */
-#define EOF_GRACE 3000
+#define EOF_GRACE 2000
 #define INTERRUPT_GRACE 1500
 
 /*

@@ -235,6 +235,13 @@ size_t target_vmcoreinfo(char *buffer, size_t size)
 	return text.length;
 }
 
+static void read_active_set(void *arg)
+{
+	(void)arg;
+	get_active_set();
+}
+
+/* Fill in what crash finds on the stack of the task that a CPU runs. */
 static void read_cpu(void *arg)
 {
 	struct cpu_state *state = arg;
@@ -249,7 +256,6 @@ static void read_cpu(void *arg)
 	bt.stackbase = GET_STACKBASE(bt.task);
 	bt.stacktop = GET_STACKTOP(bt.task);
 	bt.stackbuf = GETBUF(STACKSIZE());
-	bt.flags = BT_DUMPFILE_SEARCH;
 	fill_stackbuf(&bt);
 	machdep->get_stack_frame(&bt, (ulong *)&state->pc, (ulong *)&state->sp);
 	FREEBUF(bt.stackbuf);
@@ -257,18 +263,15 @@ static void read_cpu(void *arg)
 
 size_t target_cpus(char *buffer, size_t size)
 {
-	struct cpu_state state;
 	size_t used = 0;
 	int cpu;
 
-	get_active_set();
-	for (cpu = 0; cpu < kt->cpus && used + sizeof state <= size; cpu++) {
-		BZERO(&state, sizeof state);
-		state.cpu = cpu;
-		state.task = tt->active_set[cpu];
+	guarded(read_active_set, NULL);
+	for (cpu = 0; cpu < kt->cpus && used + sizeof(struct cpu_state) <= size; cpu++) {
+		struct cpu_state state = { .cpu = cpu, .task = tt->active_set[cpu] };
+
 		if (!state.task)
 			continue;
-		/* Where crash cannot tell the registers, they are 0. */
 		guarded(read_cpu, &state);
 		memcpy(buffer + used, &state, sizeof state);
 		used += sizeof state;

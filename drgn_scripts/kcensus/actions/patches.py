@@ -19,6 +19,7 @@ from kcensus.catalogue.result import catalogue_result
 from kcensus.catalogue.story import document, story
 from kcensus.render.plain import SCHEMA
 from kcensus.reports import price
+from kcensus.sources import session
 from kcensus.text import printable
 
 
@@ -38,6 +39,8 @@ def run(
         return _show_story(known, words[1], showing)
     if len(words) > 1:
         raise click.UsageError(f"{len(words)} arguments given: pass one TARGET, or `show ID`")
+    if not words and session.is_open():
+        words = (session.SPEC,)
     if not words:
         return show(catalogue_result(known), showing)
     if result := saved_result(words[0], "patches"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import functools
 import signal
-import sys
 from collections.abc import Sequence
+
+import click
 
 from kcensus import cli
 from kcensus.actions import Exit
@@ -22,10 +23,10 @@ def main(argv: Sequence[str]) -> int:
     """
     fd, version, _, *args = argv
     if version != str(PROTOCOL):
-        print(
+        click.echo(
             f"kcensus: the extension of crash speaks protocol {version}, this kcensus {PROTOCOL}; "
             "run `make install` in crash_ext of the same version",
-            file=sys.stderr,
+            err=True,
         )
         return Exit.USAGE
     # crash sends it where Ctrl-C reached only crash; leave the terminal as after Ctrl-C.

@@ -45,8 +45,8 @@ _REASONS = {
 }
 _PHYSICAL = 0
 _MAX_REPLY = 4 << 20
-_BLOCK_BYTES = 16 << 10
-_MAX_BLOCKS = 4096
+_BLOCK_BYTES = 64 << 10
+_MAX_BLOCKS = 1024
 """Blocks that are kept of a dump: 64 MiB."""
 
 _ARCHITECTURES = {"X86_64": drgn.Architecture.X86_64, "ARM64": drgn.Architecture.AARCH64}
@@ -200,6 +200,7 @@ def open_crash(crash: Crash, request: Request) -> Target:
         live=facts.live,
         missing_end=sniffed.missing_end,
         kernel=kernel_release(prog),
+        path=facts.dumpfile,
         # Not shareable: workers would write to the same connection.
     )
     own = (*facts.namelists, *facts.modules)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import drgn
 
-Read = Callable[[int, int], bytes]
+Read = Callable[[int, int], bytes | bytearray]
 """Returns physical memory: (address, size); raises :class:`drgn.FaultError`."""
 
 MAX_MEMORY_BYTES = 1 << 52
@@ -44,7 +44,7 @@ def add_direct_map(prog: drgn.Program, address: int, memory_bytes: int, read: Re
 def _add_segment(
     prog: drgn.Program, address: int, size: int, read: Read, *, physical: bool
 ) -> None:
-    def read_segment(address: int, count: int, offset: int, physical: bool) -> bytes:
+    def read_segment(address: int, count: int, offset: int, physical: bool) -> bytes | bytearray:
         return read(offset, count)
 
     prog.add_memory_segment(address, size, read_segment, physical=physical)

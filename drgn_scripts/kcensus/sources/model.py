@@ -53,6 +53,8 @@ class Target:
     """Whether the kernel may change while it is read."""
     kernel: str
     """Kernel release."""
+    path: str = ""
+    """The dump file as its source has it, for one that the user did not name."""
     shareable: bool = False
     """Whether forked worker processes may read through :attr:`prog`."""
     compressed: bool = False
