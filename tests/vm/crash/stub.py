@@ -149,6 +149,8 @@ def slow(extension: Extension) -> None:
 
 def silent(extension: Extension) -> None:
     """Never asks."""
+    # Python would miss a signal that comes just before it sleeps.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     print("waiting", flush=True)
     time.sleep(600)
 
@@ -189,7 +191,9 @@ BEHAVIOURS: dict[str, Callable[..., None]] = {
 def install(directory: Path) -> Path:
     """Write a program that runs this module, as ``KCENSUS_PYTHON`` has it."""
     program = directory / "stub"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n')
+    # A library that crash alone needs is not for the child.
+    lines = ("#!/bin/sh", "unset LD_PRELOAD", f'exec "{sys.executable}" "{__file__}" "$@"', "")
+    program.write_text("\n".join(lines))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
 

@@ -129,9 +129,9 @@ def _hang_up(prompt: Prompt) -> None:
 
 _ENDS: dict[str, Callable[[Prompt], None]] = {
     "SIGKILL": lambda prompt: prompt.signal(signal.SIGKILL),
-    "SIGTERM": lambda prompt: prompt.signal(signal.SIGTERM),
     "terminal": _hang_up,
 }
+"""How crash is made to quit; SIGTERM does not, also at its prompt."""
 
 
 def test_crash_quits(session: Session, python: Path) -> None:
@@ -223,8 +223,8 @@ def test_address_sanitizer(session: Session, python: Path, tmp_path: Path) -> No
         environment={
             "KCENSUS_PYTHON": str(python),
             "LD_PRELOAD": _runtime(),
-            # crash frees nothing when it quits, and its own jumps leave frames behind.
-            "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1",
+            # crash frees nothing when it quits, and has an operator new of its own.
+            "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:alloc_dealloc_mismatch=0",
             "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
         },
     )
