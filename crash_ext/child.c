@@ -22,15 +22,17 @@
 #define MAX_DESCRIPTORS 65536
 #define REPORT (CHILD_SOCKET + 1)
 
+/* Ctrl-C, and what tells crash to end, which would otherwise wait for the child. */
+static const int interrupts[CHILD_INTERRUPTS] = { SIGINT, SIGHUP, SIGTERM };
+
 static volatile sig_atomic_t interrupted;
 
 static void note_interrupt(int signal)
 {
-	(void)signal;
-	interrupted = 1;
+	interrupted = signal;
 }
 
-bool child_is_interrupted(void)
+int child_interrupted(void)
 {
 	return interrupted;
 }
@@ -99,7 +101,8 @@ static void run(const struct child *child, const struct launch *launch, int sock
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	if (getppid() != parent)
 		_exit(1);
-	sigaction(SIGINT, &original, NULL);
+	for (i = 0; i < CHILD_INTERRUPTS; i++)
+		sigaction(interrupts[i], &original, NULL);
 	sigaction(SIGPIPE, &original, NULL);
 	sigprocmask(SIG_SETMASK, &child->mask, NULL);
 	execvpe(launch->argv[0], launch->argv, environment);
@@ -114,24 +117,39 @@ static void take_signals(struct child *child)
 {
 	struct sigaction action = { .sa_handler = note_interrupt };
 	sigset_t blocked;
+	int i;
 
 	interrupted = 0;
-	/* It arrives only in ppoll(), so that none is missed between a look and a wait. */
+	/* They arrive only in ppoll(), so that none is missed between a look and a wait. */
 	sigemptyset(&blocked);
-	sigaddset(&blocked, SIGINT);
+	for (i = 0; i < CHILD_INTERRUPTS; i++)
+		sigaddset(&blocked, interrupts[i]);
 	sigprocmask(SIG_BLOCK, &blocked, &child->mask);
-	sigaction(SIGINT, &action, &child->sigint);
+	for (i = 0; i < CHILD_INTERRUPTS; i++)
+		sigaction(interrupts[i], &action, &child->actions[i]);
+}
+
+/* Return the mask with which a wait ends on an interrupt. */
+static sigset_t waiting_mask(const struct child *child)
+{
+	sigset_t mask = child->mask;
+	int i;
+
+	for (i = 0; i < CHILD_INTERRUPTS; i++)
+		sigdelset(&mask, interrupts[i]);
+	return mask;
 }
 
 static void restore_signals(const struct child *child)
 {
 	struct timespec none = { 0 };
-	sigset_t mask = child->mask;
+	sigset_t mask = waiting_mask(child);
+	int i;
 
-	/* Take the one that is still to arrive. */
-	sigdelset(&mask, SIGINT);
+	/* Take what is still to arrive. */
 	ppoll(NULL, 0, &none, &mask);
-	sigaction(SIGINT, &child->sigint, NULL);
+	for (i = 0; i < CHILD_INTERRUPTS; i++)
+		sigaction(interrupts[i], &child->actions[i], NULL);
 	sigprocmask(SIG_SETMASK, &child->mask, NULL);
 }
 
@@ -208,13 +226,12 @@ static bool reap(struct child *child)
 	return true;
 }
 
-/* Sleep for some milliseconds, or until an event or Ctrl-C. Return what ppoll() does. */
+/* Sleep for some milliseconds, or until an event or an interrupt. Return what ppoll() does. */
 static int doze(struct child *child, struct pollfd *fds, int count, int milliseconds)
 {
 	struct timespec span = { milliseconds / 1000, milliseconds % 1000 * 1000000L };
-	sigset_t mask = child->mask;
+	sigset_t mask = waiting_mask(child);
 
-	sigdelset(&mask, SIGINT);
 	return ppoll(fds, count, &span, &mask);
 }
 

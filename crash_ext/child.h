@@ -9,13 +9,16 @@
 #include <stddef.h>
 #include <sys/types.h>
 
+/* Signals that end waiting. */
+#define CHILD_INTERRUPTS 3
+
 struct child {
 	pid_t pid;     /* 0 once it is reaped */
 	int socket;    /* -1 once it is closed */
 	int status;    /* as waitpid() returns it, once it is reaped */
 	bool is_lost;  /* something else reaped it, so the status is unknown */
 	sigset_t mask; /* of signals, outside of the command */
-	struct sigaction sigint;
+	struct sigaction actions[CHILD_INTERRUPTS];
 };
 
 /* What the child gets. */
@@ -29,16 +32,17 @@ struct launch {
 #define CHILD_SOCKET 3
 
 /*
- * Start the child. Until child_end(), Ctrl-C is not crash's own: it only ends waiting.
- * Return 0, or the errno of what failed; nothing is left then.
+ * Start the child. Until child_end(), Ctrl-C, SIGHUP and SIGTERM are not crash's own: they
+ * only end waiting. Return 0, or the errno of what failed; nothing is left then.
  */
 int child_start(struct child *child, const struct launch *launch);
 
-/* Whether the user pressed Ctrl-C since child_start(). */
-bool child_is_interrupted(void);
+/* Return the signal that ended waiting since child_start(), which is SIGINT for Ctrl-C; or 0. */
+int child_interrupted(void);
 
 /*
- * Wait until the socket is ready for `events`. Return false on Ctrl-C, or where the child has ended.
+ * Wait until the socket is ready for `events`. Return false on an interrupt, or where the child has
+ * ended.
  */
 bool child_wait(struct child *child, short events);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-3.0-or-later */
-#include "help.h"
-
 #include <stddef.h>
 
-/* The figures are those of one dump of Linux 5.10; crash replaces %s with its name. */
+/*
+ * The help pages, as crash shows them: name, purpose, arguments, then lines. The figures are those
+ * of one dump of Linux 5.10; crash replaces %s with the name.
+ */
 char *help_kcensus[] = {
 	"kcensus",
 	"count what kernel memory holds",

@@ -4,7 +4,6 @@
 #include <sys/ioctl.h>
 
 #include "child.h"
-#include "help.h"
 #include "protocol.h"
 #include "server.h"
 
@@ -58,6 +57,9 @@ static void explain(const struct child *child, enum outcome outcome, bool by_its
 	if (outcome == OUTCOME_BROKEN)
 		error(INFO, "ended '%s': it sent what is not in protocol %d; use the kcensus that "
 		      "this extension comes with\n", python(), PROTOCOL_VERSION);
+	else if (outcome == OUTCOME_INTERRUPTED && child_interrupted() != SIGINT)
+		error(INFO, "ended '%s' because of signal %d (%s)\n", python(), child_interrupted(),
+		      strsignal(child_interrupted()));
 	else if (outcome == OUTCOME_INTERRUPTED && !by_itself)
 		error(INFO, "ended '%s', which did not stop on Ctrl-C\n", python());
 	else if (outcome == OUTCOME_CLOSED && !by_itself)
@@ -66,6 +68,15 @@ static void explain(const struct child *child, enum outcome outcome, bool by_its
 	else if (outcome == OUTCOME_CLOSED && !child->is_lost && WIFSIGNALED(child->status))
 		error(INFO, "'%s' was killed by signal %d (%s); run the command again\n", python(),
 		      WTERMSIG(child->status), strsignal(WTERMSIG(child->status)));
+}
+
+/* Return what the child gets to end by itself, in milliseconds. */
+static int grace_of(enum outcome outcome)
+{
+	if (outcome == OUTCOME_CLOSED)
+		return EOF_GRACE;
+	/* Ctrl-C reaches the child too, other signals only crash. */
+	return child_interrupted() == SIGINT ? INTERRUPT_GRACE : 0;
 }
 
 static void run(char **argv)
@@ -96,13 +107,15 @@ static void run(char **argv)
 	}
 	outcome = serve(&child, buffer);
 	free(buffer);
-	by_itself = child_end(&child, outcome == OUTCOME_INTERRUPTED ? INTERRUPT_GRACE :
-				      outcome == OUTCOME_CLOSED	     ? EOF_GRACE :
-									       0);
+	by_itself = child_end(&child, grace_of(outcome));
 	explain(&child, outcome, by_itself);
 	/* From here on, it is crash's again: it ends scripts and waits for its pager. */
-	if (outcome == OUTCOME_INTERRUPTED)
+	if (outcome == OUTCOME_INTERRUPTED) {
+		/* A terminal that hung up ends crash at its prompt. */
+		if (child_interrupted() != SIGINT)
+			raise(child_interrupted());
 		raise(SIGINT);
+	}
 }
 
 static void command(const char *analysis)
@@ -139,6 +152,10 @@ static void cmd_kcensus(void)
 	EACH(negdent, "dentries")        \
 	EACH(slabutil, "slab")           \
 	EACH(kpatches, "patches")
+
+#define PAGE(name, analysis) extern char *help_##name[];
+PAGE(kcensus, NULL)
+SHORT_COMMANDS(PAGE)
 
 #define FUNCTION(name, analysis)         \
 	static void cmd_##name(void)     \

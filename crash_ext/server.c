@@ -119,5 +119,5 @@ enum outcome serve(struct child *child, char *buffer)
 		if (!answer(child, header.kind, &read, buffer))
 			break;
 	}
-	return child_is_interrupted() ? OUTCOME_INTERRUPTED : OUTCOME_CLOSED;
+	return child_interrupted() ? OUTCOME_INTERRUPTED : OUTCOME_CLOSED;
 }

@@ -49,6 +49,10 @@ class Prompt:
         """Press Ctrl-C, which reaches all processes at the terminal."""
         self.process.sendintr()
 
+    def hang_up(self) -> None:
+        """Close the terminal, as a connection that breaks does."""
+        self.process.ptyproc.fileobj.close()
+
     def signal(self, number: signal.Signals, pid: int = 0) -> None:
         """Send a signal to one process, by default crash."""
         os.kill(pid or self.pid, number)

@@ -94,9 +94,10 @@ def test_ctrl_c(prompt: Prompt, fault: str) -> None:
         assert prompt.children() == []
 
 
-def test_signal_to_crash_alone(prompt: Prompt) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_crash_alone(prompt: Prompt, number: signal.Signals) -> None:
     for _ in range(_RUNS):
-        prompt.run("kcensus silent", lambda: prompt.signal(signal.SIGINT))
+        prompt.run("kcensus silent", lambda: prompt.signal(number))
         assert prompt.children() == []
 
 
@@ -123,15 +124,11 @@ def test_child_is_killed_at_any_time(prompt: Prompt) -> None:
         assert prompt.children() == []
 
 
-def _hang_up(prompt: Prompt) -> None:
-    prompt.process.close(force=False)
-
-
 _ENDS: dict[str, Callable[[Prompt], None]] = {
     "SIGKILL": lambda prompt: prompt.signal(signal.SIGKILL),
-    "terminal": _hang_up,
+    "terminal": Prompt.hang_up,
 }
-"""How crash is made to quit; SIGTERM does not, also at its prompt."""
+"""How crash is made to quit; SIGTERM ends only the command."""
 
 
 def test_crash_quits(session: Session, python: Path) -> None:
