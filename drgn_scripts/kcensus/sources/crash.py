@@ -25,7 +25,13 @@ from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of
 from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.formats import elf
 from kcensus.sources.formats.sniff import Sniffed, sniff
-from kcensus.sources.model import Request, Target, TargetError, kernel_release
+from kcensus.sources.model import (
+    Request,
+    Target,
+    TargetError,
+    kernel_release,
+    unsupported_machine,
+)
 from kcensus.sources.reader import FileReader
 from kcensus.text import printable
 
@@ -91,6 +97,8 @@ class Crash:
             self._socket.sendall(_HEADER.pack(len(payload), kind) + payload)
             length, status = _HEADER.unpack(self._receive(_HEADER.size))
             if length > _MAX_REPLY:
+                # What follows has no meaning, so nothing else may be asked.
+                self._socket.close()
                 raise TargetError(
                     f"crash sent a reply of {length} bytes, at most {_MAX_REPLY} are valid"
                 )
@@ -181,10 +189,7 @@ def open_crash(crash: Crash, request: Request) -> Target:
     name = printable(facts.dumpfile) or _LIVE_NAME
     arch = _ARCHITECTURES.get(facts.machine)
     if arch is None:
-        raise TargetError(
-            f"{name}: comes from a machine of architecture '{printable(facts.machine)}', but "
-            "kcensus reads only x86_64 and aarch64"
-        )
+        raise unsupported_machine(name, printable(facts.machine))
     vmcoreinfo = crash.vmcoreinfo() or _note(facts.dumpfile)
     if not vmcoreinfo:
         raise TargetError(
