@@ -23,7 +23,8 @@ _COMMANDS = {
     "gcc": "gcc",
     "make": "make",
     "xz": "xz-utils",
-    "crash": "crash",  # the tests hold our figures against it
+    "crash": "crash",  # the tests hold our figures against it, and run kcensus inside
+    "less": "less",  # the pager of crash
 }
 _FILES = {"/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev"}
 

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-_EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
-_PHDR = struct.Struct("<IIQQQQQQ")
-_PT_LOAD = 1
+EHDR = struct.Struct("<16sHHIQQQIHHHHHH")
+PHDR = struct.Struct("<IIQQQQQQ")
+PT_LOAD = 1
 PAGE = 4096
 
 
@@ -25,19 +25,19 @@ def without_pages(source: Path, target: Path, pfns: Iterable[int]) -> None:
     copy(source, target)
     missing = sorted(set(pfns))
     with target.open("r+b") as dump:
-        header = list(_EHDR.unpack(dump.read(_EHDR.size)))
+        header = list(EHDR.unpack(dump.read(EHDR.size)))
         dump.seek(header[5])
-        old = [_PHDR.unpack(dump.read(_PHDR.size)) for _ in range(header[10])]
+        old = [PHDR.unpack(dump.read(PHDR.size)) for _ in range(header[10])]
         new: list[tuple[int, ...]] = []
         for phdr in old:
-            new += _split(phdr, missing) if phdr[0] == _PT_LOAD else [phdr]
+            new += _split(phdr, missing) if phdr[0] == PT_LOAD else [phdr]
         assert len(new) < 0xFFFF
         dump.seek(0, 2)
         header[5], header[10] = dump.tell(), len(new)
         for phdr in new:
-            dump.write(_PHDR.pack(*phdr))
+            dump.write(PHDR.pack(*phdr))
         dump.seek(0)
-        dump.write(_EHDR.pack(*header))
+        dump.write(EHDR.pack(*header))
 
 
 def _split(phdr: tuple[int, ...], missing: list[int]) -> list[tuple[int, ...]]:
@@ -66,11 +66,11 @@ def truncated(source: Path, target: Path, size: int) -> None:
 def poke(dump: Path, address: int, data: bytes) -> None:
     """Overwrite bytes at a physical address of a copy."""
     with dump.open("r+b") as file:
-        header = _EHDR.unpack(file.read(_EHDR.size))
+        header = EHDR.unpack(file.read(EHDR.size))
         file.seek(header[5])
         for _ in range(header[10]):
-            type_, _, offset, _, paddr, filesz, _, _ = _PHDR.unpack(file.read(_PHDR.size))
-            if type_ == _PT_LOAD and paddr <= address <= paddr + filesz - len(data):
+            type_, _, offset, _, paddr, filesz, _, _ = PHDR.unpack(file.read(PHDR.size))
+            if type_ == PT_LOAD and paddr <= address <= paddr + filesz - len(data):
                 file.seek(offset + address - paddr)
                 file.write(data)
                 return

@@ -105,7 +105,8 @@ def _examine(target: Target, result: Result) -> str:
 
     :return: why it is unusable although it opens; empty if it is not
     """
-    result.kernel, result.live = target.kernel, target.live
+    result.target, result.kernel, result.live = target.name, target.kernel, target.live
+    result.summary |= _file_facts(target.path)
     context = Context(Kernel(target.prog, live=target.live), target)
     sections = ", ".join(target.verify())
     corrupt = f"is corrupt: its checksums do not match: {sections}; copy it again"

@@ -15,6 +15,7 @@ from drgn import FindObjectFlags, TypeKind
 
 from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.types import Ref, build
+from kcensus.sources.custom import add_direct_map, program_of
 
 
 class Source(Protocol):
@@ -53,17 +54,9 @@ def assemble(machine: Machine, lookups: Lookups, source: Source) -> drgn.Program
 
     :param lookups: the known answers; those of ``source`` are added
     """
-    platform = drgn.Platform(drgn.Architecture[machine.arch])
-    prog = drgn.Program(platform, vmcoreinfo=machine.vmcoreinfo)
-    prog.set_linux_kernel_custom(machine.vmcoreinfo, is_live=False)
-
-    def read_physical(address: int, count: int, offset: int, physical: bool) -> bytes:
-        return source.read(offset, count)
-
-    # drgn translates virtual addresses with page tables that it reads from physical memory. The
-    # direct map has its own segment, so that it needs no page tables.
-    prog.add_memory_segment(0, machine.memory_bytes, read_physical, physical=True)
-    prog.add_memory_segment(machine.direct_map, machine.memory_bytes, read_physical)
+    arch, memory_bytes = drgn.Architecture[machine.arch], machine.memory_bytes
+    prog = program_of(arch, machine.vmcoreinfo, source.read, memory_bytes=memory_bytes)
+    add_direct_map(prog, machine.direct_map, memory_bytes, source.read)
 
     def find_type(
         prog: drgn.Program, kinds: drgn.TypeKindSet, name: str, filename: str | None

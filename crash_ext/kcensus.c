@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+/* Commands of crash that run kcensus on the kernel that crash has open. */
+#include <crash/defs.h>
+#include <sys/ioctl.h>
+
+#include "child.h"
+#include "protocol.h"
+#include "server.h"
+
+#define QUOTE_(text) #text
+#define QUOTE(text) QUOTE_(text)
+
+/* What a child gets to end by itself, in milliseconds. */
+#define EOF_GRACE 2000
+#define INTERRUPT_GRACE 1500
+
+/*
+ * Finds the Python package, or says in one sentence that it is missing.
+ */
+static const char program[] =
+	"import sys\n"
+	"try:\n"
+	"    from kcensus.prompts.crash import main\n"
+	"except ImportError as error:\n"
+	"    sys.exit(f'kcensus: {sys.executable} cannot import kcensus ({error}): run "
+	"`python3 -m venv ~/kcensus && ~/kcensus/bin/pip install " KCENSUS_SOURCE "` and start "
+	"crash with KCENSUS_PYTHON=~/kcensus/bin/python')\n"
+	"sys.exit(main(sys.argv[1:]))\n";
+
+static const char *python(void)
+{
+	const char *chosen = getenv("KCENSUS_PYTHON");
+
+	return chosen && *chosen ? chosen : KCENSUS_PYTHON;
+}
+
+/* Return the width of the terminal that crash's pager fills; 0 where the output has no width. */
+static int columns(void)
+{
+	struct winsize size;
+
+	if (!pc->stdpipe || fp != pc->stdpipe || ioctl(STDERR_FILENO, TIOCGWINSZ, &size))
+		return 0;
+	return size.ws_col;
+}
+
+static int errors(void)
+{
+	if (STREQ(pc->error_path, "redirect"))
+		return fileno(fp);
+	return pc->error_fp ? fileno(pc->error_fp) : STDERR_FILENO;
+}
+
+/* Say why a child ended that did not say so itself. */
+static void explain(const struct child *child, enum outcome outcome, bool by_itself)
+{
+	if (outcome == OUTCOME_BROKEN)
+		error(INFO, "ended '%s': it sent what is not in protocol %d; use the kcensus that "
+		      "this extension comes with\n", python(), PROTOCOL_VERSION);
+	else if (outcome == OUTCOME_INTERRUPTED && child_interrupted() != SIGINT)
+		error(INFO, "ended '%s' because of signal %d (%s)\n", python(), child_interrupted(),
+		      strsignal(child_interrupted()));
+	else if (outcome == OUTCOME_INTERRUPTED && !by_itself)
+		error(INFO, "ended '%s', which did not stop on Ctrl-C\n", python());
+	else if (outcome == OUTCOME_CLOSED && !by_itself)
+		error(INFO, "ended '%s', which closed its connection but went on; run the command "
+		      "again\n", python());
+	else if (outcome == OUTCOME_CLOSED && !child->is_lost && WIFSIGNALED(child->status))
+		error(INFO, "'%s' was killed by signal %d (%s); run the command again\n", python(),
+		      WTERMSIG(child->status), strsignal(WTERMSIG(child->status)));
+}
+
+/* Return what the child gets to end by itself, in milliseconds. */
+static int grace_of(enum outcome outcome)
+{
+	if (outcome == OUTCOME_CLOSED)
+		return EOF_GRACE;
+	/* Ctrl-C reaches the child too, other signals only crash. */
+	return child_interrupted() == SIGINT ? INTERRUPT_GRACE : 0;
+}
+
+static void run(char **argv)
+{
+	struct launch launch = { .argv = argv, .columns = columns() };
+	struct child child;
+	enum outcome outcome;
+	bool by_itself;
+	char *buffer;
+	int reason;
+
+	buffer = malloc(MAX_REPLY);
+	if (!buffer) {
+		error(INFO, "cannot allocate %u bytes\n", MAX_REPLY);
+		return;
+	}
+	fflush(fp);
+	fflush(stdout);
+	fflush(stderr);
+	launch.output = fileno(fp);
+	launch.errors = errors();
+	reason = child_start(&child, &launch);
+	if (reason) {
+		free(buffer);
+		error(INFO, "cannot start '%s': %s; start crash with KCENSUS_PYTHON=PATH, the "
+		      "Python that has kcensus\n", python(), strerror(reason));
+		return;
+	}
+	outcome = serve(&child, buffer);
+	free(buffer);
+	by_itself = child_end(&child, grace_of(outcome));
+	explain(&child, outcome, by_itself);
+	/* From here on, it is crash's again: it ends scripts and waits for its pager. */
+	if (outcome == OUTCOME_INTERRUPTED) {
+		/* A terminal that hung up ends crash at its prompt. */
+		if (child_interrupted() != SIGINT)
+			raise(child_interrupted());
+		raise(SIGINT);
+	}
+}
+
+static void command(const char *analysis)
+{
+	char descriptor[16], version[16], *argv[MAXARGS + 8];
+	int count = 0, i;
+
+	snprintf(descriptor, sizeof descriptor, "%d", CHILD_SOCKET);
+	snprintf(version, sizeof version, "%d", PROTOCOL_VERSION);
+	argv[count++] = (char *)python();
+	argv[count++] = "-c";
+	argv[count++] = (char *)program;
+	argv[count++] = descriptor;
+	argv[count++] = version;
+	argv[count++] = "--";
+	if (analysis)
+		argv[count++] = (char *)analysis;
+	for (i = 1; i < MAXARGS && args[i]; i++)
+		argv[count++] = args[i];
+	argv[count] = NULL;
+	run(argv);
+}
+
+static void cmd_kcensus(void)
+{
+	command(NULL);
+}
+
+/* One line for each short command: its function, and the analysis. */
+#define SHORT_COMMANDS(EACH)             \
+	EACH(listlru, "list-lru")        \
+	EACH(kcopyd, "kcopyd")           \
+	EACH(memcgs, "memcgs")           \
+	EACH(negdent, "dentries")        \
+	EACH(slabutil, "slab")           \
+	EACH(kpatches, "patches")
+
+#define PAGE(name, analysis) extern char *help_##name[];
+PAGE(kcensus, NULL)
+SHORT_COMMANDS(PAGE)
+
+#define FUNCTION(name, analysis)         \
+	static void cmd_##name(void)     \
+	{                                \
+		command(analysis);       \
+	}
+SHORT_COMMANDS(FUNCTION)
+
+#define ENTRY(name, analysis) { #name, cmd_##name, help_##name, 0 },
+static struct command_table_entry commands[] = {
+	{ "kcensus", cmd_kcensus, help_kcensus, 0 },
+	SHORT_COMMANDS(ENTRY)
+	{ NULL, NULL, NULL, 0 },
+};
+
+static void __attribute__((constructor)) kcensus_init(void)
+{
+	register_extension(commands);
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: GPL-3.0-or-later */
+#include "target.h"
+
+#include <crash/defs.h>
+
+/* Bounds what is read where the target is damaged. */
+#define MAX_VMCOREINFO (64u << 10)
+#define NOTE_NAME "VMCOREINFO"
+
+#define ON_ERROR (RETURN_ON_ERROR | QUIET)
+
+/*
+ * Call step(). Where crash gives up on the way and jumps to its prompt, as it does when a page
+ * table of the kernel is unreadable, return here instead, so that the child is still taken care of.
+ */
+static int guarded(void (*step)(void *), void *arg)
+{
+	jmp_buf prompt;
+	int complete = FALSE;
+
+	memcpy(prompt, pc->main_loop_env, sizeof prompt);
+	if (!setjmp(pc->main_loop_env)) {
+		step(arg);
+		complete = TRUE;
+	}
+	memcpy(pc->main_loop_env, prompt, sizeof prompt);
+	return complete;
+}
+
+/* Facts, as "key=value" with a NUL at the end of each. */
+struct facts {
+	char *text;
+	size_t used, size;
+};
+
+static void __attribute__((format(printf, 2, 3))) add(struct facts *facts, const char *format, ...)
+{
+	size_t room = facts->size - facts->used;
+	va_list values;
+	int length;
+
+	va_start(values, format);
+	length = vsnprintf(facts->text + facts->used, room, format, values);
+	va_end(values);
+	if (length >= 0 && (size_t)length < room)
+		facts->used += length + 1;
+}
+
+static void add_text(struct facts *facts, const char *key, const char *text)
+{
+	if (text && *text)
+		add(facts, "%s=%s", key, text);
+}
+
+size_t target_hello(char *buffer, size_t size)
+{
+	struct facts facts = { .text = buffer, .size = size };
+	int i;
+
+	add(&facts, "protocol=%d", PROTOCOL_VERSION);
+	add_text(&facts, "crash", pc->program_version);
+	add_text(&facts, "machine", pc->machine_type);
+	add(&facts, "page_size=%u", PAGESIZE());
+	add(&facts, "live=%d", ACTIVE() ? 1 : 0);
+	/* Where crash took the name of a live memory device, its namelist is the target. */
+	if (!ACTIVE())
+		add_text(&facts, "dumpfile", pc->dumpfile);
+	add_text(&facts, "namelist", pc->namelist_debug);
+	add_text(&facts, "namelist", pc->debuginfo_file);
+	add_text(&facts, "namelist", pc->namelist);
+	add_text(&facts, "release", kt->utsname.release);
+	/* crash subtracts it from what it reads in the namelist. */
+	add(&facts, "kaslr_offset=%lx", -kt->relocate);
+#ifdef X86_64
+	add(&facts, "phys_base=%lx", machdep->machspec->phys_base);
+#endif
+	for (i = 0; i < st->mods_installed; i++) {
+		const struct load_module *module = &st->load_modules[i];
+
+		if (module->mod_flags & MOD_LOAD_SYMS)
+			add_text(&facts, "module", module->mod_namelist);
+	}
+	return facts.used;
+}
+
+static enum status why(int result)
+{
+	/* crash says so for memory that no segment of an ELF file has. */
+	if (result == READ_ERROR && (KDUMP_DUMPFILE() || NETDUMP_DUMPFILE()))
+		return STATUS_ABSENT;
+	switch (result) {
+	case PAGE_EXCLUDED:
+		return STATUS_FILTERED;
+#ifdef PAGE_INCOMPLETE
+	case PAGE_INCOMPLETE:
+		return STATUS_TRUNCATED;
+#endif
+	case SEEK_ERROR:
+		return STATUS_ABSENT;
+	}
+	return STATUS_UNREADABLE;
+}
+
+struct reading {
+	const struct read_request *request;
+	char *buffer;
+	size_t done;
+	enum status status;
+};
+
+/* Read what is in one page; readmem() itself does not say why it cannot. */
+static enum status read_page(ulonglong address, int type, char *buffer, long size)
+{
+	physaddr_t physical = address;
+	int fd;
+
+	if (readmem(address, type, buffer, size, "kcensus", ON_ERROR))
+		return STATUS_COMPLETE;
+	if (type == KVADDR &&
+	    !(IS_KVADDR(address) && kvtop(CURRENT_CONTEXT(), address, &physical, 0)))
+		return STATUS_UNMAPPED;
+	fd = REMOTE_MEMSRC() ? pc->sockfd : ACTIVE() ? pc->mfd : pc->dfd;
+	return why(READMEM(fd, buffer, size, type == KVADDR ? address : 0, physical));
+}
+
+static void read_pages(void *arg)
+{
+	struct reading *reading = arg;
+	const struct read_request *request = reading->request;
+	int type = request->space == SPACE_PHYSICAL ? PHYSADDR : KVADDR;
+
+	while (reading->done < request->size) {
+		uint64_t address = request->address + reading->done;
+		uint64_t size = PAGESIZE() - address % PAGESIZE();
+
+		if (size > request->size - reading->done)
+			size = request->size - reading->done;
+		/* What a jump out of the page means. */
+		reading->status = STATUS_UNREADABLE;
+		reading->status =
+			read_page(address, type, reading->buffer + reading->done, size);
+		if (reading->status != STATUS_COMPLETE)
+			return;
+		reading->done += size;
+	}
+}
+
+size_t target_read(const struct read_request *request, char *buffer, uint32_t *status)
+{
+	struct reading reading = { .request = request, .buffer = buffer };
+
+	guarded(read_pages, &reading);
+	*status = reading.status;
+	return reading.done;
+}
+
+struct text {
+	char *buffer;
+	size_t size, length;
+};
+
+static int is_vmcoreinfo(const char *text, size_t length)
+{
+	const char start[] = "OSRELEASE=";
+
+	return length > sizeof start && !memcmp(text, start, sizeof start - 1);
+}
+
+/* Return the address of a buffer of the kernel: of the array `name`, or what the pointer holds. */
+static ulong buffer_of(const char *name, const char *start, size_t length)
+{
+	ulong address, pointer;
+	char found[16];
+
+	if (!symbol_exists((char *)name))
+		return 0;
+	address = symbol_value((char *)name);
+	/*
+	 * Since Linux kernel commit 203e9e41219b ("kexec: move vmcoreinfo out of the kernel's .bss
+	 * section") (in v4.13), they are pointers, and were arrays before.
+	 */
+	if (readmem(address, KVADDR, found, length, "kcensus", ON_ERROR) &&
+	    !memcmp(found, start, length))
+		return address;
+	if (readmem(address, KVADDR, &pointer, sizeof pointer, "kcensus", ON_ERROR) &&
+	    IS_KVADDR(pointer))
+		return pointer;
+	return 0;
+}
+
+/* Read the ELF note that the kernel keeps for the kernel that dumps it. */
+static void read_note(void *arg)
+{
+	const uint32_t name_size = sizeof NOTE_NAME;
+	struct text *text = arg;
+	struct {
+		uint32_t name_size, size, type;
+		char name[12];
+	} note;
+	ulong address = buffer_of("vmcoreinfo_note", (const char *)&name_size, sizeof name_size);
+
+	if (!address || !readmem(address, KVADDR, &note, sizeof note, "kcensus", ON_ERROR))
+		return;
+	if (note.name_size != name_size || memcmp(note.name, NOTE_NAME, name_size) ||
+	    !note.size || note.size > text->size)
+		return;
+	if (readmem(address + sizeof note, KVADDR, text->buffer, note.size, "kcensus", ON_ERROR) &&
+	    is_vmcoreinfo(text->buffer, note.size))
+		text->length = note.size;
+}
+
+/* Read what the kernel makes the note from. */
+static void read_data(void *arg)
+{
+	const char start[] = "OSRELEASE=";
+	struct text *text = arg;
+	ulong address = buffer_of("vmcoreinfo_data", start, sizeof start - 1);
+	ulong size;
+
+	if (!address || !symbol_exists("vmcoreinfo_size"))
+		return;
+	if (!readmem(symbol_value("vmcoreinfo_size"), KVADDR, &size, sizeof size, "kcensus",
+		     ON_ERROR) ||
+	    !size || size > text->size)
+		return;
+	if (readmem(address, KVADDR, text->buffer, size, "kcensus", ON_ERROR) &&
+	    is_vmcoreinfo(text->buffer, size))
+		text->length = size;
+}
+
+size_t target_vmcoreinfo(char *buffer, size_t size)
+{
+	struct text text = { .buffer = buffer, .size = MIN(size, MAX_VMCOREINFO) };
+
+	guarded(read_note, &text);
+	if (!text.length)
+		guarded(read_data, &text);
+	return text.length;
+}
+
+static void read_active_set(void *arg)
+{
+	(void)arg;
+	get_active_set();
+}
+
+/* Find the registers of a task that ran when the kernel was dumped. */
+static void registers(struct bt_info *bt, ulong *counter, ulong *stack)
+{
+	if (KDUMP_DUMPFILE())
+		get_kdump_regs(bt, counter, stack);
+	else if (DISKDUMP_DUMPFILE())
+		get_diskdump_regs(bt, counter, stack);
+	else if (NETDUMP_DUMPFILE())
+		get_netdump_regs(bt, counter, stack);
+	else if (KVMDUMP_DUMPFILE())
+		get_kvmdump_regs(bt, counter, stack);
+	else if (SADUMP_DUMPFILE())
+		get_sadump_regs(bt, counter, stack);
+	else if (VMSS_DUMPFILE())
+		get_vmware_vmss_regs(bt, counter, stack);
+	else
+		machdep->get_stack_frame(bt, counter, stack);
+}
+
+/* Fill in the task that a CPU runs, and its registers, which only a dump can hold. */
+static void read_cpu(void *arg)
+{
+	struct cpu_state *state = arg;
+	struct bt_info bt;
+
+	BZERO(&bt, sizeof bt);
+	bt.task = state->task;
+	bt.tc = task_to_context(bt.task);
+	if (!bt.tc)
+		return;
+	state->pid = bt.tc->pid;
+	if (ACTIVE())
+		return;
+	bt.stackbase = GET_STACKBASE(bt.task);
+	bt.stacktop = GET_STACKTOP(bt.task);
+	bt.stackbuf = GETBUF(STACKSIZE());
+	fill_stackbuf(&bt);
+	registers(&bt, (ulong *)&state->pc, (ulong *)&state->sp);
+	FREEBUF(bt.stackbuf);
+}
+
+size_t target_cpus(char *buffer, size_t size)
+{
+	/* crash explains at length why a stack has no frame; keep that from the user's output. */
+	FILE *const output = fp, *const errors = pc->error_fp, *const pager = pc->stdpipe;
+	size_t used = 0;
+	int cpu;
+
+	fp = pc->error_fp = pc->nullfp;
+	pc->stdpipe = NULL;
+	guarded(read_active_set, NULL);
+	for (cpu = 0; cpu < kt->cpus && used + sizeof(struct cpu_state) <= size; cpu++) {
+		struct cpu_state state = { .cpu = cpu, .task = tt->active_set[cpu] };
+
+		if (!state.task)
+			continue;
+		guarded(read_cpu, &state);
+		memcpy(buffer + used, &state, sizeof state);
+		used += sizeof state;
+	}
+	fp = output;
+	pc->error_fp = errors;
+	pc->stdpipe = pager;
+	return used;
+}

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The kernel that crash has open, behind an extension that is a thread of the test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import drgn
+import pytest
+
+from kcensus.actions import Exit
+from kcensus.prompts.crash import main
+from kcensus.sources import Target, TargetError, crash, faults
+from kcensus.sources.capsule.container import Reader
+from kcensus.sources.crash import Crash, open_crash
+from kcensus.sources.model import Request
+from kcensus.sources.sample import SAMPLES
+
+_PAGE = 4096
+_BLOCK = 64 << 10
+_MEMORY = (_BLOCK * 5 + 3 * _PAGE) * 25
+_HEADER = struct.Struct("=II")
+_READ = struct.Struct("=QII")
+_HELLO, _VMCOREINFO, _READ_MEMORY = 1, 2, 3
+
+
+def _vmcoreinfo() -> bytes:
+    return Reader(str(SAMPLES / "sample.capsule")).section("vmcoreinfo", 1 << 16)
+
+
+@dataclass
+class Extension:
+    """crash's side of the socket: some memory, with holes."""
+
+    facts: tuple[bytes, ...] = (b"machine=X86_64", b"live=0", b"page_size=4096")
+    vmcoreinfo: bytes = b""
+    memory: bytes = b""
+    holes: dict[int, int] = field(default_factory=dict)
+    """Status of a read by the page that it cannot read."""
+    change: Callable[[int, int, bytes], bytes] = lambda kind, status, data: (
+        _HEADER.pack(len(data), status) + data
+    )
+    """Packs a reply, rightly unless a test replaces it; an empty one closes the socket."""
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    """Address and size of each read so far."""
+
+    def _read(self, address: int, size: int) -> tuple[int, bytes]:
+        pages = range(address // _PAGE, -(-(address + size) // _PAGE))
+        for page in pages:
+            if status := self.holes.get(page, 0 if page * _PAGE < len(self.memory) else 2):
+                return status, self.memory[address : max(address, page * _PAGE)]
+        return 0, self.memory[address : address + size]
+
+    def _answer(self, kind: int, payload: bytes) -> bytes:
+        if kind == _HELLO:
+            return self.change(kind, 0, b"".join(fact + b"\0" for fact in self.facts))
+        if kind == _VMCOREINFO:
+            return self.change(kind, 0 if self.vmcoreinfo else 6, self.vmcoreinfo)
+        address, size, space = _READ.unpack(payload)
+        assert (kind, space) == (_READ_MEMORY, 0)
+        self.reads.append((address, size))
+        return self.change(kind, *self._read(address, size))
+
+    def serve(self, end: socket.socket) -> None:
+        """Answer until the other side closes, or a reply is empty."""
+        with contextlib.suppress(ConnectionError), end, end.makefile("rb") as requests:
+            while header := requests.read(_HEADER.size):
+                length, kind = _HEADER.unpack(header)
+                if not (reply := self._answer(kind, requests.read(length))):
+                    return
+                end.sendall(reply)
+
+    @contextmanager
+    def socket(self) -> Iterator[int]:
+        """Return the descriptor of kcensus's side, for code that owns it."""
+        end, other = socket.socketpair()
+        thread = threading.Thread(target=self.serve, args=(end,))
+        thread.start()
+        fd = other.detach()
+        try:
+            yield fd
+        finally:
+            # Either side may have closed it.
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+            assert not thread.is_alive()
+
+    @contextmanager
+    def connected(self) -> Iterator[Crash]:
+        with self.socket() as fd:
+            yield Crash(fd)
+
+
+@pytest.fixture(scope="module")
+def memory() -> bytes:
+    return bytes(range(251)) * (_MEMORY // 251 + 1)
+
+
+def test_facts() -> None:
+    facts = (
+        b"machine=ARM64",
+        b"live=1",
+        b"dumpfile=/tmp/\xff=core",
+        b"namelist=/a",
+        b"namelist=/b",
+        b"module=/m.ko",
+        b"kaslr_offset=1c000000",
+        b"phys_base=-1",
+        b"unknown=1",
+        b"without a value",
+    )
+    with Extension(facts).connected() as connection:
+        known = connection.facts
+    assert (known.machine, known.live) == ("ARM64", True)
+    assert os.fsencode(known.dumpfile) == b"/tmp/\xff=core"
+    assert (known.namelists, known.modules) == (("/a", "/b"), ("/m.ko",))
+    assert known.numbers == {"kaslr_offset": 0x1C000000}
+
+
+def test_small_reads_of_a_dump_are_read_ahead(memory: bytes) -> None:
+    extension = Extension(memory=memory)
+    with extension.connected() as connection:
+        for address in (*range(0, _BLOCK, 64), _BLOCK - 3, 8):
+            assert connection.read(address, 16) == memory[address : address + 16]
+    assert extension.reads == [(0, _BLOCK), (_BLOCK, _BLOCK)]
+
+
+def test_nothing_is_kept_of_a_live_kernel(memory: bytes) -> None:
+    extension = Extension((b"machine=X86_64", b"live=1"), memory=memory)
+    with extension.connected() as connection:
+        for _ in range(3):
+            assert connection.read(40, 16) == memory[40:56]
+    assert extension.reads == [(40, 16)] * 3
+
+
+def test_large_reads_are_split(memory: bytes) -> None:
+    extension = Extension(memory=memory)
+    size = (4 << 20) + 5
+    with extension.connected() as connection:
+        assert connection.read(10, size) == memory[10 : 10 + size]
+    assert extension.reads == [(10, 4 << 20), (10 + (4 << 20), 5)]
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (1, faults.FILTERED),
+        (2, faults.ABSENT),
+        (3, faults.TRUNCATED),
+        (4, faults.UNREADABLE),
+        (5, faults.UNMAPPED),
+        (77, faults.UNREADABLE),
+    ],
+)
+def test_faults(memory: bytes, status: int, why: str) -> None:
+    with Extension(memory=memory, holes={2: status}).connected() as connection:
+        for size in (_PAGE, 2 * _BLOCK):
+            with pytest.raises(drgn.FaultError) as fault:
+                connection.read(_PAGE + 7, size)
+            assert fault.value.address == 2 * _PAGE
+            assert faults.reason(fault.value) == why
+        # Memory before and behind the hole, in the same block.
+        for address, size in ((7, _PAGE), (3 * _PAGE, 16), (4 * _PAGE, 2 * _BLOCK)):
+            assert connection.read(address, size) == memory[address : address + size]
+
+
+def _is_asked_for_memory(
+    kind: int, status: int, data: bytes, reply: Callable[[int, bytes], bytes]
+) -> bytes:
+    if kind != _READ_MEMORY:
+        return _HEADER.pack(len(data), status) + data
+    return reply(status, data)
+
+
+_WRONG: dict[str, Callable[[int, bytes], bytes]] = {
+    "closes": lambda status, data: b"",
+    "too long for a reply": lambda status, data: _HEADER.pack((4 << 20) + 1, 0) + data,
+    "more than was asked for": lambda status, data: _HEADER.pack(len(data) + 1, 0) + data + b"x",
+    "less without a reason": lambda status, data: _HEADER.pack(len(data) - 1, 0) + data[1:],
+}
+
+
+@pytest.mark.parametrize("wrong", _WRONG)
+def test_wrong_replies(memory: bytes, wrong: str) -> None:
+    extension = Extension(
+        memory=memory,
+        change=lambda kind, status, data: _is_asked_for_memory(kind, status, data, _WRONG[wrong]),
+    )
+    with extension.connected() as connection:
+        for _ in range(2):
+            with pytest.raises(TargetError):
+                connection.read(0, 2 * _BLOCK)
+
+
+@pytest.fixture
+def symbols(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Where debug info was looked for; none of it is loaded."""
+    asked: list[Path] = []
+
+    def load(target: Target, symbols: tuple[Path, ...]) -> Target:
+        asked.extend(symbols)
+        return target
+
+    monkeypatch.setattr(crash, "load_debug_info", load)
+    return asked
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_target(live: bool, memory: bytes, symbols: list[Path], tmp_path: Path) -> None:
+    dump, vmlinux = tmp_path / "a dump", tmp_path / "vmlinux"
+    dump.write_bytes(b"of a format that kcensus does not know" * 99)
+    vmlinux.touch()
+    facts = (
+        b"machine=X86_64",
+        b"live=%d" % live,
+        b"dumpfile=%s" % bytes(dump),
+        b"namelist=%s" % bytes(vmlinux),
+        b"module=/does/not/exist",
+    )
+    # A hole in the first block, which the program reads in any case.
+    extension = Extension(facts, _vmcoreinfo(), memory, {3: 1})
+    with extension.connected() as connection:
+        target = open_crash(connection, Request(None, (tmp_path,)))
+        assert target.prog.read(40, 2 * _PAGE, physical=True) == memory[40 : 40 + 2 * _PAGE]
+        with pytest.raises(drgn.FaultError) as fault:
+            target.prog.read(2 * _PAGE, 3 * _PAGE, physical=True)
+    assert (fault.value.address, faults.reason(fault.value)) == (3 * _PAGE, faults.FILTERED)
+    assert (target.live, target.kind) == (live, "live" if live else "vmcore")
+    assert (target.path, target.shareable) == (str(dump), False)
+    assert target.prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL
+    assert bool(target.prog.flags & drgn.ProgramFlags.IS_LIVE) == live
+    # What the user asked for comes before what crash has.
+    assert symbols == [tmp_path, vmlinux]
+
+
+def test_connection_that_breaks_in_the_program(memory: bytes, symbols: list[Path]) -> None:
+    extension = Extension(
+        vmcoreinfo=_vmcoreinfo(),
+        memory=memory,
+        change=lambda kind, status, data: _is_asked_for_memory(
+            kind, status, data, _WRONG["closes"]
+        ),
+    )
+    with extension.connected() as connection:
+        prog = open_crash(connection, Request(None)).prog
+        for _ in range(2):
+            with pytest.raises(TargetError):
+                prog.read(0, 16, physical=True)
+
+
+def _core(vmcoreinfo: bytes) -> bytes:
+    """Return an ELF dump with one note and no memory."""
+    name = b"VMCOREINFO\0\0"
+    note = struct.pack("<III", 11, len(vmcoreinfo), 0) + name + vmcoreinfo
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 4, 62, 1, 0, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    return header + struct.pack("<IIQQQQQQ", 4, 0, 120, 0, 0, len(note), 0, 4) + note
+
+
+def test_vmcoreinfo_that_only_the_dump_has(symbols: list[Path], tmp_path: Path) -> None:
+    dump = tmp_path / "vmcore"
+    dump.write_bytes(_core(_vmcoreinfo()))
+    with Extension((b"machine=X86_64", b"dumpfile=%s" % bytes(dump))).connected() as connection:
+        target = open_crash(connection, Request(None))
+        assert target.prog["VMCOREINFO"].string_() == _vmcoreinfo()
+
+
+@pytest.mark.parametrize("facts", [(b"machine=X86_64",), (b"machine=S390X",), ()])
+def test_kernels_that_cannot_be_read(facts: tuple[bytes, ...]) -> None:
+    extension = Extension(facts)
+    with extension.connected() as connection, pytest.raises(TargetError):
+        open_crash(connection, Request(None))
+    assert extension.reads == []
+
+
+def test_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that needs no memory asks for none; another says in a sentence what is wrong."""
+    extension = Extension()
+    with extension.socket() as fd:
+        assert main([str(fd), "1", "--", "explain", "slab-waste"]) == Exit.DONE
+        assert "slab-waste" in capsys.readouterr().out
+        assert main([str(fd), "1", "--", "slab"]) == Exit.TARGET
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "VMCOREINFO" in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_other_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with Extension().socket() as fd:
+        assert main([str(fd), "99", "--", "slab"]) == Exit.USAGE
+    assert "protocol 99" in capsys.readouterr().err

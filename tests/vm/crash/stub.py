@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A child of the extension that behaves as its first word says: ``KCENSUS_PYTHON`` names it.
+
+Any other word makes it the Python that the extension expects.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_HEADER = struct.Struct("=II")
+_READ = struct.Struct("=QII")
+_CPU = struct.Struct("=IIQQQ")
+HELLO, VMCOREINFO, READ, CPUS = 1, 2, 3, 4
+PHYSICAL, VIRTUAL = 0, 1
+_MAX_REPLY = 4 << 20
+
+
+class Extension:
+    """The other end of the socket."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(fileno=int(sys.argv[3]))
+
+    def send(self, kind: int, payload: bytes = b"", length: int | None = None) -> None:
+        """Send a request, with a length that may be wrong."""
+        header = _HEADER.pack(len(payload) if length is None else length, kind)
+        self.socket.sendall(header + payload)
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self.socket.recv(size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return data
+
+    def ask(self, kind: int, payload: bytes = b"") -> tuple[int, bytes]:
+        """Return the status and the payload of the reply."""
+        self.send(kind, payload)
+        length, status = _HEADER.unpack(self._receive(_HEADER.size))
+        return status, self._receive(length)
+
+    def read(self, address: int, size: int, space: int) -> tuple[int, bytes]:
+        return self.ask(READ, _READ.pack(address, size, space))
+
+
+def _facts(extension: Extension) -> dict[str, str]:
+    _, payload = extension.ask(HELLO)
+    return dict(fact.split("=", 1) for fact in payload.decode().split("\0") if fact)
+
+
+def protocol(extension: Extension, output: str, *places: str) -> None:
+    """Write what the extension answers to ``output``; places are ``ADDRESS,SIZE,SPACE``."""
+    reads = []
+    for place in places:
+        address, size, space = (int(word, 0) for word in place.split(","))
+        status, data = extension.read(address, size, space)
+        reads.append([status, data.hex()])
+    _, cpus = extension.ask(CPUS)
+    answers = {
+        "facts": _facts(extension),
+        "vmcoreinfo": extension.ask(VMCOREINFO)[1].decode(),
+        "reads": reads,
+        "cpus": list(_CPU.iter_unpack(cpus)),
+        "descriptors": sorted(map(int, os.listdir("/proc/self/fd"))),
+        "columns": os.environ.get("COLUMNS"),
+        "stdin": os.readlink("/proc/self/fd/0"),
+    }
+    Path(output).write_text(json.dumps(answers))
+
+
+def dies(extension: Extension) -> None:
+    """Is killed in the middle of a conversation."""
+    extension.ask(HELLO)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_inside(extension: Extension) -> None:
+    """Is killed in the middle of a request."""
+    extension.socket.sendall(_HEADER.pack(_READ.size, READ) + b"12345")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def closes(extension: Extension) -> None:
+    """Closes its socket, and goes on."""
+    extension.ask(HELLO)
+    extension.socket.close()
+    time.sleep(600)
+
+
+def random_bytes(extension: Extension) -> None:
+    """Sends what is not in the protocol."""
+    extension.ask(HELLO)
+    extension.socket.sendall(os.urandom(1 << 20))
+    time.sleep(600)
+
+
+def long_request(extension: Extension) -> None:
+    """Announces a payload of 4 GB."""
+    extension.send(HELLO, b"", length=(1 << 32) - 1)
+    time.sleep(600)
+
+
+def large_read(extension: Extension) -> None:
+    """Asks for more than a reply may have."""
+    extension.send(READ, _READ.pack(0, _MAX_REPLY + 1, PHYSICAL))
+    time.sleep(600)
+
+
+def empty_read(extension: Extension) -> None:
+    """Asks for nothing."""
+    extension.send(READ, _READ.pack(0, 0, PHYSICAL))
+    time.sleep(600)
+
+
+def wrapped_read(extension: Extension) -> None:
+    """Asks for memory beyond the last address."""
+    extension.send(READ, _READ.pack((1 << 64) - 16, 32, VIRTUAL))
+    time.sleep(600)
+
+
+def unknown_space(extension: Extension) -> None:
+    """Asks for memory of a third kind."""
+    extension.send(READ, _READ.pack(0, 16, 2))
+    time.sleep(600)
+
+
+def slow(extension: Extension) -> None:
+    """Sends a request byte by byte, and reads its reply byte by byte."""
+    for byte in _HEADER.pack(_READ.size, READ) + _READ.pack(1 << 20, 8, PHYSICAL):
+        extension.socket.sendall(bytes([byte]))
+        time.sleep(0.01)
+    for _ in range(_HEADER.size + 8):
+        assert extension.socket.recv(1)
+        time.sleep(0.01)
+    print("slow but right")
+
+
+def silent(extension: Extension) -> None:
+    """Never asks."""
+    # Python would miss a signal that comes just before it sleeps.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    print("waiting", flush=True)
+    time.sleep(600)
+
+
+def stubborn(extension: Extension) -> None:
+    """Never asks, and ignores that it should end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("waiting", flush=True)
+    time.sleep(600)
+
+
+def deaf(extension: Extension) -> None:
+    """Asks, and reads no reply."""
+    print("waiting", flush=True)
+    request = _HEADER.pack(_READ.size, READ) + _READ.pack(1 << 20, _MAX_REPLY, PHYSICAL)
+    while True:
+        extension.socket.sendall(request)
+
+
+def leaves_a_process(extension: Extension) -> None:
+    """Ends, while a process that it started has the socket."""
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(3)
+        os._exit(0)
+
+
+BEHAVIOURS: dict[str, Callable[..., None]] = {
+    function.__name__: function
+    for function in (
+        protocol, dies, dies_inside, closes, random_bytes, long_request, large_read, empty_read,
+        wrapped_read, unknown_space, slow, silent, stubborn, deaf, leaves_a_process,
+    )
+}  # fmt: skip
+
+
+def install(directory: Path) -> Path:
+    """Write a program that runs this module, as ``KCENSUS_PYTHON`` has it."""
+    program = directory / "stub"
+    # A library that crash alone needs is not for the child.
+    lines = ("#!/bin/sh", "unset LD_PRELOAD", f'exec "{sys.executable}" "{__file__}" "$@"', "")
+    program.write_text("\n".join(lines))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return program
+
+
+if __name__ == "__main__":
+    # -c PROGRAM FD VERSION -- BEHAVIOUR WORD…
+    if (behaviour := BEHAVIOURS.get(sys.argv[6])) is None:
+        os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+    behaviour(Extension(), *sys.argv[7:])

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whatever the child does, crash's prompt comes back, and nothing is left."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kcensus.sources import open_target
+from tests.lab import build, host
+from tests.running import on, runner
+from tests.vm.crash import stub
+from tests.vm.crash.prompt import Prompt, at_prompt, has_ended
+from tests.vm.crash.session import Session, build_extension, extension
+
+_RUNS = 20
+_SAYS = {
+    "dies": "was killed by signal 9",
+    "dies_inside": "was killed by signal 11",
+    "closes": "closed its connection",
+    "random_bytes": "not in protocol 1",
+    "long_request": "not in protocol 1",
+    "large_read": "not in protocol 1",
+    "empty_read": "not in protocol 1",
+    "wrapped_read": "not in protocol 1",
+    "unknown_space": "not in protocol 1",
+    "slow": "slow but right",
+    "leaves_a_process": "",
+}
+"""What the terminal shows for each fault of a child."""
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    dump = build("6.1", "mixed")
+    return Session(dump.vmlinux, (dump.formats["elf"],))
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stub.install(tmp_path_factory.mktemp("stub"))
+
+
+@pytest.fixture(scope="module")
+def opened(session: Session, python: Path) -> Iterator[Prompt]:
+    """One crash for all tests that leave it running: opening the dump takes most of the time."""
+    with at_prompt(session, extension(), python) as prompt:
+        # The first command loads what crash keeps.
+        prompt.run("kcensus slow")
+        yield prompt
+
+
+@pytest.fixture
+def prompt(opened: Prompt) -> Iterator[Prompt]:
+    """A prompt of which nothing is left that was not there at first."""
+    before = opened.descriptors(), opened.settings()
+    yield opened
+    assert "48879" in opened.run("eval 0xbeef")
+    assert opened.children() == []
+    assert (opened.descriptors(), opened.settings()) == before
+
+
+def child_of(prompt: Prompt) -> int:
+    """Return the process that crash waits for."""
+    for _ in range(1000):
+        if children := prompt.children():
+            return children[0]
+        time.sleep(0.005)
+    raise AssertionError("crash has no child")
+
+
+@pytest.mark.parametrize("fault", _SAYS)
+def test_child_that_fails(prompt: Prompt, fault: str) -> None:
+    for _ in range(_RUNS):
+        shown = prompt.run(f"kcensus {fault}")
+        assert _SAYS[fault] in shown
+        # The command as it was typed, and one sentence.
+        assert len(shown.splitlines()) <= 3
+        assert prompt.children() == []
+
+
+@pytest.mark.parametrize("fault", ["silent", "stubborn", "deaf"])
+def test_ctrl_c(prompt: Prompt, fault: str) -> None:
+    for _ in range(_RUNS):
+        shown = prompt.run(f"kcensus {fault}", prompt.interrupt)
+        assert ("did not stop on Ctrl-C" in shown) == (fault == "stubborn")
+        assert prompt.children() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_to_crash_alone(prompt: Prompt, number: signal.Signals) -> None:
+    for _ in range(_RUNS):
+        prompt.run("kcensus silent", lambda: prompt.signal(number))
+        assert prompt.children() == []
+
+
+def test_ctrl_c_at_any_time(prompt: Prompt) -> None:
+    for run in range(_RUNS):
+        prompt.process.sendline("kcensus report")
+        time.sleep(0.08 * run)
+        prompt.interrupt()
+        prompt.process.sendline("eval 0xbeef")
+        prompt.process.expect("decimal: 48879")
+        prompt.process.expect_exact("crash> ")
+        assert prompt.children() == []
+    assert "xfs_inode" in prompt.run("kcensus slab --table caches --top 0")
+
+
+def test_child_is_killed_at_any_time(prompt: Prompt) -> None:
+    for run in range(_RUNS):
+        prompt.process.sendline("kcensus report")
+        child = child_of(prompt)
+        time.sleep(0.04 * run)
+        prompt.signal(signal.SIGKILL, child)
+        prompt.process.expect("was killed by signal 9")
+        prompt.process.expect_exact("crash> ")
+        assert prompt.children() == []
+
+
+_ENDS: dict[str, Callable[[Prompt], None]] = {
+    "SIGKILL": lambda prompt: prompt.signal(signal.SIGKILL),
+    "terminal": Prompt.hang_up,
+}
+"""How crash is made to quit; SIGTERM ends only the command."""
+
+
+def test_crash_quits(session: Session, python: Path) -> None:
+    ways = itertools.cycle(itertools.product(_ENDS, ["silent", "deaf", "report"]))
+    for run, (way, command) in zip(range(_RUNS), ways, strict=False):
+        with at_prompt(session, extension(), python) as prompt:
+            prompt.process.sendline(f"kcensus {command}")
+            child = child_of(prompt)
+            time.sleep(0.05 * run)
+            _ENDS[way](prompt)
+            assert has_ended(prompt.pid), way
+            assert has_ended(child), (way, command)
+
+
+def test_protocol(session: Session, prompt: Prompt, tmp_path: Path) -> None:
+    prog = open_target(session.name, [session.vmlinux]).prog
+    banner = prog.symbol("linux_banner").address
+    physical, size, hole = 1 << 20, 3 * 4096 + 5, 1 << 45
+    output = tmp_path / "answers"
+    prompt.run(
+        f"kcensus protocol {output} {physical},{size},0 {banner},16,1 {hole},16,0 0x1000,16,1 "
+        f"{1 << 20},{4 << 20},0"
+    )
+    answers = json.loads(output.read_text())
+    assert answers["facts"]["dumpfile"] == session.name
+    assert answers["facts"]["namelist"] == str(session.vmlinux)
+    assert (answers["facts"]["protocol"], answers["facts"]["live"]) == ("1", "0")
+    vmcoreinfo = prog["VMCOREINFO"].string_().decode()
+    assert answers["vmcoreinfo"] == vmcoreinfo
+    assert f"KERNELOFFSET={answers['facts']['kaslr_offset']}\n" in vmcoreinfo
+    assert answers["reads"] == [
+        [0, prog.read(physical, size, physical=True).hex()],
+        [0, b"Linux version 6.".hex()],
+        [2, ""],
+        [5, ""],
+        [0, prog.read(1 << 20, 4 << 20, physical=True).hex()],
+    ]
+    assert [cpu for cpu, *_ in answers["cpus"]] == [0, 1]
+    running = {int(line.split()[1]) for line in prompt.run("ps -A").splitlines() if line[:1] == ">"}
+    assert {pid for _, pid, *_ in answers["cpus"]} == running
+    # The socket, and the directory that is listed.
+    assert answers["descriptors"] == [0, 1, 2, 3, 4]
+    assert (answers["columns"], answers["stdin"]) == (None, "/dev/null")
+
+
+_WITHOUT = {
+    "cannot start": "/nonexistent/python",
+    "cannot import kcensus": f'exec "{sys.executable}" -I -S "$@"',
+    "speaks protocol 99": f'program="$2"; shift 4; exec "{sys.executable}" -c "$program" 3 99 "$@"',
+}
+
+
+def _runtime() -> str:
+    """Return the library that a program needs for an extension that is checked."""
+    compiler = host.find("cc")
+    return host.run([compiler, "-print-file-name=libasan.so"]).strip()
+
+
+@pytest.mark.parametrize("says", _WITHOUT)
+def test_without_a_package(session: Session, tmp_path: Path, says: str) -> None:
+    python = _WITHOUT[says]
+    if not python.startswith("/"):
+        (tmp_path / "python").write_text(f"#!/bin/sh\n{python}\n")
+        (tmp_path / "python").chmod(0o755)
+        python = str(tmp_path / "python")
+    with at_prompt(session, extension(), python) as prompt:
+        prompt.run("kcensus slab")
+        before = prompt.descriptors()
+        for _ in range(_RUNS):
+            shown = prompt.run("kcensus slab")
+            assert says in shown
+            assert shown.count("kcensus: ") == 1
+            assert (prompt.children(), prompt.descriptors()) == ([], before)
+
+
+def test_address_sanitizer(session: Session, python: Path, tmp_path: Path) -> None:
+    checked = build_extension(tmp_path, cflags="-fsanitize=address,undefined")
+    output, answers = tmp_path / "slab.json", tmp_path / "answers"
+    shown = session.script(
+        [
+            f"extend {checked}",
+            *(f"kcensus {fault}" for fault in _SAYS),
+            f"kcensus protocol {answers} 0x100000,65536,0 0x1000,16,1 {1 << 45},4194304,0",
+            f"kcensus slab --json {output}",
+            "help kcensus",
+        ],
+        tmp_path,
+        extend=False,
+        environment={
+            "KCENSUS_PYTHON": str(python),
+            "LD_PRELOAD": _runtime(),
+            # crash frees nothing when it quits, and has an operator new of its own.
+            "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:alloc_dealloc_mismatch=0",
+            "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+        },
+    )
+    assert "Sanitizer" not in shown
+    assert "runtime error" not in shown
+    assert "shared object loaded" in shown
+    assert all(says in shown for says in _SAYS.values())
+    assert json.loads(answers.read_text())["reads"][0][0] == 0
+    context = on(open_target(session.name, [session.vmlinux]).prog)
+    utilization = runner("slab")(context).summary["utilization"].value
+    assert json.loads(output.read_text())["summary"]["utilization"] == utilization

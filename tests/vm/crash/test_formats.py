@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""kcensus works on dumps that crash opens and drgn does not, and gives the same figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcensus import cli
+from kcensus.sources import TargetError, open_target
+from tests.lab import Dump, live
+from tests.vm.crash import formats
+from tests.vm.crash.session import Session
+
+_MAKERS: dict[str, Callable[[Path, Path], None]] = {
+    "elf-without-vmcoreinfo": formats.elf_without_vmcoreinfo,
+    "netdump": formats.netdump,
+    "raw": formats.raw,
+    "guest.vmss": formats.vmss,
+    "sadump": formats.sadump,
+}
+_WITHOUT_REGISTERS = {"netdump", "raw"}
+"""Formats that lack what crash finds a kernel at a random place with; its options say where."""
+
+
+def _report(path: Path, debug: list[Path], out: Path) -> Any:
+    """Return the document of ``kcensus report`` without crash, but for the target's name."""
+    symbols = [word for each in debug for word in ("-s", str(each))]
+    assert cli.main(["report", str(path), *symbols, "--json", str(out)]) == 0
+    return _document(out)
+
+
+def _report_inside(session: Session, debug: list[Path], directory: Path) -> Any:
+    """Return the same document from a session of crash."""
+    modules = ":".join(map(str, debug[1:]))
+    session.script(
+        ["kcensus report --json > report.json"],
+        directory,
+        environment={"KCENSUS_SYMBOLS": modules},
+    )
+    return _document(directory / "report.json")
+
+
+def _document(path: Path) -> Any:
+    text = path.read_text()
+    return json.loads(text.replace(json.loads(text)["target"], "TARGET"))
+
+
+@pytest.fixture(scope="module")
+def expected(dump: Dump, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The report on the dump as QEMU wrote it, without crash."""
+    out = tmp_path_factory.mktemp("direct") / "report.json"
+    return _report(dump.formats["elf"], dump.debug, out)
+
+
+def _place(dump: Dump) -> tuple[str, ...]:
+    """Return the options with which a user tells crash where the kernel is."""
+    text = open_target(str(dump.formats["elf"]), dump.debug).prog["VMCOREINFO"].string_().decode()
+    offset = re.search(r"^KERNELOFFSET=(\w+)$", text, re.MULTILINE)
+    base = re.search(r"^NUMBER\(phys_base\)=(-?\d+)$", text, re.MULTILINE)
+    assert offset
+    assert base
+    return f"--kaslr=0x{offset[1]}", "-m", f"phys_base={int(base[1]) % (1 << 64):#x}"
+
+
+@pytest.mark.parametrize("format_", _MAKERS)
+def test_formats(format_: str, dump: Dump, expected: Any, tmp_path: Path) -> None:
+    path = tmp_path / format_
+    _MAKERS[format_](dump.formats["elf"], path)
+    with pytest.raises(TargetError):
+        open_target(str(path), dump.debug)
+    session = Session(
+        dump.vmlinux,
+        (f"{path}@0" if format_ == "raw" else path,),
+        _place(dump) if format_ in _WITHOUT_REGISTERS else (),
+    )
+    assert _report_inside(session, dump.debug, tmp_path) == expected
+
+
+def test_split_dump(dump: Dump, expected: Any, tmp_path: Path) -> None:
+    parts = (tmp_path / "vmcore-1", tmp_path / "vmcore-2")
+    formats.split(dump.formats["elf"], parts)
+    assert min(part.stat().st_size for part in parts) > 1 << 20
+    for part in parts:
+        with pytest.raises(TargetError):
+            open_target(str(part), dump.debug)
+    session = Session(dump.vmlinux, parts)
+    assert _report_inside(session, dump.debug, tmp_path) == expected
+
+
+def test_kdump_of_qemu(tmp_path: Path) -> None:
+    """QEMU leaves headers out of its kdump-compressed format that libkdumpfile needs."""
+    elf, kdump = tmp_path / "vmcore.elf", tmp_path / "vmcore.kdump"
+    with live("5.10", "churn") as guest:
+        guest.stop()
+        guest.machine.dump(elf)
+        guest.machine.command(
+            "dump-guest-memory", paging=False, protocol=f"file:{kdump}", format="kdump-zlib"
+        )
+        guest.resume()
+    with pytest.raises(TargetError):
+        open_target(str(kdump), guest.debug)
+    expected = _report(elf, guest.debug, tmp_path / "direct.json")
+    session = Session(guest.vmlinux, (kdump,))
+    assert _report_inside(session, guest.debug, tmp_path) == expected
