@@ -204,8 +204,9 @@ def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
     assert ["machine_host", "web1", "", ""] in rows
     assert ["machine_cpus", "4", "", ""] in rows
     assert ["schema", str(SCHEMA), "", ""] in rows
-    del rows[5:19]
-    assert rows[:6] == [
+    about = ("machine_", "schema", "kcensus")
+    rest = [row for row in rows if not row[0].startswith(about)]
+    assert rest[:6] == [
         ["key", "value", "unit", "label"],
         ["analysis", "synthetic", "", ""],
         ["target", "synthetic vmcore", "", ""],
