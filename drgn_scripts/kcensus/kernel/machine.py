@@ -14,6 +14,7 @@ from drgn.helpers.linux.timekeeping import ktime_get_real_seconds, uptime
 
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.log import is_sound
+from kcensus.kernel.mm.memory_use import memory_use
 from kcensus.kernel.size import attempt
 from kcensus.results import Machine
 from kcensus.sources.model import kernel_release
@@ -44,6 +45,7 @@ def machine(kernel: Kernel) -> Machine:
         version=_text(lambda: name.version) if name is not None else "",
         build_id=attempt(lambda: _build_id(prog)) or "",
         taken_by=taken_by,
+        memory=attempt(lambda: memory_use(prog, kernel.ram_bytes)) or {},
         is_panic=taken_by not in ("", _NO_PANIC) and not _WANTED.search(taken_by),
     )
 

@@ -16,7 +16,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kcensus.human import human, shown_time
-from kcensus.results import Figure, Finding, Machine, Remedy, Result, Severity, Unit
+from kcensus.results import (
+    MEMORY_USES,
+    Figure,
+    Finding,
+    Machine,
+    Remedy,
+    Result,
+    Severity,
+    Unit,
+)
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
@@ -31,6 +40,8 @@ Plain = int | float | str | bool | None
 _ROWS_AT_ONCE = 1 << 16
 _NO_HOST = "(none)"
 """The name of a host that was never set."""
+_LEAST_USE = 0.02
+"""Share of RAM from which on a use of memory is named."""
 _AMOUNTS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.SECONDS)
 """Units of numbers whose 0 means that there is nothing."""
 
@@ -146,9 +157,11 @@ def identity(result: Result) -> dict[str, Plain]:
 def origin(result: Result) -> dict[str, Plain]:
     """Return what CSV and Parquet say of every result: identity, machine, versions."""
     machine = {} if result.machine is None else machine_document(result.machine)
+    memory = machine.pop("memory", {})
     return {
         **identity(result),
         **{f"machine_{name}": value for name, value in machine.items()},
+        **{f"machine_memory_{name}": value for name, value in memory.items()},
         "kcensus": installed_version(),
         "schema": SCHEMA,
     }
@@ -193,9 +206,11 @@ def finding_document(finding: Finding) -> dict[str, Any]:
     return fields
 
 
-def machine_document(machine: Machine) -> dict[str, Plain]:
+def machine_document(machine: Machine) -> dict[str, Any]:
     """Return the machine of a result as JSON has it; what is unknown is null."""
-    fields = {name: plain(value) for name, value in vars(machine).items()}
+    known = {name: value for name, value in vars(machine).items() if name != "memory"}
+    fields: dict[str, Any] = {name: plain(value) for name, value in known.items()}
+    fields["memory"] = {printable(name): plain(size) for name, size in machine.memory.items()}
     if machine.time is not None:
         fields["time"] = shown_time(machine.time)
     return {name: None if value == "" else value for name, value in fields.items()}
@@ -225,6 +240,7 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
     lines = {
         "Machine": [f"{value}{unit}" for unit, value in sizes if value]
         + ([] if uptime is None else [f"up {human(uptime, Unit.SECONDS)}"]),
+        "Memory": memory_facts(machine),
         "Kernel": [
             f"Linux {kernel} {machine.version}".rstrip() if kernel else "",
             f"build ID {machine.build_id}" if machine.build_id else "",
@@ -243,6 +259,17 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
 def _joined_facts(result: Result) -> str:
     """Return what a result is about in one line, without kcensus itself."""
     return "; ".join(facts for name, facts in machine_facts(result) if name != "kcensus")
+
+
+def memory_facts(machine: Machine) -> list[str]:
+    """Return what most of the RAM is used for, the largest use first."""
+    least = (machine.ram_bytes or 0) * _LEAST_USE
+    uses = sorted(machine.memory.items(), key=lambda use: -use[1])
+    return [
+        f"{human(size, Unit.BYTES)} {MEMORY_USES.get(name, name)}"
+        for name, size in uses
+        if size >= least
+    ]
 
 
 def notes(machine: Machine) -> dict[str, list[str]]:

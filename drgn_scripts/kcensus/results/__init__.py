@@ -10,6 +10,7 @@ HTML all render the same :class:`Result`, so they cannot disagree.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -146,6 +147,22 @@ class Answer:
     """What was read where there is no target, such as the path of a log."""
 
 
+MEMORY_USES = {
+    "free": "free",
+    "page_cache": "page cache",
+    "shmem": "shmem (tmpfs)",
+    "anonymous": "anonymous",
+    "slab_reclaimable": "reclaimable slabs",
+    "slab_unreclaimable": "unreclaimable slabs",
+    "page_tables": "page tables",
+    "kernel_stacks": "kernel stacks",
+    "per_cpu": "per-CPU",
+    "huge_pages": "huge pages",
+    "other": "other",
+}
+"""What RAM is used for: labels of the keys of :attr:`Machine.memory`."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """The machine that a result is about; None and empty where unknown."""
@@ -173,6 +190,8 @@ class Machine:
     """Whether names are pseudonyms, in a redacted capsule."""
     boot: str = ""
     """Identifies the boot: the same in all dumps between two starts of the kernel."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of RAM by use (:data:`MEMORY_USES`), by counters of the kernel; together the RAM."""
 
 
 @dataclass

@@ -42,6 +42,44 @@ def node_page_state(prog: drgn.Program, *names: str) -> int | None:
     return None
 
 
+def page_state(prog: drgn.Program, *names: str) -> int | None:
+    """Return a counter of ``enum node_stat_item`` or ``enum zone_stat_item``, over all of RAM.
+
+    :param names: names of the enumerator in different releases; the first that exists is used
+    :return: in the unit of the counter; None if the kernel has no such item or it is unreadable
+    """
+    for name in names:
+        try:
+            item = prog.constant(name)
+        except LookupError:
+            continue
+        if item.type_.type_name() == "enum node_stat_item":
+            return node_page_state(prog, name)
+        try:
+            return sum(_zone_page_state(zone, item) for zone in _zones(prog))
+        except (LookupError, AttributeError, drgn.FaultError):
+            return None
+    return None
+
+
+def _zones(prog: drgn.Program) -> Iterator[drgn.Object]:
+    for node in online_nodes(prog):
+        for zone in NODE_DATA(prog, node).node_zones:
+            if zone.present_pages:  # else its per-CPU part is that of boot_pageset
+                yield zone
+
+
+def _zone_page_state(zone: drgn.Object, item: drgn.Object) -> int:
+    # Since Linux kernel commit 28f836b6777b ("mm/page_alloc: split per cpu page lists and zone
+    # stats") (in v5.14), vm_stat_diff is in a struct of its own.
+    try:
+        per_cpu = zone.per_cpu_zonestats
+    except AttributeError:
+        per_cpu = zone.pageset
+    total = int(zone.vm_stat[item].counter)
+    return total + sum(int(each.vm_stat_diff[item]) for each in _per_cpu(per_cpu))
+
+
 def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | None:
     """Return a per-CPU counter, summed over all possible CPUs; 0 if the sum is negative.
 

@@ -36,7 +36,14 @@ from kcensus.render.html.links import links
 from kcensus.render.html.svg import stack, svg
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, inert
-from kcensus.render.plain import SCHEMA, installed_version, machine_facts, notes, shown_figure
+from kcensus.render.plain import (
+    SCHEMA,
+    installed_version,
+    machine_facts,
+    memory_facts,
+    notes,
+    shown_figure,
+)
 from kcensus.reports import Report, Section
 from kcensus.results import CheckStatus, Finding, Machine, Result, Unit, matters, rank
 
@@ -200,6 +207,7 @@ def _machine_facts(head: Result) -> list[tuple[str, str]]:
             re.sub(r"T(.*?)(\.\d+)?\+00:00", r" \1 UTC", time),
         ),
         *((name, "" if value is None else human(value, unit)) for name, value, unit in numbers),
+        ("Memory", ", ".join(memory_facts(machine))),
         ("Kernel", machine.kernel or head.kernel),
         ("Build", machine.version),
         ("Build ID", machine.build_id),
