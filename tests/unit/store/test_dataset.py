@@ -199,6 +199,30 @@ def test_a_reader_that_lost_a_race_reads_again(
     assert listed == [5, 1]
 
 
+def test_a_reader_that_lists_a_directory_while_it_is_emptied_reads_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second in range(5):
+        dataset.add(store, entry(time=NOON + second))
+    day = store / "host=web1" / "day=2023-11-15"
+    scandir = os.scandir
+    listings: list[object] = []
+
+    def listing(path: Any) -> Any:
+        if not (isinstance(path, int) or str(path) == str(day)):
+            return scandir(path)
+        listings.append(path)
+        if len(listings) == 1:
+            entries = scandir(path)
+            assert compaction.compact(day, compaction.Extent.WHOLE)
+            return entries
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", listing)
+        assert len(records(store)) == 5
+
+
 def test_a_full_disk_is_one_sentence_and_leaves_the_store_as_it_was(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
