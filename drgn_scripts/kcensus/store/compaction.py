@@ -3,7 +3,7 @@
 
 A block is sorted by analysis, part, metric, subject and time, so that a reader of one metric skips
 most of it. A merge writes the new content of a day beside it and exchanges both directories in one
-step: readers see all records once, before and after, and so does whoever looks after a crash.
+step: readers see all records once, before and after, and so does a reader after a crash.
 """
 
 from __future__ import annotations
@@ -63,8 +63,16 @@ def blocks(day: Path) -> list[Path]:
     return sorted(path for path in _files(day) if _BLOCK.fullmatch(path.name))
 
 
+def singles(day: Path) -> list[Path]:
+    """Return the files of a day that hold one record each."""
+    return sorted(path for path in _files(day) if not _BLOCK.fullmatch(path.name))
+
+
 def _files(day: Path) -> list[Path]:
-    return [path for path in day.iterdir() if is_data(path.name)] if day.is_dir() else []
+    if not day.is_dir():
+        return []
+    with os.scandir(day) as entries:
+        return [day / each.name for each in entries if is_data(each.name) and each.is_file()]
 
 
 def _size(path: Path) -> int:
@@ -111,15 +119,32 @@ def _replace(day: Path, merged: Sequence[Path]) -> bool:
     shutil.rmtree(staging, ignore_errors=True)  # of a writer that was killed
     staging.mkdir()
     try:
-        for path in {*day.iterdir()} - {*merged}:
+        _require_exchange(staging)
+        files = {*_files(day)}
+        for path in files - {*merged}:
             os.link(path, staging / path.name)
         _write_block(merged, staging)
         sync_directory(staging)
         exchange(staging, day)
+        for name in {path.name for path in staging.iterdir()} - {path.name for path in files}:
+            os.rename(staging / name, day / name)  # not a record, so not ours to delete
         sync_directory(day.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return True
+
+
+def _require_exchange(directory: Path) -> None:
+    """Check that directories can be exchanged, before records are merged for nothing.
+
+    :raises OSError: the file system cannot, as NFS
+    """
+    probes = directory / ".1", directory / ".2"
+    for path in probes:
+        path.mkdir()
+    exchange(*probes)
+    for path in probes:
+        path.rmdir()
 
 
 def _write_block(paths: Sequence[Path], directory: Path) -> None:

@@ -3,20 +3,21 @@
 
 A record is one file, which appears under its name when it is complete and on disk. Writers of one
 host take turns; one that is killed leaves at most a hidden file, which the next one replaces.
-Readers take no lock: a merge exchanges the directory of a day as a whole, and whoever listed the
-old one begins again.
+Readers take no lock: a merge exchanges the directory of a day as a whole, and a reader that listed
+the old one begins again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import fcntl
 import functools
 import json
 import operator
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,19 +55,32 @@ def prepare(store: Path) -> None:
     :raises StoreError: it is of another format
     """
     name = printable(str(store))
-    if store.exists() and not store.is_dir():
-        raise OutputError(f"'{name}' is not a directory; choose another name for the store")
-    if not (store / MARKER).exists():
-        content = json.dumps({"format": FORMAT, "kcensus": installed_version()})
-        with _writing(store):
+    with _writing(store):
+        if store.exists() and not store.is_dir():
+            raise OutputError(f"'{name}' is not a directory; choose another name for the store")
+        if not (store / MARKER).exists():
             store.mkdir(parents=True, exist_ok=True)
+            _sync_parents(store)
             part = store / f".{MARKER}.{os.getpid()}"
             with part.open("w") as file:
-                file.write(content)
+                file.write(json.dumps({"format": FORMAT, "kcensus": installed_version()}))
                 compaction.sync(file.fileno())
             os.replace(part, store / MARKER)
             compaction.sync_directory(store)
     check(store)
+
+
+def _sync_parents(store: Path) -> None:
+    """Wait until the names of the directories above a store are on disk.
+
+    This includes names that another process made: it may have been killed before it synced them.
+    The marker is written later, so that a store with a marker has a name on disk.
+    """
+    path = store.resolve()
+    while not os.path.ismount(path):
+        path = path.parent
+        with contextlib.suppress(PermissionError):  # not readable, so not made by this user
+            compaction.sync_directory(path)
 
 
 def check(store: Path) -> None:
@@ -96,16 +110,16 @@ def check(store: Path) -> None:
 def add(store: Path, record: Record) -> bool:
     """Add a record to a store that :func:`prepare` made.
 
-    When this returns, the record is on disk.
+    When this returns, the record is on disk, whether it is new or not.
 
     :return: whether it is new
     :raises OutputError: it cannot be written
     """
     host = host_directory(store, record.host)
     day = day_directory(store, record.host, record.time)
-    name = f"{record.time:%H%M%S}-{record.id}.parquet"
     with _writing(store), _locked(host):
-        if (day / name).exists() or _is_merged(day, record):
+        if (known := _day_with(record, host, day)) is not None:
+            _sync(known)
             return False
         part = host / PART
         parquet.write_table(record.rows, part, compression="zstd", store_schema=False)
@@ -113,10 +127,9 @@ def add(store: Path, record: Record) -> bool:
             compaction.sync(file.fileno())
         begins = not day.exists()
         day.mkdir(exist_ok=True)
-        os.rename(part, day / name)
-        compaction.sync_directory(day)
+        os.rename(part, day / f"{record.time:%H%M%S}-{record.id}.parquet")
+        _sync(day)
         if begins:
-            compaction.sync_directory(host)
             for other in sorted(host.glob("day=*")):
                 if other != day:
                     compaction.compact(other, compaction.Extent.WHOLE)
@@ -131,16 +144,13 @@ def _writing(store: Path) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise OutputError(f"cannot write to the store '{store}': {reason}") from None
+        raise OutputError(printable(f"cannot write to the store '{store}': {reason}")) from None
 
 
 @contextlib.contextmanager
 def _locked(host: Path) -> Iterator[None]:
     """Hold the lock of a host; the kernel releases it if this process is killed."""
-    begins = not host.exists()
     host.mkdir(exist_ok=True)
-    if begins:
-        compaction.sync_directory(host.parent)
     descriptor = os.open(host / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -149,19 +159,48 @@ def _locked(host: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _is_merged(day: Path, record: Record) -> bool:
-    """Return whether a block has the record."""
-    blocks = [str(path) for path in compaction.blocks(day)]
-    if not blocks or not record.rows.num_rows:
+def _sync(day: Path) -> None:
+    """Wait until the names of the files of a day are on disk, and those of the directories above.
+
+    This includes names that another process made: it may have been killed before it synced them.
+    """
+    for path in (day, day.parent, day.parent.parent):
+        compaction.sync_directory(path)
+
+
+def _day_with(record: Record, host: Path, day: Path) -> Path | None:
+    """Return the directory that has a record, or None.
+
+    This is that of its day, or any one of the host if the dump has no time.
+    """
+    if not record.rows.num_rows:
+        return None
+    is_timed = record.rows["clock"][0].as_py() == "machine"
+    for each in [day] if is_timed else sorted(host.glob("day=*")):
+        singles = compaction.singles(each)
+        if any(path.name.endswith(f"-{record.id}.parquet") for path in singles):
+            return each
+        if _is_merged(record, compaction.blocks(each)):
+            return each
+    return None
+
+
+def _is_merged(record: Record, blocks: Sequence[Path]) -> bool:
+    """Return whether one of the blocks has a record."""
+    if not blocks:
         return False
-    # Of all rows of a record, these are in few row groups of a block.
-    first = {name: record.rows[name][0].as_py() for name in ("analysis", "part", "metric")}
+    # Each analysis of a record has a row of this metric, and few row groups of a block have any.
+    row = {
+        "analysis": record.rows["analysis"][0].as_py(),
+        "part": "quality",
+        "metric": "failed",
+        "record": record.id,
+    }
     matches = functools.reduce(
-        operator.and_,
-        [ds.field(name) == value for name, value in first.items()],
-        ds.field("record") == record.id,
+        operator.and_, [ds.field(name) == value for name, value in row.items()]
     )
-    return bool(ds.dataset(blocks, schema=SCHEMA, format="parquet").count_rows(filter=matches))
+    rows = ds.dataset([*map(str, blocks)], schema=SCHEMA, format="parquet")
+    return bool(rows.count_rows(filter=matches))
 
 
 def read(
@@ -247,6 +286,17 @@ def _directories(path: Path, prefix: str, is_wanted: Callable[[str], bool]) -> l
 
 
 def _files(day: Path) -> list[str]:
-    with os.scandir(day) as entries:
-        names = [entry.name for entry in entries if compaction.is_data(entry.name)]
+    """Return the files of a day, all of the same moment.
+
+    :raises FileNotFoundError: a merge replaced the directory while it was listed
+    """
+    descriptor = os.open(day, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as entries:
+            names = [entry.name for entry in entries if compaction.is_data(entry.name)]
+        # If it was replaced, a part of its files may have been deleted already.
+        if not os.path.samestat(os.fstat(descriptor), os.stat(day)):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(day))
+    finally:
+        os.close(descriptor)
     return [f"{day}/{name}" for name in sorted(names)]

@@ -44,7 +44,7 @@ _MAX_SUBJECT = 512
 COLUMNS = {
     "host": (pa.string(), "Name of the host; a pseudonym in redacted capsules."),
     "day": (pa.string(), "Day of time, in UTC: 2026-01-31."),
-    "record": (pa.string(), "Identifies the record: the same dump has the same."),
+    "record": (pa.string(), "Identifies the record: the same dump and analyses have the same."),
     "time": (pa.timestamp("us", "UTC"), "Of the dump, by the clock of the machine."),
     "clock": (pa.string(), "machine; recorder: the dump has no time, so it is that of recording."),
     "boot": (pa.string(), "Identifies the boot; it changes where the kernel started again."),

@@ -33,7 +33,9 @@ _MAX_ROWS = 100
 """Of each table; the largest."""
 _MAX_EXACT = 1 << 63
 _EARLIEST = datetime.datetime(1970, 1, 2, tzinfo=datetime.timezone.utc).timestamp()
-_LATEST = datetime.datetime(9999, 1, 1, tzinfo=datetime.timezone.utc).timestamp()
+# pandas counts nanoseconds of 64 bits, which end in 2262. Not the time of recording: it would make
+# the identity of a record depend on the clock of the machine that records it.
+_LATEST = datetime.datetime(2200, 1, 1, tzinfo=datetime.timezone.utc).timestamp()
 
 
 @dataclass(frozen=True)
@@ -58,24 +60,32 @@ class _Number(NamedTuple):
     exact: int | None
 
 
-def record(report: Report, wanted: Sequence[Analysis], now: float) -> Record:
+def record(
+    report: Report, wanted: Sequence[Analysis], now: float, *, is_saved: bool = False
+) -> Record:
     """Return what a store keeps of a report.
 
-    A record is identified by host, boot, time and kernel of the dump, schema and analyses; where
-    the time is unknown, by its numbers.
+    A record is identified by host, boot, time and kernel of the dump, schema, analyses, and which
+    of them have a result. Where the time is unknown, also by its numbers; and by ``now`` if the
+    kernel ran, since equal numbers are then of another moment.
 
     :param wanted: the analyses that were asked for; one without a result has failed
     :param now: seconds since 1970, the time of a record whose dump has none
+    :param is_saved: whether the report is from a document, which is the same whenever it is read
     """
     machine = report.head.machine or Machine()
     found = [number for analysis in wanted for number in _numbers(report, analysis)]
     found.sort(key=lambda each: [getattr(each, name) for name in ORDER[:4]])
-    time, uptime = _plausible(machine.time), _finite(machine.uptime_seconds)
+    time, uptime = _plausible(machine.time), _plausible(machine.uptime_seconds, 0)
+    results = [each.name for each in wanted if each.name in report.results]
     host = bounded_host(printable(machine.host))
     boot = printable(machine.boot) or _boot_time(time, uptime)
-    what: Any = [host, boot, time, machine.build_id, DOCUMENTS, [each.name for each in wanted]]
+    names = [each.name for each in wanted]
+    what: Any = [host, boot, time, machine.build_id, DOCUMENTS, names, results]
     if time is None:
         what.append([tuple(each) for each in found])
+        if report.head.live and not is_saved:
+            what.append(now)
     identifier = hashlib.sha256(repr(what).encode("utf-8", "backslashreplace")).hexdigest()[:24]
     taken = datetime.datetime.fromtimestamp(now if time is None else time, datetime.timezone.utc)
     constants = {
@@ -179,9 +189,9 @@ def _finite(value: Any) -> float | None:
     return None
 
 
-def _plausible(time: float | None) -> float | None:
+def _plausible(seconds: float | None, least: float = _EARLIEST) -> float | None:
     """Return the time of a dump; None where it is unknown, or memory says nonsense."""
-    return time if time is not None and _EARLIEST <= time < _LATEST else None
+    return seconds if seconds is not None and least <= seconds < _LATEST else None
 
 
 def _boot_time(time: float | None, uptime: float | None) -> str:

@@ -6,18 +6,21 @@ from __future__ import annotations
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import kcensus
 from kcensus.render.directory import OutputError
 from kcensus.store import StoreError, compaction, dataset
-from kcensus.store.layout import COLUMNS, MARKER, PATTERN, STAGING
-from tests.unit.store.making import DAY, NOON, ask, entry
+from kcensus.store.layout import COLUMNS, MARKER, PATTERN, STAGING, day_directory
+from kcensus.store.records import record
+from tests.unit.store.making import ANALYSIS, DAY, NOON, ask, entry, report
 
 HOSTS = (
     "..",
@@ -59,6 +62,65 @@ def test_a_record_is_added_once(store: Path) -> None:
     assert dataset.add(store, entry()) is False
     assert len(names(store)) == 1
     assert names(store)[0].startswith("host=web1/day=2023-11-15/120000-")
+
+
+def test_a_dump_without_a_time_is_added_once(store: Path) -> None:
+    def add(now: float) -> bool:
+        return dataset.add(store, record(report(time=None), [ANALYSIS], now))
+
+    assert [add(NOON), add(NOON + 3), add(NOON + DAY)] == [True, False, False]
+    dataset.add(store, entry())
+    day = store / "host=web1" / "day=2023-11-15"
+    assert compaction.compact(day, compaction.Extent.WHOLE)
+    assert [add(NOON), add(NOON + DAY)] == [False, False]
+    assert len(records(store)) == 2
+
+
+def test_a_failed_record_does_not_keep_a_good_one_out(store: Path) -> None:
+    failed = record(report(error="it broke"), [ANALYSIS], NOON)
+    dataset.add(store, failed)
+    dataset.add(store, entry(time=NOON + 1))
+    day = store / "host=web1" / "day=2023-11-15"
+    assert compaction.compact(day, compaction.Extent.WHOLE)
+    assert dataset.add(store, entry())
+    assert compaction.compact(day, compaction.Extent.WHOLE)
+    assert not dataset.add(store, entry())
+    assert not dataset.add(store, failed)
+    quality = kcensus.history(store, metric="failed")
+    assert quality["record"].is_unique
+    assert sorted(quality["value"]) == [0, 0, 1]
+
+
+def test_a_merged_record_with_another_first_row_is_the_same(store: Path) -> None:
+    made = entry()
+    is_quality = pc.equal(made.rows["part"], "quality")
+    dataset.add(store, replace(made, rows=made.rows.filter(is_quality)))  # of an older version
+    dataset.add(store, entry(time=NOON + 1))
+    day = store / "host=web1" / "day=2023-11-15"
+    assert compaction.compact(day, compaction.Extent.WHOLE)
+    assert not dataset.add(store, made)
+
+
+def test_what_is_acknowledged_has_its_names_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(compaction, "sync_directory", synced.append)
+    store, made = tmp_path / "above" / "series", entry()
+    dataset.prepare(store)
+    assert {store, store.parent, tmp_path} <= {*synced}
+    assert synced[-1] == store  # the marker says that the others are
+    day = day_directory(store, made.host, made.time)
+    day.mkdir(parents=True)  # of a writer that was killed before it synced anything
+    for is_new in (True, False):
+        synced.clear()
+        assert dataset.add(store, made) is is_new
+        assert {day, day.parent, store} <= {*synced}
+    dataset.add(store, entry(time=NOON + 1))
+    assert compaction.compact(day, compaction.Extent.WHOLE)
+    synced.clear()
+    assert not dataset.add(store, made)
+    assert {day, day.parent, store} <= {*synced}
 
 
 def test_history_has_all_columns_exactly(store: Path) -> None:
@@ -172,11 +234,31 @@ def test_where_directories_cannot_be_exchanged_files_stay(
     def refuse(first: Path, second: Path) -> None:
         raise OSError(errno.EINVAL, "not supported")
 
+    merged: list[object] = []
     monkeypatch.setattr(compaction, "_MAX_SINGLES", 4)
     monkeypatch.setattr(compaction, "exchange", refuse)
+    monkeypatch.setattr(compaction, "_write_block", lambda *paths: merged.append(paths))
     for second in range(6):
         assert dataset.add(store, entry(time=NOON + second))
     assert len(names(store)) == len(records(store)) == 6
+    assert merged == []  # nothing that would be thrown away
+    assert not (store / "host=web1" / STAGING).exists()
+
+
+def test_a_merge_leaves_other_files_alone(store: Path) -> None:
+    for second in range(3):
+        dataset.add(store, entry(time=NOON + second))
+    day = store / "host=web1" / "day=2023-11-15"
+    (day / "notes").mkdir()
+    (day / "notes" / "a").write_text("mine")
+    (day / ".hidden").write_text("mine")
+    (day / "odd.parquet").mkdir()
+    assert compaction.compact(day, compaction.Extent.WHOLE)
+    assert {path.name for path in day.iterdir()} >= {"notes", ".hidden", "odd.parquet"}
+    assert (day / "notes" / "a").read_text() == (day / ".hidden").read_text() == "mine"
+    assert len([path for path in day.iterdir() if path.is_file()]) == 2
+    (day / "odd.parquet").rmdir()
+    assert len(records(store)) == 3
 
 
 def test_a_reader_that_lost_a_race_reads_again(
@@ -197,6 +279,30 @@ def test_a_reader_that_lost_a_race_reads_again(
     monkeypatch.setattr(dataset, "_files", listing)
     assert len(records(store)) == 5
     assert listed == [5, 1]
+
+
+def test_a_reader_that_lists_a_directory_while_it_is_emptied_reads_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for second in range(5):
+        dataset.add(store, entry(time=NOON + second))
+    day = store / "host=web1" / "day=2023-11-15"
+    scandir = os.scandir
+    listings: list[object] = []
+
+    def listing(path: Any) -> Any:
+        if not (isinstance(path, int) or str(path) == str(day)):
+            return scandir(path)
+        listings.append(path)
+        if len(listings) == 1:
+            entries = scandir(path)
+            assert compaction.compact(day, compaction.Extent.WHOLE)
+            return entries
+        return scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", listing)
+        assert len(records(store)) == 5
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_the_store_as_it_was(
@@ -253,9 +359,12 @@ def test_other_directories_are_refused(store: Path, content: str | None, says: s
 
 def test_places_that_cannot_be_stores(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for path in (tmp_path / "file", tmp_path / "file" / "x", Path("/proc/series")):
-        with pytest.raises(OutputError):
+    long = tmp_path / ("\x1b" * 300)
+    for path in (tmp_path / "file", tmp_path / "file" / "x", Path("/proc/series"), long):
+        with pytest.raises(OutputError) as error:
             dataset.prepare(path)
+        assert str(error.value).isprintable()
+        assert path.name in str(error.value) or path is long
     with pytest.raises(StoreError):
         kcensus.history(tmp_path / "file")
 

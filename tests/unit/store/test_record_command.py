@@ -14,6 +14,7 @@ from kcensus import cli
 from kcensus.actions import Exit
 from kcensus.actions.series import record
 from kcensus.render.directory import OutputError
+from kcensus.sources import TargetError
 
 
 class Clock:
@@ -70,29 +71,90 @@ def test_a_clock_that_is_set_back_delays_nothing(clock: Clock) -> None:
     assert clock.now - before <= 20
 
 
+Outcome = Exit | BaseException
+
+
+def recorded(
+    patch: pytest.MonkeyPatch, store: Path, outcomes: dict[str, list[Outcome]], *options: str
+) -> int:
+    """Run the command where each target has these outcomes, one after another."""
+    left = {name: iter(each) for name, each in outcomes.items()}
+
+    def outcome(spec: str, *_: object, needs_live: bool) -> Exit:
+        assert needs_live == ("--every" in options)
+        made = next(left[spec])
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    patch.setattr(record, "_record", outcome)
+    return cli.main(["record", *outcomes, "--store", str(store), *options])
+
+
+def full() -> OutputError:
+    return OutputError("cannot write to the store 's': No space left on device")
+
+
 def test_failures_do_not_stop_it(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
-    calls: list[float] = []
-
-    def fail(*_: object, **__: object) -> Exit:
-        calls.append(clock.now)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        if len(calls) > 1:
-            raise OutputError("cannot write to the store 's': No space left on device")
-        return Exit.DONE
-
-    monkeypatch.setattr(record, "_record", fail)
-
-    def work(is_first: bool) -> Exit:
-        return record._each(["target"], fail, raises=is_first)
-
-    assert record._repeat(10, None, work) is not Exit.DONE
-    assert calls == [1002, 1010, 1020, 1030]
+    outcomes: dict[str, list[Outcome]] = {
+        "guest": [Exit.DONE, full(), Exit.INCOMPLETE, KeyboardInterrupt()]
+    }
+    assert recorded(monkeypatch, tmp_path, outcomes, "--every", "10s") == Exit.FAILED
+    assert clock.now == 1030
     lines = capsys.readouterr().err.splitlines()
-    assert sum("No space left" in line for line in lines) == 2
+    assert sum("No space left" in line for line in lines) == 1
     assert "3 times, 2 with problems" in lines[-1]
+
+
+def test_it_starts_if_one_of_several_targets_can_be_read(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    outcomes: dict[str, list[Outcome]] = {
+        "down": [TargetError("it is down"), Exit.DONE],
+        "up": [Exit.DONE, Exit.DONE],
+    }
+    options = ("--every", "10s", "--count", "2")
+    assert recorded(monkeypatch, tmp_path, outcomes, *options) == Exit.TARGET
+    assert clock.now == 1010
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_it_does_not_start_if_no_target_can_be_read(
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    count: int,
+) -> None:
+    outcomes: dict[str, list[Outcome]] = {
+        f"down{number}": [TargetError(f"it is down {number}")] for number in range(count)
+    }
+    assert recorded(monkeypatch, tmp_path, outcomes, "--every", "10s") == Exit.TARGET
+    assert clock.now == 1002
+    assert capsys.readouterr().err.count("it is down") == count
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        ((full(), Exit.INCOMPLETE, Exit.DONE), Exit.FAILED),
+        ((Exit.INCOMPLETE, TargetError("no")), Exit.TARGET),
+        ((Exit.DONE, Exit.INCOMPLETE), Exit.INCOMPLETE),
+        ((Exit.DONE, Exit.DONE), Exit.DONE),
+    ],
+)
+def test_the_status_is_the_worst(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcomes: tuple[Outcome, ...], status: Exit
+) -> None:
+    targets: dict[str, list[Outcome]] = {
+        f"target{number}": [each] for number, each in enumerate(outcomes)
+    }
+    assert recorded(monkeypatch, tmp_path, targets) == status
 
 
 def test_it_stops_after_count(clock: Clock) -> None:

@@ -106,7 +106,7 @@ def test_text_among_the_amounts_of_a_document_is_unknown() -> None:
     made = replace(result(), tables={"caches": Table(frame, columns)})
     values = numbers(report(of=made))
     assert values["caches", "a", "bytes"] == 5
-    assert np.isnan(values["caches", "b", "bytes"] or np.nan)
+    assert values["caches", "b", "bytes"] is None
 
 
 def test_hostile_names_are_escaped_and_bounded() -> None:
@@ -117,7 +117,7 @@ def test_hostile_names_are_escaped_and_bounded() -> None:
     assert all(subject.isprintable() and len(subject) <= 512 for subject in subjects)
 
 
-@pytest.mark.parametrize("time", [None, float("nan"), -5.0, 1e300])
+@pytest.mark.parametrize("time", [None, float("nan"), -5.0, 2.5e11, 1e300])
 def test_without_a_time_it_is_that_of_recording(time: float | None) -> None:
     first = record(report(time=time), [ANALYSIS], NOON + 1)
     second = record(report(time=time), [ANALYSIS], NOON + 2)
@@ -133,6 +133,23 @@ def test_what_identifies_a_record() -> None:
 
     assert identity() == identity()
     assert len({identity(), identity("c"), identity(time=NOON + 1), identity(boot="d")}) == 4
+    assert identity() != record(report("a", NOON, "b", error="it broke"), [ANALYSIS], NOON).id
+
+
+def test_without_a_time_a_kernel_that_runs_has_a_record_each_time() -> None:
+    made = report(time=None)
+    made.head.live = True
+    identities = [record(made, [ANALYSIS], now).id for now in (NOON, NOON + 1)]
+    saved = [record(made, [ANALYSIS], now, is_saved=True).id for now in (NOON, NOON + 1)]
+    assert identities[0] != identities[1]
+    assert saved[0] == saved[1]
+
+
+@pytest.mark.parametrize("uptime", [float("nan"), -1.0, 1e300])
+def test_an_uptime_that_cannot_be_is_unknown(uptime: float) -> None:
+    made = report()
+    made.head.machine = Machine("h", NOON, uptime)
+    assert {*record(made, [ANALYSIS], NOON).rows["uptime_seconds"].to_pylist()} == {None}
 
 
 def test_without_a_canary_the_boot_is_its_minute() -> None:

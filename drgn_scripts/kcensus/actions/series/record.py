@@ -19,6 +19,8 @@ from kcensus.reports import Report, report
 from kcensus.store import require_arrow
 from kcensus.text import printable
 
+_SEVERITY = (Exit.DONE, Exit.INCOMPLETE, Exit.USAGE, Exit.TARGET, Exit.FAILED)
+"""From the best status to the worst."""
 _MAX_SLEEP = 10.0
 """Seconds after which the clock is read again: it may have been set."""
 
@@ -49,23 +51,28 @@ def run(
     return _repeat(every, count, lambda is_first: _each(specs, record, raises=is_first))
 
 
+def _worst(first: Exit, second: Exit) -> Exit:
+    return max(first, second, key=_SEVERITY.index)
+
+
 def _each(
     specs: Sequence[str | None], record: Callable[[str | None], Exit], *, raises: bool
 ) -> Exit:
     """Record all targets; one that cannot be read does not stop the others.
 
-    :param raises: whether it does
+    :param raises: whether the last error is raised if every target has one
     """
-    worst = Exit.DONE
+    worst, errors = Exit.DONE, 0
     for spec in specs:
         try:
             status = record(spec)
         except Exception as error:
-            if raises or isinstance(error, click.UsageError):
+            errors += 1
+            if isinstance(error, click.UsageError) or (raises and errors == len(specs)):
                 raise
             status, sentence, _ = verdict(error)
             _complain(sentence)
-        worst = worst if status is Exit.DONE else status
+        worst = _worst(worst, status)
     return worst
 
 
@@ -88,7 +95,7 @@ def _record(
     if not any(analysis.name in made.results for analysis in wanted):
         _complain(f"nothing recorded of {made.head.target}: no analysis has a result")
         return Exit.TARGET
-    entry = records.record(made, wanted, time.time())
+    entry = records.record(made, wanted, time.time(), is_saved=saved.is_document(spec))
     is_new = dataset.add(store, entry)
     done = f"recorded {entry.rows.num_rows:,} numbers" if is_new else "is in the store already"
     taken = f"{entry.host}, {entry.time:%Y-%m-%d %H:%M:%S} UTC"
@@ -122,7 +129,7 @@ def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit
     try:
         for _ in _ticks(every):
             status = work(done == 0)
-            worst = worst if status is Exit.DONE else status
+            worst = _worst(worst, status)
             done += 1
             failed += status is not Exit.DONE
             # A target is opened each time: the guest may have been restarted, modules loaded.
