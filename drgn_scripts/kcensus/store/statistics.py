@@ -60,6 +60,10 @@ _ROUNDING = 1e-5
 _MIN_PROBABILITY = 1e-300
 
 
+_SLOWER = 0.75
+"""Share of its usual rate from which on a rise slows."""
+
+
 @dataclass(frozen=True)
 class Slope:
     """The trend of the latest regime of a series. Rates are per second."""
@@ -84,8 +88,17 @@ class Slope:
     """Whether the series had another regime before."""
     bends: bool = False
     """Whether the rate changes within the regime; it is then that of its end."""
+    acceleration: float = 0.0
+    """By how much the rate changes at the end, per second squared: the end of the interval that is
+    farthest from 0; 0 where it does not bend."""
     falls: int = 0
-    """How often the series fell by more than the regime rises, before it or in it."""
+    """How often the series fell by more than the regime rises, before it."""
+
+    @property
+    def slows(self) -> bool:
+        """Whether its rate falls, so that it may never get far."""
+        change = self.after - self.before
+        return self.bends and self.rate * (self.last - self.first) < _SLOWER * change
 
 
 def slope(times: Floats, values: Floats) -> Slope | None:
@@ -105,10 +118,11 @@ def slope(times: Floats, values: Floats) -> Slope | None:
     rate, low, high, chance = theil_sen(*binned)
     middle = float(np.median(binned[1] - rate * binned[0]))
     before, after = middle + rate * float(regime[0]), middle + rate * float(regime[-1])
+    acceleration = 0.0
     bends = bool(rate) and _curve(*binned) is not None
     if bends:
         least = low
-        rate, low, high, after = _rate_at_end(regime, level)
+        rate, low, high, after, acceleration = _rate_at_end(regime, level)
         if _speeds_up(binned):
             low = max(low, min(least, rate))
         before = float(np.median(level[:3]))
@@ -125,7 +139,8 @@ def slope(times: Floats, values: Floats) -> Slope | None:
         first=float(regime[0]), last=float(regime[-1]), points=len(regime),
         before=before, after=after,
         resolution=resolution, is_cut=start > 0,
-        bends=bends, falls=_falls(values, after - before),
+        bends=bends, acceleration=acceleration,
+        falls=_falls(level_all[: start + MIN_POINTS], after - before) if start else 0,
     )  # fmt: skip
 
 
@@ -186,8 +201,8 @@ def _speeds_up(series: tuple[Floats, Floats]) -> bool:
     return bool(parabola[1] > 0 and parabola[2] > 0)
 
 
-def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, float]:
-    """Return the rate at the end of a curve, the ends of its interval, and the value there."""
+def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, float, float]:
+    """Return the rate at the end of a curve, its interval, and value and acceleration there."""
     values = _without_spikes(values)
     scale = _ROUNDING * np.ptp(values)
     count = len(times)
@@ -200,7 +215,7 @@ def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, fl
         if count <= MIN_POINTS:
             # Too sharp a curve for a parabola; noise would not be seen as one.
             rates = np.diff(values[-count:]) / np.diff(times[-count:])
-            return float(rates[-1]), float(rates.min()), float(rates.max()), float(values[-1])
+            return float(rates[-1]), float(rates.min()), float(rates.max()), float(values[-1]), 0.0
         count = max(count // 2, MIN_POINTS)
     times, values = times[-count:], values[-count:]
     length = float(times[-1] - times[0])
@@ -209,13 +224,15 @@ def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, fl
     (after, rate, bend), *_ = np.linalg.lstsq(matrix, values, rcond=None)
     left = values - matrix @ (after, rate, bend)
     inflation = _inflation(left, scale, lines=2)
-    variance = _power(left) / (count - 3) * inflation * np.linalg.inv(matrix.T @ matrix)[1, 1]
+    variances = np.diag(np.linalg.inv(matrix.T @ matrix)) * _power(left) / (count - 3) * inflation
     student = stats.t.isf((1 - CONFIDENCE) / 2, max(count / inflation - 3, 1))
-    wide = float(student * np.sqrt(variance))
+    _, wide, wide_bend = student * np.sqrt(variances)
     # At a quarter before the end, too: what bends may stop to do so.
     earlier = rate - bend / 2
     low, high = min(rate - wide, earlier), max(rate + wide, earlier)
-    return float(rate / length), float(low / length), float(high / length), float(after)
+    rate, low, high = (float(each / length) for each in (rate, low, high))
+    most = bend + np.copysign(wide_bend, bend)
+    return rate, low, high, float(after), float(2 * most / length**2)
 
 
 def _left(times: Floats, values: Floats, degree: int) -> Floats:
