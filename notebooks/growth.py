@@ -80,9 +80,11 @@ def points(row: Any) -> pd.DataFrame:
 for row in summary.head(charts).itertuples():
     series = points(row)
     days = (series["time"] - pd.Timestamp(row.since)).dt.total_seconds() / 86400
-    line = row.before_value + row.rate_per_day * days
-    # Lines of the least and the largest rate meet in the middle of the regime.
-    away = days - days.median()
+    last = (pd.Timestamp(row.until) - pd.Timestamp(row.since)).total_seconds() / 86400
+    line = row.after_value + row.rate_per_day * (days - last)
+    # Lines of the least and the largest rate meet in the middle of the regime; where the series
+    # bends, the rate is that of its end.
+    away = days - (last if row.bends else days.median())
     low, high = (
         line + (rate - row.rate_per_day) * away
         for rate in (row.rate_per_day_low, row.rate_per_day_high)

@@ -106,16 +106,19 @@ def trend(
     require_arrow()
     require_scipy()
     from kcensus.store.growth import FIRST_TABLES, growth
-    from kcensus.store.selection import select
-    from kcensus.store.trends import amounts
+    from kcensus.store.selection import present, select
+    from kcensus.store.trends import amounts, context_of
 
     if isinstance(source, pd.DataFrame):
         rows = amounts(source)
         name = str(source.attrs.get("store", "a history"))
-        return Result(growth(source if rows.empty else rows, name), FIRST_TABLES)
+        made = growth(source if rows.empty else rows, name, context=context_of(source))
+        return Result(made, FIRST_TABLES)
     metrics, hosts = (_several(each) or () for each in (metric, host))
-    rows = select(Path(source), metrics=metrics, hosts=hosts, since=_time(since))
-    return Result(growth(rows, str(source)), () if metrics else FIRST_TABLES)
+    store = Path(source)
+    rows, context = select(store, metrics=metrics, hosts=hosts, since=_time(since))
+    result = growth(rows, str(source), context=context, now=present(store))
+    return Result(result, () if metrics else FIRST_TABLES)
 
 
 def _integers(kind: object) -> object:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,10 @@ import pandas as pd
 
 from kcensus.human import human, human_seconds, shown_time
 from kcensus.progress import Progress
-from kcensus.results import Figure, Finding, Gap, Remedy, Result, Severity, Unit
+from kcensus.results import Danger, Figure, Finding, Gap, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, TableSpec
-from kcensus.store.limits import MAX_EXTRAPOLATION, severity_of
+from kcensus.store.layout import UNKNOWN_HOST
+from kcensus.store.limits import MAX_EXTRAPOLATION, is_reclaimable, severity_of
 from kcensus.store.statistics import MIN_POINTS, Slope, medians
 from kcensus.store.trends import State, Trend, Trends, trends
 from kcensus.text import printable
@@ -28,8 +30,12 @@ _COURSE = 12
 _DAY, _HOUR = 86400.0, 3600.0
 _MAX_HOURLY = _DAY / 2
 """Span up to which rates are per hour."""
+_STEPS = ((_DAY, _HOUR), (10 * _HOUR, _HOUR), (_HOUR, 600.0), (600.0, 60.0))
+"""From how many seconds on times are rounded to what: a forecast has two digits at most."""
 _MAX_SECONDS = 3650 * _DAY
 _MAX_CAUSES = 3
+_UNNAMED = (UNKNOWN_HOST, "(none)", "localhost")
+"""Names that several machines have."""
 
 _TEXT, _NONE = Unit.TEXT, Unit.NONE
 _ALWAYS, _WIDE, _DATA = Show.ALWAYS, Show.WIDE, Show.DATA
@@ -38,7 +44,7 @@ _TREND = {
     "subject": Column(_TEXT, "", _ALWAYS, "Row of the table, such as a slab cache."),
     "rate": Column(_TEXT, "", _ALWAYS, "Slope of the latest regime."),
     "interval": Column(_TEXT, "95 % interval", _ALWAYS, "Of the rate."),
-    "limit_in": Column(_TEXT, "reaches", _ALWAYS, "Limit, and when it is reached at this rate."),
+    "limit_in": Column(_TEXT, "reaches", _ALWAYS, "Limit, and time to it from the last record."),
     "course": Column(_TEXT, "", _WIDE, "All points of the boot, from the least to the largest."),
     "limit_interval": Column(_TEXT, "at the interval", _WIDE, "The same at the interval's ends."),
     "host": Column(_TEXT, "", _WIDE, "Name of the host."),
@@ -51,6 +57,10 @@ _TREND = {
     "since": Column(_TEXT, "", _DATA, "Time of its first point; the series was different before."),
     "until": Column(_TEXT, "", _DATA, "Time of its last point."),
     "is_current": Column(_NONE, "", _DATA, "Whether the latest record has it, in this boot."),
+    "is_over": Column(_NONE, "", _DATA, "Whether that boot is over."),
+    "is_cut": Column(_NONE, "", _DATA, "Whether its course was different before the trend."),
+    "bends": Column(_NONE, "", _DATA, "Whether the rate changes; it is then that of the end."),
+    "falls": Column(Unit.COUNT, "", _DATA, "Falls before the trend, larger than its rise."),
     "unit": Column(_TEXT, "", _DATA, "Unit of the exact values."),
     "rate_per_day": Column(_NONE, "", _DATA, "Exact rate."),
     "rate_per_day_low": Column(_NONE, "", _DATA, "Lower end of its 95 % interval."),
@@ -94,23 +104,34 @@ _STATES = {
 
 
 def growth(
-    history: pd.DataFrame, name: str, *, levels: str = BLOCKS, progress: Progress | None = None
+    history: pd.DataFrame,
+    name: str,
+    *,
+    context: pd.DataFrame | None = None,
+    now: float | None = None,
+    levels: str = BLOCKS,
+    progress: Progress | None = None,
 ) -> Result:
     """Return what grows in a history, how fast, and when it reaches its limit.
 
     :param history: as ``kcensus.history()`` returns it; every series in it gets a trend
     :param name: of the store
+    :param context: rows without a trend that say how severe the growth of others is
+    :param now: seconds since 1970; hosts that are recorded no more then have no urgent finding.
+        None where the history is not of hosts that still run
     :param levels: characters of courses, the lowest one first
     :raises KeyError: a column is missing
     """
-    found = trends(history, progress)
+    found = trends(history, progress, context=context, now=now)
     releases = ", ".join(dict.fromkeys(found.boots["release"]))
     result = Result("trend", name, releases, measures=False)
     hosts = found.boots["host"].unique()
     seconds = [each.times[-1] - each.times[0] for each in found.all]
     counts = {state: len(found.of(state)) for state in State}
+    ended = sum(not each.is_current for each in found.of(State.GROWING))
     result.summary = {
-        "growing": Figure(counts[State.GROWING], label="series that grow"),
+        "growing": Figure(counts[State.GROWING] - ended, label="series that grow"),
+        "grew": Figure(ended, label="series that grew until they ended"),
         "shrinking": Figure(counts[State.SHRINKING], label="series that shrink"),
         "no_trend": Figure(counts[State.STEADY], label="series without a trend"),
         "too_few_points": Figure(counts[State.SHORT], label="series with too few points"),
@@ -129,12 +150,33 @@ def growth(
         found.boots.assign(first=_times(found.boots["first"]), last=_times(found.boots["last"]))
     )
     result.findings = [*_findings(found)]
-    if not counts[State.GROWING]:
+    if not counts[State.GROWING] and not result.findings:
         result.nothing = _nothing(counts, len(hosts), max(seconds, default=0.0))
-    if counts[State.SHORT] and counts[State.SHORT] < len(found.all):
-        why = f"fewer than {MIN_POINTS} points in each boot"
-        result.gaps = [Gap("series", why, counts[State.SHORT], "whether they grow is unknown")]
+    result.gaps = [*_gaps(found, hosts)]
     return result
+
+
+def _gaps(found: Trends, hosts: Iterable[str]) -> Iterator[Gap]:
+    """Yield what makes trends uncertain."""
+    short = len(found.of(State.SHORT))
+    if short and short < len(found.all):
+        why = f"fewer than {MIN_POINTS} points in each boot"
+        yield Gap("series", why, short, "whether they grow is unknown")
+    if over := sum(each.is_over and each.slope is not None for each in found.all):
+        why = f"the running boot has fewer than {MIN_POINTS} points"
+        yield Gap("series", why, over, "their trend is that of an earlier boot")
+    for host, last in found.stale.items():
+        why = f"the last record of {printable(host)} is of {last:%Y-%m-%d %H:%M} UTC"
+        yield Gap("hosts", why, 1, "what happened since is unknown; findings are at most a notice")
+    for names, why, effect in (
+        (found.overlapping, "two boots at the same time", "two machines may share this name"),
+        (found.disordered, "the clock was set back", "records are in the order of uptimes"),
+        (found.ahead, "records of the future", "their boot counts as the oldest"),
+        ([each for each in hosts if each in _UNNAMED], "not a name of one host",
+         "records of several machines may be mixed"),
+    ):  # fmt: skip
+        if names:
+            yield Gap("hosts", f"{why}: {printable(', '.join(names))}", len(names), effect)
 
 
 def _nothing(counts: dict[State, int], hosts: int, seconds: float) -> str:
@@ -156,7 +198,7 @@ def _row(trend: Trend, levels: str) -> dict[str, Any]:
         "subject": trend.subject,
         "course": course(trend, levels),
         "limit_in": shown_limit(trend),
-        "limit_interval": " to ".join(map(_duration, (trend.until_limit or ())[1:])),
+        "limit_interval": " to ".join(dict.fromkeys(map(_duration, (trend.until_limit or ())[1:]))),
         "limit": limit and limit.name,
         "limit_value": limit and limit.value,
         "limit_seconds": until[0],
@@ -165,6 +207,7 @@ def _row(trend: Trend, levels: str) -> dict[str, Any]:
         "same_as": trend.same_as,
         "state": trend.state.value,
         "is_current": trend.is_current,
+        "is_over": trend.is_over,
         "unit": trend.unit,
         "points": len(trend.times),
         "span_seconds": float(trend.times[-1] - trend.times[0]),
@@ -186,6 +229,9 @@ def _row(trend: Trend, levels: str) -> dict[str, Any]:
         "rate_per_day_low": slope.low * _DAY,
         "rate_per_day_high": slope.high * _DAY,
         "chance": slope.chance,
+        "is_cut": slope.is_cut,
+        "bends": slope.bends,
+        "falls": slope.falls,
         "before_value": slope.before,
         "after_value": slope.after,
     }
@@ -201,6 +247,8 @@ def course(trend: Trend, levels: str = BLOCKS) -> str:
 
 def shown_limit(trend: Trend) -> str:
     """Return when a trend reaches which limit, for people; empty where it has none."""
+    if trend.slope and not trend.is_current:
+        return "boot is over" if trend.is_over else "gone"
     if trend.limit is None or trend.until_limit is None:
         return ""
     if trend.until_limit[0] == 0:
@@ -211,7 +259,11 @@ def shown_limit(trend: Trend) -> str:
 def _duration(seconds: float) -> str:
     if seconds > _MAX_SECONDS:
         return "over 10 years"
-    return f"{seconds / _DAY:,.1f} d" if seconds > 10 * _DAY else human_seconds(seconds)
+    step = next((step for most, step in _STEPS if seconds >= most), 1.0)
+    seconds = round(seconds / step) * step
+    if seconds > 10 * _DAY:
+        return f"{seconds / _DAY:,.1f} d"
+    return re.sub(r"(?<=[a-z]) 0 \w+$", "", human_seconds(seconds))
 
 
 def _per(trend: Trend) -> str:
@@ -240,64 +292,125 @@ def _times(times: Iterable[pd.Timestamp]) -> list[str]:
 
 
 def _findings(found: Trends) -> Iterator[Finding]:
-    """Yield what reaches a limit soon: of each host and limit, the series that is first."""
-    first: dict[tuple[str, str], Trend] = {}
-    for trend in found.of(State.GROWING):
-        if trend.limit and trend.until_limit:
-            first.setdefault((trend.host, trend.limit.name), trend)
-    for trend in first.values():
-        severity = severity_of((trend.until_limit or (np.inf,))[0], trend.span)
-        if severity is not None and trend.slope and trend.limit:
-            yield _finding(trend, severity, _causes(trend, found))
+    """Yield what reaches a limit soon: of each host and limit, the most severe that is first."""
+    most: dict[tuple[str, str], tuple[Severity, Trend]] = {}
+    for trend in found.all:
+        if trend.limit is None or trend.until_limit is None:
+            continue
+        severity = _severity(trend)
+        key = trend.host, trend.limit.name
+        if severity is not None and (key not in most or severity > most[key][0]):
+            most[key] = severity, trend
+    for severity, trend in most.values():
+        yield _finding(trend, severity, _causes(trend, found))
+
+
+def _is_reclaimable(trend: Trend) -> bool:
+    of_memory = trend.limit is not None and trend.limit.danger is Danger.OOM
+    return of_memory and is_reclaimable(
+        trend.analysis, trend.metric, trend.rate, trend.reclaimable_rate
+    )
+
+
+def _severity(trend: Trend) -> Severity | None:
+    """Return how severe it is that a trend reaches its limit; None if it is not a finding."""
+    seconds = (trend.until_limit or (np.inf,))[0]
+    severity = severity_of(seconds, trend.span)
+    if severity is None:
+        return None
+    if trend.slope and trend.slope.falls and not trend.is_at_limit:
+        severity = Severity.INFO
+    slows = trend.slope is not None and trend.slope.slows and not trend.is_at_limit
+    if slows or trend.is_stale or _is_reclaimable(trend):
+        severity = min(severity, Severity.NOTICE)
+    return severity
 
 
 def _finding(trend: Trend, severity: Severity, causes: Sequence[Trend]) -> Finding:
     slope, limit, until = trend.slope, trend.limit, trend.until_limit
-    assert slope is not None
     assert limit is not None
     assert until is not None
-    after, most = _amount(trend, slope.after), _amount(trend, limit.value)
-    in_time = f"in {_duration(until[0])}" if until[0] else "now"
-    evidence = [
-        f"{_interval(trend, slope)}{_per(trend)} (95 % interval) from {slope.points:,} records"
-        f" over {human_seconds(trend.span)}",
-        f"between {_duration(until[1])} and {_duration(until[2])} after the last one",
-    ]
-    if causes:
-        names = "; ".join(f"{each.name} {_rate(each, each.rate)}{_per(each)}" for each in causes)
-        evidence.append(f"fastest parts: {names}")
-    if until[0] > MAX_EXTRAPOLATION * trend.span:
-        evidence.append(
-            f"uncertain, because it is more than {MAX_EXTRAPOLATION} times the span ahead"
-        )
+    value = slope.after if slope and not trend.is_at_limit else float(trend.values[-1])
+    reached = f"{limit.name} ({_amount(trend, value)} of {_amount(trend, limit.value)})"
+    figures = {
+        "value": Figure(value, Unit(trend.unit)),
+        "limit": Figure(float(limit.value), Unit(trend.unit)),
+        "limit_seconds": Figure(until[0], Unit.SECONDS),
+        "limit_seconds_earliest": Figure(until[1], Unit.SECONDS),
+        "limit_seconds_latest": Figure(until[2] if math.isfinite(until[2]) else None, Unit.SECONDS),
+    }
+    if slope is not None:
+        rates = {"": slope.rate, "_low": slope.low, "_high": slope.high}
+        figures |= {
+            f"rate_per_day{end}": Figure(rate * _DAY, Unit(trend.unit))
+            for end, rate in rates.items()
+        }
+    if slope is None or trend.is_at_limit:
+        title = f"{trend.name} has reached {reached}"
+    else:
+        per = f"{_rate(trend, slope.rate)}{_per(trend)}"
+        title = f"{trend.name} grows by {per} and reaches {reached} {_when(trend, until[0])}"
+    if is_reclaimed := _is_reclaimable(trend):
+        title += "; most of it is reclaimable"
     return Finding(
         id=f"reaches-limit:{trend.host}:{limit.name}",
         severity=severity,
-        danger=limit.danger,
-        title=printable(
-            f"{trend.host}: {trend.name} grows by {_rate(trend, slope.rate)}{_per(trend)} and"
-            f" reaches {limit.name} ({after} of {most}) {in_time}"
-        ),
-        evidence=printable("; ".join(evidence)),
-        figures={
-            "rate_per_day": Figure(slope.rate * _DAY, Unit(trend.unit)),
-            "rate_per_day_low": Figure(slope.low * _DAY, Unit(trend.unit)),
-            "rate_per_day_high": Figure(slope.high * _DAY, Unit(trend.unit)),
-            "value": Figure(slope.after, Unit(trend.unit)),
-            "limit": Figure(limit.value, Unit(trend.unit)),
-            "limit_seconds": Figure(until[0], Unit.SECONDS),
-            "limit_seconds_earliest": Figure(until[1], Unit.SECONDS),
-            "limit_seconds_latest": Figure(
-                until[2] if math.isfinite(until[2]) else None, Unit.SECONDS
-            ),
-        },
+        danger=Danger.NONE if is_reclaimed else limit.danger,
+        title=printable(f"{trend.host}: {title}"),
+        evidence=printable("; ".join(_evidence(trend, causes))),
+        figures=figures,
         remedies=(
             Remedy(
-                effect="Show on this host what it is and what to do about it",
+                effect=printable(f"On {trend.host}, show what it is and what to do about it"),
                 command="kcensus report",
             ),
         ),
     )
+
+
+def _evidence(trend: Trend, causes: Sequence[Trend]) -> Iterator[str]:
+    """Yield what a finding is based on, and what makes it uncertain."""
+    slope, limit, until = trend.slope, trend.limit, trend.until_limit
+    assert limit is not None
+    assert until is not None
+    last = shown_time(round(float(trend.times[-1])))
+    if slope is None or trend.is_at_limit:
+        yield f"in the last record, of {last}"
+    else:
+        yield (
+            f"{_interval(trend, slope)}{_per(trend)} (95 % interval) from {slope.points:,} records"
+            f" over {human_seconds(trend.span)}"
+        )
+        earliest, latest = _duration(until[1]), _duration(until[2])
+        between = f"between {earliest} and {latest}" if earliest != latest else f"about {latest}"
+        yield f"{between} after the last record, of {last}"
+        if slope.bends:
+            changes = "rises" if slope.acceleration > 0 else "falls"
+            yield f"its rate {changes}: the last one is assumed, and the interval has the change"
+        if slope.is_cut:
+            yield f"since {shown_time(round(slope.first))}; its course was different before"
+        if slope.falls:
+            yield f"it fell back {slope.falls:,} time{'s' * (slope.falls != 1)} before that"
+        if until[0] > MAX_EXTRAPOLATION * trend.span:
+            yield f"uncertain, because it is more than {MAX_EXTRAPOLATION} times the span ahead"
+    if limit.danger is Danger.OOM and not trend.is_at_limit:
+        yield "other users of memory make it sooner"
+    if _is_reclaimable(trend):
+        yield "the kernel reclaims most of it before it runs out of memory"
+    if trend.is_stale:
+        yield "the host has not been recorded since"
+    if causes:
+        names = "; ".join(f"{each.name} {_rate(each, each.rate)}{_per(each)}" for each in causes)
+        yield f"fastest parts: {names}"
+
+
+def _when(trend: Trend, seconds: float) -> str:
+    """Return the time of what is so many seconds after the last record."""
+    if not seconds:
+        return "now"
+    time = shown_time(round((float(trend.times[-1]) + seconds) / 60) * 60)
+    about = f" (about {time[:16].replace('T', ' ')} UTC)" if time else ""
+    return f"{_duration(seconds)} after its last record{about}"
 
 
 def _causes(trend: Trend, found: Trends) -> list[Trend]:

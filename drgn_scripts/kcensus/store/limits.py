@@ -23,8 +23,11 @@ DEADLINES: Mapping[Severity, float] = MappingProxyType(
 For memory, this is a share of RAM, too: what fills it within a day, a week or 30 days grows by
 100 %, 14 % or 3 % of it per day.
 """
-MAX_EXTRAPOLATION = 100
-"""Times the span of a series; a limit farther ahead is a finding for information only."""
+MAX_EXTRAPOLATION = 10
+"""Times the span of a series; a limit farther ahead is a finding for information only. Caches that
+fill after a boot, and what a batch job needs, grow for a short time."""
+REACHED = 0.98
+"""Share of its limit from which on a series has reached it."""
 
 MAX_MEMCG_ID = 65535
 """MEM_CGROUP_ID_MAX of mm/memcontrol.c."""
@@ -34,6 +37,17 @@ _HYPOTHETICAL = (
 )  # fmt: skip
 """What there would be under a patch, another memory controller or none."""
 _NOT_MEMORY = (*_HYPOTHETICAL, "used_bytes", "*_size")
+
+
+_SETTINGS = {
+    ("kcopyd", "cow_threshold"), ("kcopyd", "bound_per_snapshot"), ("kcopyd", "limit"),
+    ("kcopyd", "log_lines"), ("dentries", "buckets"), ("list-lru", "nodes"),
+}  # fmt: skip
+_RECLAIMABLE = {
+    ("slab", "reclaimable_bytes"), ("slab", "empty_slab_bytes"), ("memcgs", "file_bytes"),
+}  # fmt: skip
+_SLAB_SHARE = 0.5
+"""Of the growth of slab memory that reclaimable one must be, for it to be reclaimable, too."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,23 @@ def limit_of(
         return Limit("snapshot_cow_threshold", copies, Danger.STALL) if copies else None
     is_memory = unit == Unit.BYTES.value and not _matches(metric, _NOT_MEMORY)
     return Limit("RAM", ram_bytes, Danger.OOM) if is_memory and ram_bytes else None
+
+
+def is_setting(analysis: str, metric: str) -> bool:
+    """Return whether a metric is not an amount of what exists, but set by someone."""
+    return (analysis, metric) in _SETTINGS
+
+
+def is_reclaimable(analysis: str, metric: str, rate: float, reclaimable_rate: float) -> bool:
+    """Return whether the kernel can take back most of what a series grows by.
+
+    :param reclaimable_rate: of the reclaimable slab memory of the host
+    """
+    if (analysis, metric) in _RECLAIMABLE or analysis == "dentries":
+        return True
+    is_slab = analysis == "slab" or (analysis, metric) == ("memcgs", "kernel_bytes")
+    of_both = is_slab and metric != "unreclaimable_bytes"
+    return of_both and reclaimable_rate > 0 and reclaimable_rate >= _SLAB_SHARE * rate
 
 
 def is_hypothetical(metric: str) -> bool:

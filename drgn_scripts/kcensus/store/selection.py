@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pandas as pd
 
 from kcensus.store import StoreError, dataset
-from kcensus.store.trends import NEEDED, amounts
+from kcensus.store.layout import SAMPLES, bounded_host, located
+from kcensus.store.trends import CONTEXT, NEEDED, amounts, context_of
 from kcensus.text import printable
 
 _MAX_NAMES = 10
@@ -23,27 +25,29 @@ def select(
     metrics: Collection[str] = (),
     hosts: Collection[str] = (),
     since: datetime.datetime | None = None,
-) -> pd.DataFrame:
-    """Return the rows of a store that trends are made of.
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of a store that trends are made of, and those of their context.
 
     :param metrics: ``KEY``, ``ANALYSIS.KEY`` or ``ANALYSIS.TABLE.COLUMN``; all amounts where empty
     :param hosts: all where empty
     :raises StoreError: it is not a store, or has no such metric or host
     """
-    rows = _read(
-        store,
-        NEEDED,
-        metric={name.rpartition(".")[2] for name in metrics} or None,
-        host=[*hosts] or None,
-        since=since,
-    )
-    rows = _matching(rows, metrics) if metrics else amounts(rows)
+    hosts = [bounded_host(printable(host)) for host in hosts]
+    keys = {name.rpartition(".")[2] for name in metrics}
+    keys |= {metric for _, metric in CONTEXT} if keys else set()
+    every = _read(store, NEEDED, metric=keys or None, host=hosts or None, since=since)
+    rows = _matching(every, metrics) if metrics else amounts(every)
     # What is missing may be so since a time, but must have been there at some time.
     for kind, wanted in (("metric", metrics), ("host", hosts)):
         for name in wanted:
             if _matching(rows, [name]).empty if kind == "metric" else name not in {*rows["host"]}:
                 _refuse_unknown(store, kind, name)
-    return rows
+    return rows, context_of(every)
+
+
+def present(store: Path) -> float | None:
+    """Return the time that the hosts of a store are at; None for stores that kcensus has."""
+    return None if SAMPLES in located(store).parents else time.time()
 
 
 def _read(store: Path, columns: Iterable[str], **conditions: object) -> pd.DataFrame:

@@ -10,6 +10,10 @@ Only the latest regime counts: a series is cut where two lines fit so much bette
 chance does not explain it, after a step, a bend, or a counter that starts again from 0. The test is
 that of Chow for an unknown place, F divided by the same correction.
 
+A line leaves residuals along a curve that look like autocorrelation. Where a curve explains almost
+all of them, autocorrelation is that of the residuals of the curve, and the rate is the one at the
+end of the series: that of a parabola through the longest tail that a parabola fits.
+
 [1] Hamed, Rao (1998), A modified Mann-Kendall trend test for autocorrelated data.
 [2] Marriott, Pope (1954), Bias in the estimation of autocorrelations.
 """
@@ -37,6 +41,13 @@ _MIN_F = 12.0
 """From which F on a series is cut. Without a break, and with a coefficient of up to 0.9, fewer than
 one series in ten is cut, and its interval still holds the slope (tests/unit/store)."""
 _MAX_CUTS = 8
+_MAX_DEGREE = 8
+_MIN_CURVE = 30
+"""Residuals of a line by those of a curve from which on it is one. A random walk has about 5."""
+_SMOOTH_DEGREE = 4
+"""Of a curve with as many parameters as two lines and a break have."""
+_BEND_CHANCE = 0.001
+"""Of a bend in a series that is a line."""
 _DAY = 86400.0
 _MIN_DAYS = 3
 _DAY_BINS = 48
@@ -47,6 +58,10 @@ _OUTLIER = 6
 _ROUNDING = 1e-5
 """Share of the range of a series below which it does not differ from a line."""
 _MIN_PROBABILITY = 1e-300
+
+
+_SLOWER = 0.75
+"""Share of its usual rate from which on a rise slows."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +86,19 @@ class Slope:
     """The number that all differences are multiples of; 0 where they are not whole."""
     is_cut: bool
     """Whether the series had another regime before."""
+    bends: bool = False
+    """Whether the rate changes within the regime; it is then that of its end."""
+    acceleration: float = 0.0
+    """By how much the rate changes at the end, per second squared: the end of the interval that is
+    farthest from 0; 0 where it does not bend."""
+    falls: int = 0
+    """How often the series fell by more than the regime rises, before it."""
+
+    @property
+    def slows(self) -> bool:
+        """Whether its rate falls, so that it may never get far."""
+        change = self.after - self.before
+        return self.bends and self.rate * (self.last - self.first) < _SLOWER * change
 
 
 def slope(times: Floats, values: Floats) -> Slope | None:
@@ -81,24 +109,38 @@ def slope(times: Floats, values: Floats) -> Slope | None:
     """
     if len(times) < MIN_POINTS:
         return None
-    level = without_daily_cycle(times, values)
-    start = regime_start(times, level)
-    regime, level = times[start:], level[start:]
+    level_all = without_daily_cycle(times, values)
+    start = regime_start(times, level_all)
+    regime, level = times[start:], level_all[start:]
     binned = medians(regime, level)
     if len(binned[0]) < MIN_POINTS:
         return None
     rate, low, high, chance = theil_sen(*binned)
+    middle = float(np.median(binned[1] - rate * binned[0]))
+    before, after = middle + rate * float(regime[0]), middle + rate * float(regime[-1])
+    acceleration = 0.0
+    bends = bool(rate) and _curve(*binned) is not None
+    if bends:
+        least = low
+        rate, low, high, after, acceleration = _rate_at_end(regime, level)
+        if _speeds_up(binned):
+            low = max(low, min(least, rate))
+        before = float(np.median(level[:3]))
+    if start and rate > 0 and _speeds_up(whole := medians(times, level_all)):
+        # A rise that gets faster is cut where a line begins to fit, but all of it is evidence.
+        chance = min(chance, theil_sen(*whole)[3])
     resolution = _resolution(values[start:])
     if rate:
         # What is counted in large units can have grown by one more between the first and the last.
         slack = resolution / 2 / (regime[-1] - regime[0])
         low, high = low - slack, high + slack
-    middle = float(np.median(binned[1] - rate * binned[0]))
     return Slope(
         rate, low, high, chance,
         first=float(regime[0]), last=float(regime[-1]), points=len(regime),
-        before=middle + rate * float(regime[0]), after=middle + rate * float(regime[-1]),
+        before=before, after=after,
         resolution=resolution, is_cut=start > 0,
+        bends=bends, acceleration=acceleration,
+        falls=_falls(level_all[: start + MIN_POINTS], after - before) if start else 0,
     )  # fmt: skip
 
 
@@ -112,7 +154,9 @@ def theil_sen(times: Floats, values: Floats) -> tuple[float, float, float, float
         return 0.0, 0.0, 0.0, 1.0
     times = times - times[0]  # exact, where seconds since 1970 are not
     rate = float(stats.theilslopes(values, times)[0])
-    inflation = _inflation(values - rate * times, _ROUNDING * np.ptp(values))
+    curve = _curve(times, values)
+    residuals = values - rate * times if curve is None else curve
+    inflation = _inflation(residuals, _ROUNDING * np.ptp(values))
     student = stats.t(max(count / inflation - 2, 1))
     wide = student.ppf((1 + CONFIDENCE) / 2) * np.sqrt(inflation)
     # scipy takes the probability outside of the interval of a series without autocorrelation.
@@ -131,6 +175,85 @@ def theil_sen(times: Floats, values: Floats) -> tuple[float, float, float, float
         # The test above cannot tell a bent rise from a random walk, whose steps have random signs.
         chance = min(chance, 2.0 ** (1 - len(steps)))
     return rate, float(low), float(high), float(chance)
+
+
+def _curve(times: Floats, values: Floats) -> Floats | None:
+    """Return what a curve leaves of a series that is not a line; None where it is one."""
+    count, scale = len(times), _ROUNDING * np.ptp(values)
+    values = _without_spikes(values)
+    line = _power(_left(times, values, 1))
+    degree = min(_MAX_DEGREE, count // 6)
+    curve, parabola = _left(times, values, degree), _left(times, values, 2)
+    if degree > 1 and line > _MIN_CURVE * max(_power(curve), count * scale**2):
+        return curve
+    free = count - 3
+    gain = (line - _power(parabola)) * free / max(_power(parabola), count * scale**2)
+    usual = float(stats.f.isf(_BEND_CHANCE, 1, free))
+    return parabola if gain > usual * _inflation(parabola, scale, lines=2) else None
+
+
+def _speeds_up(series: tuple[Floats, Floats]) -> bool:
+    """Return whether a series is a rise that gets faster."""
+    times, values = series
+    if _curve(times, values) is None:
+        return False
+    parabola = np.polynomial.Polynomial.fit(times, values, 2).coef
+    return bool(parabola[1] > 0 and parabola[2] > 0)
+
+
+def _rate_at_end(times: Floats, values: Floats) -> tuple[float, float, float, float, float]:
+    """Return the rate at the end of a curve, its interval, and value and acceleration there."""
+    values = _without_spikes(values)
+    scale = _ROUNDING * np.ptp(values)
+    count = len(times)
+    while True:
+        parabola, cubic = (_left(times[-count:], values[-count:], degree) for degree in (2, 3))
+        free = count - 4
+        gain = (_power(parabola) - _power(cubic)) * free / max(_power(cubic), count * scale**2)
+        if gain < float(stats.f.isf(_BEND_CHANCE, 1, free)):
+            break
+        if count <= MIN_POINTS:
+            # Too sharp a curve for a parabola; noise would not be seen as one.
+            rates = np.diff(values[-count:]) / np.diff(times[-count:])
+            return float(rates[-1]), float(rates.min()), float(rates.max()), float(values[-1]), 0.0
+        count = max(count // 2, MIN_POINTS)
+    times, values = times[-count:], values[-count:]
+    length = float(times[-1] - times[0])
+    along = (times - times[-1]) / length
+    matrix = np.stack([np.ones(count), along, along**2], axis=1)
+    (after, rate, bend), *_ = np.linalg.lstsq(matrix, values, rcond=None)
+    left = values - matrix @ (after, rate, bend)
+    inflation = _inflation(left, scale, lines=2)
+    variances = np.diag(np.linalg.inv(matrix.T @ matrix)) * _power(left) / (count - 3) * inflation
+    student = stats.t.isf((1 - CONFIDENCE) / 2, max(count / inflation - 3, 1))
+    _, wide, wide_bend = student * np.sqrt(variances)
+    # At a quarter before the end, too: what bends may stop to do so.
+    earlier = rate - bend / 2
+    low, high = min(rate - wide, earlier), max(rate + wide, earlier)
+    rate, low, high = (float(each / length) for each in (rate, low, high))
+    most = bend + np.copysign(wide_bend, bend)
+    return rate, low, high, float(after), float(2 * most / length**2)
+
+
+def _left(times: Floats, values: Floats, degree: int) -> Floats:
+    """Return the residuals of a polynomial."""
+    fit = np.polynomial.Polynomial.fit(times, values, degree)
+    residuals: Floats = values - fit(times)
+    return residuals
+
+
+def _power(residuals: Floats) -> float:
+    return float(residuals @ residuals)
+
+
+def _falls(values: Floats, rise: float) -> int:
+    """Return how often a series fell by more than it rises, between a peak and what follows."""
+    falls, peak = 0, -np.inf
+    for value in _without_spikes(values) if rise > 0 else ():
+        peak = max(peak, value)
+        if peak - value > rise:
+            falls, peak = falls + 1, value
+    return falls
 
 
 def regime_start(times: Floats, values: Floats) -> int:
@@ -166,6 +289,8 @@ def _break(times: Floats, values: Floats) -> int:
     both = ahead[rows - 1] + behind[rows]
     row = int(rows[both.argmin()])
     rest = float(both.min()) + count * _ROUNDING**2
+    if _power(_left(times, values, _SMOOTH_DEGREE)) < rest:
+        return 0  # a bend without a place
     sides = slice(None, row), slice(row, None)
     residuals = np.concatenate([_residuals(times[side], values[side]) for side in sides])
     gain = (ahead[-1] - rest) / 3 / (rest / (count - 5))

@@ -21,13 +21,24 @@ from kcensus.explain import explanation
 from kcensus.render.terminal import write_terminal
 from kcensus.results import Danger, Severity
 from kcensus.store.growth import BLOCKS, LETTERS, course, growth
+from kcensus.store.layout import bounded_host
 from kcensus.store.trends import trends
-from tests.unit.store.histories import DENTRY, GIB, MEMCG_IDS, NEGATIVE, SLAB, history, write_store
+from kcensus.text import printable
+from tests.unit.store.histories import (
+    DENTRY,
+    GIB,
+    MEMCG_IDS,
+    NEGATIVE,
+    SLAB,
+    Key,
+    history,
+    write_store,
+)
 
 _HOSTILE = "<b>\x1b[31m‮db\n1"
 
 
-def growing(host: str = "db1") -> pd.DataFrame:
+def growing(host: str = "db1", start: str = "2026-01-01T00:00Z") -> pd.DataFrame:
     """The history of a host whose slab fills 8 GiB within a day; most of it is dentries."""
     random = np.random.default_rng(0)
     grown = 20e6 * np.arange(60)
@@ -39,6 +50,7 @@ def growing(host: str = "db1") -> pd.DataFrame:
             MEMCG_IDS: np.full(60, 100),
         },
         host=host,
+        start=start,
     )
 
 
@@ -51,6 +63,7 @@ def test_finding_of_what_fills_ram() -> None:
     result = growth(growing(), "store")
     assert {key: figure.value for key, figure in result.summary.items()} == {
         "growing": 2,
+        "grew": 0,
         "shrinking": 0,
         "no_trend": 2,
         "too_few_points": 0,
@@ -69,6 +82,88 @@ def test_finding_of_what_fills_ram() -> None:
     assert low <= 20e6 * 288 <= high
     assert "of dentry" in finding.evidence
     assert explanation(finding.id) is not None
+
+
+def test_a_host_that_is_recorded_no_more_has_no_urgent_finding(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trend", str(store), "--json", "--fail-on", "warning"]) == Exit.DONE
+    document = json.loads(capsys.readouterr().out)
+    assert [each["severity"] for each in document["findings"]] == ["notice"]
+    assert [each["what"] for each in document["gaps"]] == ["hosts"]
+    assert "2026-01-02 07:" in document["findings"][0]["title"]
+
+
+def test_growth_of_a_boot_that_is_over_is_marked() -> None:
+    values = np.r_[GIB + 20e6 * np.arange(60), np.full(3, GIB)]
+    result = growth(history({SLAB: values}, boots=["a"] * 60 + ["b"] * 3), "store")
+    assert (result.summary["growing"].value, result.summary["grew"].value) == (0, 1)
+    row = result.tables["growing"].frame.iloc[0]
+    assert (row["limit_in"], row["is_over"]) == ("boot is over", True)
+    assert [each.count for each in result.gaps] == [1]
+    assert result.findings == []
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.8, Severity.NOTICE), (0.1, Severity.WARNING)])
+def test_reclaimable_memory_is_not_urgent(share: float, most: Severity, tmp_path: Path) -> None:
+    reclaimable: Key = ("slab", "summary", "reclaimable_bytes", "", "bytes")
+    start = (pd.Timestamp.now(tz="UTC").floor("min") - pd.Timedelta(hours=5)).isoformat()
+    grown = 20e6 * np.arange(60)
+    rows = history({SLAB: GIB + grown, reclaimable: GIB / 2 + share * grown}, start=start)
+    (finding,) = growth(rows, "store").findings
+    assert finding.severity is most
+    assert finding.danger is (Danger.OOM if most is Severity.WARNING else Danger.NONE)
+    # The same where only one metric is asked for.
+    store = write_store(tmp_path / "store", rows)
+    (finding,) = kcensus.trend(store, metric="slab_bytes").result.findings
+    assert finding.severity is most
+
+
+def test_limit_of_copies_with_one_metric(tmp_path: Path) -> None:
+    in_flight: Key = ("kcopyd", "snapshots", "in_flight", "dev", "count")
+    threshold: Key = ("kcopyd", "snapshots", "limit", "dev", "count")
+    rows = history({in_flight: 1000 + 10 * np.arange(60), threshold: np.full(60, 2048)})
+    store = write_store(tmp_path / "store", rows)
+    ids = {
+        finding.id
+        for metric in (None, "in_flight")
+        for finding in kcensus.trend(store, metric=metric).result.findings
+    }
+    assert ids == {"reaches-limit:db1:snapshot_cow_threshold"}
+
+
+def test_full_memory_is_a_finding_in_the_first_record() -> None:
+    (finding,) = growth(history({SLAB: [7.95 * GIB]}), "store").findings
+    assert finding.severity is Severity.CRITICAL
+    assert finding.figures["limit_seconds"].value == 0
+
+
+def test_caches_that_fill_after_a_boot_are_not_urgent() -> None:
+    random = np.random.default_rng(0)
+    for count in (8, 12, 24, 40, 80):
+        filled = 2e9 * (1 - np.exp(-np.arange(count) / 20))
+        rows = history({SLAB: GIB + filled + random.normal(0, 2e6, count)})
+        severities = [each.severity for each in growth(rows, "store").findings]
+        assert max(severities, default=Severity.INFO) <= Severity.NOTICE
+
+
+def test_a_sawtooth_is_for_information() -> None:
+    random = np.random.default_rng(0)
+    values = GIB + (np.arange(400) % 60) * 20e6 + random.normal(0, 5e6, 400)
+    (finding,) = growth(history({SLAB: values}), "store").findings
+    assert finding.severity is Severity.INFO
+    assert "fell back 6 times" in finding.evidence
+
+
+def test_a_name_of_several_machines_is_a_gap() -> None:
+    gaps = growth(growing("(none)"), "store").gaps
+    assert [each.what for each in gaps] == ["hosts"]
+    assert growth(growing("db1"), "store").gaps == []
+
+
+def test_a_host_by_the_name_that_the_kernel_has(tmp_path: Path) -> None:
+    store = write_store(tmp_path / "store", growing(bounded_host(printable(_HOSTILE))))
+    assert kcensus.trend(store, host=_HOSTILE).summary["growing"] == 2
 
 
 def test_tables_have_exact_values() -> None:
@@ -105,7 +200,9 @@ def test_course_shows_the_shape() -> None:
     assert {*course(trend, LETTERS)} <= {*LETTERS}
 
 
-def test_command_as_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = pd.Timestamp.now(tz="UTC").floor("min") - pd.Timedelta(hours=5)
+    store = write_store(tmp_path / "store", growing(start=start.isoformat()))
     assert main(["trend", str(store), "--json", "--fail-on", "warning"]) == Exit.FINDING
     document = json.loads(capsys.readouterr().out)
     assert document["analysis"] == "trend"

@@ -24,6 +24,10 @@ def noise(
     return values
 
 
+def scatter(count: int, size: float) -> npt.NDArray[np.float64]:
+    return np.random.default_rng(0).normal(0, size, count)
+
+
 def fitted(values: npt.ArrayLike, step: float = 1.0) -> Slope:
     numbers = np.asarray(values, np.float64)
     made = slope(np.asarray(_START + step * np.arange(len(numbers)), np.float64), numbers)
@@ -124,10 +128,65 @@ def test_a_daily_cycle_is_no_growth(rate: float) -> None:
     assert says_trend(made) == (rate > 0)
 
 
-def test_a_curve_without_noise_grows() -> None:
-    made = fitted(np.arange(40.0) ** 2)
+@pytest.mark.parametrize("spread", [0.0, 20.0])
+def test_a_curve_grows(spread: float) -> None:
+    made = fitted(np.arange(40.0) ** 2 + scatter(40, spread))
     assert says_trend(made)
     assert made.chance < 1e-6
+
+
+@pytest.mark.parametrize("count", [25, 60, 288])
+@pytest.mark.parametrize("factor", [4, 16, 100, 600])
+def test_growth_that_gets_faster(count: int, factor: int) -> None:
+    """A leak that doubles again and again, in noise of 1 % of its first value and of each."""
+    values = 2e8 * factor ** (np.arange(count) / (count - 1))
+    random = np.random.default_rng(7)
+    for size in (2e6 * np.ones(count), 0.01 * values):
+        made = fitted(values + size * random.standard_normal(count))
+        now = values[-1] * np.log(factor) / (count - 1)
+        assert made.low > 0
+        assert made.chance < 0.001
+        assert 0.6 * now <= made.rate <= 1.4 * now
+
+
+@pytest.mark.parametrize(
+    ("shape", "now"),
+    [
+        (lambda row: 2e5 * row**2, 4e5 * 99),
+        (lambda row: -2e9 * np.exp(-row / 40), 2e9 / 40 * np.exp(-99 / 40)),
+        (lambda row: -2e9 * np.exp(-row / 80), 2e9 / 80 * np.exp(-99 / 80)),
+    ],
+)
+def test_interval_of_a_bent_course_is_that_of_its_end(shape: object, now: float) -> None:
+    random = np.random.default_rng(8)
+    assert callable(shape)
+    values = shape(np.arange(100.0))
+    made = [fitted(values + 2e7 * random.standard_normal(100)) for _ in range(30)]
+    assert np.mean([each.bends for each in made]) > 0.9
+    assert np.mean([each.low <= now <= each.high for each in made]) >= 0.85
+
+
+def test_noise_rarely_bends() -> None:
+    random = np.random.default_rng(9)
+    made = [fitted(np.arange(60) + noise(random, 60, 0.5)) for _ in range(100)]
+    assert np.mean([each.bends for each in made]) <= 0.05
+
+
+@pytest.mark.parametrize("count", [25, 100])
+def test_few_random_walks_have_a_clear_trend(count: int) -> None:
+    """A walk has no trend, and no test can tell all of them from one."""
+    random = np.random.default_rng(10)
+    made = [fitted(np.cumsum(random.standard_normal(count))) for _ in range(150)]
+    assert np.mean([says_trend(each) for each in made]) <= 0.30
+    assert np.mean([each.chance < 0.01 for each in made]) <= 0.15
+
+
+def test_a_sawtooth_tells_how_often_it_fell() -> None:
+    row = np.arange(400)
+    made = fitted((row % 60) * 20.0 + scatter(400, 5))
+    assert says_trend(made)
+    assert (made.is_cut, made.falls) == (True, 6)
+    assert fitted(row * 1.0 + scatter(400, 5)).falls == 0
 
 
 @pytest.mark.parametrize(

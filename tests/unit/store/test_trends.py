@@ -83,15 +83,93 @@ def test_boots_known_by_their_time_only() -> None:
 
 
 def test_uptime_is_the_clock_within_a_boot() -> None:
-    """The clock is set back by an hour in the middle; records are 10 s apart."""
+    """The clock is set forward by an hour in the middle; records are 10 s apart."""
     rows = history({NEGATIVE: 50 * np.arange(60)}, step=10.0)
-    # The order of records is that of their times: one that is set back would come first.
     later = rows["uptime_seconds"] > rows["uptime_seconds"].median()
     rows.loc[later, "time"] += pd.Timedelta(hours=1)
     trend = only(rows)
     assert trend.slope is not None
     assert trend.slope.low <= 5 <= trend.slope.high
     assert trend.span == pytest.approx(590)
+
+
+@pytest.mark.parametrize("clock", ["ahead at first", "set back"])
+def test_a_clock_that_is_corrected_hides_no_limit(clock: str) -> None:
+    rows = history({SLAB: GIB + 20e6 * np.arange(60)})
+    row = rows["record"].str.removeprefix("db1-").astype(int)
+    if clock == "ahead at first":
+        rows.loc[row < 8, "time"] += pd.Timedelta(days=1)
+    else:
+        rows.loc[row >= 40, "time"] -= pd.Timedelta(days=1)
+    found = trends(rows)
+    (trend,) = found.all
+    assert (trend.state, trend.is_current, len(trend.times)) == (State.GROWING, True, 60)
+    assert trend.until_limit is not None
+    assert found.disordered == ["db1"]
+
+
+def test_a_boot_of_the_future_is_not_the_latest() -> None:
+    values = np.r_[np.full(10, GIB), GIB + 20e6 * np.arange(60)]
+    rows = history({SLAB: values}, boots=["a"] * 10 + ["b"] * 60)
+    now = rows["time"].max().timestamp()
+    rows.loc[rows["boot"] == "a", "time"] += pd.Timedelta(days=1500)
+    found = trends(rows, now=now)
+    (trend,) = found.all
+    assert (trend.state, trend.is_current, trend.boot) == (State.GROWING, True, 1)
+    assert found.ahead == ["db1"]
+    assert [*found.boots["boot"]] == ["a", "b"]
+
+
+def test_two_machines_of_one_name_are_two_boots() -> None:
+    values = GIB + 20e6 * np.arange(60)
+    first, second = (history({SLAB: values}, boots=[name] * 60) for name in "ab")
+    second["time"] += pd.Timedelta(seconds=100)
+    second["record"] += "b"
+    found = trends(pd.concat([first, second]))
+    (trend,) = found.all
+    assert (len(found.boots), len(trend.times), trend.state) == (2, 60, State.GROWING)
+    assert found.overlapping == ["db1"]
+    assert trends(first).overlapping == []
+
+
+@pytest.mark.parametrize("limit", [2048.0, None])
+def test_the_limit_of_copies_is_that_of_the_latest_record(limit: float | None) -> None:
+    in_flight: Key = ("kcopyd", "snapshots", "in_flight", "dev", "count")
+    threshold: Key = ("kcopyd", "snapshots", "limit", "dev", "count")
+    limits = np.r_[np.full(10, 2048.0), np.full(50, np.nan if limit is None else limit)]
+    rows = history({in_flight: 1000 + 10 * np.arange(60), threshold: limits})
+    for given in (rows, pd.concat([rows, rows.tail(1).assign(value=np.nan, record="db1-59")])):
+        if limit is not None and given is not rows:
+            continue
+        only_copies = given[given["metric"] == "in_flight"]
+        found = trends(only_copies, context=given[given["metric"] == "limit"])
+        (trend,) = found.all
+        assert (trend.limit.value if trend.limit else None) == limit
+        assert (trend.until_limit is None) == (limit is None)
+
+
+@pytest.mark.parametrize("count", [1, 60])
+@pytest.mark.parametrize(("key", "value"), [(MEMCG_IDS, 65535), (SLAB, 7.93 * GIB)])
+def test_what_is_at_its_limit_has_reached_it(key: Key, value: float, count: int) -> None:
+    full = only(history({key: np.full(count, value)}))
+    assert full.state is (State.SHORT if count == 1 else State.STEADY)
+    assert [*(full.until_limit or ())] == [0, 0, 0]
+    assert only(history({key: np.full(count, 0.9 * value)})).until_limit is None
+
+
+def test_the_limit_of_a_rise_that_gets_faster_is_in_the_interval() -> None:
+    """It takes 190 records more; at the last rate it would take 370."""
+    values = 1e9 + 2e5 * np.arange(100) ** 2 + scatter(100, 2e7)
+    trend = only(history({SLAB: values}, ram_bytes=16 * GIB))
+    assert trend.until_limit is not None
+    _, earliest, latest = trend.until_limit
+    true = (np.sqrt((16 * GIB - 1e9) / 2e5) - 99) * 300
+    assert 0.7 * true <= earliest <= true <= latest
+
+
+def test_an_infinite_number_is_left_out() -> None:
+    trend = only(history({SLAB: np.r_[GIB + 20e6 * np.arange(59), np.inf]}))
+    assert (trend.state, len(trend.times), trend.is_current) == (State.GROWING, 59, True)
 
 
 def test_few_points() -> None:
@@ -160,6 +238,8 @@ def test_amounts_are_what_exists() -> None:
         ("list-lru", "summary", "projected_xarray_bytes", "", "bytes"),
         ("slab", "findings", "holds_bytes", "slab:dentry", "bytes"),
         ("slab", "quality", "gaps", "", "count"),
+        ("kcopyd", "snapshots", "limit", "dev", "count"),
+        ("dentries", "summary", "buckets", "", "count"),
     ]
     rows = history({key: [1.0] for key in keys})
     assert [*amounts(rows)["metric"]] == ["slab_bytes"]
@@ -185,9 +265,9 @@ def test_limits() -> None:
 
 @pytest.mark.parametrize(("severity", "seconds"), DEADLINES.items())
 def test_severity_follows_the_time_that_is_left(severity: Severity, seconds: float) -> None:
-    assert severity_of(seconds, span=_DAY) is severity
-    assert severity_of(seconds * 31, span=_DAY) is not severity
-    assert severity_of(seconds, span=seconds / 101) is Severity.INFO
+    assert severity_of(seconds, span=3 * _DAY) is severity
+    assert severity_of(seconds * 31, span=3 * _DAY) is not severity
+    assert severity_of(seconds, span=seconds / 11) is Severity.INFO
 
 
 def test_a_limit_far_ahead_is_not_a_finding() -> None:

@@ -25,7 +25,7 @@ def run(
     require_arrow()
     require_scipy()
     from kcensus.store.growth import BLOCKS, FIRST_TABLES, LETTERS, TABLES, growth
-    from kcensus.store.selection import select
+    from kcensus.store.selection import present, select
 
     check_output(showing)
     check_tables(showing, [spec.name for spec in TABLES])
@@ -33,8 +33,10 @@ def run(
     is_unicode = (stdout().encoding or "").lower().startswith("utf") or not is_screen
     with progress_bars(reading.no_progress) as progress:
         with progress.step("reading the store", 0):
-            rows = select(store, metrics=metrics, hosts=hosts, since=since)
+            rows, context = select(store, metrics=metrics, hosts=hosts, since=since)
         levels = BLOCKS if is_unicode else LETTERS
-        result = growth(rows, str(store), levels=levels, progress=progress)
+        result = growth(
+            rows, str(store), context=context, now=present(store), levels=levels, progress=progress
+        )
     # Whoever asks for one metric wants its trend whichever way it goes.
     return show(result, showing, () if metrics else FIRST_TABLES)

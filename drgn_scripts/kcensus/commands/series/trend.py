@@ -25,8 +25,10 @@ last changed its course, and a daily cycle is taken out of it. "No trend" is an 
 rise is what chance explains.
 
 What reaches its limit first is on top: RAM for memory, 65,535 for ids of memory cgroups,
-snapshot_cow_threshold for copies of a snapshot. A limit that is reached within 30 days is a
-finding, so that --fail-on can alert.
+snapshot_cow_threshold for copies of a snapshot. A limit that is reached within 30 days, or has
+been, is a finding, so that --fail-on can alert. It is at most a notice if the kernel can reclaim
+most of the growth, if the growth slows, or if the host is not recorded any more, and for
+information if it is more than 10 times the span of the records ahead.
 
 Without --metric, all amounts of all analyses get a trend; shares, settings and what patches would
 save do not."""
