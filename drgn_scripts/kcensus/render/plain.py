@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kcensus.human import human, shown_time
-from kcensus.results import Figure, Finding, Machine, Remedy, Result, Severity, Unit
+from kcensus.results import Bound, Figure, Finding, Machine, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from kcensus.text import printable
 
@@ -161,7 +161,9 @@ def label(key: str, words: str) -> str:
 
 def shown_figure(key: str, figure: Figure) -> tuple[str, str]:
     """Return the label and the value of a figure for a screen."""
-    return label(key, figure.label), human(plain(figure.value), figure.unit)
+    value = plain(figure.value)
+    bound = "" if value is None or figure.bound is Bound.EXACT else f"{figure.bound.value} "
+    return label(key, figure.label), bound + human(value, figure.unit)
 
 
 def finding_fields(finding: Finding) -> dict[str, Plain]:
@@ -268,8 +270,14 @@ def has_content(table: Table) -> bool:
 
 
 def is_zero(figure: Figure) -> bool:
-    """Return whether a figure is an amount of nothing."""
-    return figure.unit in _AMOUNTS and plain(figure.value) == 0
+    """Return whether a figure is an amount of nothing, for sure."""
+    is_exact = figure.bound is Bound.EXACT
+    return is_exact and figure.unit in _AMOUNTS and plain(figure.value) == 0
+
+
+def gap_subject(what: str, count: int) -> str:
+    """Return what a gap is about, with its count; one thing without, as it may be a plural."""
+    return what if count == 1 else f"{count:,} {what}"
 
 
 def remedy_facts(remedy: Remedy) -> list[str]:
