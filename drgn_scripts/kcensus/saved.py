@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -24,6 +25,7 @@ from kcensus.render.plain import SCHEMA
 from kcensus.render.schema import errors
 from kcensus.reports import PATCHES_HEADLINE, PATCHES_QUESTION, Report, Section
 from kcensus.results import (
+    Bound,
     Check,
     Danger,
     Figure,
@@ -157,11 +159,14 @@ def _result(document: Mapping[str, Any]) -> Result:
         document["live"],
         _machine(document["machine"]),
         summary={
-            key: Figure(value, Unit(units["summary"][key]), labels[key])
+            key: Figure(value, Unit(units["summary"][key]), labels[key], _bound(document, key))
             for key, value in document["summary"].items()
         },
         tables={
-            key: _table(rows, units["tables"][key], key, document["labels"]["tables"][key], name)
+            key: replace(
+                _table(rows, units["tables"][key], key, document["labels"]["tables"][key], name),
+                is_known=key not in document.get("unknown_tables", ()),
+            )
             for key, rows in document["tables"].items()
         },
         checks=[_check(each) for each in document["checks"]],
@@ -171,6 +176,11 @@ def _result(document: Mapping[str, Any]) -> Result:
         measures=document["measures"],
         nothing=document["nothing"],
     )  # fmt: skip
+
+
+def _bound(document: Mapping[str, Any], key: str) -> Bound:
+    """Return the bound of a figure; documents of early releases have none."""
+    return Bound(document.get("bounds", {}).get(key, ""))
 
 
 def _machine(fields: Mapping[str, Any] | None) -> Machine | None:

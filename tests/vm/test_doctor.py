@@ -52,6 +52,19 @@ def test_a_dump_with_debug_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert str(dump.vmlinux) in [row["place"] for row in document["tables"]["debug_info"]]
 
 
+def test_without_debug_info_of_modules_the_package_is_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dump = build("6.1", "mixed")
+    status, document, _ = doctor(capsys, str(dump.formats["elf"]), "-s", str(dump.vmlinux))
+    assert status == 0
+    (gap,) = document["gaps"]
+    assert gap["what"] == "debug info of modules dm_mod, dm_snapshot, xfs"
+    assert json.dumps(document).count("apt install") == 1
+    missing = {row["analysis"]: row["missing"] for row in document["tables"]["analyses"]}
+    assert missing["kcopyd"] == "debug info of modules dm_mod, dm_snapshot"
+
+
 def test_without_debug_info_it_says_what_the_file_is_and_what_to_install(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
@@ -17,6 +18,7 @@ from kcensus.results import Figure, Gap, Result, Unit, ratio
 from kcensus.results.tables import Column, Show, TableSpec
 from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule import BadCapsule
+from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
 from kcensus.sources.formats.coverage import coverage
 from kcensus.sources.formats.sniff import sniff
 from kcensus.text import printable
@@ -100,6 +102,21 @@ def _file_facts(path: str | None) -> dict[str, Figure]:
     return facts
 
 
+def _lacks(affected: Mapping[str, Sequence[str]]) -> list[Gap]:
+    """Return what analyses lack as gaps, one for all modules whose debug info is found alike.
+
+    :param affected: names of analyses by the sentence that says what they lack
+    """
+    gaps = []
+    for remedy, modules in by_remedy(affected).items():
+        sentences = [each for each in affected if each == remedy or each.endswith(f": {remedy}")]
+        names = dict.fromkeys(name for each in sentences for name in affected[each])
+        what = debug_info_of(modules) if modules else f"what {', '.join(names)} needs"
+        effect = f"{', '.join(names)}: figures that depend on it are missing"
+        gaps.append(Gap(what, remedy, 1, effect))
+    return gaps
+
+
 def _examine(target: Target, result: Result) -> str:
     """Fill in what there is to say about a target.
 
@@ -126,6 +143,8 @@ def _examine(target: Target, result: Result) -> str:
     truncation = context.truncation()
     result.gaps += truncation
     rows = []
+    affected: dict[str, list[str]] = {}
+    """Names of the analyses that lack something, by the sentence that says what."""
     for name, analysis in analyses().items():
         lacks = target.need_modules(*analysis.modules) if analysis.modules else []
         works = "partly" if lacks or truncation else "yes"
@@ -136,11 +155,14 @@ def _examine(target: Target, result: Result) -> str:
         if corrupt:
             lacks, works = [f"the capsule {corrupt}"], "no"
         truncated = [gap.reason for gap in truncation if works == "partly"]
-        rows.append((name, works, "; ".join([*truncated, *lacks])))
-        result.gaps += [
-            Gap(f"what {name} needs", sentence, 1, "figures that depend on it are missing")
-            for sentence in lacks
+        missing = [
+            debug_info_of(modules) if modules else sentence
+            for sentence, modules in by_remedy(lacks).items()
         ]
+        rows.append((name, works, "; ".join([*truncated, *missing])))
+        for sentence in lacks:
+            affected.setdefault(sentence, []).append(name)
+    result.gaps += _lacks(affected)
     places = target.modules.places() if target.modules else []
     for spec, values in ((_ANALYSES, rows), (_DEBUG_INFO, places)):
         frame = pd.DataFrame(values, columns=pd.Index(list(spec.columns)), dtype=object)

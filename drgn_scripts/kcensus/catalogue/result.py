@@ -75,14 +75,16 @@ PATCHES = TableSpec(
         "patch": _PATCH,
         "state": column("state.value", "state", "Whether the kernel has the patch.", _ALWAYS),
         "stage": column("stage", "stage", "Last stage of the series that is present.", _DATA),
-        "history": column("patch.history", "mainline", "What became of it in the mainline."),
+        "history": column(
+            "patch.history", "mainline", "What became of it in the mainline.", _ALWAYS
+        ),
         "cost_bytes": column(
             "cost", "absence costs", "What its absence costs here.", _ALWAYS, *_BYTES
         ),
         "saving_bytes": column(
             "saving", "presence saves", "What its presence saves here.", Show.WIDE, *_BYTES
         ),
-        "reason": column("reason", "because", "What in the debug info decides.", _ALWAYS),
+        "reason": column("reason", "because", "What in the debug info decides."),
         "series": column("series", "part of", "Id of the series it is a stage of.", _DATA),
         "kind": _KIND,
         "subsystem": replace(_SUBSYSTEM, show=_DATA),
@@ -97,7 +99,7 @@ PRICES = TableSpec(
     "How costs and savings are computed",
     {
         "patch": _PATCH,
-        "kind": column("kind", "kind", "Whether absence costs or presence saves it."),
+        "kind": column("kind", "kind", "Whether absence or presence costs or saves it."),
         "bytes": column("bytes", "bytes", "Cost or saving.", _ALWAYS, *_BYTES),
         "formula": column("formula", "figure", "Figure that measures it.", _ALWAYS),
         "meaning": column("metric.what", "meaning", "What the figure measures.", _DATA),
@@ -223,7 +225,8 @@ def _patch_rows(
     amounts = {
         (price.detected.patch.id, price.is_cost): price.bytes
         for price in all_prices
-        if price.bytes is not None
+        # Where the patch would cost memory here, its absence costs nothing; see the prices.
+        if price.bytes is not None and price.bytes >= 0
     }
 
     def order(name: str) -> tuple[object, ...]:
@@ -252,6 +255,14 @@ def _patch_rows(
     ]
 
 
+def _kind(price: Price) -> str:
+    """Return what the bytes of a price are; a patch may also cost more than it saves."""
+    is_negative = price.value is not None and price.value < 0
+    if price.is_cost:
+        return "absence saves" if is_negative else "absence costs"
+    return "presence costs" if is_negative else "presence saves"
+
+
 def _price_rows(all_prices: Sequence[Price], series: Mapping[str, str]) -> list[SimpleNamespace]:
     def order(price: Price) -> tuple[object, ...]:
         name = price.detected.patch.id
@@ -261,8 +272,8 @@ def _price_rows(all_prices: Sequence[Price], series: Mapping[str, str]) -> list[
     return [
         SimpleNamespace(
             patch=price.detected.patch,
-            kind="absence costs" if price.is_cost else "presence saves",
-            bytes=price.bytes,
+            kind=_kind(price),
+            bytes=None if price.bytes is None else abs(price.bytes),
             formula=str(price.metric),
             metric=price.metric,
         )

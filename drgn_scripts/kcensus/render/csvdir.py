@@ -57,11 +57,13 @@ def write_report_csv(report: Report, directory: Path) -> list[Path]:
 def _write_files(result: Result, directory: Path, parts: Mapping[str, Table]) -> list[Path]:
     prepare(directory)
     summary: list[tuple[Plain, ...]] = [
-        (key, value, "", "") for key, value in origin(result).items()
+        (key, value, "", "", "") for key, value in origin(result).items()
     ]
     for key, figure in result.summary.items():
-        summary.append((key, plain(figure.value), figure.unit.value, plain(figure.label)))
-    written = [_write(directory / "summary.csv", ("key", "value", "unit", "label"), summary)]
+        value, bound = plain(figure.value), figure.bound.value
+        summary.append((key, value, figure.unit.value, plain(figure.label), bound))
+    header = ["key", "value", "unit", "label", "bound"]
+    written = [_write(directory / "summary.csv", header, summary)]
     for name, table in parts.items():
         header = [str(column) for column in table.frame.columns]
         written.append(_write(directory / f"{name}.csv", header, rows(table)))

@@ -25,7 +25,7 @@ from kcensus.render.plain import (
     tables,
 )
 from kcensus.reports import Report
-from kcensus.results import Result
+from kcensus.results import Bound, Result
 from kcensus.results.tables import Table
 from kcensus.text import printable
 
@@ -102,6 +102,12 @@ def _document(result: Result) -> dict[str, Any]:
             "summary": {key: printable(figure.label) for key, figure in result.summary.items()},
             "tables": {name: printable(table.title) for name, table in own.items()},
         },
+        "bounds": {
+            key: figure.bound.value
+            for key, figure in result.summary.items()
+            if figure.bound is not Bound.EXACT
+        },
+        "unknown_tables": [name for name, table in own.items() if not table.is_known],
         "measures": result.measures,
         "nothing": printable(result.nothing),
         "tables": own,

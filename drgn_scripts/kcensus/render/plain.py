@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kcensus.human import human, shown_time
 from kcensus.results import (
     MEMORY_USES,
+    Bound,
     Figure,
     Finding,
     Machine,
@@ -174,7 +175,9 @@ def label(key: str, words: str) -> str:
 
 def shown_figure(key: str, figure: Figure) -> tuple[str, str]:
     """Return the label and the value of a figure for a screen."""
-    return label(key, figure.label), human(plain(figure.value), figure.unit)
+    value = plain(figure.value)
+    bound = "" if value is None or figure.bound is Bound.EXACT else f"{figure.bound.value} "
+    return label(key, figure.label), bound + human(value, figure.unit)
 
 
 def finding_fields(finding: Finding) -> dict[str, Plain]:
@@ -295,8 +298,14 @@ def has_content(table: Table) -> bool:
 
 
 def is_zero(figure: Figure) -> bool:
-    """Return whether a figure is an amount of nothing."""
-    return figure.unit in _AMOUNTS and plain(figure.value) == 0
+    """Return whether a figure is an amount of nothing, for sure."""
+    is_exact = figure.bound is Bound.EXACT
+    return is_exact and figure.unit in _AMOUNTS and plain(figure.value) == 0
+
+
+def gap_subject(what: str, count: int) -> str:
+    """Return what a gap is about, with its count; one thing without, as it may be a plural."""
+    return what if count == 1 else f"{count:,} {what}"
 
 
 def remedy_facts(remedy: Remedy) -> list[str]:

@@ -9,7 +9,7 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
-from kcensus.render.plain import plain, shown_figure
+from kcensus.render.plain import gap_subject, plain, shown_figure
 from kcensus.render.screen import Screen
 from kcensus.render.terminal import (
     print_figures,
@@ -18,14 +18,16 @@ from kcensus.render.terminal import (
     shown_difference,
 )
 from kcensus.reports import Report, Section
-from kcensus.results import CheckStatus, matters
+from kcensus.results import Bound, CheckStatus, matters
 from kcensus.text import printable
 
 _MAX_HEADLINE = 3
 """Figures in the line of an analysis."""
 _MAX_GAPS = 5
-_INSTALL = re.compile("install it with `([^`]+)`")
 """Gaps that are named; more are counted."""
+_INSTALL = re.compile("install it with `([^`]+)`")
+_DEBUG_INFO = re.compile(r"debug info of module (\S+)")
+"""Gaps that one package usually fills."""
 _MORE = """\
 --full adds evidence, further remedies, and the figures and tables of all analyses
 `kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
@@ -74,7 +76,7 @@ def write_report(
 
 def _health(report: Report) -> str:
     """Return one line that says that nothing serious was found, and how far to trust that."""
-    statuses, gaps = _statuses(report), sum(len(one.gaps) for one in report.results.values())
+    statuses, gaps = _statuses(report), len(_named_gaps(report))
     subject = "Nothing serious found" if report.findings else "Nothing found"
     differing, checks = statuses[CheckStatus.DIFFER], statuses.total()
     faults = [
@@ -107,7 +109,11 @@ def _headline(section: Section, screen: Screen) -> Text:
     summary = section.result.summary
     keys = [key for key in section.headline if key in summary] or list(summary)
     # One 0 says it.
-    keys = keys[:1] + [key for key in keys[1:_MAX_HEADLINE] if plain(summary[key].value) != 0]
+    keys = keys[:1] + [
+        key
+        for key in keys[1:_MAX_HEADLINE]
+        if plain(summary[key].value) != 0 or summary[key].bound is not Bound.EXACT
+    ]
     figures = [" ".join(shown_figure(key, summary[key])) for key in keys]
     return Text((" · " if screen.is_unicode else " | ").join(figures))
 
@@ -137,24 +143,38 @@ def _checks(report: Report) -> Text:
 
 
 def _gaps(report: Report) -> Text:
-    names: dict[tuple[int, str], list[str]] = {}
-    packages: dict[str, None] = {}
-    number = 0
-    for name, result in report.results.items():
-        for gap in result.gaps:
-            number += 1
-            names.setdefault((gap.count, gap.what), []).append(name)
-            packages |= dict.fromkeys(_INSTALL.findall(gap.reason))
-    if not names:
+    gaps = _named_gaps(report)
+    if not gaps:
         return Text("none")
-    gaps = [
-        f"{', '.join(dict.fromkeys(each))}: {count:,} {printable(what)}"
-        for (count, what), each in names.items()
-    ]
+    every = (gap for result in report.results.values() for gap in result.gaps)
+    packages = dict.fromkeys(word for gap in every for word in _INSTALL.findall(gap.reason))
     more = f"; and {len(gaps) - _MAX_GAPS} more" if len(gaps) > _MAX_GAPS else ""
     named = f" ({'; '.join(gaps[:_MAX_GAPS])}{more})"
     install = "".join(f"; install with `{printable(command)}`" for command in packages)
-    return Text.assemble((f"{number} MISSING", "bold yellow"), named, install)
+    return Text.assemble((f"{len(gaps)} MISSING", "bold yellow"), named, install)
+
+
+def _named_gaps(report: Report) -> list[str]:
+    """Return each gap once, with the analyses that it affects; debug info of modules is one."""
+    names: dict[tuple[int, str], list[str]] = {}
+    modules: dict[str, None] = {}
+    affected: set[str] = set()
+    for name, result in report.results.items():
+        for gap in result.gaps:
+            if match := _DEBUG_INFO.fullmatch(gap.what):
+                modules[match[1]] = None
+                affected.add(name)
+            else:
+                names.setdefault((gap.count, gap.what), []).append(name)
+    gaps = [
+        f"{', '.join(dict.fromkeys(each))}: {printable(gap_subject(what, count))}"
+        for (count, what), each in names.items()
+    ]
+    if modules:
+        noun = "module" if len(modules) == 1 else "modules"
+        lacking, analyses = (", ".join(sorted(each)) for each in (modules, affected))
+        gaps.insert(0, f"no debug info of {noun} {printable(lacking)}: affects {analyses}")
+    return gaps
 
 
 def _statuses(report: Report) -> Counter[CheckStatus]:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from kcensus.human import human
 from kcensus.render.plain import (
+    gap_subject,
     has_content,
     is_zero,
     machine_facts,
@@ -200,12 +201,17 @@ def print_figures(
             screen.prose(f"Table {name}: not part of this result")
             screen.blank()
     others = [name for name in result.tables if name not in names]
+    unknown = [name for name in others if not result.tables[name].is_known]
     for heading, rest in (
         (
             "More tables (--table NAME, --all, --json)",
-            [name for name in others if name in contents],
+            [name for name in others if name in contents and name not in unknown],
         ),
-        ("Empty or zero (--all)", [name for name in others if name not in contents]),
+        (
+            "Empty or zero (--all)",
+            [name for name in others if name not in contents and name not in unknown],
+        ),
+        ("Unknown (see Gaps)", unknown),
     ):
         if rest:
             screen.prose(f"{heading}: {', '.join(rest)}")
@@ -277,5 +283,5 @@ def _checks(checks: Sequence[Check]) -> Iterator[tuple[Text, list[Text]]]:
 
 
 def _gap(gap: Gap) -> tuple[Text, list[Text]]:
-    sentences = f"{gap.count:,} {gap.what}: {gap.reason}", f"Effect: {gap.effect}"
+    sentences = f"{gap_subject(gap.what, gap.count)}: {gap.reason}", f"Effect: {gap.effect}"
     return Text("MISSING", "bold yellow"), [Text(printable(words)) for words in sentences]

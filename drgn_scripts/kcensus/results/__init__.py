@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = (
     "Answer",
+    "Bound",
     "Check",
     "CheckStatus",
     "Danger",
@@ -59,6 +60,23 @@ class Unit(enum.Enum):
     TEXT = "text"
 
 
+class Bound(enum.Enum):
+    """How a figure relates to the truth, where something that it needs could not be read."""
+
+    EXACT = ""
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
+    ABOUT = "about"
+    """Some things are not counted, and others too often."""
+
+    @staticmethod
+    def of(*, over: bool, under: bool) -> Bound:
+        """Return the bound of a count that may be too high (``over``) or too low (``under``)."""
+        if over:
+            return Bound.ABOUT if under else Bound.AT_MOST
+        return Bound.AT_LEAST if under else Bound.EXACT
+
+
 @dataclass(frozen=True)
 class Figure:
     """One scalar of a summary."""
@@ -67,6 +85,8 @@ class Figure:
     unit: Unit = Unit.COUNT
     label: str = ""
     """Its name on screen, at most five words."""
+    bound: Bound = Bound.EXACT
+    """What a gap makes of it; shown before the value."""
 
 
 class CheckStatus(enum.Enum):

@@ -54,6 +54,8 @@ class Table:
     note: str = ""
     detail: bool = False
     """Too long for a screen: in data only."""
+    is_known: bool = True
+    """Whether what it holds could be read; if not, it is empty, and a gap says why."""
 
     def __post_init__(self) -> None:
         missing = [name for name in self.columns if name not in self.frame.columns]

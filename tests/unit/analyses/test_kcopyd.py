@@ -36,7 +36,7 @@ from kcensus.kernel.dm.snapshots import (
 )
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.workqueues import Pool, Workqueues
-from kcensus.results import CheckStatus, Finding, Severity
+from kcensus.results import Bound, CheckStatus, Finding, Severity
 from tests.unit.fakekernel import DIRECT_MAP, PAGE, FakeKernel, add_types
 
 _JOB = """
@@ -744,6 +744,22 @@ def test_jobs_of_a_lost_snapshot_are_a_gap() -> None:
 def test_without_debug_info_of_dm_mod_a_gap_says_what_jobs_include() -> None:
     figures = figures_of(None, None)
     assert [gap.what for gap in gaps(figures)] == ["clients"]
+    assert {
+        key: figure.bound for key, figure in summary(figures).items() if figure.bound.value
+    } == {"jobs": Bound.AT_MOST, "total_bytes": Bound.AT_LEAST}
+    assert "clients" in {name for name, table in tables(figures).items() if not table.is_known}
+
+
+def test_figures_of_a_whole_census_are_exact() -> None:
+    figures = figures_of(Limit.IN_PROGRESS, 2048)
+    figures.census.has_clients = figures.census.has_snapshots = True
+    assert {figures.jobs_bound, figures.memory_bound} == {Bound.EXACT}
+    assert all(table.is_known for table in tables(figures).values())
+    figures.census.clients = Clients(reserves_lost=1)
+    figures.census.errors["bios"] = "unreadable"
+    assert [figures.jobs_bound, figures.memory_bound] == [Bound.AT_MOST, Bound.AT_LEAST]
+    figures.census.report.slabs_invalid = 1
+    assert [figures.jobs_bound, figures.memory_bound] == [Bound.ABOUT, Bound.AT_LEAST]
 
 
 @pytest.mark.parametrize("where", ["unknown", "unreadable"])

@@ -166,7 +166,7 @@ def test_a_truncated_dump_is_a_gap_of_every_result(truncated: Target) -> None:
     ] == [truncated.missing_end] * 2
     out = io.StringIO()
     write_report(made, console_for(out))
-    assert "calm, loud: 1 end of the dump" in " ".join(out.getvalue().split())
+    assert "1 MISSING (calm, loud: end of the dump)" in " ".join(out.getvalue().split())
 
 
 def test_what_failed_refers_to_doctor_with_the_same_options(truncated: Target) -> None:
@@ -176,15 +176,16 @@ def test_what_failed_refers_to_doctor_with_the_same_options(truncated: Target) -
 
 
 def test_modules_without_debug_info_are_named_with_their_package(machine: Machine) -> None:
-    reason = missing_module("dm_mod", "6.1.0-56-cloud-amd64", None)
-    modules = mock.Mock(need_modules=lambda *names: [reason] if names else [])
-    target = replace(target_of(machine), modules=modules)
-    needy = replace(CALM, modules=("dm_mod",))
-    made = report(Context.of(target), [needy])
+    def need_modules(*names: str) -> list[str]:
+        return [missing_module(name, "6.1.0-56-cloud-amd64", None) for name in names]
+
+    target = replace(target_of(machine), modules=mock.Mock(need_modules=need_modules))
+    needy = replace(CALM, modules=("xfs", "dm_mod")), replace(LOUD, modules=("dm_mod",))
+    made = report(Context.of(target), needy)
     out = io.StringIO()
     write_report(made, console_for(out))
     shown = " ".join(out.getvalue().split())
-    assert "calm: 1 debug info of module dm_mod" in shown
+    assert "1 MISSING (no debug info of modules dm_mod, xfs: affects calm, loud)" in shown
     assert "install with `apt install linux-image-6.1.0-56-cloud-amd64-dbg`" in shown
 
 

@@ -202,6 +202,15 @@ def test_result_puts_what_costs_most_first() -> None:
     assert absent["patch"].tolist() == order
 
 
+def test_a_patch_that_would_cost_memory_here_has_no_cost_of_absence() -> None:
+    worse = {"list-lru": result("list-lru", structural_bytes=MIB, projected_xarray_bytes=5 * MIB)}
+    tables = patches_result(CATALOGUE, on(known.RHEL_9_0), worse, target="x", kernel="5.14").tables
+    patches, priced = (tables[name].frame.set_index("patch") for name in ("patches", "prices"))
+    assert patches["cost_bytes"].isna()["list-lru-xarray"]
+    kind, size = priced.loc["list-lru-xarray", ["kind", "bytes"]]
+    assert (kind, size) == ("absence saves", 4 * MIB)
+
+
 def test_result_says_what_was_not_measured_and_why() -> None:
     found = on(known.RHEL_9_0)
     made = patches_result(

@@ -75,6 +75,8 @@ def test_json_has_every_part_under_its_key() -> None:
         "summary",
         "units",
         "labels",
+        "bounds",
+        "unknown_tables",
         "measures",
         "nothing",
         "tables",
@@ -201,20 +203,20 @@ def test_csv_summary_says_what_was_analysed(tmp_path: Path) -> None:
     result.machine = Machine(host="web1", cpus=4)
     write_csv(result, tmp_path)
     rows = read_csv(tmp_path / "summary.csv")
-    assert ["machine_host", "web1", "", ""] in rows
-    assert ["machine_cpus", "4", "", ""] in rows
-    assert ["schema", str(SCHEMA), "", ""] in rows
+    assert ["machine_host", "web1", "", "", ""] in rows
+    assert ["machine_cpus", "4", "", "", ""] in rows
+    assert ["schema", str(SCHEMA), "", "", ""] in rows
     about = ("machine_", "schema", "kcensus")
     rest = [row for row in rows if not row[0].startswith(about)]
     assert rest[:6] == [
-        ["key", "value", "unit", "label"],
-        ["analysis", "synthetic", "", ""],
-        ["target", "synthetic vmcore", "", ""],
-        ["kernel", "6.1.0-synthetic", "", ""],
-        ["live", "false", "", ""],
-        ["slab_bytes", "123456789012", "bytes", "memory in slab pages"],
+        ["key", "value", "unit", "label", "bound"],
+        ["analysis", "synthetic", "", "", ""],
+        ["target", "synthetic vmcore", "", "", ""],
+        ["kernel", "6.1.0-synthetic", "", "", ""],
+        ["live", "false", "", "", ""],
+        ["slab_bytes", "123456789012", "bytes", "memory in slab pages", ""],
     ]
-    assert ["unknown", "", "ratio", "not to be had"] in rows
+    assert ["unknown", "", "ratio", "not to be had", ""] in rows
 
 
 def test_csv_has_what_findings_hold(tmp_path: Path) -> None:

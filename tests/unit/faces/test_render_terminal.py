@@ -18,7 +18,7 @@ from rich.console import Console
 from kcensus.human import human, human_bytes, human_ratio
 from kcensus.render.screen import Screen, console_for
 from kcensus.render.terminal import print_findings, write_terminal
-from kcensus.results import Check, Figure, Machine, Result, Severity, Unit
+from kcensus.results import Bound, Check, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
 from tests.unit.synthetic import HOSTILE, LONG_NAME, synthetic_result
 
@@ -165,6 +165,19 @@ def test_a_pipe_gets_whole_names_and_all_columns(monkeypatch: pytest.MonkeyPatch
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
     assert text.isascii() is False  # the name in Japanese
     assert "─" not in text
+
+
+def test_what_gaps_affect_is_marked() -> None:
+    result = synthetic_result()
+    result.summary["jobs"] = Figure(0, Unit.COUNT, "jobs", Bound.AT_LEAST)
+    result.summary["other"] = Figure(None, Unit.COUNT, "other jobs", Bound.AT_LEAST)
+    empty = result.tables["empty"]
+    result.tables["lost"] = replace(empty, is_known=False)
+    shown = on_terminal(result, 100)
+    assert re.search(r"^  jobs +at least 0$", shown, re.MULTILINE)
+    assert re.search(r"^  other jobs +-$", shown, re.MULTILINE)
+    assert "Unknown (see Gaps): lost" in shown
+    assert "Empty or zero (--all): empty" in shown
 
 
 def test_a_pipe_wraps_sentences(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 from kcensus import cli, saved
 from kcensus.render.json import write_json, write_report_json
 from kcensus.reports import Report, Section
-from kcensus.results import Danger, Machine, Result, Severity, Unit
+from kcensus.results import Bound, Danger, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import Column, Table
 from tests.unit.synthetic import HIGHEST, only_synthetic, synthetic_result
 
@@ -38,6 +38,8 @@ def whole() -> Result:
     types = {"missing": "Int64", "large": "UInt64", "mixed": "float64", "flags": "bool"}
     frame = frame.astype(types)
     result.tables["values"] = Table(frame, {name: Column(Unit.NONE) for name in values}, "Values")
+    result.tables["values"].is_known = False
+    result.summary["bounded"] = Figure(0, Unit.COUNT, "jobs", Bound.AT_MOST)
     return result
 
 
@@ -56,6 +58,8 @@ def test_a_result_is_the_same_after_it_was_saved(tmp_path: Path) -> None:
     (section,) = saved.load(str(path)).sections
     assert section.result is not None
     assert document(section.result) == path.read_text("utf-8")
+    assert section.result.summary["bounded"].bound is Bound.AT_MOST
+    assert [not table.is_known for table in section.result.tables.values()].count(True) == 1
     assert section.result.findings[0].severity is Severity.CRITICAL
 
 

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcensus.sources.debuginfo.packages import missing_kernel, missing_module, package
+from kcensus.sources.debuginfo.packages import (
+    by_remedy,
+    debug_info_of,
+    missing_kernel,
+    missing_module,
+    package,
+)
 
 DEBIAN, UBUNTU, FEDORA, SUSE = "Debian", "Ubuntu", "Fedora", "SUSE"
 EL = "RHEL, CentOS, AlmaLinux, Rocky or Oracle Linux"
@@ -168,6 +174,16 @@ def test_a_module_comes_from_the_same_package() -> None:
         "`apt install linux-image-6.1.0-18-amd64-dbg` (Debian; superseded kernels are in the "
         "snapshot archive), or pass its file with debug info with -s"
     )
+
+
+def test_modules_of_one_package_are_one_remedy() -> None:
+    names = ("dm_mod", "xfs", "dm_mod")
+    sentences = [missing_module(name, "6.1.0-18-amd64", BUILD_ID) for name in names]
+    ((remedy, modules),) = by_remedy(sentences).items()
+    assert remedy.startswith("install it with `apt install linux-image-6.1.0-18-amd64-dbg`")
+    assert modules == ["dm_mod", "xfs"]
+    assert debug_info_of(modules) == "debug info of modules dm_mod, xfs"
+    assert by_remedy(["failed when recorded: x"]) == {"failed when recorded: x": []}
 
 
 @given(st.text(max_size=80) | st.from_regex(r"[\w.+-]{1,60}-(amd64|default|generic)"))

@@ -105,7 +105,11 @@ def gaps(figures: Figures) -> list[Gap]:
     has_owner = np.isin(census.clients.address, np.array(list(census.owners), np.uint64))
     unowned = int(np.count_nonzero(~has_owner & (jobs.jobs > 0))) if census.has_jobs else 0
     known = (
-        ("clients", "dm_mod has no debug info here", int(census.in_use and not census.has_jobs)),
+        (
+            "clients",
+            "dm_mod has no debug info here",
+            int(census.in_use and not census.has_jobs),
+        ),
         ("busy clients without a device", "no target of an active table owns them", unowned),
         ("slab caches of bios and exceptions", "unreadable, or unknown", census.caches_unknown),
         ("targets", "their client is unreadable or not one", census.targets_unreadable),

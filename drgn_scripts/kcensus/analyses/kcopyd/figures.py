@@ -22,6 +22,7 @@ from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.vmstat import node_page_state
 from kcensus.kernel.workqueues import Functions, Pool
+from kcensus.results import Bound
 
 _UNKNOWN = Owner("(unknown)", "", "")
 
@@ -62,7 +63,32 @@ class Figures:
         """Jobs in use."""
         return self.census.jobs.active - self.census.jobs.reserve
 
+    @property
+    def jobs_bound(self) -> Bound:
+        """Bound of :attr:`jobs`: preallocated ones that are not known as such count as in use."""
+        census, report = self.census, self.census.report
+        has_reserves = census.has_jobs and not census.clients.reserves_lost
+        return Bound.of(
+            over=census.in_use
+            and (not has_reserves or bool(report.slabs_torn or report.lists_lost)),
+            under=self.lacks_slabs,
+        )
+
+    @property
+    def lacks_slabs(self) -> bool:
+        """Whether some slabs could not be counted."""
+        report, slab_map = self.census.report, self.kernel.slab_map
+        lost = report.memmap or report.slabs or report.slabs_invalid
+        return bool(lost or slab_map.caches_torn or slab_map.caches_damaged)
+
     # Memory
+
+    @property
+    def memory_bound(self) -> Bound:
+        """Bound of the bytes of :attr:`memory`."""
+        census = self.census
+        is_whole = census.has_jobs and census.has_snapshots and "bios" not in census.errors
+        return Bound.of(over=False, under=self.lacks_slabs or (census.in_use and not is_whole))
 
     @property
     def page_bytes(self) -> int:

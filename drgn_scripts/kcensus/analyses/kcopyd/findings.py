@@ -23,7 +23,7 @@ from kcensus.analyses.kcopyd.remedies import (
 from kcensus.human import human_bytes, human_ratio, human_seconds
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.workqueues import Pool
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit, ratio
+from kcensus.results import Bound, Danger, Figure, Finding, Remedy, Severity, Unit, ratio
 from kcensus.results.thresholds import MIN_BYTES, severity_of
 
 _SHRINK = "/sys/kernel/slab/kcopyd_job/shrink"
@@ -192,7 +192,10 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             id="kcopyd-jobs",
             severity=severity,
             danger=danger,
-            title=f"kcopyd holds {size} for {_counted(jobs, 'job')}",
+            title=(
+                f"kcopyd holds {_bounded(figures.memory_bound, size)} for "
+                f"{_bounded(figures.jobs_bound, _counted(jobs, 'job'))}"
+            ),
             evidence=listed,
             figures=numbers,
             memory=memory,
@@ -258,6 +261,10 @@ def _lower(figures: Figures) -> tuple[Remedy, ...]:
             knobs=(PARAMETER,),
         ),
     )
+
+
+def _bounded(bound: Bound, amount: str) -> str:
+    return f"{bound.value} {amount}".lstrip()
 
 
 def _no_lower(figures: Figures) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import drgn
 
@@ -85,8 +86,10 @@ def summary(figures: Figures) -> dict[str, Figure]:
     exception_bytes = sum(figures.exceptions.values())
     has_bios = has_jobs and "bios" not in census.errors
     return {
-        "jobs": figure(figures.jobs, "kcopyd jobs"),
-        "total_bytes": figure(total_bytes, "kcopyd memory", Unit.BYTES),
+        "jobs": replace(figure(figures.jobs, "kcopyd jobs"), bound=figures.jobs_bound),
+        "total_bytes": replace(
+            figure(total_bytes, "kcopyd memory", Unit.BYTES), bound=figures.memory_bound
+        ),
         "job_bytes": figure(size, "kcopyd_job slabs", Unit.BYTES),
         "page_bytes": figure(
             figures.page_bytes, "copy pages, reserve included", Unit.BYTES, has_jobs

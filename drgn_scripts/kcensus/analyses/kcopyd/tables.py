@@ -226,7 +226,16 @@ def tables(figures: Figures) -> dict[str, Table]:
         "related_slabs": RELATED_SLABS.of(_related_slabs(figures)),
         "log_events": log_events(figures.log, figures),
     }
-    if figures.census.in_use:
+    census = figures.census
+    known = {
+        "clients": census.has_jobs,
+        "snapshots": census.has_snapshots,
+        "pools": "workqueues" not in census.errors,
+        "pending_work": "workqueues" not in census.errors,
+        "log_events": "kernel log" not in census.errors,
+    }
+    if census.in_use:
+        made |= {name: replace(made[name], is_known=known[name]) for name in known}
         return made
     shown = ["pools", "pending_work"] if figures.stalled else []
     shown += ["log_events"] if figures.log.events else []

@@ -22,6 +22,8 @@ _STAGES = {
 }
 """Keys and labels in the summary."""
 
+_ESTIMATED = "memcg_nr_cache_ids (5.18+: estimated)"
+
 
 def run(kernel: Kernel, what_if: str | None = None, before: str | None = None) -> Answer:
     """Take the census; with ``what_if`` only evaluate the model.
@@ -72,8 +74,11 @@ def summary(figures: Figures) -> dict[str, Figure]:
     share = ratio(figures.structural_bytes, figures.kernel.ram_bytes)
     totals = {
         "nr_cache_ids": Figure(ids.cache_ids, count, "memcg_nr_cache_ids"),
-        "nr_cache_ids_if_arrays": Figure(
-            figures.nr_cache_ids, count, "memcg_nr_cache_ids (5.18+: estimated)"
+        # Before v5.18, it would repeat the kernel's own.
+        **(
+            {"nr_cache_ids_if_arrays": Figure(figures.nr_cache_ids, count, _ESTIMATED)}
+            if ids.cache_ids is None
+            else {}
         ),
         "nr_cache_ids_needed": Figure(needed_ids, count, "highest id plus one"),
         "bytes_if_shrunk": Figure(needed_bytes, size, "arrays and lists, if shrunk"),

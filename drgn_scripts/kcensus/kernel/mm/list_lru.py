@@ -90,6 +90,8 @@ class ListLrus:
     """The variable that heads it."""
     owned: int = 0
     """How many of the listed ones have a known owner."""
+    max_undescribed: int = 0
+    """How many at most have no known owner because the types of XFS are unknown."""
     damaged: int = 0
     """Lists that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
@@ -114,6 +116,7 @@ class _Finder:
         self.blocks = blocks
         self.faults = Faults()
         self.damaged = 0
+        self.max_undescribed = 0
         self.owners: dict[int, tuple[str, str, int]] = {}
         """By address: owner, kind, row of the super block."""
         try:
@@ -165,6 +168,7 @@ class _Finder:
             total_listed=None if listed is None else len(listed),
             list_name=name,
             owned=0 if listed is None else len(listed) - unknown,
+            max_undescribed=min(self.max_undescribed, unknown),
             damaged=self.damaged,
             faults=self.faults,
         )
@@ -194,6 +198,7 @@ class _Finder:
             mount = layout(self.prog, "struct xfs_mount", {}, {name: name for name in lrus})
             offsets = {lru: drgn.offsetof(self.prog.type(lru[0]), lru[1]) for lru in lrus.values()}
         except LookupError:
+            self.max_undescribed = len(rows) * len(lrus)
             return
         mounts = gather(self.memory, self.blocks.address[rows], info, self.faults)
         pointers = gather(self.memory, mounts["s_fs_info"], mount, self.faults)

@@ -72,7 +72,8 @@ def print_table(name: str, table: Table, screen: Screen, top: int) -> None:
         rows = zip(*(column.cells for column in columns), strict=True)
         screen.lines(chain.from_iterable(_lines(columns, row, screen) for row in rows))
     else:
-        screen.lines([" " * INDENT + "(no rows)"])
+        rows_of = "(no rows)" if table.is_known else "(unknown: see Gaps)"
+        screen.lines([" " * INDENT + rows_of])
     if total > len(frame):
         more = f"... and {total - len(frame):,} more rows (use --top 0 or --json)"
         screen.prose(Text(more, style="dim"), INDENT)

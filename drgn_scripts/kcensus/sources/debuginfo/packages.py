@@ -14,6 +14,7 @@ advisories (``kernel6.12`` beside ``kernel``); Microsoft's Azure Linux package i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kcensus.text import printable
@@ -175,6 +176,25 @@ def missing_module(name: str, release: str, build_id: str | None) -> str:
     remedy = _remedy(release, build_id, "its file with debug info")
     where = f"module {printable(name)} of kernel {printable(release)}"
     return f"debug info of {where} is missing: {remedy}"
+
+
+def by_remedy(sentences: Iterable[str]) -> dict[str, list[str]]:
+    """Group sentences of :func:`missing_module` whose remedy is the same.
+
+    :return: names of modules by their remedy. A sentence of another form is a key without modules
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for sentence in sentences:
+        named = re.fullmatch(r"debug info of module (\S+) .*? is missing: (.*)", sentence)
+        modules = groups.setdefault(named[2] if named else sentence, {})
+        if named:
+            modules[named[1]] = None
+    return {remedy: list(modules) for remedy, modules in groups.items()}
+
+
+def debug_info_of(modules: Sequence[str]) -> str:
+    """Return in few words that this is the debug info of these modules."""
+    return f"debug info of module{'s' * (len(modules) != 1)} {', '.join(modules)}"
 
 
 def missing_debug_info(sentence: str) -> str:
