@@ -34,11 +34,16 @@ reports = [kcensus.report(kernel) for kernel in kernels]
 
 
 def both(name: str) -> tuple[kcensus.Result, kcensus.Result] | None:
-    """Return the results of an analysis on both; say it where one is missing."""
-    if any(name not in report.results for report in reports):
-        display(Markdown(f"*The analysis `{name}` failed on one of the kernels.*"))
-        return None
-    return reports[0].results[name], reports[1].results[name]
+    """Return the results of an analysis on both; where one has no figures, say why."""
+    reasons = [
+        report.results[name].result.nothing if name in report.results else report.failed[name]
+        for report in reports
+    ]
+    for side, reason in zip(("before", "after"), reasons, strict=True):
+        if reason:
+            display(Markdown(f"*`{name}` has no figures of the kernel {side}:*"))
+            display({"text/plain": reason}, raw=True)
+    return None if any(reasons) else (reports[0].results[name], reports[1].results[name])
 
 
 # %% [markdown]

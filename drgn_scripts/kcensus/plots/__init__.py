@@ -207,6 +207,9 @@ def before_after(
     """
     older, newer = _plain(before), _plain(after)
     _of(newer, older.analysis)
+    title = _spec(older, chart).title if chart else f"{older.analysis} before and after"
+    if older.nothing or newer.nothing:
+        return nothing(axes_for(ax, title, bars=1))
     compared = _rows(older, newer, chart) if chart else _figures(older, newer, figures)
     unit, pairs = compared
     bars = []
@@ -214,7 +217,6 @@ def before_after(
         change = f" ({second / first - 1:+.1%})" if first and first != second else ""
         bars.append(Bar(name, (first, 0), in_words(first, unit)))
         bars.append(Bar("", (0, second), in_words(second, unit) + change))
-    title = _spec(older, chart).title if chart else f"{older.analysis} before and after"
     legend = (f"before: Linux {older.kernel}", f"after: Linux {newer.kernel}")
     return draw(Chart(title, legend, tuple(bars), unit), ax, together=2)
 
