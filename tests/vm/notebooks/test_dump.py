@@ -47,9 +47,7 @@ def test_a_notebook_runs_on_a_dump(
 
 @pytest.mark.usually("6.1")
 @pytest.mark.parametrize("name", ["capacity_report", "explore", "patch_validation"])
-def test_a_notebook_runs_where_kcopyd_is_not_in_use(
-    kernel: str, name: str, tmp_path: Path
-) -> None:
+def test_a_notebook_runs_where_kcopyd_is_not_in_use(kernel: str, name: str, tmp_path: Path) -> None:
     output, idle = tmp_path / "report.ipynb", build(kernel, "idle")
     dumps = [build(_BEFORE, "idle"), idle] if name == "patch_validation" else [idle]
     arguments = ["notebook", name, *map(vmcore, dumps), "-o", str(output), "--no-progress"]
