@@ -24,17 +24,45 @@ from IPython.display import Markdown, display
 
 import kcensus
 from kcensus import plots
+from kcensus.api.frames import Frame
+from kcensus.human import human, shown_time
+from kcensus.results import Unit
+from kcensus.text import printable
 
 kernel = kcensus.open_target(target, symbols)
 report = kcensus.report(kernel)
 
 
 def answer(name: str) -> kcensus.Result | None:
-    """Return the result of an analysis; say it where there is none."""
-    if name not in report.results:
-        display(Markdown(f"*The analysis `{name}` failed on this kernel: see the findings.*"))
-    return report.results.get(name)
+    """Return the result of an analysis; where it has no figures, say why."""
+    result = report.results.get(name)
+    if result is None:
+        display(Markdown(f"*The analysis `{name}` failed on this kernel:*"))
+    elif not result.result.nothing:
+        return result
+    reason = result.result.nothing if result else report.failed[name]
+    display({"text/plain": reason}, raw=True)
+    return None
 
+
+machine = report.report.head.machine
+facts = [f"Linux {report.report.head.kernel}", report.report.head.target]
+if machine and machine.host != "(none)":  # what a kernel is called until sethostname()
+    facts.insert(0, machine.host)
+if machine and machine.time and (time := shown_time(machine.time)):
+    facts.append(f"{time[:16].replace('T', ' ')} UTC")
+subject = printable(", ".join(filter(None, facts)))
+display({"text/plain": subject}, raw=True, metadata={"kcensus": {"subject": subject}})
+best = max((finding.returns or 0 for _, finding in report.findings), default=0)
+if machine and machine.ram_bytes and best:
+    top_finding = next(each for _, each in report.findings if each.returns == best)
+    display(
+        Markdown(
+            f"The largest amount that one command returns is **{human(best, Unit.BYTES)}** of"
+            f" {human(machine.ram_bytes, Unit.BYTES)} of RAM; the finding is:"
+        )
+    )
+    display({"text/plain": top_finding.title}, raw=True)
 
 # %% [markdown]
 # ## Findings
@@ -84,7 +112,8 @@ if slab:
     utilization = plots.slab_utilization(slab)
 
 # %% [markdown]
-# Almost empty slabs are fragmentation: nothing returns them but freeing the last objects in them.
+# The first chart counts slabs, the second one bytes. Empty slabs return when their cache is shrunk.
+# Almost empty ones are fragmentation: nothing returns them but freeing the last objects in them.
 # Full slabs are healthy.
 
 # %%
@@ -202,4 +231,18 @@ if patches := answer("patches"):
 checks = [check for result in report.results.values() for check in result.checks]
 gaps = [gap for result in report.results.values() for gap in result.gaps]
 agreeing = sum(check.status.value == "agree" for check in checks)
-display(Markdown(f"Checks that agree: {agreeing} of {len(checks)}. Gaps: {len(gaps)}."))
+differing = [check for check in checks if check.status.value == "differ"]
+display(
+    Markdown(
+        f"Checks that agree: {agreeing} of {len(checks)}; {len(differing)} differ."
+        f" Gaps: {len(gaps)}."
+    )
+)
+if differing:
+    fields = ["name", "ours", "counter", "source", "note"]
+    rows = [[getattr(check, name) for name in fields] for check in differing]
+    display(Frame(rows, columns=["check", "kcensus", "kernel", "counter", "note"]))
+if gaps:
+    fields = ["what", "reason", "count", "effect"]
+    rows = [[getattr(gap, name) for name in fields] for gap in gaps]
+    display(Frame(rows, columns=["what is missing", "why", "count", "effect"]))

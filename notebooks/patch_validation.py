@@ -21,24 +21,35 @@ symbols: list[str] = []  # files and directories with debug info, of both kernel
 patches: list[str] = ["list-lru-memory", "dm-snapshot-cow-semaphore"]  # ids of patches
 
 # %%
+import click
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from IPython.display import Markdown, display
+from matplotlib.container import BarContainer
 
 import kcensus
 from kcensus import plots
+from kcensus.catalogue import load
 from kcensus.charts import COLORS
 
+if unknown := [patch for patch in patches if patch not in load().patches]:
+    raise click.UsageError(f"patches: {unknown[0]!r} is not a patch (`kcensus patches` lists them)")
 kernels = [kcensus.open_target(name, symbols) for name in (before, after)]
 reports = [kcensus.report(kernel) for kernel in kernels]
 
 
 def both(name: str) -> tuple[kcensus.Result, kcensus.Result] | None:
-    """Return the results of an analysis on both; say it where one is missing."""
-    if any(name not in report.results for report in reports):
-        display(Markdown(f"*The analysis `{name}` failed on one of the kernels.*"))
-        return None
-    return reports[0].results[name], reports[1].results[name]
+    """Return the results of an analysis on both; where one has no figures, say why."""
+    reasons = [
+        report.results[name].result.nothing if name in report.results else report.failed[name]
+        for report in reports
+    ]
+    for side, reason in zip(("before", "after"), reasons, strict=True):
+        if reason:
+            display(Markdown(f"*`{name}` has no figures of the kernel {side}:*"))
+            display({"text/plain": reason}, raw=True)
+    return None if any(reasons) else (reports[0].results[name], reports[1].results[name])
 
 
 # %% [markdown]
@@ -70,7 +81,11 @@ names = published["patch"] + ", " + published["run"]
 bars = ax.barh(names, published["left"] * 100, height=0.68, color=COLORS[0])
 ax.spines[["top", "right"]].set_visible(False)
 ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4, fontsize="small")
-ax.set(xlim=(0, 120), xlabel="left with the patch [% of before]")
+ax.axvline(100, color="gray", linewidth=0.8)
+# What a patch made worse is longer than before.
+ax.set(
+    xlim=(0, max(120, 110 * published["left"].max())), xlabel="left with the patch [% of before]"
+)
 ax.invert_yaxis()
 
 # %% [markdown]
@@ -107,7 +122,8 @@ for patch in patches:
     try:
         verdicts[patch] = kcensus.validate(patch, *kernels)
     except (LookupError, ValueError, kcensus.AnalysisError) as error:
-        display(Markdown("*This pair cannot judge a patch:*"), f"{patch}: {error}")
+        display(Markdown("*This pair cannot judge a patch:*"))
+        display({"text/plain": f"{patch}: {error}"}, raw=True)
 
 columns = {
     "verdict": "verdict",
@@ -117,7 +133,8 @@ columns = {
 }
 columns |= {"change": "reduction", "claimed_change": "published reduction"}
 texts = {patch: map(verdict.text, columns) for patch, verdict in verdicts.items()}
-pd.DataFrame.from_dict(texts, orient="index", columns=list(columns.values()))
+if verdicts:
+    display(pd.DataFrame.from_dict(texts, orient="index", columns=list(columns.values())))
 
 # %%
 if verdicts:
@@ -134,9 +151,13 @@ if verdicts:
     (left * 100).plot.barh(ax=ax, width=0.7, edgecolor="white", color=list(COLORS[:3]))
     ax.spines[["top", "right"]].set_visible(False)
     for container, hatch in zip(ax.containers, ("", "////", "----"), strict=True):
+        assert isinstance(container, BarContainer)
         for patch in container:
             patch.set_hatch(hatch)
-    ax.set(xlim=(0, 100), xlabel="left with the patch [% of before]")
+        ax.bar_label(container, fmt="%.0f %%", padding=4, fontsize="small")
+    ax.axvline(100, color="gray", linewidth=0.8)
+    longest = np.nanmax(left.to_numpy(float))
+    ax.set(xlim=(0, max(110, 115 * longest)), xlabel="left with the patch [% of before]")
     ax.invert_yaxis()
     ax.legend(fontsize="small")
 
@@ -152,8 +173,8 @@ if verdicts:
 # %% [markdown]
 # ## Slab utilization
 #
-# With one set of slab caches per memory cgroup, utilization was between 45 and 65 % on most
-# machines: the band. Since 5.9, cgroups share slabs.
+# The band is what was published about machines with one set of slab caches per memory cgroup. With
+# the patch `slab-objcg-controller`, cgroups share slabs.
 
 # %%
 if slabs := both("slab"):

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import pytest
+from matplotlib.dates import date2num
 
 import kcensus
+from kcensus.store import StoreError
 from tests.notebooks.cells import assert_plots_show, bars, run
 
 
@@ -59,6 +61,22 @@ def test_patch_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [length for _, length in bars(variables["projection"])] == rows["bytes"].to_list()
 
 
+def test_a_patch_that_made_things_worse_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = kcensus.validate
+
+    def worse(*arguments: object) -> kcensus.Result:
+        verdict: kcensus.Result = real(*arguments)
+        summary = verdict.result.summary
+        summary["change"] = replace(summary["change"], value=-0.75)
+        return verdict
+
+    monkeypatch.setattr(kcensus, "validate", worse)
+    ax = run("patch_validation", monkeypatch, patches=["list-lru-memory"])["ax"]
+    assert ax.containers[2][0].get_width() == pytest.approx(175)
+    assert ax.get_xlim()[1] > 175
+    assert "175 %" in [text.get_text() for text in ax.texts]
+
+
 def test_explore(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = run("explore", monkeypatch)
     directories = kcensus.dentries(kcensus.open_target("sample")).tables["directories"]
@@ -78,19 +96,47 @@ def test_growth(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = run("growth", monkeypatch)
     history = kcensus.history("sample-series")
     growing = kcensus.trend("sample-series").tables["growing"]
-    totals = growing[growing["subject"].isna() | (growing["subject"] == "")]
+    totals = growing[(growing["subject"] == "") & (growing["same_as"] == "")]
+    totals = totals[~totals["metric"].str.partition(".")[0].duplicated()]
     plots = [plt.figure(number).axes[0] for number in plt.get_fignums()]
-    assert len(plots) == min(len(totals), variables["charts"]) > 0
+    assert len(plots) == min(len(totals), variables["charts"]) > 1
     for ax, (_, row) in zip(plots, totals.iterrows(), strict=False):
         analysis, metric = row["metric"].split(".")
         points, line = ax.lines[:2]
         same = history["analysis"].eq(analysis) & history["metric"].eq(metric)
-        same &= history["part"].eq("summary") & history["time"].ge(
-            pd.Timestamp(row["since"]).floor("s")
-        )
+        same &= history["part"].eq("summary") & history["time"].ge(variables["starts"].max())
         series = history[same].sort_values("time")
         assert np.asarray(points.get_ydata()).tolist() == series["value"].to_list()
-        days = (series["time"] - series["time"].iloc[0]).dt.total_seconds() / 86400
-        slope = np.polyfit(days, np.asarray(line.get_ydata(), float), 1)[0]
+        days = (series["time"] - series["time"].iloc[0]).dt.total_seconds().to_numpy() / 86400
+        fitted = np.asarray(line.get_ydata(), float)
+        in_regime = np.isfinite(fitted)
+        assert in_regime.sum() >= row["points"]
+        slope = np.polyfit(days[in_regime], fitted[in_regime], 1)[0]
         assert slope == pytest.approx(row["rate_per_day"])
         assert row["rate_per_day_low"] <= slope <= row["rate_per_day_high"]
+        # The band has the noise of the points, too.
+        values = series["value"].to_numpy()[in_regime]
+        edges = np.asarray(ax.collections[0].get_paths()[0].vertices)
+        times = date2num(  # type: ignore[no-untyped-call]  # Matplotlib lacks the type
+            series["time"].dt.tz_localize(None).to_numpy()[in_regime]
+        )
+        sides = [edges[np.abs(edges[:, 0] - time) < 1e-9, 1] for time in times]
+        inside = [
+            side.min() <= value <= side.max() for side, value in zip(sides, values, strict=True)
+        ]
+        assert np.mean(inside) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"host": "nope"}, "it has lab"),
+        ({"since": "yesterday?"}, "2026-01-31"),
+        ({"since": "2100-01-01"}, "no records"),
+    ],
+)
+def test_growth_of_nothing_is_refused(
+    parameters: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StoreError, match=words):
+        run("growth", monkeypatch, **parameters)

@@ -4,8 +4,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import resource
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import pytest
@@ -116,6 +122,14 @@ def test_a_page_has_the_plots_and_no_code(directory: Path) -> None:
     assert len(text) < 2_000_000
 
 
+def test_an_unknown_patch_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "a.html"
+    arguments = ["notebook", "patch_validation", "-p", "patches=nosuch", "-o", str(output)]
+    assert cli.main(arguments) == Exit.USAGE
+    assert "'nosuch'" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
 @pytest.mark.parametrize("name", ["capacity_report", "growth"])
 def test_an_unusable_target_is_one_sentence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -145,3 +159,60 @@ def test_the_notebook_up_to_an_error_is_kept(
     kinds = [output.output_type for output in outputs(node)]
     assert kinds[-1] == "error"
     assert "execute_result" in kinds
+
+
+def test_nothing_is_imported_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("drgn", "pandas", "ipykernel", "ipykernel_launcher", "random"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["notebook", "explore", "-o", "a.ipynb", "--no-progress"]
+    assert cli.main(arguments) == Exit.DONE
+
+
+def test_a_long_path_of_temporary_files_does_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / ("x" * 100)
+    directory.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(directory))
+    arguments = ["notebook", "explore", "-o", str(tmp_path / "a.ipynb"), "--no-progress"]
+    assert cli.main(arguments) == Exit.DONE
+
+
+@pytest.mark.parametrize("seconds", [0, 2])
+def test_ctrl_c_leaves_nothing(seconds: float, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kcensus", "notebook", "capacity_report", "-o", "a.html"]
+    # The path of a temporary directory of pytest is too long for sockets.
+    with (
+        TemporaryDirectory() as temporary,
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=dict(os.environ, TMPDIR=temporary),
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        ) as child,
+    ):
+        while child.poll() is None and not [*Path(temporary).glob("*/kernel.json")]:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=30)
+        left = [*Path(temporary).iterdir()]
+    assert child.returncode == 128 + signal.SIGINT
+    assert "Traceback" not in errors
+    assert (left, [*tmp_path.iterdir()]) == ([], [])
+
+
+@pytest.mark.parametrize("output", ["link.html", "none/a.html"])
+def test_what_cannot_be_written_is_said_before_it_runs(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("kcensus.actions.notebooks._executed", lambda *_: pytest.fail("it runs"))
+    (tmp_path / "link.html").symlink_to(tmp_path / "nowhere" / "a.html")
+    arguments = ["notebook", "explore", "-o", str(tmp_path / output)]
+    assert cli.main(arguments) in (Exit.FAILED, Exit.USAGE)
+    assert capsys.readouterr().err.count("kcensus: ") == 1

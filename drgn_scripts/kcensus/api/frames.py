@@ -40,6 +40,8 @@ class Frame(pd.DataFrame):
         if scale:
             for name, unit in units.items():
                 shown[name], units[name] = _scaled(shown[name], unit)
+        if labels or scale:
+            _escape(shown)
         words = self.attrs.get("labels", {}) if labels else {}
         heads = [words.get(name) or name for name in self.columns]
         if labels:
@@ -51,7 +53,9 @@ class Frame(pd.DataFrame):
         if scale:
             names = zip(heads, self.columns, strict=True)
             heads = [f"{head} [{units[name]}]" if units[name] else head for head, name in names]
-        shown.columns = pd.Index(heads)
+        shown.columns = pd.Index(heads, name=shown.columns.name)
+        if labels or scale:
+            shown.columns = _inert(shown.columns)
         shown.attrs = {"title": self.attrs.get("title", "")}
         return shown
 
@@ -91,11 +95,10 @@ class Frame(pd.DataFrame):
             values = shown.iloc[:, place]
             if _is_address(values):
                 shown.isetitem(place, [f"0x{value:x}" for value in values])
-            elif not pd.api.types.is_numeric_dtype(values):
-                shown.isetitem(place, _escaped(values).array)
         if _is_address(shown.index):
             index = [f"0x{value:x}" for value in shown.index]
             shown.index = pd.Index(index, name=shown.index.name)
+        _escape(shown)
         return shown
 
 
@@ -107,10 +110,40 @@ def _is_address(values: pd.Series[int] | pd.Index[int]) -> bool:
     return bool(numbers.any() and ((numbers == 0) | (numbers >= MIN_ADDRESS)).all())
 
 
+def _escape(shown: pd.DataFrame) -> None:
+    """Escape all texts of a frame, those of its index and its headings included."""
+    for place in range(shown.shape[1]):
+        values = shown.iloc[:, place]
+        if _has_texts(values.dtype):
+            shown.isetitem(place, _escaped(values).array)
+    shown.index, shown.columns = _inert(shown.index), _inert(shown.columns)
+
+
+def _has_texts(dtype: object) -> bool:
+    return isinstance(dtype, pd.CategoricalDtype) or (
+        pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype)  # type: ignore[arg-type]
+    )
+
+
+def _inert(index: pd.Index[Any]) -> pd.Index[Any]:
+    """Return an index with its texts and its names escaped."""
+    texts: pd.Index[Any] = index
+    if isinstance(index, pd.MultiIndex):
+        rows = [tuple(map(_text, row)) for row in index]
+        texts = pd.MultiIndex.from_tuples(rows) if rows else index
+    elif _has_texts(index.dtype):
+        values = [_text(value) for value in index]
+        texts = index if values == list(index) else pd.Index(values, dtype=object)
+    return texts.set_names([_text(name) for name in index.names])
+
+
+def _text(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value
+
+
 def _escaped(values: pd.Series[Any]) -> pd.Series[Any]:
     """Return values with texts as :func:`~kcensus.text.printable` has them."""
-    texts = [printable(value) if isinstance(value, str) else value for value in values]
-    return pd.Series(texts, values.index, dtype=object)
+    return pd.Series([_text(value) for value in values], values.index, dtype=object)
 
 
 def _scaled(values: pd.Series[Any], unit: str) -> tuple[pd.Series[Any], str]:

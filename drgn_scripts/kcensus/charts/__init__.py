@@ -7,7 +7,7 @@ them. The HTML page draws them as SVG, :mod:`kcensus.plots` with Matplotlib.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,7 +85,9 @@ def chart(result: Result, spec: ChartSpec) -> Chart:
     keys = [key for key in spec.values if key in columns]
     if table is None or not keys or spec.names not in columns:
         return Chart(spec.title, (), (), Unit.COUNT)
-    unit, colors = columns[keys[0]].unit, COLORS[spec.first_color :]
+    unit = columns[keys[0]].unit
+    # A column has the same color where others are missing.
+    colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
     names, lengths = _rows(table, keys, spec)
     total = lengths.sum(axis=1)
     left_out = slice(_MAX_STEPS, None) if spec.is_ordered else slice(_MAX_BARS, None)
@@ -145,11 +147,13 @@ def in_words(value: float, unit: Unit) -> str:
     return human(round(value) if unit in (Unit.BYTES, Unit.COUNT) else float(value), unit)
 
 
-def ram_use(results: Mapping[str, Result], ram_bytes: int) -> Chart:
+def ram_use(results: Mapping[str, Result], ram_bytes: int, failed: Collection[str] = ()) -> Chart:
     """Return one bar: what the analyses account for of the RAM, the rest at the end.
 
     Parts of the slab pages are taken out of them, so no byte is counted twice. Results without a
     declaration of uses (:attr:`~kcensus.analyses.Analysis.ram`) add nothing.
+
+    :param failed: analyses without a result
     """
     known = analyses()
     uses = [
@@ -160,7 +164,13 @@ def ram_use(results: Mapping[str, Result], ram_bytes: int) -> Chart:
     ]
     whole = sum(use.bytes for use in uses if use.is_total)
     parts = [use for use in uses if use.in_slabs and not use.is_total]
-    others = max(whole - sum(use.bytes for use in parts), 0)
+    excess = sum(use.bytes for use in parts) - whole
+    others = max(-excess, 0)
+    notes = [f"failed analyses count as not analysed: {', '.join(failed)}"] if failed else []
+    if whole and excess > 0:
+        notes.append(f"parts exceed the slab pages by {human(excess, Unit.BYTES)}")
+    if any(result.gaps for result in results.values()):
+        notes.append("what could not be read counts as not analysed")
     shown = [use for use in uses if not use.is_total and use.bytes > 0]
     if others:
         shown.append(RamUse("other slabs" if parts else "slabs", others, in_slabs=True))
@@ -173,7 +183,8 @@ def ram_use(results: Mapping[str, Result], ram_bytes: int) -> Chart:
     lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
     legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
     bar = Bar("RAM", tuple(lengths.values()), human(ram_bytes, Unit.BYTES))
-    return Chart("RAM by use", legend, (bar,), Unit.BYTES, (*colors, REST))
+    note = "; ".join(notes)
+    return Chart("RAM by use", legend, (bar,), Unit.BYTES, (*colors, REST), note=note)
 
 
 def shortened(name: str, longest: int = MAX_NAME) -> str:

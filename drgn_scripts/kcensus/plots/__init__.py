@@ -148,9 +148,9 @@ def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
     result = _plain(_of(slab, "slab"))
     ax = axes_for(ax, "Slab memory by utilization of its cache", bars=7, lines=3)
     table = result.tables.get("caches")
-    if table is None or not len(table.frame):
-        return nothing(ax)
     columns = ["utilization", "bytes"]
+    if table is None or not len(table.frame) or not {*columns} <= {*table.frame}:
+        return nothing(ax)
     rows = table.frame[columns].apply(pd.to_numeric, errors="coerce").dropna()
     rows = rows[rows["bytes"] > 0].sort_values("utilization")
     share = rows["bytes"].cumsum() / rows["bytes"].sum()
@@ -188,7 +188,8 @@ def ram_by_use(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = No
     ram = next((machine.ram_bytes for machine in machines if machine.ram_bytes), 0)
     if not ram:
         return nothing(axes_for(ax, "RAM by use", bars=1))
-    return draw(ram_use(every, ram), ax)
+    failed = [*report.failed] if isinstance(report, Report) else []
+    return draw(ram_use(every, ram, failed), ax)
 
 
 def before_after(
@@ -207,6 +208,9 @@ def before_after(
     """
     older, newer = _plain(before), _plain(after)
     _of(newer, older.analysis)
+    title = _spec(older, chart).title if chart else f"{older.analysis} before and after"
+    if older.nothing or newer.nothing:
+        return nothing(axes_for(ax, title, bars=1))
     compared = _rows(older, newer, chart) if chart else _figures(older, newer, figures)
     unit, pairs = compared
     bars = []
@@ -214,7 +218,6 @@ def before_after(
         change = f" ({second / first - 1:+.1%})" if first and first != second else ""
         bars.append(Bar(name, (first, 0), in_words(first, unit)))
         bars.append(Bar("", (0, second), in_words(second, unit) + change))
-    title = _spec(older, chart).title if chart else f"{older.analysis} before and after"
     legend = (f"before: Linux {older.kernel}", f"after: Linux {newer.kernel}")
     return draw(Chart(title, legend, tuple(bars), unit), ax, together=2)
 
@@ -229,17 +232,19 @@ def growth(
     unit: Unit | str = Unit.BYTES,
     label: str = "",
     limit: float | None = None,
+    band: str = "interval of the trend",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a figure over time, with its trend and the interval of that.
+    """Draw a figure over time, with its trend and a band around that.
 
     :param time: datetimes, UTC, or seconds since 1970; shape (n,)
     :param value: shape (n,)
     :param fit: the trend at these times
-    :param low: its interval at these times, together with ``high``
+    :param low: the lower edge of the band at these times, together with ``high``
     :param unit: of the values
     :param label: what they are
     :param limit: the value that must not be reached
+    :param band: what is between ``low`` and ``high``
     """
     ax = axes_for(ax, label, bars=8, lines=1)
     values = np.asarray(value, np.float64)
@@ -247,15 +252,13 @@ def growth(
     if moments.dtype.kind in "iuf":
         moments = (moments * 1e9).astype(np.int64).astype("datetime64[ns]")
     moments = pd.DatetimeIndex(pd.to_datetime(moments, utc=True)).tz_localize(None).to_numpy()
-    if not len(values):
+    if not np.isfinite(values).any():
         return nothing(ax)
     size = 6 if len(values) <= _MAX_MARKS else 2.5
     ax.plot(moments, values, ".", markersize=size, color=COLORS[0], label="measured")
     if low is not None and high is not None:
-        band = (np.asarray(low, np.float64), np.asarray(high, np.float64))
-        ax.fill_between(
-            moments, *band, color=COLORS[1], alpha=0.25, linewidth=0, label="interval of the trend"
-        )
+        edges = (np.asarray(low, np.float64), np.asarray(high, np.float64))
+        ax.fill_between(moments, *edges, color=COLORS[1], alpha=0.25, linewidth=0, label=band)
     if fit is not None:
         ax.plot(moments, np.asarray(fit, np.float64), "--", color=COLORS[1], label="trend")
     if limit is not None:

@@ -35,6 +35,25 @@ def check_replaceable(path: Path) -> None:
         raise OutputError(f"'{path}' is not a regular file; choose another name")
 
 
+def check_writable(path: Path) -> None:
+    """Check that :func:`replacing` can write, before what is to be written is computed.
+
+    :raises OutputError: it cannot
+    """
+    check_replaceable(path)
+    path = path.resolve()
+    part = _part(path)
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise OutputError(f"cannot write '{path}': {error.strerror or error}") from None
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which replaces ``path`` when the context ends without an error.
@@ -45,7 +64,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     check_replaceable(path)
     path = path.resolve()
-    part = path.with_name(f".{path.name}.part")
+    part = _part(path)
     try:
         yield part
         os.replace(part, path)

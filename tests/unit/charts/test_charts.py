@@ -14,7 +14,7 @@ import pytest
 from kcensus import charts
 from kcensus.analyses import analyses
 from kcensus.charts import COLORS, REST
-from kcensus.results import Figure, Result, Unit
+from kcensus.results import Figure, Gap, Result, Unit
 from kcensus.results.charts import ChartSpec
 from kcensus.results.tables import Column, Table
 from tests.unit.synthetic import HOSTILE
@@ -78,6 +78,12 @@ def test_steps_keep_their_order_and_zeros() -> None:
         ("1-24%", "0"),
         ("full", "4"),
     ]
+
+
+def test_a_column_has_the_same_color_where_others_are_missing() -> None:
+    spec = ChartSpec("x", "x", "X", ("a", "b"), "name")
+    result = result_with("x", "x", name=(["n"], Unit.TEXT), b=([1], Unit.COUNT))
+    assert charts.chart(result, spec).colors == (COLORS[1],)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +162,15 @@ def test_ram_use_without_the_census_of_slabs() -> None:
     chart = charts.ram_use(ram_results(dentries={"slab_bytes": 300}, patches={}), 1000)
     assert chart.legend == ("dentries: 300 B", "not analysed: 700 B")
     assert chart.colors == (COLORS[0], REST)
+
+
+def test_ram_use_says_what_is_missing_or_too_much() -> None:
+    results = ram_results(slab={"slab_bytes": 100}, dentries={"slab_bytes": 300})
+    results["dentries"].gaps = [Gap("pages", "filtered", 1, "")]
+    note = charts.ram_use(results, 1000, ["memcgs"]).note
+    assert "memcgs" in note
+    assert "200 B" in note
+    assert "not be read" in note
 
 
 _LUMINANCE = (0.2126, 0.7152, 0.0722)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -36,6 +38,7 @@ def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["capcity_report"], "did you mean 'capacity_report'"),
         (["x\x1b"], "choose from capacity_report"),
+        (["-o", "x.html"], "need the NAME of a notebook (capacity_report"),
         (["capacity_report", "a", "b", "-o", "x.html"], "2 targets given"),
         (["capacity_report", "-o", "x.pdf"], "neither with .html nor with .ipynb"),
         (["capacity_report", "-o", "/nowhere/x.html"], "'/nowhere' is not a directory"),
@@ -85,9 +88,9 @@ def test_without_jupyterlab_it_says_what_to_do(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lacking(monkeypatch, "jupyterlab")
-    assert cli.main(["notebook", "capacity_report"]) == Exit.FAILED
-    assert "-o report.html" in capsys.readouterr().err
-    assert [*tmp_path.iterdir()] == []
+    assert cli.main(["notebook", "capacity_report"]) == Exit.DONE
+    assert "pip install jupyterlab" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["capacity_report.ipynb"]
 
 
 def test_it_opens_in_jupyterlab_with_its_parameters(
@@ -95,16 +98,24 @@ def test_it_opens_in_jupyterlab_with_its_parameters(
 ) -> None:
     commands: list[list[str]] = []
 
-    def run(command: list[str]) -> SimpleNamespace:
+    def become(path: str, command: list[str]) -> None:
+        assert path == sys.executable
         commands.append(command)
-        return SimpleNamespace(returncode=0)
+        raise SystemExit(0)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(notebooks, "find_spec", lambda name: name or None)
-    monkeypatch.setattr(notebooks, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(os, "execv", become)
     arguments = ["notebook", "capacity_report", "my.vmcore", "-s", "vmlinux", "-p", "top=3"]
-    assert cli.main(arguments) == Exit.DONE
-    assert [command[1:] for command in commands] == [["-m", "jupyterlab", "capacity_report.ipynb"]]
+    with pytest.raises(SystemExit):
+        cli.main(arguments)
+    ((_, option, statements, path),) = commands
+    assert (option, path) == ("-c", "capacity_report.ipynb")
+    # What is in the current directory is not imported.
+    (tmp_path / "jupyterlab.py").write_text("raise SystemExit(3)")
+    ended = subprocess.run([sys.executable, option, statements, "--version"], stderr=-1, text=True)
+    assert ended.returncode != 3
+    assert ended.returncode == 0 or "No module named 'jupyterlab'" in ended.stderr
     node = nbformat.read(tmp_path / "capacity_report.ipynb", as_version=4)
     (injected,) = (
         cell.source for cell in node.cells if "injected-parameters" in cell.metadata.get("tags", ())

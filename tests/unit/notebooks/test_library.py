@@ -80,7 +80,9 @@ def test_values_have_the_type_of_the_default() -> None:
     assert parameter(["a"]).parse("") == []
 
 
-@pytest.mark.parametrize(("default", "text"), [(10, "1.5"), (10, ""), (0.5, "nan"), (True, "on?")])
+@pytest.mark.parametrize(
+    ("default", "text"), [(10, "1.5"), (10, ""), (10, "0"), (10, "-1"), (0.5, "nan"), (True, "on?")]
+)
 def test_other_values_are_refused(default: float, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(repr(text))):
         parameter(default).parse(text)

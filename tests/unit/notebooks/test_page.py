@@ -53,6 +53,7 @@ def hostile_notebook() -> NotebookNode:
     error = new_output("error", ename=name, evalue=name, traceback=[name, "\x1b[31m"])
     outputs = [
         data(text_markdown=f"`{name}`", text_plain="x"),
+        data(text_markdown=f"{name} <http://example.invalid> [x][y]\n\n[y]: http://e.invalid"),
         data(text_html=result._repr_html_(), text_plain=repr(result)),
         data(text_html=frame._repr_html_(), text_plain=repr(frame)),
         data(text_html=frame.set_index(name).frame(labels=True, scale=True).to_html()),
@@ -79,6 +80,13 @@ def test_names_do_no_harm(code: bool) -> None:
     assert "script-src" not in tags.policy
     assert "\x1b" not in text
     assert "\u202e" not in text
+
+
+def test_the_title_says_what_it_is_about() -> None:
+    node = hostile_notebook()
+    node.cells[0].source = "# Report"
+    node.cells[1].outputs[0].metadata["kcensus"] = {"subject": "</title>\x1b"}
+    assert "<title>Report: &lt;/title&gt;\\x1b</title>" in page(node, code=False)
 
 
 def test_code_is_shown_on_request() -> None:

@@ -281,6 +281,13 @@ def test_before_and_after_figures() -> None:
         plots.before_after(older, Result("dentries", "x", "x"))
 
 
+def test_nothing_is_compared_with_what_is_not_in_use() -> None:
+    older, newer = summary("5.10", slab_bytes=4), summary("6.12")
+    newer.nothing = "not in use"
+    for pair in ((older, newer), (newer, older)):
+        assert "nothing to show" in texts(plots.before_after(*pair, ("slab_bytes",)))
+
+
 def test_before_and_after_rows() -> None:
     def result(caches: dict[str, int]) -> Result:
         sizes = (list(caches.values()), Unit.BYTES)

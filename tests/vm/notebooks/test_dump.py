@@ -46,6 +46,19 @@ def test_a_notebook_runs_on_a_dump(
 
 
 @pytest.mark.usually("6.1")
+@pytest.mark.parametrize("name", ["capacity_report", "explore", "patch_validation"])
+def test_a_notebook_runs_where_kcopyd_is_not_in_use(kernel: str, name: str, tmp_path: Path) -> None:
+    output, idle = tmp_path / "report.ipynb", build(kernel, "idle")
+    dumps = [build(_BEFORE, "idle"), idle] if name == "patch_validation" else [idle]
+    arguments = ["notebook", name, *map(vmcore, dumps), "-o", str(output), "--no-progress"]
+    assert cli.main([*arguments, *symbols(*dumps)]) == Exit.DONE
+    node = nbformat.read(output, as_version=4)
+    assert {output.output_type for output in outputs(node)} <= {"display_data", "execute_result"}
+    says_so = any(text.startswith("kcopyd is not in use") for text in forms(node, "text/plain"))
+    assert says_so == (name != "explore")
+
+
+@pytest.mark.usually("6.1")
 def test_plots_show_the_results_of_a_dump(
     mixed_dump: Dump, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ import click
 from kcensus.actions import Exit, Reading
 from kcensus.actions.notebooks.library import Notebook, Value, notebooks
 from kcensus.actions.shared.target import progress_bars
-from kcensus.render.directory import OutputError, check_replaceable, replacing
+from kcensus.render.directory import OutputError, check_writable, replacing
 from kcensus.sources import TargetError
 from kcensus.sources.session import is_open
 from kcensus.text import printable
@@ -54,6 +53,9 @@ def run(
     """Run a notebook, open it, or list all of them."""
     known = notebooks()
     if name is None:
+        if output is not None or parameters or code:
+            names = ", ".join(known)
+            raise click.UsageError(f"-o, -p and --code need the NAME of a notebook ({names}).")
         _list(list(known.values()))
         return Exit.DONE
     notebook = _chosen(known, name)
@@ -67,7 +69,7 @@ def run(
         raise click.UsageError("--code is for HTML pages; a notebook file always has its code.")
     if not output.parent.is_dir():
         raise click.UsageError(f"--output: '{printable(str(output.parent))}' is not a directory.")
-    check_replaceable(output)
+    check_writable(output)
     _write(_executed(notebook, values, output, reading), output, code)
     click.echo(printable(str(output)))
     return Exit.DONE
@@ -156,6 +158,8 @@ def _executed(
         try:
             return executed(notebook, values, progress)
         except Stopped as stopped:
+            if stopped.error == click.UsageError.__name__:  # a parameter has an impossible value
+                raise click.UsageError(stopped.message) from None
             sentence = f"{stopped.place} of {notebook.name} failed: {stopped.error}"
             if stopped.message:
                 sentence += f": {stopped.message.rstrip('.')}"
@@ -195,19 +199,24 @@ def _write(node: NotebookNode, path: Path, code: bool) -> None:
 
 
 def _open(notebook: Notebook, values: Mapping[str, Value]) -> Exit:
-    """Write a notebook to the current directory and open it in JupyterLab."""
-    run_it = f"`kcensus notebook {notebook.name} … -o report.html` runs it without"
-    if find_spec("jupyterlab") is None:
-        raise NotebookError(f"JupyterLab is not installed (pip install jupyterlab); {run_it}")
+    """Write a notebook to the current directory, and become JupyterLab, which opens it.
+
+    Without JupyterLab, say how to open it.
+    """
     path = Path(f"{notebook.name}.ipynb")
     if os.path.lexists(path):
         raise click.UsageError(
             f"'{path}' exists; open it with `jupyter lab {path}`, or rename it to start again."
         )
     _check_packages()
-    from kcensus.actions.notebooks.execute import prepared
+    from kcensus.actions.notebooks.execute import prepared, python
 
     _write(prepared(notebook, values), path, False)
-    click.echo(f"{path}: opening it in JupyterLab; Ctrl-C twice ends that")
-    status = subprocess.run([sys.executable, "-m", "jupyterlab", str(path)]).returncode
-    return Exit.FAILED if status else Exit.DONE
+    if find_spec("jupyterlab") is not None:
+        click.echo(f"{path}: opening it in JupyterLab; Ctrl-C twice ends that")
+        sys.stdout.flush()
+        command = [*python("from jupyterlab.labapp import main; sys.exit(main())"), str(path)]
+        os.execv(command[0], command)
+    click.echo(f"{path}: JupyterLab, which opens it, is not installed (pip install jupyterlab)")
+    click.echo(f"`kcensus notebook {notebook.name} … -o report.html` runs it without")
+    return Exit.DONE

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import jupytext
 import matplotlib.font_manager  # writes its cache of fonts here, and not while a cell runs
 import nbformat
 import papermill
-from ipykernel.kernelspec import make_ipkernel_cmd
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
@@ -29,6 +33,11 @@ assert matplotlib.font_manager
 
 _SHARP = "--InlineBackend.figure_formats={'svg'}"
 """Plots are drawings, which are sharp on paper."""
+_WITHOUT_DIRECTORY = "import sys; sys.path[:] = filter(None, sys.path); "
+"""Python statements after which nothing is imported from the current directory: as that of a
+customer's dump, it may have a ``drgn.py`` of its own."""
+_MAX_TEMPORARY = 64
+"""Bytes of the path of a directory for sockets, whose paths may have 107 bytes."""
 
 
 class Stopped(Exception):
@@ -56,7 +65,13 @@ class _KernelSpecs(KernelSpecManager):
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         return KernelSpec(
-            argv=make_ipkernel_cmd(extra_arguments=[_SHARP]),
+            argv=[
+                *python("from ipykernel.kernelapp import launch_new_instance as main; main()"),
+                "-f",
+                "{connection_file}",
+                _SHARP,
+                "--InteractiveShellApp.ignore_cwd=True",
+            ],
             display_name="Python 3",
             language="python",
             # Neither reads the user's start-up files nor leaves anything in them.
@@ -64,7 +79,61 @@ class _KernelSpecs(KernelSpecManager):
         )
 
 
-def _kernel_manager(directory: str) -> type[AsyncKernelManager]:
+def python(statements: str) -> list[str]:
+    """Return a command that runs statements, without imports from the current directory."""
+    return [sys.executable, "-c", _WITHOUT_DIRECTORY + statements]
+
+
+class _Run:
+    """The process that runs a notebook, and whether Ctrl-C was pressed since it starts.
+
+    The exception of Ctrl-C alone is not enough: raised while the process starts, it would leave a
+    process that is not known, and libraries may drop it.
+    """
+
+    def __init__(self) -> None:
+        self.manager: AsyncKernelManager | None = None
+        self.is_starting = self.is_interrupted = False
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGINT."""
+        self.is_interrupted = True
+        if not self.is_starting:
+            raise KeyboardInterrupt
+
+    def check(self) -> None:
+        """Raise the exception of Ctrl-C if it was pressed."""
+        if self.is_interrupted:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """End the process, which would still write to the temporary directory."""
+        provisioner = self.manager.provisioner if self.manager else None
+        process = getattr(provisioner, "process", None)
+        if process is not None and process.poll() is None:
+            # It leads a process group of its own.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@contextmanager
+def _running() -> Iterator[_Run]:
+    """Yield what a process is started in; at the end of the context the process has ended."""
+    run = _Run()
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    handles = is_usual and threading.current_thread() is threading.main_thread()
+    if handles:
+        signal.signal(signal.SIGINT, run.interrupt)
+    try:
+        yield run
+        run.check()
+    finally:
+        run.end()
+        if handles:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _kernel_manager(directory: str, run: _Run) -> type[AsyncKernelManager]:
     """Return what starts the process, which is reached by sockets in a directory."""
 
     class Manager(AsyncKernelManager):
@@ -79,7 +148,12 @@ def _kernel_manager(directory: str) -> type[AsyncKernelManager]:
         async def start_kernel(self, **options: Any) -> None:  # type: ignore[override]
             # Of no interest: what the process itself says, such as that it is interrupted.
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            await super().start_kernel(**quiet, **options)
+            run.manager, run.is_starting = self, True
+            try:
+                await super().start_kernel(**quiet, **options)
+            finally:
+                run.is_starting = False
+            run.check()
 
     return Manager
 
@@ -100,7 +174,8 @@ def executed(
     """
     node = _read(notebook)
     with (
-        tempfile.TemporaryDirectory(prefix="kcensus-notebook-") as directory,
+        _directory() as directory,
+        _running() as run,
         progress.step(notebook.title, len(node.cells)) as step,
         _quiet(),
     ):
@@ -109,6 +184,7 @@ def executed(
 
         def start(cell: nbformat.NotebookNode, cell_index: int) -> None:
             nonlocal place
+            run.check()
             place = f"cell {cell_index + 1} of {len(node.cells)}"
             step.advance()
 
@@ -119,7 +195,7 @@ def executed(
                 str(output).replace("{", "{{").replace("}", "}}"),
                 dict(values),
                 progress_bar=False,
-                kernel_manager_class=_kernel_manager(directory),
+                kernel_manager_class=_kernel_manager(directory, run),
                 on_cell_start=start,
             )
         except PapermillExecutionError as error:
@@ -128,6 +204,13 @@ def executed(
             problem = "the process that ran it ended; is there enough free memory?"
             raise Stopped("MemoryError", problem, place, _written(output)) from None
         return _written(output)
+
+
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    """Return a temporary directory whose path is short enough for sockets."""
+    usual = tempfile.gettempdir()
+    parent = usual if len(os.fsencode(usual)) <= _MAX_TEMPORARY else "/tmp"
+    return tempfile.TemporaryDirectory(prefix="kcensus-notebook-", dir=parent)
 
 
 def _written(path: Path) -> nbformat.NotebookNode:

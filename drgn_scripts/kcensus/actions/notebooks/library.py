@@ -60,8 +60,8 @@ class Parameter:
                     raise ValueError(f"{text!r} is not yes or no")
                 return _TRUTH[text.lower()]
             case int():
-                if not re.fullmatch(r"[+-]?[0-9]+", text):
-                    raise ValueError(f"{text!r} is not an integer")
+                if not re.fullmatch(r"0*[1-9][0-9]*", text):
+                    raise ValueError(f"{text!r} is not an integer >= 1")
                 return int(text)
             case float():
                 if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", text):

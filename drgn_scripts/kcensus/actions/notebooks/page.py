@@ -43,8 +43,9 @@ def page(node: NotebookNode, *, code: bool) -> str:
     )
     style = [Path(__file__).parents[2] / "render/html/page.css", Path(__file__).parent / "page.css"]
     headings = [found for cell in node.cells for found in _HEADING.findall(_prose(cell))]
+    subject = _subject(node)
     return environment.get_template("page.html").render(
-        title=headings[0] if headings else "kcensus",
+        title=": ".join(filter(None, (headings[0] if headings else "kcensus", subject))),
         cells=node.cells,
         show_code=code or node.metadata.get("kcensus", {}).get("show_code", False),
         prose=lambda cell: _rendered(cell.source),
@@ -72,6 +73,23 @@ def shown(output: NotebookNode) -> Markup:
     return _lines(data.get("text/plain", ""))
 
 
+def _subject(node: NotebookNode) -> str:
+    """Return what a notebook is about: what an output says in its metadata."""
+    outputs = (output for cell in node.cells for output in cell.get("outputs", ()))
+    subjects = (output.get("metadata", {}).get("kcensus", {}).get("subject") for output in outputs)
+    return next(filter(None, subjects), "")
+
+
+class _Renderer(mistune.HTMLRenderer):
+    """Shows links and images, whose addresses may be those of a dump, as text."""
+
+    def link(self, text: str, url: str, title: str | None = None) -> str:
+        return text
+
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        return text
+
+
 def _prose(cell: NotebookNode) -> str:
     return str(cell.source) if cell.cell_type == "markdown" else ""
 
@@ -79,7 +97,8 @@ def _prose(cell: NotebookNode) -> str:
 def _rendered(text: str) -> Markup:
     """Return Markdown as HTML; HTML in it is shown as it is, and so are names that are not safe."""
     lines = "\n".join(map(printable, text.split("\n")))
-    return Markup(mistune.create_markdown(escape=True, plugins=["table"])(lines))
+    renderer = _Renderer(escape=True)
+    return Markup(mistune.create_markdown(renderer=renderer, plugins=["table"])(lines))
 
 
 def _inert(html: str) -> Markup:

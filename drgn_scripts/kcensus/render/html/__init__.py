@@ -130,6 +130,7 @@ def _cell(
         max_text=_CELL_TEXT,
         shown_first=first or tuple(sections[0].result.tables if sections[0].result else ()),
         explanations={},
+        minor=[pair for pair in findings if pair not in shown and not pair[1].part_of],
     )
 
 
