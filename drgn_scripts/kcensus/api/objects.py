@@ -87,6 +87,7 @@ def objects(
         :class:`ScanReport` of what could not be read, ``attrs["types"]`` what is at ``address`` and
         what pointers point to
     :raises LookupError: there is no such type, member or slab cache
+    :raises NotRecorded: the type or member is not in the capsule that is read
     :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` does not
         give one boolean per row, or ``members`` is one string with several names
     """

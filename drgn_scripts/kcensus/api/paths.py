@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 
+from kcensus.api.addresses import addresses_of
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.memory import Faults
 from kcensus.kernel.vfs.paths import ancestry, resolve
@@ -31,9 +31,11 @@ def paths(source: Readable, addresses: Iterable[int]) -> pd.Series[str]:
     :return: paths by address. ``?`` begins a path whose upper end is unreadable, and replaces a
         name that is. Special characters are escaped, so it is safe to print
     :raises LookupError: the debug info lacks a type that is needed
+    :raises NotRecorded: the capsule that is read lacks it
+    :raises ValueError: pandas made floats of the addresses
     """
     kernel = context_of(source).kernel
-    dentries = np.fromiter(addresses, np.uint64)
+    dentries = addresses_of(addresses)
     faults = Faults()
     chain = ancestry(kernel.memory, dentries, faults)
     texts = [

@@ -23,6 +23,7 @@ from kcensus.engine.layout import LayoutError
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.slabs import SlabMap
+from kcensus.sources import TargetError
 from tests.unit.engine.test_slab_scan import expected, fake, fill
 from tests.unit.fakekernel import PAGE, add_types
 
@@ -291,7 +292,8 @@ def test_from_a_row_to_the_object() -> None:
 
 
 def test_what_is_read_is_a_program_or_a_target() -> None:
-    assert context_of(drgn.Program()).kernel.jobs == 1
+    with pytest.raises(TargetError, match="not a Linux kernel"):
+        context_of(drgn.Program())
     with pytest.raises(TypeError, match="'str' is neither"):
         context_of("vmcore")
 
