@@ -118,7 +118,10 @@ def _execute(code: str, place: str, prog: drgn.Program, names: dict[str, Any]) -
     drgn.set_default_prog(prog)
     sys.path.insert(0, "")
     try:
-        exec(compile(code, place, "exec"), {**drgn.cli.default_globals(prog), **names})
+        exec(
+            compile(code, place, "exec", dont_inherit=True),
+            {**drgn.cli.default_globals(prog), **names},
+        )
         sys.stdout.flush()
     except BrokenPipeError:
         raise
