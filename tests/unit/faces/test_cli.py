@@ -447,6 +447,15 @@ def test_a_full_disk_is_reported_in_one_sentence(args: list[str]) -> None:
     assert done.stderr == b"kcensus: cannot write the output: No space left on device\n"
 
 
+def test_a_full_disk_while_the_shell_completes() -> None:
+    environment = {**os.environ, "_KCENSUS_COMPLETE": "bash_source"}
+    command = [sys.executable, "-m", "kcensus"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment)
+    assert done.returncode == 4
+    assert done.stderr == b"kcensus: cannot write the output: No space left on device\n"
+
+
 def test_names_get_through_a_locale_that_lacks_their_letters() -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     plain, document = (
