@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from kcensus.api.addresses import addresses_of
+from kcensus.api.addresses import Place, addresses_of
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.memory import Faults
 from kcensus.kernel.vfs.paths import ancestry, resolve
@@ -15,7 +15,7 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.text import printable
 
 
-def paths(source: Readable, addresses: Iterable[int]) -> pd.Series[str]:
+def paths(source: Readable, addresses: Place | Iterable[Place]) -> pd.Series[str]:
     """Return the path of each dentry, through mounts, as init's namespace has it.
 
     >>> import kcensus
@@ -26,8 +26,8 @@ def paths(source: Readable, addresses: Iterable[int]) -> pd.Series[str]:
     ['/srv/spool/tmp']
 
     :param source: a drgn program or a target
-    :param addresses: ``struct dentry`` pointers, in any order, repeated or not; the index of a
-        DataFrame of :func:`kcensus.objects`, for instance
+    :param addresses: one dentry or several, in any order, repeated or not: objects, pointers or
+        addresses, such as the index of a DataFrame of :func:`kcensus.objects`
     :return: paths by address. ``?`` begins a path whose upper end is unreadable, and replaces a
         name that is. Special characters are escaped, so it is safe to print
     :raises LookupError: the debug info lacks a type that is needed

@@ -5,23 +5,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import drgn
 import numpy as np
 import pandas as pd
 
-from kcensus.api.addresses import MADE_FLOATS, address_of, addresses_of
+from kcensus.api.addresses import MADE_FLOATS, Place, address_of, addresses_of
 from kcensus.api.frames import MIN_ADDRESS, Frame
-from kcensus.api.objects import IncompleteWarning, columns_of
+from kcensus.api.objects import IncompleteWarning, columns_of, type_of
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import pointee_names
 from kcensus.engine.memory import Faults
 from kcensus.sources import Target
-
-Place: TypeAlias = drgn.Object | int
-"""An object of a :class:`drgn.Program`, a pointer to one, or an address."""
 
 
 def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") -> drgn.Object:
@@ -53,7 +50,7 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
     if not type_name:
         raise ValueError("the type of the object is unknown; pass its name, such as 'struct inode'")
     prog = source.prog if isinstance(source, Target) else source
-    return drgn.Object(prog, prog.type(type_name), address=address)
+    return drgn.Object(prog, type_of(prog, type_name), address=address)
 
 
 def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:
@@ -78,14 +75,12 @@ def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:
         addresses = frame.index
     else:
         raise ValueError("the rows have no addresses: there is neither column nor index 'address'")
-    places = [objects] if isinstance(objects, (drgn.Object, int, np.integer)) else objects
-    wanted = np.fromiter(map(_place, places), np.uint64)
-    return frame[np.isin(addresses_of(addresses), wanted)]
+    return frame[np.isin(addresses_of(addresses), addresses_of(objects))]
 
 
 def follow(
     source: Readable,
-    pointers: pd.Series[Any] | Iterable[int],
+    pointers: pd.Series[Any] | Place | Iterable[Place],
     members: str | Sequence[str],
     type_name: str = "",
 ) -> pd.DataFrame:
@@ -122,7 +117,7 @@ def follow(
             f"what {pointers.name!r} points to is unknown; pass its type, such as 'struct inode'"
         )
     kernel = context_of(source).kernel
-    type_ = kernel.prog.type(type_name)
+    type_ = type_of(kernel.prog, type_name)
     columns = columns_of(kernel.prog, type_, members)
     known = pointers[pointers.notna() & (pointers != 0)]
     faults = Faults()
@@ -157,19 +152,5 @@ def _address(row: pd.Series[Any]) -> int:
             f"{MADE_FLOATS}; pass the address, frame['address'].iloc[…], and the name of the type"
         )
     if not isinstance(value, (int, np.integer)) or value < MIN_ADDRESS:
-        raise ValueError(f"the row has no address of an object: {value!r}")
+        raise ValueError(f"the row has no address of an object: {value}")
     return int(value)
-
-
-def _place(place: Place) -> int:
-    """Return the address that an object has, or that a pointer points to."""
-    if not isinstance(place, drgn.Object):
-        return address_of(place)
-    is_structure = place.type_.unaliased_kind() in (
-        drgn.TypeKind.STRUCT,
-        drgn.TypeKind.UNION,
-        drgn.TypeKind.CLASS,
-    )
-    if is_structure and place.address_ is None:
-        raise ValueError("the object is a value without an address; pass the original or a pointer")
-    return int(place.address_) if is_structure else int(place)

@@ -188,7 +188,7 @@ def test_errors_name_what_is_missing() -> None:
         objects(k.prog, "struct thing", ["gone"], cache="other")
     with pytest.raises(ValueError, match="pass several as a list"):
         objects(k.prog, "struct thing", "id, gone", cache="other")
-    with pytest.raises(LookupError, match="struct unheard_of"):
+    with pytest.raises(LookupError, match=r"struct unheard_of.* if a module defines it"):
         objects(k.prog, "struct unheard_of", ["id"])
 
 
@@ -217,6 +217,18 @@ def test_members_that_lie_inside_the_object_can_be_read_of_a_larger_type() -> No
     fill(k, k.slab(cache))
     frame = objects(k.prog, "struct giant", ["first"])
     assert sorted(frame.index.tolist()) == cache.allocated()
+
+
+def test_objects_that_are_larger_than_the_type_are_warned_of() -> None:
+    """A struct inode is somewhere in each object of xfs_inode."""
+    k = fake()
+    k.slab(k.cache("thing", 192))
+    k.slab(k.cache("other", 192))
+    with pytest.warns(MergedCacheWarning, match="192 bytes, struct thing has"):
+        objects(k.prog, "struct thing", ["id"], cache="other")
+    with no_warnings():
+        objects(k.prog, "struct thing", ["id"])
+        objects(k.prog, "thing", ["id"])
 
 
 def test_one_member_and_the_name_of_a_cache() -> None:
