@@ -51,8 +51,9 @@ def _is_kernel(prog: Program) -> bool:
 
     "kcensus --help" lists the commands, and "kcensus COMMAND --help" explains one.
 
-    The result of the last command is _, at drgn's prompt, and kcensus.last["slab"] that of the last
-    "kcensus slab", with all its tables as DataFrames.
+    At drgn's prompt, the result of the last command is _. kcensus.last["slab"] is that of the last
+    "kcensus slab", also of one in crash mode, which does not set _: `import kcensus` after leaving
+    crash mode. A result has tables as DataFrames; that of "kcensus report" has results["slab"], ...
 
     Examples:
 

@@ -47,8 +47,8 @@ def script(*command: str) -> NoReturn:
         from kcensus.sources.session import session
     except ModuleNotFoundError as error:
         sys.exit(
-            f"kcensus: {sys.executable}, the Python of this drgn, lacks {error.name!r}; install "
-            "there what the pyproject.toml of kcensus lists as dependencies"
+            f"kcensus: {sys.executable}, the Python of this drgn, lacks {error.name!r}; run "
+            f"`{sys.executable} -m pip install -r requirements.lock` in the clone"
         )
     with session(lambda request: adopt(prog, request.symbols)):
         sys.exit(main([*command, *sys.argv[1:]]))
