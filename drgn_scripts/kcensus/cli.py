@@ -79,6 +79,9 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name == "help" and not (ctx.resilient_parsing or _is_target(name)):
+            args = [*args[1:], "--help"]
+            name = args[0]
         if ctx.resilient_parsing or self.get_command(ctx, name) or name.startswith("-"):
             return super().resolve_command(ctx, args)
         if _is_target(name):

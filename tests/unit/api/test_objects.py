@@ -231,6 +231,13 @@ def test_objects_that_are_larger_than_the_type_are_warned_of() -> None:
         objects(k.prog, "thing", ["id"])
 
 
+def test_a_cache_that_is_not_called_like_its_type() -> None:
+    k = fake()
+    add_types(k.prog, {"struct file": (64, "0 unsigned long f_pos")}, "files")
+    slab = k.slab(k.cache("filp", 64), [3])
+    assert sorted(objects(k.prog, "struct file").index) == slab.cache.allocated()
+
+
 def test_one_member_and_the_name_of_a_cache() -> None:
     k = fake()
     cache = k.cache("thing_cache", 64)

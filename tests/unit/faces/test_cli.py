@@ -290,6 +290,15 @@ def test_completion(
     assert {"sample", "file"} <= set(re.split(r"[,\s]", capsys.readouterr().out))
 
 
+def test_help_as_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, same in ((["help"], ["--help"]), (["help", "slab"], ["slab", "--help"])):
+        shown = []
+        for each in (words, same):
+            assert cli.main(each) == 0
+            shown.append(capsys.readouterr().out)
+        assert shown[0] == shown[1] != ""
+
+
 def test_a_shell_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion"]) == 2
     error = capsys.readouterr().err.splitlines()[0]

@@ -80,9 +80,10 @@ assert kcensus.slab(prog).result.target == "sample"
 
 
 def test_code_of_an_option() -> None:
-    done = shell("sample", "-e", "print(target.kind, prog.flags)", script="1/0")
+    lines = ["-e", "for each in (target, prog):", "-e", "    print(type(each).__name__)"]
+    done = shell("sample", *lines, script="1/0")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("capsule ")
+    assert done.stdout == "Target\nProgram\n"
 
 
 def test_an_exception_shows_where_and_is_status_1() -> None:
@@ -123,6 +124,12 @@ def test_an_unusable_target_is_one_sentence(tmp_path: Path) -> None:
 def test_code_has_the_language_that_users_have() -> None:
     done = shell("sample", script="def f(x: int): pass\nprint(f.__annotations__)\n")
     assert (done.stdout, done.stderr) == ("{'x': <class 'int'>}\n", "")
+
+
+def test_a_warning_names_the_line_of_the_user() -> None:
+    done = shell("sample", script="\nobjects('struct dentry', cache='kmalloc-256')\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("<stdin>:2: MergedCacheWarning: ")
 
 
 # The prompt
@@ -214,6 +221,7 @@ def test_a_status_about_the_result_does_not_lose_the_result(
 ) -> None:
     result = run_command(prog, f"kcensus kcopyd --fail-on info > {tmp_path}/out")
     assert result is kcensus.last["kcopyd"]
+    assert len(repr(kcensus.last).splitlines()) == len(kcensus.last)
     assert result.result.findings
     assert "exit status 1" in capsys.readouterr().err
     assert "kcopyd on sample" in (tmp_path / "out").read_text()
