@@ -22,6 +22,7 @@ _PLACES = {
     "AnalysisError": "analyses",
     "IncompleteWarning": "api.objects",
     "MergedCacheWarning": "api.objects",
+    "NotRecorded": "sources.capsule",
     "Report": "api.answers",
     "Result": "api.answers",
     "StoreError": "store",

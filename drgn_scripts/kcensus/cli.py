@@ -79,6 +79,9 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name == "help" and not (ctx.resilient_parsing or _is_target(name)):
+            args = [*args[1:], "--help"]
+            name = args[0]
         if ctx.resilient_parsing or self.get_command(ctx, name) or name.startswith("-"):
             return super().resolve_command(ctx, args)
         if _is_target(name):
@@ -173,12 +176,23 @@ def run(args: Sequence[str], show_error: Callable[[str], None] = _show_error) ->
 
     :param show_error: gets each line of an error; the default prints it on stderr
     """
-    try:
+
+    def work() -> int:
         try:
             with kcensus.make_context("kcensus", list(args)) as context:
-                status = int(kcensus.invoke(context) or Exit.DONE)
+                return int(kcensus.invoke(context) or Exit.DONE)
         except click.exceptions.Exit as done:  # --help, --version
-            status = done.exit_code
+            return done.exit_code
+
+    return _status(work, args, show_error)
+
+
+def _status(
+    work: Callable[[], int], args: Sequence[str], show_error: Callable[[str], None] = _show_error
+) -> int:
+    """Do what returns an exit status, and report its errors."""
+    try:
+        status = work()
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -196,8 +210,11 @@ def main(args: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by the shell (>&-)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if instruction := os.environ.get(VARIABLE):
-        return shell_complete(kcensus, {}, "kcensus", VARIABLE, instruction)
-    status = run(args)
+        status = _status(
+            lambda: shell_complete(kcensus, {}, "kcensus", VARIABLE, instruction), args
+        )
+    else:
+        status = run(args)
     try:
         sys.stdout.flush()
     except OSError:

@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,9 +31,10 @@ _OBJECTS = ("objects", "paths", "as_object", "follow")
 _add_command = deferred("kcensus.prompts.drgn:drgn_prog_set")
 
 
-def run(target: str | None, code: str | None, reading: Reading) -> int:
+def run(target: str | None, code: tuple[str, ...], reading: Reading) -> int:
     """Open drgn's prompt on a target, or run code there.
 
+    :param code: lines; none for a prompt or a script
     :raises RequestError: kcensus runs inside of a prompt already
     """
     if session.is_open():
@@ -47,8 +49,8 @@ def run(target: str | None, code: str | None, reading: Reading) -> int:
     remember(opened_target)
     _add_command(opened_target.prog)
     names = _names(opened_target, no_progress=reading.no_progress)
-    if code is not None:
-        return _execute(code, "<string>", opened_target.prog, names)
+    if code:
+        return _execute("\n".join(code), "<string>", opened_target.prog, names)
     if sys.stdin is None or not sys.stdin.isatty():
         script = sys.stdin.read() if sys.stdin else ""
         return _execute(script, "<stdin>", opened_target.prog, names)
@@ -95,11 +97,15 @@ def _bound(function: Callable[..., Any], target: Target, *, no_progress: bool) -
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        if "progress" in signature.parameters and options.get("progress") is None:
-            with progress_bars(no_progress) as progress:
-                answer = function(target, *args, **{**options, "progress": progress})
-        else:
-            answer = function(target, *args, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            if "progress" in signature.parameters and options.get("progress") is None:
+                with progress_bars(no_progress) as progress:
+                    answer = function(target, *args, **{**options, "progress": progress})
+            else:
+                answer = function(target, *args, **options)
+        for each in caught:
+            # Shown with the user's line instead of the one above.
+            warnings.warn(each.message, stacklevel=2)
         if isinstance(answer, Result):
             last[answer.result.analysis] = answer
         elif isinstance(answer, Report):
@@ -118,7 +124,10 @@ def _execute(code: str, place: str, prog: drgn.Program, names: dict[str, Any]) -
     drgn.set_default_prog(prog)
     sys.path.insert(0, "")
     try:
-        exec(compile(code, place, "exec"), {**drgn.cli.default_globals(prog), **names})
+        exec(
+            compile(code, place, "exec", dont_inherit=True),
+            {**drgn.cli.default_globals(prog), **names},
+        )
         sys.stdout.flush()
     except BrokenPipeError:
         raise

@@ -105,7 +105,7 @@ class Result:
             "summary": [f"{name}: {value}" for name, value in figures],
             "tables": [f"{name} ({len(table.frame):,})" for name, table in result.tables.items()],
         }
-        lines = [f"<{result.analysis} on {result.target}, Linux {result.kernel}>"]
+        lines = [_heading(self)]
         for name, items in blocks.items():
             more = [f"… {len(items) - _MAX_ITEMS} more"] if len(items) > _MAX_ITEMS else []
             lines += [f"{name}:", *(f"    {item}" for item in (*items[:_MAX_ITEMS], *more))]
@@ -157,7 +157,21 @@ class Report:
         return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
-last: dict[str, Result | Report] = {}
+class _Last(dict[str, Result | Report]):
+    def __repr__(self) -> str:
+        """Return one line for each."""
+        lines = [f"{name!r}: {_heading(answer)}" for name, answer in self.items()]
+        return "{" + ",\n ".join(lines) + "}"
+
+
+def _heading(answer: Result | Report) -> str:
+    if isinstance(answer, Report):
+        return f"<report of {', '.join(answer.results)}>"
+    made = answer.result
+    return printable(f"<{made.analysis} on {made.target}, Linux {made.kernel}>")
+
+
+last: dict[str, Result | Report] = _Last()
 """The last result of each command at drgn's prompt, and of each function of ``kcensus shell``, by
 name: ``slab``, ``list-lru``, ``report``, …"""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pandas as pd
 from kcensus.results import Unit
 from kcensus.text import printable
 
-MIN_ADDRESS = np.uint64(0xFFFF << 48)
-"""Kernel addresses of the supported architectures are not below this."""
+MIN_ADDRESS = np.uint64(0xFF << 56)
+"""Kernel addresses of the supported architectures are not below this: x86_64 has its direct map at
+0xff11000000000000 with 5-level page tables, aarch64 at 0xfff0000000000000 with 52 bits."""
 
 
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
@@ -63,6 +65,18 @@ class Frame(pd.DataFrame):
     def _constructor(self) -> type[Frame]:
         return Frame
 
+    def __finalize__(self, other: Any, method: str | None = None, **options: Any) -> Frame:
+        """Take over the attributes of what this is made of, as pandas calls it.
+
+        pandas drops all attributes where those of the frames differ. Of these, the types are kept
+        that hold for the result.
+        """
+        made: Frame = super().__finalize__(other, method=method, **options)  # type: ignore[misc]
+        frames = (other.left, other.right) if method == "merge" else getattr(other, "objs", ())
+        if frames:
+            made.attrs["types"] = _types_of(made, frames, side_by_side=method == "merge")
+        return made
+
     def __repr__(self) -> str:
         rows, columns = self.shape
         excerpt = self._excerpt()
@@ -100,6 +114,38 @@ class Frame(pd.DataFrame):
             shown.index = pd.Index(index, name=shown.index.name)
         _escape(shown)
         return shown
+
+
+def _types_of(made: Frame, frames: Sequence[Any], *, side_by_side: bool) -> dict[str, str]:
+    """Return what is known of the types at addresses in frames that were put together.
+
+    :param side_by_side: whether each column comes from one frame; otherwise the rows follow each
+        other, so that only what all frames agree on holds
+    """
+    known = [frame.attrs.get("types", {}) for frame in frames]
+    types = {}
+    for name in {name for each in known for name in each}.intersection(made.columns):
+        found = {
+            each.get(name)
+            for each, frame in zip(known, frames, strict=True)
+            if name in frame.columns or not side_by_side
+        }
+        if len(found) == 1 and None not in found:
+            types[name] = found.pop()
+    if "address" not in made.columns:
+        # Rows of the index of one frame, such as those of objects() that follow() was joined to.
+        owners = [
+            frame
+            for each, frame in zip(known, frames, strict=True)
+            if "address" in each and "address" not in frame.columns
+        ]
+        found = {frame.attrs["types"]["address"] for frame in owners}
+        if len(found) == 1 and (
+            len(owners) == len(frames)
+            or (side_by_side and any(made.index.isin(frame.index).all() for frame in owners))
+        ):
+            types["address"] = found.pop()
+    return types
 
 
 def _is_address(values: pd.Series[int] | pd.Index[int]) -> bool:

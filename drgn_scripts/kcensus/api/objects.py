@@ -33,12 +33,16 @@ Filter: TypeAlias = str | Callable[[pd.DataFrame], Any]
 objects to a mask of those to keep."""
 
 
+_MAX_PADDING = 64
+"""Bytes that objects may have beyond their type: alignment, a flexible array."""
+
+
 class IncompleteWarning(UserWarning):
     """Some objects could not be read; the DataFrame lacks them."""
 
 
 class MergedCacheWarning(UserWarning):
-    """The slab cache also holds objects of other types."""
+    """The slab cache holds objects of other types, too or only."""
 
 
 def objects(
@@ -87,12 +91,14 @@ def objects(
         :class:`ScanReport` of what could not be read, ``attrs["types"]`` what is at ``address`` and
         what pointers point to
     :raises LookupError: there is no such type, member or slab cache
+    :raises NotRecorded: the type or member is not in the capsule that is read
     :raises ValueError: a member lies beyond the end of the objects of the cache, ``where`` does not
         give one boolean per row, or ``members`` is one string with several names
     """
     kernel = context_of(source, jobs=jobs, chunk_bytes=chunk_bytes, progress=progress).kernel
     # One index is made of it, and none of the vectors of owners: most of its memory can go.
     slab_map = kernel.slab_map if memcg else SlabMap(kernel.memory, shared=False)
+    is_chosen = cache is not None
     type_, cache = _type_and_cache(kernel.prog, type_name, cache)
     caches = find_caches(slab_map, type_name, cache)
     if type_ is not None:
@@ -101,7 +107,7 @@ def objects(
         raise LookupError(f"there is no type 'struct {type_name}' to find members of")
     else:
         columns = Layout(type_name, 0, {})
-    _check(caches, columns)
+    _check(caches, columns, is_chosen=is_chosen and type_ is not None)
     report = ScanReport()
     if where is None and not memcg:
         address, values = allocated(slab_map, caches, columns, report)
@@ -111,10 +117,19 @@ def objects(
     report.lists_lost += slab_map.caches_torn + slab_map.caches_damaged
     if not report.complete:
         warnings.warn(
-            f"{report.objects_unreadable} slots could not be read, "
-            f"{report.slabs_torn + report.lists_lost} freelists or obj_cgroup vectors are torn, "
-            f"{report.slabs_invalid} slabs have impossible counters, "
-            f"{report.memmap.total()} pages of the struct page array could not be read",
+            ", ".join(
+                f"{count} {problem}"
+                for count, problem in (
+                    (report.objects_unreadable, "slots could not be read"),
+                    (
+                        report.slabs_torn + report.lists_lost,
+                        "freelists or obj_cgroup vectors are torn",
+                    ),
+                    (report.slabs_invalid, "slabs have impossible counters"),
+                    (report.memmap.total(), "pages of the struct page array could not be read"),
+                )
+                if count
+            ),
             IncompleteWarning,
             stacklevel=2,
         )
@@ -124,6 +139,20 @@ def objects(
         types = pointee_names(type_, columns.fields)
         frame.attrs["types"] = {"address": columns.type_name, **types}
     return frame
+
+
+def type_of(prog: drgn.Program, name: str) -> drgn.Type:
+    """Return a type.
+
+    :raises LookupError: there is no such type; the message says how to load that of a module
+    """
+    try:
+        return prog.type(name)
+    except LookupError as error:
+        raise LookupError(
+            f"{error}; if a module defines it, load the debug info of modules first: at drgn's "
+            "prompt, `%kcensus doctor -s DIR` does"
+        ) from None
 
 
 def columns_of(prog: drgn.Program, type_: drgn.Type, members: str | Sequence[str]) -> Layout:
@@ -143,7 +172,7 @@ def _type_and_cache(
 ) -> tuple[drgn.Type | None, str | None]:
     """Return the type of the objects, if known, and the name of the cache, if not the type's."""
     if " " in type_name:
-        return prog.type(type_name), cache
+        return type_of(prog, type_name), cache
     name, struct = cache or type_name, f"struct {type_name}"
     for candidate, chosen in (
         (type_name, cache),
@@ -156,7 +185,11 @@ def _type_and_cache(
     return None, name
 
 
-def _check(caches: Sequence[SlabCache], columns: Layout) -> None:
+def _check(caches: Sequence[SlabCache], columns: Layout, *, is_chosen: bool) -> None:
+    """Refuse members beyond the end of objects, and warn of objects of other types.
+
+    :param is_chosen: whether the user chose the cache, so that its name says nothing of the type
+    """
     smallest = min(cache.object_size for cache in caches)
     # Objects may be smaller than their type: x86 cuts the unused end off every task_struct.
     if any(f.offset + f.dtype.itemsize > smallest for f in columns.fields.values()):
@@ -167,6 +200,14 @@ def _check(caches: Sequence[SlabCache], columns: Layout) -> None:
     if any(cache.merged or cache.name.startswith("kmalloc-") for cache in caches):
         warnings.warn(
             f"slab cache {printable(caches[0].name)} is shared with objects of other types",
+            MergedCacheWarning,
+            stacklevel=3,
+        )
+    elif is_chosen and smallest > columns.size + _MAX_PADDING:
+        warnings.warn(
+            f"the objects of slab cache {printable(caches[0].name)} have {smallest} bytes, "
+            f"{columns.type_name} has {columns.size}: only if each begins with that type, the rows "
+            "are right; otherwise pass the type of the objects, and members of members",
             MergedCacheWarning,
             stacklevel=3,
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pandas as pd
 
+from kcensus.api.addresses import Place, addresses_of
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.memory import Faults
 from kcensus.kernel.vfs.paths import ancestry, resolve
@@ -15,7 +15,7 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.text import printable
 
 
-def paths(source: Readable, addresses: Iterable[int]) -> pd.Series[str]:
+def paths(source: Readable, addresses: Place | Iterable[Place]) -> pd.Series[str]:
     """Return the path of each dentry, through mounts, as init's namespace has it.
 
     >>> import kcensus
@@ -26,14 +26,16 @@ def paths(source: Readable, addresses: Iterable[int]) -> pd.Series[str]:
     ['/srv/spool/tmp']
 
     :param source: a drgn program or a target
-    :param addresses: ``struct dentry`` pointers, in any order, repeated or not; the index of a
-        DataFrame of :func:`kcensus.objects`, for instance
+    :param addresses: one dentry or several, in any order, repeated or not: objects, pointers or
+        addresses, such as the index of a DataFrame of :func:`kcensus.objects`
     :return: paths by address. ``?`` begins a path whose upper end is unreadable, and replaces a
         name that is. Special characters are escaped, so it is safe to print
     :raises LookupError: the debug info lacks a type that is needed
+    :raises NotRecorded: the capsule that is read lacks it
+    :raises ValueError: pandas made floats of the addresses
     """
     kernel = context_of(source).kernel
-    dentries = np.fromiter(addresses, np.uint64)
+    dentries = addresses_of(addresses)
     faults = Faults()
     chain = ancestry(kernel.memory, dentries, faults)
     texts = [

@@ -3,25 +3,22 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import drgn
 import numpy as np
 import pandas as pd
 
+from kcensus.api.addresses import MADE_FLOATS, Place, address_of, addresses_of
 from kcensus.api.frames import MIN_ADDRESS, Frame
-from kcensus.api.objects import IncompleteWarning, columns_of
+from kcensus.api.objects import IncompleteWarning, columns_of, type_of
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import pointee_names
 from kcensus.engine.memory import Faults
 from kcensus.sources import Target
-
-Place: TypeAlias = drgn.Object | int
-"""An object of a :class:`drgn.Program`, a pointer to one, or an address."""
 
 
 def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") -> drgn.Object:
@@ -42,17 +39,18 @@ def as_object(source: Readable, row: pd.Series[Any] | int, type_name: str = "") 
     :param type_name: such as ``struct dentry``. By default what ``attrs["types"]`` of the row says,
         which it has from its DataFrame
     :raises LookupError: there is no such type
-    :raises ValueError: the row has neither address nor type
+    :raises NotRecorded: the type is not in the capsule that is read
+    :raises ValueError: the row has neither address nor type, or pandas made a float of the address
     """
     if isinstance(row, pd.Series):
         type_name = type_name or _types(row).get("address", "")
         address = _address(row)
     else:
-        address = operator.index(row)
+        address = address_of(row)
     if not type_name:
         raise ValueError("the type of the object is unknown; pass its name, such as 'struct inode'")
     prog = source.prog if isinstance(source, Target) else source
-    return drgn.Object(prog, prog.type(type_name), address=address)
+    return drgn.Object(prog, type_of(prog, type_name), address=address)
 
 
 def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:
@@ -69,7 +67,7 @@ def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:
 
     :param frame: a table of a :class:`Result`, or what :func:`objects` returned
     :param objects: a drgn object, a pointer to one or an address, or several of these
-    :raises ValueError: the rows of ``frame`` have no addresses
+    :raises ValueError: the rows of ``frame`` have no addresses, or pandas made floats of them
     """
     if "address" in frame.columns:
         addresses: Any = frame["address"]
@@ -77,14 +75,12 @@ def rows(frame: pd.DataFrame, objects: Place | Iterable[Place]) -> pd.DataFrame:
         addresses = frame.index
     else:
         raise ValueError("the rows have no addresses: there is neither column nor index 'address'")
-    places = [objects] if isinstance(objects, (drgn.Object, int, np.integer)) else objects
-    wanted = np.fromiter(map(_place, places), np.uint64)
-    return frame[np.isin(addresses.to_numpy(np.uint64), wanted)]
+    return frame[np.isin(addresses_of(addresses), addresses_of(objects))]
 
 
 def follow(
     source: Readable,
-    pointers: pd.Series[Any],
+    pointers: pd.Series[Any] | Place | Iterable[Place],
     members: str | Sequence[str],
     type_name: str = "",
 ) -> pd.DataFrame:
@@ -99,27 +95,33 @@ def follow(
 
     :param source: the drgn program or target that the pointers were read from
     :param pointers: a column of what :func:`objects` or this function returned, or column
-        ``address`` of a table; any Series of addresses
+        ``address`` of a table; any addresses
     :param members: member paths, as :func:`objects` takes them
     :param type_name: of what is there. By default what ``attrs["types"]`` of the column says, which
         it has from its DataFrame: the type that a pointer is declared with
-    :return: one row per pointer, with the index of ``pointers``, so that ``frame.join()`` puts both
-        together. Rows of null pointers are left out, and of those that are unreadable
-        (:class:`IncompleteWarning`)
+    :return: one row per pointer, with the index of ``pointers`` (the addresses themselves if these
+        are not a Series). ``frame.join(…, how="inner")`` puts both together. Rows of null pointers
+        are left out, and of those that are unreadable (:class:`IncompleteWarning`): any other join
+        fills them with NaN, for which pandas makes floats of the other addresses
     :raises LookupError: there is no such type or member
-    :raises ValueError: the type is unknown: it is neither passed, nor does the pointer have one
+    :raises NotRecorded: the type or member is not in the capsule that is read
+    :raises ValueError: the type is unknown: it is neither passed, nor does the pointer have one. Or
+        pandas made floats of the addresses
     """
+    if not isinstance(pointers, pd.Series):
+        listed = addresses_of(pointers)
+        pointers = pd.Series(listed, pd.Index(listed, name="address"), name="address")
     type_name = type_name or _types(pointers).get(pointers.name, "")
     if not type_name:
         raise ValueError(
             f"what {pointers.name!r} points to is unknown; pass its type, such as 'struct inode'"
         )
     kernel = context_of(source).kernel
-    type_ = kernel.prog.type(type_name)
+    type_ = type_of(kernel.prog, type_name)
     columns = columns_of(kernel.prog, type_, members)
     known = pointers[pointers.notna() & (pointers != 0)]
     faults = Faults()
-    read = gather(kernel.memory, known.to_numpy(np.uint64), columns, faults)
+    read = gather(kernel.memory, addresses_of(known), columns, faults)
     frame = Frame(dict(read.columns), index=known.index)
     if not read.readable.all():
         lost = np.count_nonzero(~read.readable)
@@ -147,23 +149,8 @@ def _address(row: pd.Series[Any]) -> int:
     value: Any = row["address"] if "address" in row.index else row.name
     if isinstance(value, float):
         raise ValueError(
-            "pandas made floats of the numbers in this row, and addresses do not fit into them; "
-            "pass the address: frame['address'].iloc[…]"
+            f"{MADE_FLOATS}; pass the address, frame['address'].iloc[…], and the name of the type"
         )
     if not isinstance(value, (int, np.integer)) or value < MIN_ADDRESS:
-        raise ValueError(f"the row has no address of an object: {value!r}")
+        raise ValueError(f"the row has no address of an object: {value}")
     return int(value)
-
-
-def _place(place: Place) -> int:
-    """Return the address that an object has, or that a pointer points to."""
-    if not isinstance(place, drgn.Object):
-        return operator.index(place)
-    is_structure = place.type_.unaliased_kind() in (
-        drgn.TypeKind.STRUCT,
-        drgn.TypeKind.UNION,
-        drgn.TypeKind.CLASS,
-    )
-    if is_structure and place.address_ is None:
-        raise ValueError("the object is a value without an address; pass the original or a pointer")
-    return int(place.address_) if is_structure else int(place)

@@ -8,8 +8,6 @@ from typing import TypeAlias
 import drgn
 
 from kcensus.analyses.runner import Context
-from kcensus.engine.memory import CHUNK_BYTES
-from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.sources import Target
 from kcensus.sources.opened import adopt
@@ -30,12 +28,10 @@ def context_of(
 
     :param jobs: worker processes; None for as many as pay. Of a program that was opened elsewhere,
         only its owner knows whether processes can share it: there the default is 1
-    :raises TargetError: the program lacks the debug info of the kernel
+    :raises TargetError: the program is not a Linux kernel, or lacks its debug info
+    :raises TypeError: ``source`` is neither of the two
     """
     if isinstance(source, drgn.Program):
-        if not source.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
-            size = chunk_bytes or CHUNK_BYTES
-            return Context(Kernel(source, jobs=jobs or 1, chunk_bytes=size, progress=progress))
         source, jobs = adopt(source), jobs or 1
     if not isinstance(source, Target):
         raise TypeError(

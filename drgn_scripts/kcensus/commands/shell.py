@@ -26,7 +26,10 @@ COMMAND = click.Command(
     params=[
         target_argument(),
         click.Option(
-            ["code", "-e"], metavar="CODE", help="Run this Python code instead of a prompt."
+            ["code", "-e"],
+            metavar="CODE",
+            multiple=True,
+            help="Run this Python code instead of a prompt. Can be repeated, for more lines.",
         ),
         *(each for each in reading_options() if each.name not in ("jobs", "chunk_size")),
     ],

@@ -7,9 +7,10 @@ drgn imports this module whenever it opens a kernel, so it imports only what drg
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from drgn import Program, ProgramFlags
@@ -25,7 +26,7 @@ _NAME = "kcensus"
 
 
 class CommandFailed(CommandExitStatusError):
-    """A ``%kcensus`` command ended with another status than 0."""
+    """A ``%kcensus`` command ended with another status than 0, and without a result to keep."""
 
     def __init__(self, command: str, exit_status: int, sentence: str) -> None:
         super().__init__(command, exit_status)
@@ -46,12 +47,13 @@ def _is_kernel(prog: Program) -> bool:
     usage="**kcensus** [*command*] [*options*]",
     long_description="""
     Run a command of kcensus on the program that is open here. The commands and options are those
-    of the shell's kcensus; without a target, as here, they read this program.
+    of the command line; without a target, they read the program that is open.
 
     "kcensus --help" lists the commands, and "kcensus COMMAND --help" explains one.
 
-    The result of the last command is _, at drgn's prompt, and kcensus.last["slab"] that of the last
-    "kcensus slab", with all its tables as DataFrames.
+    At drgn's prompt, the result of the last command is _. kcensus.last["slab"] is that of the last
+    "kcensus slab", also of one in crash mode, which does not set _: `import kcensus` after leaving
+    crash mode. A result has tables as DataFrames; that of "kcensus report" has results["slab"], ...
 
     Examples:
 
@@ -74,11 +76,16 @@ def _is_kernel(prog: Program) -> bool:
 def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
     """Run ``%kcensus``.
 
+    An exit status that is about a result, such as that of ``--fail-on``, is a line on stderr: an
+    exception would leave ``_`` at drgn's prompt as the result of an earlier command.
+
     :return: the result that the command showed, as the functions of :mod:`kcensus` return it; None
         if it showed none
-    :raises CommandFailed: it ended with another status than 0
+    :raises CommandFailed: it failed
     """
     import shlex
+
+    import click
 
     from kcensus.actions import Exit
     from kcensus.api.answers import answer_of, last
@@ -100,7 +107,10 @@ def run(prog: Program, name: str, args: Sequence[str], **_: Any) -> Any:
         session(lambda request: adopt(prog, request.symbols), keep),
     ):
         status = run_command(args, errors.append)
-    if status not in (Exit.DONE, Exit.PIPE):
+    if answers and status in (Exit.FINDING, Exit.INCONCLUSIVE, Exit.INCOMPLETE):
+        errors.append(f"{_NAME}: exit status {status:d} (`{_NAME} --help` explains it)")
+        click.echo("\n".join(errors), err=True)
+    elif status not in (Exit.DONE, Exit.PIPE):
         raise CommandFailed(shlex.join([name, *args]), status, "\n".join(errors))
     return answers[-1] if answers else None
 
@@ -127,12 +137,17 @@ def _unchanged_stream() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(BrokenPipeError):  # of a pipe, which drgn closes
+        try:
             stream.reconfigure(encoding=encoding, errors=errors)
+        except OSError:  # what is left cannot be written
+            if stream is not sys.__stdout__:
+                # drgn closes the file or pipe of `>` or `|`; that must not fail a second time.
+                with open(os.devnull, "wb") as nowhere:
+                    os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def drgn_prog_set(prog: Program) -> None:
-    """Add the command to crash mode, unless that plugin of drgn is off."""
+    """Add the command to crash mode, unless drgn's crash mode is disabled."""
     crash_mode = sys.modules.get("drgn.commands._crash.common")
     try:
         command = DEFAULT_COMMAND_NAMESPACE.lookup(prog, _NAME)

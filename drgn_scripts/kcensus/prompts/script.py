@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import drgn
+
+import kcensus
+
+_MIN_PYTHON = (3, 10)
+_MIN_DRGN = (0, 3)
 
 
 def script(*command: str) -> NoReturn:
@@ -14,6 +22,21 @@ def script(*command: str) -> NoReturn:
 
     :param command: words of the command line, before those that the script was given
     """
+    own = Path(sys.path[0], "kcensus")
+    if own.is_dir() and not own.samefile(Path(kcensus.__file__).parent):
+        # drgn's plugin has imported the kcensus that is installed, but the script is of a clone.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "kcensus"]:
+            del sys.modules[name]
+        importlib.import_module(__name__).script(*command)
+    if sys.version_info[:2] < _MIN_PYTHON or _version(drgn.__version__) < _MIN_DRGN:
+        python, needed, least = (
+            ".".join(map(str, each)) for each in (sys.version_info[:2], _MIN_PYTHON, _MIN_DRGN)
+        )
+        sys.exit(
+            f"kcensus: needs Python {needed} and drgn {least} or newer, but {sys.executable} is "
+            f"Python {python} with drgn {drgn.__version__}; install newer ones in a virtual "
+            "environment"
+        )
     try:
         prog = drgn.get_default_prog()
     except drgn.NoDefaultProgramError:
@@ -24,8 +47,13 @@ def script(*command: str) -> NoReturn:
         from kcensus.sources.session import session
     except ModuleNotFoundError as error:
         sys.exit(
-            f"kcensus: {sys.executable}, the Python of this drgn, lacks {error.name!r}; install "
-            "there what the pyproject.toml of kcensus lists as dependencies"
+            f"kcensus: {sys.executable}, the Python of this drgn, lacks {error.name!r}; run "
+            f"`{sys.executable} -m pip install -r requirements.lock` in the clone"
         )
     with session(lambda request: adopt(prog, request.symbols)):
         sys.exit(main([*command, *sys.argv[1:]]))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return major and minor version; drgn's own can end in ``.0+12.g0123abc``."""
+    return tuple(map(int, re.findall(r"\d+", text)[:2]))

@@ -15,6 +15,7 @@ import os
 import pkgutil
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kcensus.sources import session
@@ -56,9 +57,10 @@ def open_target(
     >>> kcensus.open_target("sample").kind
     'capsule'
 
-    :param spec: None for the running kernel, or inside crash and drgn for the kernel that is open
-        there, which is also called ``session``; the path of a vmcore or capsule, the name of a
-        bundled capsule (``sample``), or ``qmp:PATH`` for a QEMU guest whose QMP socket is PATH
+    :param spec: None for the running kernel; the path of a vmcore or capsule, the name of a bundled
+        capsule (``sample``), or ``qmp:PATH`` for a QEMU guest whose QMP socket is PATH. While a
+        command of crash or drgn runs, None and ``session`` are the kernel that is open there. At
+        drgn's prompt itself they are not: there, pass ``prog`` to the functions of :mod:`kcensus`
     :param symbols: files and directories with debug info, tried before those that the environment
         variable ``KCENSUS_SYMBOLS`` lists, separated by colons, and before drgn's own search
     :param allow_truncated: open a dump that lacks its end; the missing memory is reported as a gap
@@ -72,8 +74,11 @@ def open_target(
     for source in _sources():
         if source.claims(spec):
             target = source.open(request)
-            target.options = _options(symbols, allow_truncated)
-            return target
+            options = _options(symbols, allow_truncated)
+            if not options:
+                return target
+            # A session's target is that of the next command, too.
+            return replace(target, options=" ".join(filter(None, (target.options, options))))
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
 
 

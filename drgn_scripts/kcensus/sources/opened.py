@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A program that someone else opened: drgn's command line, a script, a notebook."""
+"""A program that kcensus did not open: drgn's command line, a script, a notebook did."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import drgn
@@ -31,11 +32,18 @@ def adopt(prog: drgn.Program, symbols: tuple[Path, ...] = ()) -> Target:
 
     :param symbols: files and directories with debug info, tried first. The directories become
         options of the program
-    :raises TargetError: the machine is not supported, or the debug info of the kernel is not found
+    :raises TargetError: the program is not a Linux kernel, the machine is not supported, or the
+        debug info of the kernel is not found
     """
+    if not prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL:
+        raise TargetError(
+            "the program is not a Linux kernel; open a vmcore or the running kernel in drgn"
+        )
     known = prog.config.get(_KEY)
     if isinstance(known, Target):
-        return known
+        if not symbols or known.recorded_for is not None:
+            return known
+        return load_debug_info(replace(known), symbols)
     target = _live(prog) if prog.flags & drgn.ProgramFlags.IS_LIVE else _dump(prog)
     if _has_own_types(prog):
         check_platform(prog, target.name)

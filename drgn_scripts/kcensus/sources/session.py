@@ -28,7 +28,7 @@ _sessions: list[_Session] = []
 
 
 def _forget(result: Any) -> None:
-    """Do without a result that was shown."""
+    """Discard a result."""
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from kcensus.engine.layout import LayoutError
 from kcensus.engine.memory import Memory
 from kcensus.engine.slub.caches import find_caches
 from kcensus.engine.slub.slabs import SlabMap
+from kcensus.sources import TargetError
 from tests.unit.engine.test_slab_scan import expected, fake, fill
 from tests.unit.fakekernel import PAGE, add_types
 
@@ -187,7 +188,7 @@ def test_errors_name_what_is_missing() -> None:
         objects(k.prog, "struct thing", ["gone"], cache="other")
     with pytest.raises(ValueError, match="pass several as a list"):
         objects(k.prog, "struct thing", "id, gone", cache="other")
-    with pytest.raises(LookupError, match="struct unheard_of"):
+    with pytest.raises(LookupError, match=r"struct unheard_of.* if a module defines it"):
         objects(k.prog, "struct unheard_of", ["id"])
 
 
@@ -216,6 +217,25 @@ def test_members_that_lie_inside_the_object_can_be_read_of_a_larger_type() -> No
     fill(k, k.slab(cache))
     frame = objects(k.prog, "struct giant", ["first"])
     assert sorted(frame.index.tolist()) == cache.allocated()
+
+
+def test_objects_that_are_larger_than_the_type_are_warned_of() -> None:
+    """A struct inode is somewhere in each object of xfs_inode."""
+    k = fake()
+    k.slab(k.cache("thing", 192))
+    k.slab(k.cache("other", 192))
+    with pytest.warns(MergedCacheWarning, match="192 bytes, struct thing has"):
+        objects(k.prog, "struct thing", ["id"], cache="other")
+    with no_warnings():
+        objects(k.prog, "struct thing", ["id"])
+        objects(k.prog, "thing", ["id"])
+
+
+def test_a_cache_that_is_not_called_like_its_type() -> None:
+    k = fake()
+    add_types(k.prog, {"struct file": (64, "0 unsigned long f_pos")}, "files")
+    slab = k.slab(k.cache("filp", 64), [3])
+    assert sorted(objects(k.prog, "struct file").index) == slab.cache.allocated()
 
 
 def test_one_member_and_the_name_of_a_cache() -> None:
@@ -291,7 +311,8 @@ def test_from_a_row_to_the_object() -> None:
 
 
 def test_what_is_read_is_a_program_or_a_target() -> None:
-    assert context_of(drgn.Program()).kernel.jobs == 1
+    with pytest.raises(TargetError, match="not a Linux kernel"):
+        context_of(drgn.Program())
     with pytest.raises(TypeError, match="'str' is neither"):
         context_of("vmcore")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import drgn
 import numpy as np
@@ -11,7 +12,9 @@ import pandas as pd
 import pytest
 
 from kcensus.analyses import analyses
+from kcensus.api.frames import Frame
 from kcensus.api.objects import IncompleteWarning, objects
+from kcensus.api.paths import paths
 from kcensus.api.rows import as_object, follow, rows
 from kcensus.results import Unit
 from tests.pages import RECIPES_PAGE
@@ -103,6 +106,79 @@ def test_null_and_unreadable_pointers_are_left_out(things: FakeKernel, frame: pd
     assert followed["id"].tolist() == frame["id"].iloc[[1, 3]].tolist()
 
 
+def test_addresses_that_became_floats_are_refused(things: FakeKernel, frame: pd.DataFrame) -> None:
+    left = frame[["id"]].join(frame[["self"]].head(3))
+    assert left["self"].dtype == float
+    for pointers in (left["self"], left["self"].head(3), [*left["self"]], left["self"].astype("O")):
+        with pytest.raises(ValueError, match=r"join\(how='inner'\)"):
+            follow(things.prog, pointers, "id", "struct thing")
+        with pytest.raises(ValueError, match=r"join\(how='inner'\)"):
+            rows(frame, pointers)
+        with pytest.raises(ValueError, match=r"join\(how='inner'\)"):
+            paths(things.prog, pointers)
+    with pytest.raises(ValueError, match="floats"):
+        rows(left.rename(columns={"self": "address"}), int(frame.index[0]))
+    with pytest.raises(ValueError, match="floats"):
+        as_object(things.prog, float(frame.index[0]), "struct thing")  # type: ignore[arg-type]
+
+
+def test_any_integers_are_addresses(things: FakeKernel, frame: pd.DataFrame) -> None:
+    """A list of both kinds of integers is one of floats to NumPy."""
+    numbers = frame["self"].head(3)
+    expected = frame["id"].head(3).tolist()
+    mixed = [numbers.iloc[0], *map(int, numbers.iloc[1:])]
+    nullable = pd.Series([None, *mixed], dtype="UInt64")
+    for pointers in (numbers.astype("O"), nullable, mixed, pd.Index(numbers), iter(mixed)):
+        followed = follow(things.prog, pointers, "id", "struct thing")
+        assert followed["id"].tolist() == expected
+    assert follow(things.prog, pd.Index(numbers), "id", "struct thing").index.tolist() == mixed
+    assert follow(things.prog, [], "id", "struct thing").empty
+    with pytest.raises(ValueError, match="pass its type"):
+        follow(things.prog, frame.index, "id")
+
+
+def test_rows_of_a_join_know_their_types(things: FakeKernel, frame: pd.DataFrame) -> None:
+    followed = follow(things.prog, frame["self"].head(3), ["tag"], "struct thing")
+    followed.attrs["types"] = {"tag": "struct tag"}
+    row = frame.join(followed, how="inner").iloc[1]
+    assert as_object(things.prog, row).address_ == frame.index[1]
+    assert row.attrs["types"] == frame.attrs["types"] | {"tag": "struct tag"}
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right", "outer"])
+def test_rows_of_a_join_of_others_do_not_get_their_type(
+    how: Literal["inner", "left", "right", "outer"],
+) -> None:
+    """Rows indexed by pointers of unknown type, joined by a column to objects."""
+    things = Frame({"id": [1, 2]}, pd.Index([0xFFFF << 48, 0xFFFF << 48 | 64], name="address"))
+    things.attrs["types"] = {"address": "struct thing"}
+    users = Frame({"thing": things.index}, pd.Index([0xFFFE << 48, 0xFFFD << 48], name="address"))
+    for joined in (
+        things.merge(users, left_index=True, right_on="thing", how=how),
+        users.merge(things, right_index=True, left_on="thing", how=how),
+        pd.concat([users, things]),
+    ):
+        assert "address" not in joined.attrs["types"]
+    for same in (pd.concat([things, things]), things.join(things.add_prefix("other_"), how=how)):
+        assert same.attrs["types"] == {"address": "struct thing"}
+
+
+def test_columns_of_a_join_that_differ_in_type_have_none() -> None:
+    index = pd.Index([0xFFFF << 48], name="address")
+    first, second = Frame({"next": [0], "owner": [0]}, index), Frame({"next": [0]}, index)
+    first.attrs["types"] = {"next": "struct a", "owner": "struct owner"}
+    second.attrs["types"] = {"next": "struct b"}
+    joined = first.merge(second, left_index=True, right_index=True, suffixes=("", "_2"))
+    assert joined.attrs["types"] == {"owner": "struct owner"}
+
+
+def test_a_direct_map_below_that_of_four_levels(things: FakeKernel) -> None:
+    """With 5-level page tables, x86_64 has it at 0xff11000000000000."""
+    frame = Frame({"id": [1]}, pd.Index([0xFF11_0000_0000_1000], dtype=np.uint64, name="address"))
+    assert as_object(things.prog, frame.iloc[0], "struct thing").address_ == frame.index[0]
+    assert "0xff11000000001000" in repr(frame)
+
+
 def test_rows_that_were_followed_are_not_those_objects(
     things: FakeKernel, frame: pd.DataFrame
 ) -> None:
@@ -136,13 +212,20 @@ def test_every_address_has_a_type(name: str) -> None:
 
 
 def test_the_page_has_the_types_of_tables() -> None:
+    found = set()
     listed = re.findall(r"^\| ([\w, -]+) \| (`[`\w, ]+`) \| `(struct \w+)` \|$", RECIPES_PAGE, re.M)
-    assert len(listed) > 8
     for names, tables, type_ in listed:
         for name in names.split(", "):
             specs = {spec.name: spec for spec in analyses()[name].tables()}
             for table in re.findall(r"\w+", tables):
                 assert specs[table].columns["address"].type == type_, (name, table)
+                found.add((name, table))
+    assert found == {
+        (name, spec.name)
+        for name, analysis in analyses().items()
+        for spec in analysis.tables()
+        if "address" in spec.columns
+    }
 
 
 def test_an_object_that_is_a_number_is_an_address(frame: pd.DataFrame) -> None:

@@ -290,6 +290,15 @@ def test_completion(
     assert {"sample", "file"} <= set(re.split(r"[,\s]", capsys.readouterr().out))
 
 
+def test_help_as_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, same in ((["help"], ["--help"]), (["help", "slab"], ["slab", "--help"])):
+        shown = []
+        for each in (words, same):
+            assert cli.main(each) == 0
+            shown.append(capsys.readouterr().out)
+        assert shown[0] == shown[1] != ""
+
+
 def test_a_shell_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion"]) == 2
     error = capsys.readouterr().err.splitlines()[0]
@@ -443,6 +452,15 @@ def test_a_closed_pipe_is_not_an_error(args: list[str]) -> None:
 def test_a_full_disk_is_reported_in_one_sentence(args: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run([*KCENSUS, *args], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 4
+    assert done.stderr == b"kcensus: cannot write the output: No space left on device\n"
+
+
+def test_a_full_disk_while_the_shell_completes() -> None:
+    environment = {**os.environ, "_KCENSUS_COMPLETE": "bash_source"}
+    command = [sys.executable, "-m", "kcensus"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment)
     assert done.returncode == 4
     assert done.stderr == b"kcensus: cannot write the output: No space left on device\n"
 

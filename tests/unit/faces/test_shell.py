@@ -21,8 +21,9 @@ import kcensus
 from kcensus.api.source import context_of
 from kcensus.cli import main
 from kcensus.prompts.drgn import CommandFailed
-from kcensus.sources import open_target
+from kcensus.sources import Target, open_target
 from kcensus.sources.opened import adopt, remember
+from tests.unit.fakekernel import FakeKernel
 
 SHELL = [sys.executable, "-m", "kcensus", "shell"]
 PROMPT = ">>> "
@@ -79,9 +80,10 @@ assert kcensus.slab(prog).result.target == "sample"
 
 
 def test_code_of_an_option() -> None:
-    done = shell("sample", "-e", "print(target.kind, prog.flags)", script="1/0")
+    lines = ["-e", "for each in (target, prog):", "-e", "    print(type(each).__name__)"]
+    done = shell("sample", *lines, script="1/0")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("capsule ")
+    assert done.stdout == "Target\nProgram\n"
 
 
 def test_an_exception_shows_where_and_is_status_1() -> None:
@@ -117,6 +119,17 @@ def test_an_unusable_target_is_one_sentence(tmp_path: Path) -> None:
     done = shell(str(tmp_path / "vmcore"), script="print(1)")
     assert (done.returncode, done.stdout) == (3, "")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_code_has_the_language_that_users_have() -> None:
+    done = shell("sample", script="def f(x: int): pass\nprint(f.__annotations__)\n")
+    assert (done.stdout, done.stderr) == ("{'x': <class 'int'>}\n", "")
+
+
+def test_a_warning_names_the_line_of_the_user() -> None:
+    done = shell("sample", script="\nobjects('struct dentry', cache='kmalloc-256')\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("<stdin>:2: MergedCacheWarning: ")
 
 
 # The prompt
@@ -201,25 +214,47 @@ def test_a_failed_command_raises_drgns_error(prog: drgn.Program, tmp_path: Path)
     assert caught.value.exit_status == 2
     assert caught.value.command == "kcensus slab --top x"
     assert str(caught.value).startswith("kcensus: ")
-    with pytest.raises(CommandFailed) as caught:
-        run_command(prog, f"kcensus kcopyd --fail-on info > {tmp_path}/out")
-    assert (caught.value.exit_status, caught.value.sentence) == (1, "")
+
+
+def test_a_status_about_the_result_does_not_lose_the_result(
+    prog: drgn.Program, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = run_command(prog, f"kcensus kcopyd --fail-on info > {tmp_path}/out")
+    assert result is kcensus.last["kcopyd"]
+    assert len(repr(kcensus.last).splitlines()) == len(kcensus.last)
+    assert result.result.findings
+    assert "exit status 1" in capsys.readouterr().err
     assert "kcopyd on sample" in (tmp_path / "out").read_text()
 
 
+def test_a_file_that_cannot_be_written_is_one_error(prog: drgn.Program) -> None:
+    with pytest.raises(CommandFailed, match="No space left"):
+        run_command(prog, "kcensus slab > /dev/full")
+    assert not sys.stdout.closed
+
+
 def test_a_command_leaves_the_process_as_it_was(
-    prog: drgn.Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prog: drgn.Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict")
     monkeypatch.setattr(sys, "stdout", stdout)
-    options = prog.debug_info_options
-    before = (options.directories, options.kernel_directories, dict(prog.config), os.getcwd())
-    run_command(prog, f"kcensus slab -s {tmp_path} --json")
+    before = dict(prog.config), os.getcwd()
+    run_command(prog, "kcensus slab --json")
     assert json.loads(stdout.buffer.getvalue())["target"] == "sample"
     assert (stdout.encoding, stdout.errors) == ("ascii", "strict")
-    assert (options.directories, options.kernel_directories, dict(prog.config), os.getcwd()) == (
-        before
-    )
+    assert (dict(prog.config), os.getcwd()) == before
+
+
+def test_directories_of_a_command_do_not_stay(tmp_path: Path) -> None:
+    prog = FakeKernel().prog
+    remember(Target(prog, "x", "vmcore", "ELF", live=False, kernel="6.1"))
+    options = prog.debug_info_options
+    before = options.directories, options.kernel_directories
+    assert str(tmp_path) not in before[0]
+    with pytest.raises(CommandFailed, match="debug info of kernel") as caught:
+        run_command(prog, f"kcensus slab -s {tmp_path}")
+    assert caught.value.exit_status == 3
+    assert (options.directories, options.kernel_directories) == before
 
 
 def test_a_program_without_a_kernel_has_no_such_command() -> None:
@@ -240,7 +275,7 @@ print(*sorted(name for name in set(sys.modules) - before))
     assert done.stdout.split() == ["kcensus", "kcensus.prompts", "kcensus.prompts.drgn"]
 
 
-# Programs that someone else opened
+# Programs that kcensus did not open
 
 
 def test_a_program_with_types_of_its_own_needs_no_debug_info() -> None:

@@ -249,11 +249,18 @@ def test_a_lookup_that_was_not_recorded_fails(world: World) -> None:
         lambda: prog["where"],
         lambda: prog.constant("RED"),
         lambda: prog.symbol("start_kernel"),
-        lambda: prog.symbol(0x1000),
     ]
     for look in lookups:
         with pytest.raises(NotRecorded, match=r"^the capsule lacks .*kcensus capsule create"):
             look()
+
+
+def test_pointers_are_shown_without_their_symbols(world: World) -> None:
+    """drgn looks for the symbol at each pointer that it shows."""
+    prog = world.replay().prog
+    assert str(drgn.Object(prog, prog.pointer_type(prog.void_type()), 0x1000)) == "(void *)0x1000"
+    with pytest.raises(LookupError):
+        prog.symbol(0x1000)
 
 
 def test_objects(world: World) -> None:

@@ -11,7 +11,9 @@ import pytest
 from kcensus.cli import main
 from kcensus.sources import TargetError, open_target
 from kcensus.sources.model import Request, Target
+from kcensus.sources.opened import adopt, remember
 from kcensus.sources.session import is_open, session
+from tests.unit.fakekernel import FakeKernel
 
 
 def _sample(request: Request) -> Target:
@@ -59,3 +61,22 @@ def test_without_a_session_the_word_is_a_path(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TargetError, match="session: no such file"):
         open_target("session")
+
+
+def test_options_of_a_command_are_not_those_of_the_next(tmp_path: Path) -> None:
+    opened = open_target("sample", [tmp_path])
+    with session(lambda request: opened):
+        target = open_target(None, allow_truncated=True)
+        assert target.options == f"-s {tmp_path} --allow-truncated"
+        assert open_target(None).options == opened.options == f"-s {tmp_path}"
+
+
+def test_symbols_of_a_command_are_used_where_the_target_is_known(tmp_path: Path) -> None:
+    prog = FakeKernel().prog
+    known = Target(prog, "x", "vmcore", "ELF", live=False, kernel="6.1")
+    remember(known)
+    assert adopt(prog) is known
+    (tmp_path / "text").write_text("no debug info")
+    with pytest.raises(TargetError, match="not an ELF file with debug info"):
+        adopt(prog, (tmp_path / "text",))
+    assert adopt(prog) is known

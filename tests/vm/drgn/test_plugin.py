@@ -49,11 +49,13 @@ def test_every_command_gives_the_json_of_the_direct_run(
     vmcore, symbols = str(mixed_dump.formats["elf"]), options(mixed_dump.debug)
     # The kernel's own comes first.
     symbols = symbols if modules else symbols[:2]
+    folder = tmp_path / "no symbols"
+    folder.mkdir()
     code = f"""
 options = prog.debug_info_options
 before = options.directories, options.kernel_directories, prog.config.copy()
 for name in {COMMANDS}:
-    result = run_command(prog, f"kcensus {{name}} --json > {tmp_path}/{{name}}")
+    result = run_command(prog, f"kcensus {{name}} -s '{folder}' --json > {tmp_path}/{{name}}")
     print(type(result).__name__)
 assert before == (options.directories, options.kernel_directories, prog.config)
 """

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import doctest
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -31,6 +32,11 @@ from tests.lab import Dump
 from tests.pages import RECIPES_PAGE, recipes
 
 RECIPES = recipes(RECIPES_PAGE)
+DUMP_RECIPES = [
+    each
+    for each in recipes(RECIPES_PAGE.partition("## Recipes for a dump")[2])
+    if each != "What do the tasks do?"
+]
 Oracle = Callable[[SimpleNamespace], None]
 _oracles: dict[str, Oracle] = {}
 
@@ -70,6 +76,18 @@ def test_a_recipe(heading: str, prog: drgn.Program) -> None:
     names, printed = run(prog, RECIPES[heading])
     assert printed
     _oracles[heading](names)
+
+
+@pytest.mark.usually("6.1")
+@pytest.mark.filterwarnings(f"ignore::{MergedCacheWarning.__module__}.MergedCacheWarning")
+@pytest.mark.parametrize("heading", DUMP_RECIPES)
+def test_the_page_shows_what_a_recipe_prints(heading: str, prog: drgn.Program, kernel: str) -> None:
+    """Numbers differ from boot to boot, and so do the first tasks in each state."""
+    recipe = RECIPES[heading]
+    shown = "".join(each.want for each in doctest.DocTestParser().get_examples(recipe))
+    _, printed = run(prog, recipe)
+    forms = [re.sub(r"[\d.]+", "N", re.sub(r" +", " ", text)) for text in (shown, printed)]
+    assert forms[0] == forms[1]
 
 
 def dentries(prog: drgn.Program) -> Iterator[Any]:
@@ -229,3 +247,4 @@ def _(names: SimpleNamespace) -> None:
 def test_every_recipe_is_checked() -> None:
     assert {*_oracles} == {*RECIPES}
     assert len(RECIPES) >= 10
+    assert len(DUMP_RECIPES) == 4

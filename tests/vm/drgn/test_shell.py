@@ -50,6 +50,23 @@ def test_modules_without_debug_info_are_one_sentence(mixed_dump: Dump) -> None:
     assert "is missing" in sentence
 
 
+@pytest.mark.usually("6.1")
+def test_a_command_loads_what_the_shell_left_out(
+    mixed_dump: Dump, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vmcore, symbols = str(mixed_dump.formats["elf"]), options(mixed_dump.debug)
+    command = f"kcensus kcopyd {' '.join(symbols)} --json > {tmp_path}/out"
+    script = f"""
+from drgn.commands import run_command
+run_command(prog, {command!r})
+print(target.options)
+"""
+    done = shell(vmcore, *symbols[:2], script=script)
+    assert (done.returncode, done.stdout) == (0, " ".join(symbols[:2]) + "\n")
+    assert main(["kcopyd", vmcore, *symbols, "--json"]) == 0
+    assert (tmp_path / "out").read_text() == capsys.readouterr().out
+
+
 def test_a_guest(tmp_path: Path) -> None:
     with live("6.1", "churn") as guest:
         words = [f"qmp:{guest.qmp}", *options(guest.debug)]

@@ -7,17 +7,26 @@ import itertools
 
 from kcensus.engine.slub.slabs import SlabCache, SlabMap
 
+_OTHER_NAMES = {
+    "cred": "cred_jar",
+    "file": "filp",
+    "fs_struct": "fs_cache",
+    "sk_buff": "skbuff_head_cache",
+}
+"""Names of caches that are not called like the type of their objects."""
+
 
 def find_caches(slab_map: SlabMap, type_name: str, name: str | None = None) -> list[SlabCache]:
     """Return the slab cache of a type, and its child caches for memory cgroups (up to 5.8).
 
     :param type_name: such as ``struct dentry``; the cache is called like the type, with or without
-        ``_cache``
+        ``_cache``, except for some well-known ones
     :param name: name of the cache, or of one merged into it, if it is not called like the type
     :raises LookupError: no cache has that name
     """
     tag = type_name.split()[-1]
-    names = [name] if name is not None else [tag, f"{tag}_cache"]
+    other = [_OTHER_NAMES[tag]] if tag in _OTHER_NAMES else []
+    names = [name] if name is not None else [tag, f"{tag}_cache", *other]
     roots, _ = slab_map.lineage
     # Lazy: listing the aliases takes half as long as reading a million objects.
     aliased = (slab_map.aliases[name] for name in names if name in slab_map.aliases)

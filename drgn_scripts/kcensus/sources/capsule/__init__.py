@@ -54,7 +54,8 @@ class _Replay:
     def lacking(self, what: str) -> NotRecorded:
         return NotRecorded(
             f"the capsule lacks {printable(what)}: it was recorded for {', '.join(self._for)}; "
-            "record the vmcore again with `kcensus capsule create VMCORE OUT`"
+            "use the vmcore itself, or if an analysis needs this, record it again with "
+            "`kcensus capsule create VMCORE OUT`"
         )
 
     def find_type(self, kind: str, name: str, filename: str | None) -> Ref | None:
@@ -66,7 +67,10 @@ class _Replay:
         raise self.lacking(f"the variable or constant {name}")
 
     def find_symbols(self, name: str | None, address: int | None, one: bool) -> list[drgn.Symbol]:
-        raise self.lacking(f"the symbol {name if address is None else f'at {address:#x}'}")
+        if name is None:
+            # drgn looks for the symbol at each pointer that it prints.
+            return []
+        raise self.lacking(f"the symbol {name}")
 
     def need_modules(self, *names: str) -> list[str]:
         """See :meth:`kcensus.sources.model.Target.need_modules`."""
