@@ -37,8 +37,10 @@ int child_interrupted(void)
 	return interrupted;
 }
 
-static const char *const removed[] = { "COLUMNS=", "LINES=", "KCENSUS_PAGER=", "PYTHONSAFEPATH=" };
+static const char *const removed[] = { "COLUMNS=", "LINES=", "KCENSUS_PAGER=" };
 #define REMOVED (sizeof removed / sizeof *removed)
+/* What environment() adds at most, with the NULL at the end. */
+#define ADDED 3
 
 /*
  * Return the environment of the child, with strings that are not copied; NULL where memory is
@@ -51,7 +53,7 @@ static char **environment(const char *columns)
 
 	while (environ[count])
 		count++;
-	result = calloc(count + 4, sizeof *result);
+	result = calloc(count + ADDED, sizeof *result);
 	if (!result)
 		return NULL;
 	for (i = 0; i < count; i++) {
@@ -62,8 +64,6 @@ static char **environment(const char *columns)
 	}
 	/* crash has its own pager. */
 	result[used++] = "KCENSUS_PAGER=cat";
-	/* No Python file of the current directory is part of kcensus. */
-	result[used++] = "PYTHONSAFEPATH=1";
 	if (*columns)
 		result[used++] = (char *)columns;
 	return result;
@@ -87,8 +87,11 @@ static void run(const struct child *child, const struct launch *launch, int sock
 {
 	const struct sigaction original = { .sa_handler = SIG_DFL };
 	int fds[5] = { open("/dev/null", O_RDONLY), launch->output, launch->errors, socket, report };
+	sigset_t mask = child->mask;
 	int i, reason;
 
+	/* Python shows a stack trace on Ctrl-C while it starts; its program takes the signal. */
+	sigaddset(&mask, SIGINT);
 	for (i = 0; i < 5; i++)
 		fds[i] = fcntl(fds[i], F_DUPFD, REPORT + 1);
 	report = fds[4];
@@ -104,7 +107,7 @@ static void run(const struct child *child, const struct launch *launch, int sock
 	for (i = 0; i < CHILD_INTERRUPTS; i++)
 		sigaction(interrupts[i], &original, NULL);
 	sigaction(SIGPIPE, &original, NULL);
-	sigprocmask(SIG_SETMASK, &child->mask, NULL);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
 	execvpe(launch->argv[0], launch->argv, environment);
 failed:
 	reason = errno;
@@ -153,6 +156,29 @@ static void restore_signals(const struct child *child)
 	sigprocmask(SIG_SETMASK, &child->mask, NULL);
 }
 
+/* Sleep for some milliseconds, or until an event or an interrupt. Return what ppoll() does. */
+static int doze(const struct child *child, struct pollfd *fds, int count, int milliseconds)
+{
+	struct timespec span = { milliseconds / 1000, milliseconds % 1000 * 1000000L };
+	sigset_t mask = waiting_mask(child);
+
+	return ppoll(fds, count, &span, &mask);
+}
+
+/* Return what keeps the program from starting, as an errno; 0 if it has started. */
+static int failure(const struct child *child, int report)
+{
+	struct pollfd fd = { .fd = report, .events = POLLIN };
+	int reason;
+
+	/* A program on a file server that does not answer may start never. */
+	while (doze(child, &fd, 1, LOOK) <= 0)
+		if (interrupted)
+			return EINTR;
+	/* It closes without a word when the program has started. */
+	return read(report, &reason, sizeof reason) == sizeof reason ? reason : 0;
+}
+
 static void close_pair(const int pair[2])
 {
 	close(pair[0]);
@@ -164,7 +190,6 @@ int child_start(struct child *child, const struct launch *launch)
 	int ends[2], report[2], reason = 0;
 	char columns[32] = "", **variables;
 	pid_t parent = getpid();
-	ssize_t got;
 
 	*child = (struct child){ .socket = -1 };
 	if (launch->columns > 0)
@@ -191,13 +216,8 @@ int child_start(struct child *child, const struct launch *launch)
 	close(ends[1]);
 	close(report[1]);
 	free(variables);
-	if (child->pid > 0) {
-		/* It closes without a word when the program has started. */
-		while ((got = read(report[0], &reason, sizeof reason)) < 0 && errno == EINTR)
-			;
-		if (got != sizeof reason)
-			reason = 0;
-	}
+	if (child->pid > 0)
+		reason = failure(child, report[0]);
 	close(report[0]);
 	child->socket = ends[0];
 	if (reason) {
@@ -226,13 +246,10 @@ static bool reap(struct child *child)
 	return true;
 }
 
-/* Sleep for some milliseconds, or until an event or an interrupt. Return what ppoll() does. */
-static int doze(struct child *child, struct pollfd *fds, int count, int milliseconds)
+bool child_look(struct child *child)
 {
-	struct timespec span = { milliseconds / 1000, milliseconds % 1000 * 1000000L };
-	sigset_t mask = waiting_mask(child);
-
-	return ppoll(fds, count, &span, &mask);
+	doze(child, NULL, 0, 0);
+	return !interrupted;
 }
 
 bool child_wait(struct child *child, short events)
@@ -266,20 +283,24 @@ static bool ended_within(struct child *child, int milliseconds)
 	return reap(child);
 }
 
-bool child_end(struct child *child, int grace)
+int child_end(struct child *child, int grace)
 {
-	bool by_itself = ended_within(child, grace);
+	bool has_ended = ended_within(child, grace);
+	int last = 0;
 
 	close(child->socket);
 	child->socket = -1;
-	if (!by_itself) {
-		kill(child->pid, SIGTERM);
-		if (!ended_within(child, TERM_GRACE)) {
-			kill(child->pid, SIGKILL);
-			while (!reap(child))
-				doze(child, NULL, 0, LOOK);
-		}
+	if (!has_ended) {
+		last = SIGTERM;
+		kill(child->pid, last);
+		has_ended = ended_within(child, TERM_GRACE);
+	}
+	if (!has_ended) {
+		last = SIGKILL;
+		kill(child->pid, last);
+		while (!reap(child))
+			doze(child, NULL, 0, LOOK);
 	}
 	restore_signals(child);
-	return by_itself;
+	return last;
 }

@@ -33,12 +33,16 @@ struct launch {
 
 /*
  * Start the child. Until child_end(), Ctrl-C, SIGHUP and SIGTERM are not crash's own: they
- * only end waiting. Return 0, or the errno of what failed; nothing is left then.
+ * only end waiting. Return 0, or the errno of what failed, EINTR on such a signal; nothing is left
+ * then. The child has SIGINT blocked.
  */
 int child_start(struct child *child, const struct launch *launch);
 
 /* Return the signal that ended waiting since child_start(), which is SIGINT for Ctrl-C; or 0. */
 int child_interrupted(void);
+
+/* Take the signals that have arrived. Return false on an interrupt. */
+bool child_look(struct child *child);
 
 /*
  * Wait until the socket is ready for `events`. Return false on an interrupt, or where the child has
@@ -48,8 +52,8 @@ bool child_wait(struct child *child, short events);
 
 /*
  * Give the child `grace` milliseconds to end, then end it; close the socket, and restore what
- * child_start() changed. Return whether it ended by itself.
+ * child_start() changed. Return the signal that made it end, SIGTERM or SIGKILL; 0 for none.
  */
-bool child_end(struct child *child, int grace);
+int child_end(struct child *child, int grace);
 
 #endif

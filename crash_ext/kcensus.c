@@ -15,17 +15,22 @@
 #define INTERRUPT_GRACE 1500
 
 /*
- * Finds the Python package, or says in one sentence that it is missing.
+ * Finds the Python package, which is not in the current directory, or says in one sentence that it
+ * is missing. Until main() handles Ctrl-C, the signal ends the process without a stack trace.
  */
 static const char program[] =
-	"import sys\n"
+	"import signal, sys\n"
+	"signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+	"signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])\n"
+	"if sys.path[:1] == ['']:\n"
+	"    del sys.path[0]\n"
 	"try:\n"
 	"    from kcensus.prompts.crash import main\n"
 	"except ImportError as error:\n"
 	"    sys.exit(f'kcensus: {sys.executable} cannot import kcensus ({error}): run "
-	"`python3 -m venv ~/kcensus && ~/kcensus/bin/pip install " KCENSUS_SOURCE "` and start "
+	"`python3 -m venv ~/kcensus && ~/kcensus/bin/pip install {sys.argv[1]}` and start "
 	"crash with KCENSUS_PYTHON=~/kcensus/bin/python')\n"
-	"sys.exit(main(sys.argv[1:]))\n";
+	"sys.exit(main(sys.argv[2:]))\n";
 
 static const char *python(void)
 {
@@ -34,12 +39,16 @@ static const char *python(void)
 	return chosen && *chosen ? chosen : KCENSUS_PYTHON;
 }
 
-/* Return the width of the terminal that crash's pager fills; 0 where the output has no width. */
+/* Return the width of the terminal behind crash's pager, or a pipe; 0 for a file. */
 static int columns(void)
 {
 	struct winsize size;
 
-	if (!pc->stdpipe || fp != pc->stdpipe || ioctl(STDERR_FILENO, TIOCGWINSZ, &size))
+	bool is_paged = pc->stdpipe && fp == pc->stdpipe;
+
+	if (!is_paged && !(pc->redirect & REDIRECT_TO_PIPE))
+		return 0;
+	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size))
 		return 0;
 	return size.ws_col;
 }
@@ -51,21 +60,37 @@ static int errors(void)
 	return pc->error_fp ? fileno(pc->error_fp) : STDERR_FILENO;
 }
 
-/* Say why a child ended that did not say so itself. */
-static void explain(const struct child *child, enum outcome outcome, bool by_itself)
+/* Clear the line that a child drew its progress in, and show the cursor, which it may hide. */
+static void clear_progress(void)
 {
+	const char *terminal = getenv("TERM");
+
+	if (isatty(errors()) && terminal && !STREQ(terminal, "dumb"))
+		dprintf(errors(), "\r\033[K\033[?25h");
+}
+
+/* Say why a child ended that did not say so itself. */
+static void explain(const struct child *child, enum outcome outcome, int last_signal)
+{
+	bool has_status = !child->is_lost && !last_signal;
+
+	if (last_signal || (has_status && WIFSIGNALED(child->status)))
+		clear_progress();
 	if (outcome == OUTCOME_BROKEN)
 		error(INFO, "ended '%s': it sent what is not in protocol %d; use the kcensus that "
 		      "this extension comes with\n", python(), PROTOCOL_VERSION);
 	else if (outcome == OUTCOME_INTERRUPTED && child_interrupted() != SIGINT)
 		error(INFO, "ended '%s' because of signal %d (%s)\n", python(), child_interrupted(),
 		      strsignal(child_interrupted()));
-	else if (outcome == OUTCOME_INTERRUPTED && !by_itself)
+	else if (outcome == OUTCOME_INTERRUPTED && last_signal == SIGKILL)
 		error(INFO, "ended '%s', which did not stop on Ctrl-C\n", python());
-	else if (outcome == OUTCOME_CLOSED && !by_itself)
+	else if (last_signal && outcome != OUTCOME_INTERRUPTED)
 		error(INFO, "ended '%s', which closed its connection but went on; run the command "
 		      "again\n", python());
-	else if (outcome == OUTCOME_CLOSED && !child->is_lost && WIFSIGNALED(child->status))
+	else if (outcome == OUTCOME_SILENT && has_status && !child->status)
+		error(INFO, "'%s' ended without a request; start crash with KCENSUS_PYTHON=PATH, the "
+		      "Python that has kcensus\n", python());
+	else if (outcome != OUTCOME_INTERRUPTED && has_status && WIFSIGNALED(child->status))
 		error(INFO, "'%s' was killed by signal %d (%s); run the command again\n", python(),
 		      WTERMSIG(child->status), strsignal(WTERMSIG(child->status)));
 }
@@ -73,10 +98,19 @@ static void explain(const struct child *child, enum outcome outcome, bool by_its
 /* Return what the child gets to end by itself, in milliseconds. */
 static int grace_of(enum outcome outcome)
 {
-	if (outcome == OUTCOME_CLOSED)
+	if (outcome == OUTCOME_CLOSED || outcome == OUTCOME_SILENT)
 		return EOF_GRACE;
 	/* Ctrl-C reaches the child too, other signals only crash. */
 	return child_interrupted() == SIGINT ? INTERRUPT_GRACE : 0;
+}
+
+/* Give a signal that ended waiting to crash, which ends scripts and waits for its pager. */
+static void pass_on(int signal)
+{
+	/* A terminal that hung up ends crash at its prompt. */
+	if (signal != SIGINT)
+		raise(signal);
+	raise(SIGINT);
 }
 
 static void run(char **argv)
@@ -84,9 +118,8 @@ static void run(char **argv)
 	struct launch launch = { .argv = argv, .columns = columns() };
 	struct child child;
 	enum outcome outcome;
-	bool by_itself;
 	char *buffer;
-	int reason;
+	int reason, last_signal;
 
 	buffer = malloc(MAX_REPLY);
 	if (!buffer) {
@@ -99,23 +132,23 @@ static void run(char **argv)
 	launch.output = fileno(fp);
 	launch.errors = errors();
 	reason = child_start(&child, &launch);
-	if (reason) {
+	if (reason)
 		free(buffer);
+	if (reason == EINTR && child_interrupted()) {
+		pass_on(child_interrupted());
+		return;
+	}
+	if (reason) {
 		error(INFO, "cannot start '%s': %s; start crash with KCENSUS_PYTHON=PATH, the "
 		      "Python that has kcensus\n", python(), strerror(reason));
 		return;
 	}
 	outcome = serve(&child, buffer);
 	free(buffer);
-	by_itself = child_end(&child, grace_of(outcome));
-	explain(&child, outcome, by_itself);
-	/* From here on, it is crash's again: it ends scripts and waits for its pager. */
-	if (outcome == OUTCOME_INTERRUPTED) {
-		/* A terminal that hung up ends crash at its prompt. */
-		if (child_interrupted() != SIGINT)
-			raise(child_interrupted());
-		raise(SIGINT);
-	}
+	last_signal = child_end(&child, grace_of(outcome));
+	explain(&child, outcome, last_signal);
+	if (outcome == OUTCOME_INTERRUPTED)
+		pass_on(child_interrupted());
 }
 
 static void command(const char *analysis)
@@ -128,6 +161,7 @@ static void command(const char *analysis)
 	argv[count++] = (char *)python();
 	argv[count++] = "-c";
 	argv[count++] = (char *)program;
+	argv[count++] = KCENSUS_SOURCE;
 	argv[count++] = descriptor;
 	argv[count++] = version;
 	argv[count++] = "--";

@@ -8,7 +8,6 @@
 #define PROTOCOL_VERSION 1
 
 #define MAX_REPLY (4u << 20)
-#define MAX_REQUEST 16u
 
 enum request {
 	REQUEST_HELLO = 1,

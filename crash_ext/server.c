@@ -81,7 +81,8 @@ static long length_of(uint32_t kind)
 	return -1;
 }
 
-static bool answer(struct child *child, uint32_t kind, const struct read_request *read, char *buffer)
+static bool answer(struct child *child, uint32_t kind, const struct read_request *read,
+		   char *buffer)
 {
 	uint32_t status = STATUS_COMPLETE;
 	size_t length = 0;
@@ -108,10 +109,13 @@ enum outcome serve(struct child *child, char *buffer)
 {
 	struct header header;
 	struct read_request read;
+	enum outcome end = OUTCOME_SILENT;
 
-	while (receive(child, &header, sizeof header)) {
+	/* A child that always has a request ready never makes receive() wait. */
+	while (child_look(child) && receive(child, &header, sizeof header)) {
 		if (length_of(header.kind) != (long)header.length)
 			return OUTCOME_BROKEN;
+		end = OUTCOME_CLOSED;
 		if (!receive(child, &read, header.length))
 			break;
 		if (header.kind == REQUEST_READ && !is_sound(&read))
@@ -119,5 +123,5 @@ enum outcome serve(struct child *child, char *buffer)
 		if (!answer(child, header.kind, &read, buffer))
 			break;
 	}
-	return child_interrupted() ? OUTCOME_INTERRUPTED : OUTCOME_CLOSED;
+	return child_interrupted() ? OUTCOME_INTERRUPTED : end;
 }

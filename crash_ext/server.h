@@ -7,6 +7,7 @@
 
 enum outcome {
 	OUTCOME_CLOSED,      /* the child closed the socket, or ended */
+	OUTCOME_SILENT,      /* it did so before any request */
 	OUTCOME_INTERRUPTED, /* the user pressed Ctrl-C */
 	OUTCOME_BROKEN,      /* the child sent what is not in the protocol */
 };

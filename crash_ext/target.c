@@ -12,18 +12,22 @@
 /*
  * Call step(). Where crash gives up on the way and jumps to its prompt, as it does when a page
  * table of the kernel is unreadable, return here instead, so that the child is still taken care of.
+ * Meanwhile, `--zero_excluded` of crash is off: what is unreadable is not zero.
  */
 static int guarded(void (*step)(void *), void *arg)
 {
+	const ulong zero_excluded = *diskdump_flags & ZERO_EXCLUDED;
 	jmp_buf prompt;
 	int complete = FALSE;
 
+	*diskdump_flags &= ~ZERO_EXCLUDED;
 	memcpy(prompt, pc->main_loop_env, sizeof prompt);
 	if (!setjmp(pc->main_loop_env)) {
 		step(arg);
 		complete = TRUE;
 	}
 	memcpy(pc->main_loop_env, prompt, sizeof prompt);
+	*diskdump_flags |= zero_excluded;
 	return complete;
 }
 
@@ -57,11 +61,10 @@ size_t target_hello(char *buffer, size_t size)
 	struct facts facts = { .text = buffer, .size = size };
 	int i;
 
-	add(&facts, "protocol=%d", PROTOCOL_VERSION);
-	add_text(&facts, "crash", pc->program_version);
 	add_text(&facts, "machine", pc->machine_type);
-	add(&facts, "page_size=%u", PAGESIZE());
 	add(&facts, "live=%d", ACTIVE() ? 1 : 0);
+	/* A guest whose memory is a file, and a kernel behind crash's daemon, are live too. */
+	add(&facts, "local=%d", LOCAL_ACTIVE() && !REMOTE_ACTIVE() ? 1 : 0);
 	/* Where crash took the name of a live memory device, its namelist is the target. */
 	if (!ACTIVE())
 		add_text(&facts, "dumpfile", pc->dumpfile);
@@ -71,9 +74,6 @@ size_t target_hello(char *buffer, size_t size)
 	add_text(&facts, "release", kt->utsname.release);
 	/* crash subtracts it from what it reads in the namelist. */
 	add(&facts, "kaslr_offset=%lx", -kt->relocate);
-#ifdef X86_64
-	add(&facts, "phys_base=%lx", machdep->machspec->phys_base);
-#endif
 	for (i = 0; i < st->mods_installed; i++) {
 		const struct load_module *module = &st->load_modules[i];
 
@@ -263,10 +263,16 @@ static void registers(struct bt_info *bt, ulong *counter, ulong *stack)
 		machdep->get_stack_frame(bt, counter, stack);
 }
 
+struct cpu_reading {
+	struct cpu_state state;
+	char *stack;
+};
+
 /* Fill in the task that a CPU runs, and its registers, which only a dump can hold. */
 static void read_cpu(void *arg)
 {
-	struct cpu_state *state = arg;
+	struct cpu_reading *reading = arg;
+	struct cpu_state *state = &reading->state;
 	struct bt_info bt;
 
 	BZERO(&bt, sizeof bt);
@@ -279,31 +285,36 @@ static void read_cpu(void *arg)
 		return;
 	bt.stackbase = GET_STACKBASE(bt.task);
 	bt.stacktop = GET_STACKTOP(bt.task);
-	bt.stackbuf = GETBUF(STACKSIZE());
+	bt.stackbuf = reading->stack;
 	fill_stackbuf(&bt);
 	registers(&bt, (ulong *)&state->pc, (ulong *)&state->sp);
-	FREEBUF(bt.stackbuf);
 }
 
 size_t target_cpus(char *buffer, size_t size)
 {
 	/* crash explains at length why a stack has no frame; keep that from the user's output. */
 	FILE *const output = fp, *const errors = pc->error_fp, *const pager = pc->stdpipe;
+	struct cpu_reading reading = { .stack = malloc(STACKSIZE()) };
 	size_t used = 0;
 	int cpu;
 
+	if (!reading.stack)
+		return 0;
 	fp = pc->error_fp = pc->nullfp;
 	pc->stdpipe = NULL;
 	guarded(read_active_set, NULL);
 	for (cpu = 0; cpu < kt->cpus && used + sizeof(struct cpu_state) <= size; cpu++) {
-		struct cpu_state state = { .cpu = cpu, .task = tt->active_set[cpu] };
+		/* There is no set where crash could not read the run queues. */
+		ulong task = tt->active_set ? tt->active_set[cpu] : 0;
 
-		if (!state.task)
+		if (!task || check_offline_cpu(cpu))
 			continue;
-		guarded(read_cpu, &state);
-		memcpy(buffer + used, &state, sizeof state);
-		used += sizeof state;
+		reading.state = (struct cpu_state){ .cpu = cpu, .task = task };
+		guarded(read_cpu, &reading);
+		memcpy(buffer + used, &reading.state, sizeof reading.state);
+		used += sizeof reading.state;
 	}
+	free(reading.stack);
 	fp = output;
 	pc->error_fp = errors;
 	pc->stdpipe = pager;

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ from kcensus.sources import Target, TargetError
 from kcensus.sources.capsule import BadCapsule
 from kcensus.sources.debuginfo.packages import by_remedy, debug_info_of
 from kcensus.sources.formats.coverage import coverage
-from kcensus.sources.formats.sniff import sniff
+from kcensus.sources.formats.sniff import Sniffed, sniff, sniff_opened
 from kcensus.text import printable
 
 _TEXT = Unit.TEXT
@@ -73,13 +73,13 @@ def run(target: str | None, reading: Reading, showing: Showing) -> Exit:
     return status
 
 
-def _file_facts(path: str | None) -> dict[str, Figure]:
+def _file_facts(path: str | None, describe: Callable[[str], Sniffed] = sniff) -> dict[str, Figure]:
     """Return what the headers of a dump file say; nothing for targets that are not a dump file."""
     if path is None or not os.path.isfile(path):
         return {}
     facts = {"file_bytes": Figure(os.path.getsize(path), Unit.BYTES, "file size")}
     try:
-        header, memory = sniff(path), coverage(path)
+        header, memory = describe(path), coverage(path)
     except TargetError:
         return facts
     facts["format"] = Figure(header.format, _TEXT, "format")
@@ -123,7 +123,7 @@ def _examine(target: Target, result: Result) -> str:
     :return: why it is unusable although it opens; empty if it is not
     """
     result.target, result.kernel, result.live = target.name, target.kernel, target.live
-    result.summary |= _file_facts(target.path)
+    result.summary |= _file_facts(target.path, sniff_opened)
     context = Context(Kernel(target.prog, live=target.live), target)
     sections = ", ".join(target.verify())
     corrupt = f"is corrupt: its checksums do not match: {sections}; copy it again"

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
-import functools
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
 from kcensus import cli
 from kcensus.actions import Exit
+from kcensus.sources import TargetError
 from kcensus.sources.crash import PROTOCOL, Crash, open_crash
 from kcensus.sources.session import session
+
+_connections: list[Crash] = []
+"""Closed by the end of the process only: crash ends a child that closes its connection before."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -25,12 +29,33 @@ def main(argv: Sequence[str]) -> int:
     if version != str(PROTOCOL):
         click.echo(
             f"kcensus: the extension of crash speaks protocol {version}, this kcensus {PROTOCOL}; "
-            "run `make install` in crash_ext of the same version",
+            "run `make install` in crash_ext of the same version and load it again "
+            "(`extend -u kcensus.so`, `extend kcensus.so`)",
             err=True,
         )
         return Exit.USAGE
-    # crash sends it where Ctrl-C reached only crash; leave the terminal as after Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    connect = functools.cache(lambda: Crash(int(fd)))
-    with session(lambda request: open_crash(connect(), request)):
+
+    try:
+        # Also for a command that needs no memory: crash says where no kcensus answers.
+        connection = Crash(int(fd))
+    except TargetError as error:
+        click.echo(f"kcensus: {error}", err=True)
+        return Exit.TARGET
+    _connections.append(connection)
+    with session(lambda request: open_crash(connection, request)), _interruptible():
         return cli.main(args)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C reach the command; before and after, it ends the process without a stack trace.
+
+    crash sends SIGTERM where Ctrl-C reached only crash; both leave the terminal as it was.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    original = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, original, strict=True):
+            signal.signal(number, handler)

@@ -24,8 +24,9 @@ from kcensus.sources import faults
 from kcensus.sources.custom import MAX_MEMORY_BYTES, add_direct_map, program_of
 from kcensus.sources.debuginfo.finder import load_debug_info
 from kcensus.sources.formats import elf
-from kcensus.sources.formats.sniff import Sniffed, sniff
+from kcensus.sources.formats.sniff import Sniffed, sniff_opened
 from kcensus.sources.model import (
+    ModuleDebugInfo,
     Request,
     Target,
     TargetError,
@@ -56,7 +57,9 @@ _MAX_BLOCKS = 1024
 """Blocks that are kept of a dump: 64 MiB."""
 
 _ARCHITECTURES = {"X86_64": drgn.Architecture.X86_64, "ARM64": drgn.Architecture.AARCH64}
-_LIVE_NAME = "the running kernel"
+_LOCAL_NAME = "the running kernel"
+_REMOTE_NAME = "the live kernel of another machine"
+_MOD_S = "or load it with `mod -S DIRECTORY`"
 
 
 @dataclass(frozen=True)
@@ -65,13 +68,47 @@ class Facts:
 
     machine: str
     live: bool
+    local: bool
+    """Whether the kernel runs on this machine."""
     dumpfile: str
     namelists: tuple[str, ...]
     """Files with the kernel's debug info, best first."""
     modules: tuple[str, ...]
     """Object files that crash loaded for modules."""
-    numbers: dict[str, int]
-    """Hexadecimal facts: ``kaslr_offset``, ``phys_base``."""
+    release: str
+    kaslr_offset: int | None
+    """Where the kernel is, from where it was linked; None if crash does not say."""
+
+
+@dataclass(frozen=True)
+class Dump:
+    """What the headers of the dump say; crash opens more formats than kcensus knows."""
+
+    sniffed: Sniffed
+    spans: tuple[tuple[int, int], ...] | None = None
+    """Physical memory, (start, end), that an ELF file should have; None for another format."""
+
+    @classmethod
+    def of(cls, facts: Facts) -> Dump:
+        """Read the headers, as far as they are known."""
+        if facts.live:
+            return cls(Sniffed("live"))
+        try:
+            sniffed = sniff_opened(facts.dumpfile)
+            return cls(sniffed, _spans(facts.dumpfile))
+        except TargetError:
+            return cls(Sniffed("read by crash"))
+
+    def reason(self, status: int, address: int) -> str:
+        """Return why an address is unreadable; crash rarely knows that a dump is truncated."""
+        why = _REASONS.get(status, faults.UNREADABLE)
+        if not self.sniffed.missing_end or why not in (faults.ABSENT, faults.UNREADABLE):
+            return why
+        if self.spans is not None:
+            is_lost = any(start <= address < end for start, end in self.spans)
+        else:
+            is_lost = why == faults.UNREADABLE
+        return faults.TRUNCATED if is_lost else why
 
 
 class Crash:
@@ -87,6 +124,11 @@ class Crash:
         self._block_bytes = block_bytes
         self._block: Callable[[int], bytes] = functools.lru_cache(_MAX_BLOCKS)(self._read_block)
         self.facts = self._hello()
+
+    @functools.cached_property
+    def dump(self) -> Dump:
+        """What the headers of the dump say."""
+        return Dump.of(self.facts)
 
     def _ask(self, kind: int, payload: bytes = b"") -> tuple[int, bytearray]:
         """Return the status and the payload of the reply to a request.
@@ -124,18 +166,16 @@ class Crash:
             if equals:
                 values.setdefault(os.fsdecode(key), []).append(os.fsdecode(value))
         first = {key: found[0] for key, found in values.items()}
-        numbers = {
-            key: int(first[key], 16)
-            for key in ("kaslr_offset", "phys_base")
-            if re.fullmatch(r"[0-9a-f]{1,16}", first.get(key, ""))
-        }
+        offset = first.get("kaslr_offset", "")
         return Facts(
             machine=first.get("machine", ""),
             live=first.get("live") == "1",
+            local=first.get("local") == "1",
             dumpfile=first.get("dumpfile", ""),
             namelists=tuple(values.get("namelist", ())),
             modules=tuple(values.get("module", ())),
-            numbers=numbers,
+            release=first.get("release", ""),
+            kaslr_offset=int(offset, 16) if re.fullmatch(r"[0-9a-f]{1,16}", offset) else None,
         )
 
     def vmcoreinfo(self) -> bytes:
@@ -174,8 +214,8 @@ class Crash:
             wanted = min(size - offset, _MAX_REPLY)
             status, data = self._read_once(address + offset, wanted)
             if status != _COMPLETE:
-                why = _REASONS.get(status, faults.UNREADABLE)
-                raise drgn.FaultError(why, address + offset + len(data))
+                end = address + offset + len(data)
+                raise drgn.FaultError(self.dump.reason(status, end), end)
             parts.append(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -186,7 +226,7 @@ def open_crash(crash: Crash, request: Request) -> Target:
     :raises TargetError: it is not one that kcensus can read, or its debug info is unusable
     """
     facts = crash.facts
-    name = printable(facts.dumpfile) or _LIVE_NAME
+    name = printable(facts.dumpfile) or (_LOCAL_NAME if facts.local else _REMOTE_NAME)
     arch = _ARCHITECTURES.get(facts.machine)
     if arch is None:
         raise unsupported_machine(name, printable(facts.machine))
@@ -195,13 +235,14 @@ def open_crash(crash: Crash, request: Request) -> Target:
         raise TargetError(
             f"{name}: has no VMCOREINFO, neither in a note nor in the memory of the kernel"
         )
+    _check_kernel(name, facts, vmcoreinfo)
     prog = program_of(arch, vmcoreinfo, crash.read, live=facts.live)
-    sniffed = _sniffed(facts)
+    sniffed = crash.dump.sniffed
     target = Target(
         prog,
         name,
         kind="live" if facts.live else "vmcore",
-        format=sniffed.format,
+        format=sniffed.format + (", truncated" if sniffed.truncated else ""),
         live=facts.live,
         missing_end=sniffed.missing_end,
         kernel=kernel_release(prog),
@@ -210,7 +251,17 @@ def open_crash(crash: Crash, request: Request) -> Target:
     )
     own = (*facts.namelists, *facts.modules)
     symbols = tuple(Path(path).absolute() for path in own if os.path.isfile(path))
-    load_debug_info(target, (*request.symbols, *symbols))
+    try:
+        load_debug_info(target, (*request.symbols, *symbols))
+    except TargetError as error:
+        if any(os.path.isfile(path) for path in facts.namelists) or not facts.namelists:
+            raise
+        raise TargetError(
+            f"{error}; crash has deleted its unpacked copy of the namelist: start crash with an "
+            "uncompressed vmlinux, or add -s PATH"
+        ) from error
+    if target.modules is not None:
+        target.modules = _Modules(target.modules)
     with contextlib.suppress(LookupError, drgn.FaultError, ValueError):
         memory_bytes = int(prog["max_pfn"]) * int(prog["PAGE_SIZE"])
         if 0 < memory_bytes <= MAX_MEMORY_BYTES:
@@ -218,14 +269,51 @@ def open_crash(crash: Crash, request: Request) -> Target:
     return target
 
 
-def _sniffed(facts: Facts) -> Sniffed:
-    """Return what the headers of the dump say; crash opens more formats than kcensus knows."""
-    if facts.live:
-        return Sniffed("live")
-    try:
-        return sniff(facts.dumpfile)
-    except TargetError:
-        return Sniffed("read by crash")
+class _Modules:
+    """Debug info of modules that crash can find, too."""
+
+    def __init__(self, debug_info: ModuleDebugInfo) -> None:
+        self._debug_info = debug_info
+        self.places = debug_info.places
+
+    def need_modules(self, *names: str) -> list[str]:
+        return [f"{why}, {_MOD_S}" for why in self._debug_info.need_modules(*names)]
+
+
+def _check_kernel(name: str, facts: Facts, vmcoreinfo: bytes) -> None:
+    """Compare the kernel that crash has with that of VMCOREINFO, with which drgn finds it.
+
+    :raises TargetError: they differ
+    """
+
+    def line(pattern: bytes) -> str:
+        match = re.search(rb"^" + pattern + rb"\s*$", vmcoreinfo, re.MULTILINE)
+        return os.fsdecode(match[1]) if match else ""
+
+    release, offset = line(rb"OSRELEASE=(\S+)"), line(rb"KERNELOFFSET=([0-9a-f]{1,16})")
+    if facts.release and release and facts.release != release:
+        raise TargetError(
+            f"{name}: VMCOREINFO is of Linux {printable(release)}, but crash has Linux "
+            f"{printable(facts.release)} open; start crash with the vmlinux of the dump"
+        )
+    if facts.kaslr_offset is not None and offset and facts.kaslr_offset != int(offset, 16):
+        raise TargetError(
+            f"{name}: the KASLR offset is 0x{offset} by VMCOREINFO, but {facts.kaslr_offset:#x} "
+            "by crash; start crash with the vmlinux of the dump and without --kaslr"
+        )
+
+
+def _spans(path: str) -> tuple[tuple[int, int], ...] | None:
+    """Return the physical memory, (start, end), of which an ELF file should have the bytes."""
+    with FileReader(path) as reader:
+        if reader.read(0, 4) != elf.MAGIC:
+            return None
+        segments = elf.segments(reader, elf.read_header(reader))
+    return tuple(
+        (segment.paddr, segment.paddr + segment.filesz)
+        for segment in segments
+        if segment.type == elf.PT_LOAD
+    )
 
 
 def _note(path: str) -> bytes:

@@ -28,6 +28,19 @@ class RequestError(TargetError):
     """
 
 
+class DamagedError(TargetError):
+    """A dump ends before, or lies beyond, what its headers refer to.
+
+    :param text: the whole sentence
+    :param why: what of it is about the damage
+    :param missing_bytes: how many bytes the file lacks at least
+    """
+
+    def __init__(self, text: str, why: str, missing_bytes: int = 0) -> None:
+        super().__init__(text)
+        self.why, self.missing_bytes = why, missing_bytes
+
+
 class ModuleDebugInfo(Protocol):
     """Loads the debug info of kernel modules; see :meth:`Target.need_modules`."""
 

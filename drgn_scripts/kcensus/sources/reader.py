@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from kcensus.sources.model import TargetError
+from kcensus.sources.model import DamagedError, TargetError
 from kcensus.text import printable
 
 _KINDS = (
@@ -94,9 +94,10 @@ class FileReader:
         :raises TargetError: the file cannot be read or ends too early
         """
         if offset + size > self.size:
-            raise TargetError(
-                f"{self.name}: is truncated: it ends inside its {what}, after {self.size} of at "
-                f"least {offset + size} bytes; copy it again"
+            end = offset + size
+            why = f"it ends inside its {what}, after {self.size} of at least {end} bytes"
+            raise DamagedError(
+                f"{self.name}: is truncated: {why}; copy it again", why, end - self.size
             )
         data = self.read(offset, size)
         if len(data) < size:

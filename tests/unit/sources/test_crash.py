@@ -40,7 +40,7 @@ def _vmcoreinfo() -> bytes:
 class Extension:
     """crash's side of the socket: some memory, with holes."""
 
-    facts: tuple[bytes, ...] = (b"machine=X86_64", b"live=0", b"page_size=4096")
+    facts: tuple[bytes, ...] = (b"machine=X86_64", b"live=0")
     vmcoreinfo: bytes = b""
     memory: bytes = b""
     holes: dict[int, int] = field(default_factory=dict)
@@ -114,7 +114,6 @@ def test_facts() -> None:
         b"namelist=/b",
         b"module=/m.ko",
         b"kaslr_offset=1c000000",
-        b"phys_base=-1",
         b"unknown=1",
         b"without a value",
     )
@@ -123,7 +122,7 @@ def test_facts() -> None:
     assert (known.machine, known.live) == ("ARM64", True)
     assert os.fsencode(known.dumpfile) == b"/tmp/\xff=core"
     assert (known.namelists, known.modules) == (("/a", "/b"), ("/m.ko",))
-    assert known.numbers == {"kaslr_offset": 0x1C000000}
+    assert (known.kaslr_offset, known.release, known.local) == (0x1C000000, "", False)
 
 
 def test_small_reads_of_a_dump_are_read_ahead(memory: bytes) -> None:
@@ -272,6 +271,49 @@ def test_vmcoreinfo_that_only_the_dump_has(symbols: list[Path], tmp_path: Path) 
     with Extension((b"machine=X86_64", b"dumpfile=%s" % bytes(dump))).connected() as connection:
         target = open_crash(connection, Request(None))
         assert target.prog["VMCOREINFO"].string_() == _vmcoreinfo()
+
+
+@pytest.mark.parametrize(("local", "name"), [(1, "running"), (0, "another machine")])
+def test_name_of_a_live_kernel(local: int, name: str, memory: bytes, symbols: list[Path]) -> None:
+    facts = (b"machine=X86_64", b"live=1", b"local=%d" % local)
+    with Extension(facts, _vmcoreinfo(), memory).connected() as connection:
+        assert name in open_crash(connection, Request(None)).name
+
+
+@pytest.mark.parametrize("fact", [b"release=9.9", b"kaslr_offset=123"])
+def test_vmcoreinfo_of_another_kernel(fact: bytes) -> None:
+    extension = Extension((b"machine=X86_64", fact), _vmcoreinfo())
+    with extension.connected() as connection, pytest.raises(TargetError) as error:
+        open_crash(connection, Request(None))
+    assert fact.partition(b"=")[2].decode() in str(error.value)
+
+
+def test_namelist_that_crash_has_deleted() -> None:
+    facts = (b"machine=X86_64", b"namelist=/does/not/exist")
+    extension = Extension(facts, _vmcoreinfo(), bytes(_MEMORY))
+    with extension.connected() as connection, pytest.raises(TargetError, match="uncompressed"):
+        open_crash(connection, Request(None))
+
+
+@pytest.mark.parametrize("status", [2, 4])
+def test_end_of_a_truncated_dump(status: int, memory: bytes, tmp_path: Path) -> None:
+    """crash does not say which memory was cut off, and which the dump never had."""
+    dump = tmp_path / "vmcore"
+    program_header = struct.Struct("<IIQQQQQQ")
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    header += struct.pack("<HHIQQQIHHHHHH", 4, 62, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    headers = program_header.pack(4, 0, 176, 0, 0, 0, 0, 4)
+    headers += program_header.pack(1, 7, 176, 0, 0, 4 * _PAGE, 4 * _PAGE, _PAGE)
+    dump.write_bytes(header + headers + bytes(3 * _PAGE))
+    facts = (b"machine=X86_64", b"dumpfile=%s" % bytes(dump))
+    extension = Extension(facts, memory=memory, holes={3: status, 9: status})
+    with extension.connected() as connection:
+        reasons = []
+        for page in (3, 9):
+            with pytest.raises(drgn.FaultError) as fault:
+                connection.read(page * _PAGE, 16)
+            reasons.append(faults.reason(fault.value))
+    assert reasons == [faults.TRUNCATED, {2: faults.ABSENT, 4: faults.UNREADABLE}[status]]
 
 
 @pytest.mark.parametrize("facts", [(b"machine=X86_64",), (b"machine=S390X",), ()])

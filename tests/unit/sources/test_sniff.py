@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from kcensus.sources import TargetError
 from kcensus.sources.formats import kdump as kdump_format
 from kcensus.sources.formats.coverage import coverage
-from kcensus.sources.formats.sniff import Sniffed, sniff
+from kcensus.sources.formats.sniff import Sniffed, sniff, sniff_opened
 
 BLOCK = 4096
 VMCOREINFO = (b"VMCOREINFO", 0, b"OSRELEASE=6.1.0-synthetic\nPAGESIZE=4096\n")
@@ -357,6 +357,23 @@ def test_a_flattened_dump_without_its_end(file: Callable[[bytes], Path]) -> None
     assert refusal(file(flattened(kdump(), end=False))).startswith("is truncated: it lacks the end")
 
 
+@pytest.mark.parametrize(
+    ("content", "format_"),
+    [
+        (elf_core([VMCOREINFO])[:-100], "ELF"),
+        (elf_core([PRSTATUS])[:-100], "ELF"),
+        (kdump()[:-150], "kdump-compressed"),
+        (flattened(kdump(), end=False), "flattened"),
+    ],
+)
+def test_a_truncated_dump_that_another_program_opened(
+    file: Callable[[bytes], Path], content: bytes, format_: str
+) -> None:
+    sniffed = sniff_opened(file(content))
+    assert sniffed.format.startswith(format_)
+    assert sniffed.missing_end
+
+
 # Arbitrary content
 
 WHOLE = [
@@ -371,12 +388,12 @@ WHOLE = [
 
 def sniff_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    said = ""
-    try:
-        said = sniff(path).truncated
-    except TargetError as error:
-        said = str(error)
-    assert said.isprintable()
+    for describe in (sniff, sniff_opened):
+        try:
+            said = describe(path).truncated
+        except TargetError as error:
+            said = str(error)
+        assert said.isprintable()
 
 
 @pytest.fixture(scope="module")

@@ -102,6 +102,11 @@ class _Dump:
         file.truncate(offset + segment.size)
 
 
+def cpus(path: Path) -> list[_CPU]:
+    """Return the registers of all CPUs of an ELF dump that QEMU wrote."""
+    return _Dump(path).cpus()
+
+
 def _notes(notes: bytes) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield (name, offset of the name, data) of ELF notes."""
     offset = 0

@@ -9,9 +9,10 @@ import re
 import signal
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pexpect
 
@@ -75,13 +76,18 @@ class Prompt:
 
 
 @contextmanager
-def at_prompt(session: Session, extension: Path, python: Path | str) -> Iterator[Prompt]:
+def at_prompt(
+    session: Session,
+    extension: Path,
+    python: Path | str,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Prompt]:
     """Start crash with the extension, and end it after the ``with``."""
     first, *arguments = session.arguments()
     process = pexpect.spawn(
         first,
         arguments,
-        env={**os.environ, "KCENSUS_PYTHON": str(python), "TERM": "dumb"},
+        env={**os.environ, **environment, "KCENSUS_PYTHON": str(python), "TERM": "dumb"},
         timeout=_SECONDS,
         encoding="utf-8",
         codec_errors="backslashreplace",

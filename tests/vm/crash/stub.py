@@ -29,7 +29,9 @@ class Extension:
     """The other end of the socket."""
 
     def __init__(self) -> None:
-        self.socket = socket.socket(fileno=int(sys.argv[3]))
+        self.socket = socket.socket(fileno=int(sys.argv[4]))
+        # As the program of the extension does.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def send(self, kind: int, payload: bytes = b"", length: int | None = None) -> None:
         """Send a request, with a length that may be wrong."""
@@ -171,6 +173,25 @@ def deaf(extension: Extension) -> None:
         extension.socket.sendall(request)
 
 
+def floods(extension: Extension) -> None:
+    """Asks faster than crash answers, and reads each reply."""
+    print("waiting", flush=True)
+    extension.socket.setblocking(True)
+    if os.fork() == 0:
+        while True:
+            extension.socket.sendall(_HEADER.pack(0, HELLO) * 64)
+    while True:
+        extension.socket.recv(1 << 16)
+
+
+def in_a_long_call(extension: Extension) -> None:
+    """Notices Ctrl-C late, as Python does in a function of C, and says so."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("kcensus: interrupted"))
+    print("waiting", flush=True)
+    time.sleep(600)
+
+
 def leaves_a_process(extension: Extension) -> None:
     """Ends, while a process that it started has the socket."""
     if os.fork() == 0:
@@ -183,7 +204,8 @@ BEHAVIOURS: dict[str, Callable[..., None]] = {
     function.__name__: function
     for function in (
         protocol, dies, dies_inside, closes, random_bytes, long_request, large_read, empty_read,
-        wrapped_read, unknown_space, slow, silent, stubborn, deaf, leaves_a_process,
+        wrapped_read, unknown_space, slow, silent, stubborn, deaf, floods, in_a_long_call,
+        leaves_a_process,
     )
 }  # fmt: skip
 
@@ -199,7 +221,7 @@ def install(directory: Path) -> Path:
 
 
 if __name__ == "__main__":
-    # -c PROGRAM FD VERSION -- BEHAVIOUR WORD…
-    if (behaviour := BEHAVIOURS.get(sys.argv[6])) is None:
+    # -c PROGRAM SOURCE FD VERSION -- BEHAVIOUR WORD…
+    if (behaviour := BEHAVIOURS.get(sys.argv[7])) is None:
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
-    behaviour(Extension(), *sys.argv[7:])
+    behaviour(Extension(), *sys.argv[8:])

@@ -17,6 +17,7 @@ from kcensus.sources import open_target
 from tests.lab import build, host
 from tests.running import on, runner
 from tests.vm.crash import stub
+from tests.vm.crash.formats import cpus
 from tests.vm.crash.prompt import Prompt, at_prompt, has_ended
 from tests.vm.crash.session import Session, build_extension, extension
 
@@ -86,11 +87,13 @@ def test_child_that_fails(prompt: Prompt, fault: str) -> None:
         assert prompt.children() == []
 
 
-@pytest.mark.parametrize("fault", ["silent", "stubborn", "deaf"])
+@pytest.mark.parametrize("fault", ["silent", "stubborn", "deaf", "floods", "in_a_long_call"])
 def test_ctrl_c(prompt: Prompt, fault: str) -> None:
-    for _ in range(_RUNS):
+    # This one takes seconds.
+    for _ in range(3 if fault == "in_a_long_call" else _RUNS):
         shown = prompt.run(f"kcensus {fault}", prompt.interrupt)
         assert ("did not stop on Ctrl-C" in shown) == (fault == "stubborn")
+        assert shown.count("kcensus: ") == (fault in ("stubborn", "in_a_long_call"))
         assert prompt.children() == []
 
 
@@ -110,7 +113,10 @@ def test_ctrl_c_at_any_time(prompt: Prompt) -> None:
         prompt.interrupt()
         prompt.process.sendline("eval 0xbeef")
         prompt.process.expect("decimal: 48879")
+        shown = prompt.process.before or ""
         prompt.process.expect_exact("crash> ")
+        assert "Traceback" not in shown
+        assert shown.count("kcensus: ") <= 1
         assert prompt.children() == []
     assert "xfs_inode" in prompt.run("kcensus slab --table caches --top 0")
 
@@ -157,7 +163,8 @@ def test_protocol(session: Session, prompt: Prompt, tmp_path: Path) -> None:
     answers = json.loads(output.read_text())
     assert answers["facts"]["dumpfile"] == session.name
     assert answers["facts"]["namelist"] == str(session.vmlinux)
-    assert (answers["facts"]["protocol"], answers["facts"]["live"]) == ("1", "0")
+    assert (answers["facts"]["local"], answers["facts"]["live"]) == ("0", "0")
+    assert answers["facts"]["release"] == prog["UTS_RELEASE"].string_().decode()
     vmcoreinfo = prog["VMCOREINFO"].string_().decode()
     assert answers["vmcoreinfo"] == vmcoreinfo
     assert f"KERNELOFFSET={answers['facts']['kaslr_offset']}\n" in vmcoreinfo
@@ -171,16 +178,50 @@ def test_protocol(session: Session, prompt: Prompt, tmp_path: Path) -> None:
     assert [cpu for cpu, *_ in answers["cpus"]] == [0, 1]
     running = {int(line.split()[1]) for line in prompt.run("ps -A").splitlines() if line[:1] == ">"}
     assert {pid for _, pid, *_ in answers["cpus"]} == running
+    # crash does not find the registers of a CPU that ran in user mode.
+    registers = [(cpu.general["rip"], cpu.general["rsp"]) for cpu in cpus(Path(session.name))]
+    places = [(pc, sp) for *_, pc, sp in answers["cpus"]]
+    assert places[0] == registers[0]
+    assert places[1] in (registers[1], (0, 0))
     # The socket, and the directory that is listed.
     assert answers["descriptors"] == [0, 1, 2, 3, 4]
     assert (answers["columns"], answers["stdin"]) == (None, "/dev/null")
 
 
 _WITHOUT = {
+    "without a request": "/bin/true",
     "cannot start": "/nonexistent/python",
     "cannot import kcensus": f'exec "{sys.executable}" -I -S "$@"',
-    "speaks protocol 99": f'program="$2"; shift 4; exec "{sys.executable}" -c "$program" 3 99 "$@"',
+    "speaks protocol 99": (
+        f'program="$2"; shift 5; exec "{sys.executable}" -c "$program" / 3 99 "$@"'
+    ),
 }
+
+
+def test_python_file_of_the_current_directory(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "click.py").write_text("raise SystemExit('a click of another project')\n")
+    monkeypatch.chdir(tmp_path)
+    with at_prompt(session, extension(), sys.executable) as prompt:
+        assert "slab-waste:" in prompt.run("kcensus explain slab-waste")
+
+
+def test_ctrl_c_while_the_program_starts(session: Session, tmp_path: Path) -> None:
+    """As on a file server that does not answer."""
+    source, library = tmp_path / "hang.c", tmp_path / "hang.so"
+    source.write_text("int pause(void);\nint execvpe(void) { return pause(); }\n")
+    compiler = host.find("cc")
+    host.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)])
+    with at_prompt(session, extension(), sys.executable, {"LD_PRELOAD": str(library)}) as prompt:
+        before = prompt.descriptors()
+        for _ in range(_RUNS):
+            prompt.process.sendline("kcensus slab")
+            child_of(prompt)
+            prompt.interrupt()
+            prompt.process.expect_exact("crash> ")
+            assert "48879" in prompt.run("eval 0xbeef")
+            assert (prompt.children(), prompt.descriptors()) == ([], before)
 
 
 def _runtime() -> str:

@@ -13,9 +13,10 @@ import pytest
 
 from kcensus import cli
 from kcensus.sources import TargetError, open_target
-from tests.lab import Dump, live
+from tests.lab import Dump, build, live
 from tests.vm.crash import formats
 from tests.vm.crash.session import Session
+from tests.vm.elf_edit import copy, truncated
 
 _MAKERS: dict[str, Callable[[Path, Path], None]] = {
     "elf-without-vmcoreinfo": formats.elf_without_vmcoreinfo,
@@ -91,6 +92,39 @@ def test_split_dump(dump: Dump, expected: Any, tmp_path: Path) -> None:
             open_target(str(part), dump.debug)
     session = Session(dump.vmlinux, parts)
     assert _report_inside(session, dump.debug, tmp_path) == expected
+
+
+@pytest.mark.parametrize("format_", ["elf", "kdump"])
+def test_truncated_dump(format_: str, tmp_path: Path) -> None:
+    """What is missing is counted as missing, also where crash reads it as zeros."""
+    dump = build("5.10", "mixed")
+    whole, path = tmp_path / "whole", tmp_path / "vmcore"
+    if format_ == "kdump":
+        formats.kdump(dump.formats["elf"], whole)
+    else:
+        copy(dump.formats["elf"], whole)
+    truncated(whole, path, whole.stat().st_size * 995 // 1000)
+    documents = []
+    for options in ((), ("--zero_excluded",)):
+        Session(dump.vmlinux, (path,), options).script(
+            ["kcensus slab --json > slab.json", "kcensus doctor --json > doctor.json"], tmp_path
+        )
+        documents.append(_document(tmp_path / "slab.json"))
+        facts = json.loads((tmp_path / "doctor.json").read_text())["summary"]
+        assert facts["missing_bytes"] > 0
+        assert facts["format"].startswith(("ELF", "kdump-compressed"))
+    first, with_zeros = documents
+    assert with_zeros == first
+    assert "end of the dump" in [gap["what"] for gap in first["gaps"]]
+    if format_ == "elf":
+        out = tmp_path / "direct.json"
+        words = ["slab", str(path), "-s", str(dump.vmlinux), "--allow-truncated"]
+        assert cli.main([*words, "--json", str(out)]) == 0
+        direct = _document(out)
+        for document in (direct, first):
+            # What drgn says of a read that fails.
+            document["gaps"] = [gap for gap in document["gaps"] if "(drgn:" not in gap["reason"]]
+        assert direct == first
 
 
 def test_kdump_of_qemu(tmp_path: Path) -> None:

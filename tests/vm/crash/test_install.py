@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from tests.lab import build, host
@@ -12,6 +13,33 @@ from tests.vm.crash.session import Session, build_extension
 def _session() -> Session:
     dump = build("5.10", "mixed")
     return Session(dump.vmlinux, (dump.formats["elf"],))
+
+
+def test_other_python_builds_again(tmp_path: Path) -> None:
+    built = build_extension(tmp_path)
+    make = ["make", "CPPFLAGS=-DNDEBUG"]
+    host.run([*make, "KCENSUS_PYTHON=/chosen/python"], cwd=built.parent)
+    assert b"/chosen/python" in built.read_bytes()
+    # As the superuser's, without the variable.
+    host.run([*make, "install", f"DESTDIR={tmp_path}"], cwd=built.parent)
+    (installed,) = tmp_path.glob("usr/lib*/crash/extensions/kcensus.so")
+    assert b"/chosen/python" in installed.read_bytes()
+
+
+def _refusal(command: list[str], directory: Path) -> str:
+    """Return what a command that fails says on stderr."""
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode
+    return done.stderr
+
+
+def test_what_make_cannot_build(tmp_path: Path) -> None:
+    source = build_extension(tmp_path).parent
+    without_header = ["make", "CPPFLAGS=-nostdinc"]
+    host.run([*without_header, "clean"], cwd=source)
+    assert not (source / "kcensus.so").exists()
+    assert "crash-devel" in _refusal(without_header, source)
+    assert "has a space" in _refusal(["make"], source.rename(tmp_path / "a b"))
 
 
 def test_install_where_crash_looks(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 """What moves the cursor, or clears a line."""
 _ROWS, _COLUMNS = 24, 90
+_RUNS = 20
 
 
 class Terminal:
@@ -97,6 +99,27 @@ def test_pager(terminal: Terminal) -> None:
         assert first.count("\n") <= _ROWS
         # less shows an escape character of the text as these letters, highlighted.
         assert "ESC[" not in _CONTROL.sub("", shown)
+        assert terminal.children() == []
+    assert termios.tcgetattr(terminal.process.fileno()) == settings
+
+
+def test_ctrl_c_in_the_pager(terminal: Terminal) -> None:
+    """Ctrl-C while the pager waits for a key, and the command for the pager."""
+    terminal.type("set scroll on")
+    settings = termios.tcgetattr(terminal.process.fileno())
+    for _ in range(_RUNS):
+        # More than the pipe to the pager holds.
+        terminal.process.sendline("kcensus slab --all --top 0")
+        terminal.process.expect_exact("MORE")
+        terminal.process.sendintr()
+        while terminal.children() != ["less\n"]:
+            time.sleep(0.02)
+        # less forgets what is typed while it handles the signal.
+        time.sleep(0.2)
+        terminal.process.send("q")
+        terminal.process.expect_exact(_PROMPT)
+        assert "Traceback" not in str(terminal.process.before)
+        assert "48879" in terminal.type("eval 0xbeef | cat")
         assert terminal.children() == []
     assert termios.tcgetattr(terminal.process.fileno()) == settings
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kcensus.sources.model import TargetError, unsupported_machine
+from kcensus.sources.model import DamagedError, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 from kcensus.text import printable
 
@@ -137,8 +137,8 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
     """Check that the file is complete.
 
     :return: why pages are missing from a file of full length; empty if none are
-    :raises TargetError: the file ends before data that its headers refer to. Such a file cannot
-        be opened: libkdumpfile maps it, and an access beyond its end kills the process (SIGBUS).
+    :raises DamagedError: the file ends before data that its headers refer to. drgn cannot open
+        such a file: libkdumpfile maps it, and an access beyond its end kills the process (SIGBUS).
     """
     bitmap = header.bitmap_blocks * header.block_size
     # One byte is enough, here and below, to check that the file is long enough.
@@ -168,10 +168,13 @@ def check_length(reader: FileReader, header: KdumpHeader) -> str:
         last = max(last, (position, length))
     end = max(end, sum(last))
     if end > reader.size:
-        raise TargetError(
-            f"{reader.name}: is truncated: {end - reader.size} of {end} bytes are missing; copy it "
-            f"again, or extend a copy to its full length with `truncate -s {end}` and read the "
-            "rest with --allow-truncated"
+        missing = end - reader.size
+        why = f"{missing} of {end} bytes are missing"
+        raise DamagedError(
+            f"{reader.name}: is truncated: {why}; copy it again, or extend a copy to its full "
+            f"length with `truncate -s {end}` and read the rest with --allow-truncated",
+            why,
+            missing,
         )
     _check_descriptors(reader, header, range(descs, descs + pages * _PAGE_DESC.size))
     if header.incomplete:
@@ -198,20 +201,17 @@ def _check_descriptors(reader: FileReader, header: KdumpHeader, table: range) ->
             raise _corrupt(reader)
 
 
-def _corrupt(reader: FileReader) -> TargetError:
-    return TargetError(
-        f"{reader.name}: is corrupt: page descriptors point outside of the file; copy it again"
-    )
+def _corrupt(reader: FileReader) -> DamagedError:
+    why = "page descriptors point outside of the file"
+    return DamagedError(f"{reader.name}: is corrupt: {why}; copy it again", why)
 
 
 def flattened_start(reader: FileReader) -> bytes:
     """Return the first bytes of the dump inside a flattened file, as far as they are in its first
     records."""
     if reader.read(reader.size - len(_FLAT_END), len(_FLAT_END)) != _FLAT_END:
-        raise TargetError(
-            f"{reader.name}: is truncated: it lacks the end mark of makedumpfile's flattened "
-            "format; copy it again"
-        )
+        why = "it lacks the end mark of makedumpfile's flattened format"
+        raise DamagedError(f"{reader.name}: is truncated: {why}; copy it again", why)
     start = bytearray(_FLAT_HEADER_BYTES * 2 + _SUB_HEADER.size)
     position = _FLAT_HEADER_BYTES
     for _ in range(8):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kcensus.human import human_bytes
 from kcensus.sources.formats import elf, kdump
-from kcensus.sources.model import TargetError, unsupported_machine
+from kcensus.sources.model import DamagedError, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 
 _UNPACK = "is compressed with {0}; decompress it first ({1})"
@@ -80,6 +80,33 @@ def sniff(path: str | Path) -> Sniffed:
         raise TargetError(f"{reader.name}: {_why_not_a_dump(start)}")
 
 
+def sniff_opened(path: str | Path) -> Sniffed:
+    """Return what kind of memory dump a file is that another program than drgn has opened.
+
+    :raises TargetError: the format is not known here, or the file cannot be read
+    """
+    with FileReader(path) as reader:
+        start = reader.read(0, 1024)
+        if start.startswith(elf.MAGIC):
+            return _complete_elf(reader, elf.segments(reader, _core_header(reader)))
+        if start.startswith(kdump.MAGIC):
+            header, truncated, missing = kdump.read_header(reader), "", 0
+            if header.split:
+                # Its bitmaps are those of all parts.
+                return Sniffed(f"{header.format}, split")
+            try:
+                truncated = kdump.check_length(reader, header)
+            except DamagedError as error:
+                truncated, missing = error.why, error.missing_bytes
+            return Sniffed(header.format, bool(header.compression), True, truncated, missing)
+        if start.startswith(kdump.FLAT_MAGIC):
+            try:
+                return _flattened(reader)
+            except DamagedError as error:
+                return Sniffed("flattened", truncated=error.why)
+        raise TargetError(f"{reader.name}: {_why_not_a_dump(start)}")
+
+
 def _why_not_a_dump(start: bytes) -> str:
     for offset, magic, message in _KNOWN:
         if start[offset:].startswith(magic):
@@ -100,7 +127,11 @@ def _is_text(start: bytes) -> bool:
     return all(char >= " " or char in "\t\n\r\x1b" for char in text)
 
 
-def _elf(reader: FileReader) -> Sniffed:
+def _core_header(reader: FileReader) -> elf.Header:
+    """Return the header of an ELF file that can be a dump.
+
+    :raises TargetError: it is another ELF file
+    """
     header = elf.read_header(reader)
     if header.type == elf.ET_REL:
         raise TargetError(f"{reader.name}: is a kernel module or object file; pass it with -s")
@@ -111,12 +142,21 @@ def _elf(reader: FileReader) -> Sniffed:
         )
     if not header.supported:
         raise unsupported_machine(reader.name, header.machine)
-    segments = elf.segments(reader, header)
+    return header
+
+
+def _elf(reader: FileReader) -> Sniffed:
+    segments = elf.segments(reader, _core_header(reader))
     notes = elf.core_notes(reader, segments)
     owners = {owner for owner, _, _ in notes}
     if b"VMCOREINFO" not in owners:
         raise TargetError(f"{reader.name}: {_no_vmcoreinfo(notes)}")
-    end = max(segment.offset + segment.filesz for segment in segments)
+    return _complete_elf(reader, segments)
+
+
+def _complete_elf(reader: FileReader, segments: list[elf.Segment]) -> Sniffed:
+    """Return whether the file has all that its program headers refer to."""
+    end = max((segment.offset + segment.filesz for segment in segments), default=0)
     missing = max(end - reader.size, 0)
     truncated = f"{missing} of {end} bytes are missing" if missing else ""
     return Sniffed("ELF", truncated=truncated, missing_bytes=missing)
