@@ -77,11 +77,18 @@ report
 # %% [markdown]
 # ## RAM by use
 #
-# The part of RAM that the analyses account for. The rest, such as page cache and the memory of
-# processes, is not analysed here.
+# What the kernel's own counters say, as `/proc/meminfo` shows them. Other kernel memory is page
+# tables, stacks, per-CPU memory, and pages that drivers and the kernel allocate for themselves.
 
 # %%
 ram = plots.ram_by_use(report)
+
+# %% [markdown]
+# The part of it that the analyses below account for. They do not look at page cache and the memory
+# of processes.
+
+# %%
+analysed = plots.ram_analysed(report)
 
 # %% [markdown]
 # ## Slab

@@ -80,4 +80,5 @@ def assert_plots_show(variables: dict[str, Any], report: kcensus.Report) -> None
     assert line.get_xdata() == pytest.approx([slab.summary["utilization"]] * 2)
     machine = slab.result.machine
     assert machine is not None
-    assert sum(length for _, length in bars(variables["ram"])) == machine.ram_bytes
+    for bar in ("ram", "analysed"):
+        assert sum(length for _, length in bars(variables[bar])) == machine.ram_bytes, bar

@@ -10,6 +10,7 @@ import pytest
 
 from kcensus import cli
 from kcensus.catalogue import load
+from tests.lab.trials import meminfo_bytes
 from tests.sample.conftest import Sample
 
 # Lookups of missing names by the workload, by pattern of the names.
@@ -28,6 +29,15 @@ def test_dentries_are_those_of_dentry_state(sample: Sample) -> None:
     summary = sample.run("dentries").summary
     assert summary["dentries"].value == state[0]
     assert summary["negative"].value == state[4]
+
+
+def test_memory_is_that_of_meminfo(sample: Sample) -> None:
+    machine = sample.run("slab").machine
+    assert machine is not None
+    counted = meminfo_bytes(sample.truth["meminfo"])
+    names = {"free": "MemFree", "anonymous": "AnonPages", "shmem": "Shmem", "per_cpu": "Percpu"}
+    for use, name in names.items():
+        assert machine.memory[use] == pytest.approx(counted[name], abs=1 << 20), use
 
 
 def test_dentries_have_the_patterns_of_the_workload(sample: Sample) -> None:

@@ -16,7 +16,7 @@ import pandas as pd
 
 from kcensus.analyses import analyses
 from kcensus.human import human
-from kcensus.results import Result, Unit
+from kcensus.results import MEMORY_USES, Machine, Result, Unit
 from kcensus.results.charts import ChartSpec, RamUse
 from kcensus.results.tables import Column, Table
 from kcensus.results.thresholds import MIN_BYTES
@@ -147,6 +147,27 @@ def in_words(value: float, unit: Unit) -> str:
     return human(round(value) if unit in (Unit.BYTES, Unit.COUNT) else float(value), unit)
 
 
+def memory_use(machine: Machine) -> Chart:
+    """Return one bar: what RAM is used for by the kernel's own counters, free memory at the end."""
+    memory = dict(machine.memory)
+    free = memory.pop("free", 0)
+    slabs = memory.pop("slab_reclaimable", 0) + memory.pop("slab_unreclaimable", 0)
+    lengths = {"slabs": slabs}
+    for name in ("anonymous", "page_cache", "shmem"):
+        lengths[MEMORY_USES[name]] = memory.pop(name, 0)
+    lengths["other kernel memory"] = sum(memory.values())
+    lengths["free"] = free
+    return _ram_bar("RAM by use", lengths, sum(lengths.values()), COLORS)
+
+
+def _ram_bar(
+    title: str, lengths: Mapping[str, int], whole: int, colors: Sequence[str], note: str = ""
+) -> Chart:
+    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
+    bar = Bar("RAM", tuple(lengths.values()), human(whole, Unit.BYTES))
+    return Chart(title, legend, (bar,), Unit.BYTES, (*colors, REST), note=note)
+
+
 def ram_use(results: Mapping[str, Result], ram_bytes: int, failed: Collection[str] = ()) -> Chart:
     """Return one bar: what the analyses account for of the RAM, the rest at the end.
 
@@ -181,10 +202,7 @@ def ram_use(results: Mapping[str, Result], ram_bytes: int, failed: Collection[st
         lengths[f"{len(rest)} smaller uses"] = sum(use.bytes for use in rest)
     colors = COLORS[: len(lengths)]
     lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
-    legend = tuple(f"{name}: {human(size, Unit.BYTES)}" for name, size in lengths.items())
-    bar = Bar("RAM", tuple(lengths.values()), human(ram_bytes, Unit.BYTES))
-    note = "; ".join(notes)
-    return Chart("RAM by use", legend, (bar,), Unit.BYTES, (*colors, REST), note=note)
+    return _ram_bar("RAM that is analysed", lengths, ram_bytes, colors, "; ".join(notes))
 
 
 def shortened(name: str, longest: int = MAX_NAME) -> str:

@@ -29,7 +29,7 @@ from kcensus import results
 from kcensus.analyses import analyses
 from kcensus.api.answers import Report, Result
 from kcensus.catalogue import load
-from kcensus.charts import COLORS, Bar, Chart, in_words, ram_use, specs, totals
+from kcensus.charts import COLORS, Bar, Chart, in_words, memory_use, ram_use, specs, totals
 from kcensus.charts import chart as bars_of
 from kcensus.human import human
 from kcensus.plots.drawing import (
@@ -41,7 +41,7 @@ from kcensus.plots.drawing import (
     scale_time,
     style,
 )
-from kcensus.results import Unit
+from kcensus.results import Machine, Unit
 from kcensus.results.charts import ChartSpec
 from kcensus.text import printable
 
@@ -59,6 +59,7 @@ __all__ = (
     "list_lru_owners",
     "list_lru_projection",
     "name_patterns",
+    "ram_analysed",
     "ram_by_use",
     "slab_caches",
     "slab_fill",
@@ -178,18 +179,34 @@ def slab_utilization(slab: AnyResult, *, ax: Axes | None = None) -> Axes:
 
 
 def ram_by_use(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = None) -> Axes:
+    """Draw one bar: what RAM is used for, by the kernel's own counters.
+
+    :param report: all results of one machine; as a mapping, by the names of their analyses
+    """
+    machine, _ = _machine_of(report)
+    if machine is None or not machine.memory:
+        return nothing(axes_for(ax, "RAM by use", bars=1))
+    return draw(memory_use(machine), ax)
+
+
+def ram_analysed(report: Report | Mapping[str, AnyResult], *, ax: Axes | None = None) -> Axes:
     """Draw one bar: what the analyses account for of the RAM, and what none of them looked at.
 
     :param report: all results of one machine; as a mapping, by the names of their analyses
     """
+    machine, every = _machine_of(report)
+    if machine is None or not machine.ram_bytes:
+        return nothing(axes_for(ax, "RAM that is analysed", bars=1))
+    failed = [*report.failed] if isinstance(report, Report) else []
+    return draw(ram_use(every, machine.ram_bytes, failed), ax)
+
+
+def _machine_of(
+    report: Report | Mapping[str, AnyResult],
+) -> tuple[Machine | None, dict[str, results.Result]]:
     given = report.results if isinstance(report, Report) else report
     every = {name: _plain(result) for name, result in given.items()}
-    machines = (result.machine for result in every.values() if result.machine)
-    ram = next((machine.ram_bytes for machine in machines if machine.ram_bytes), 0)
-    if not ram:
-        return nothing(axes_for(ax, "RAM by use", bars=1))
-    failed = [*report.failed] if isinstance(report, Report) else []
-    return draw(ram_use(every, ram, failed), ax)
+    return next((result.machine for result in every.values() if result.machine), None), every
 
 
 def before_after(

@@ -194,8 +194,22 @@ def test_utilization_has_the_published_band(report: Report) -> None:
     assert any("45% to 65%" in text and "2020-01-27" in text for text in texts(ax))
 
 
-def test_ram_is_one_bar(report: Report) -> None:
+def test_ram_by_use_has_the_counters_of_the_kernel(report: Report) -> None:
     ax = plots.ram_by_use(report)
+    png(ax)
+    machine = report.results["slab"].result.machine
+    assert machine is not None
+    memory = machine.memory
+    (parts,) = widths(ax)
+    assert sum(parts) == machine.ram_bytes == sum(memory.values())
+    assert parts[0] == memory["slab_reclaimable"] + memory["slab_unreclaimable"] > 0
+    assert parts[1:4] == [memory[name] for name in ("anonymous", "page_cache", "shmem")]
+    assert parts[-1] == memory["free"] > 0
+    assert "nothing to show" in texts(plots.ram_by_use(ram_results(slab={"slab_bytes": 1})))
+
+
+def test_ram_that_is_analysed_is_one_bar(report: Report) -> None:
+    ax = plots.ram_analysed(report)
     png(ax)
     machine = report.results["slab"].result.machine
     assert machine is not None
@@ -211,7 +225,7 @@ def test_ram_is_one_bar(report: Report) -> None:
     )
     list_lru = report.results["list-lru"].result.amount("structural_bytes")
     assert slabs + list_lru == report.results["slab"].result.amount("slab_bytes")
-    assert "nothing to show" in texts(plots.ram_by_use(ram_results(slab={"slab_bytes": 1})))
+    assert "nothing to show" in texts(plots.ram_analysed(ram_results(slab={"slab_bytes": 1})))
 
 
 def legend(ax: Axes) -> list[str]:
@@ -238,7 +252,7 @@ def test_a_long_entry_of_a_legend_is_wrapped(report: Report) -> None:
 @pytest.mark.parametrize("beside", [1, 2])
 def test_a_legend_reads_from_left_to_right(report: Report, beside: int) -> None:
     figure, axes = plt.subplots(1, beside, figsize=(6 * beside, 4), layout="constrained")
-    ax = plots.ram_by_use(report, ax=np.ravel(axes)[0])
+    ax = plots.ram_analysed(report, ax=np.ravel(axes)[0])
     png(ax)
     box = ax.get_legend()
     assert box is not None
@@ -382,4 +396,4 @@ def test_a_missing_library_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_machine_is_that_of_any_result() -> None:
     results = ram_results(dentries={"slab_bytes": 300}, slab={"slab_bytes": 700})
     results["slab"].machine = Machine(ram_bytes=1000)
-    assert widths(plots.ram_by_use(results)) == [[400, 300, 300]]
+    assert widths(plots.ram_analysed(results)) == [[400, 300, 300]]
