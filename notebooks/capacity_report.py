@@ -217,7 +217,7 @@ if memcgs := answer("memcgs"):
 # ## Patches
 #
 # Fixes and features that this kernel lacks, and what that costs here. A cost is a figure of the
-# analyses above; `<NA>` was not measured.
+# analyses above; where it is missing, no analysis measures it.
 
 # %%
 if patches := answer("patches"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+import numpy as np
+import pandas as pd
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -111,3 +113,14 @@ def test_the_richest_form_is_shown() -> None:
         assert shown in text
     assert "AAA" not in text
     assert "DDD" not in text
+
+
+def test_tables_are_for_readers() -> None:
+    frame = pd.DataFrame({"n": [12345], "x": [-1234.5], "none": [np.nan], "word": ["a <b> 12"]})
+    html = frame.to_html()
+    cell = new_code_cell("frame", outputs=[data(**{"text/html": html})])
+    shown = page(new_notebook(cells=[cell]), code=False)
+    assert "<td>12,345</td>" in shown
+    assert "<td>-1,234.5</td>" in shown
+    assert "<td>–</td>" in shown
+    assert '<td class="words">a &lt;b&gt; 12</td>' in shown

@@ -22,6 +22,10 @@ from kcensus.render.plain import installed_version
 from kcensus.text import printable
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_CELL = re.compile("<td>([^<]*)</td>")
+"""A cell of a table of pandas, which escapes what is in it."""
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_UNKNOWN = ("NaN", "&lt;NA&gt;", "None", "NaT")
 _CONTROLS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
@@ -67,7 +71,7 @@ def shown(output: NotebookNode) -> Markup:
     if "image/png" in data:
         return _image(f"data:image/png;base64,{data['image/png'].strip()}", data)
     if "text/html" in data:
-        return Markup('<div class="wide">{}</div>').format(_inert(data["text/html"]))
+        return Markup('<div class="wide">{}</div>').format(_tabular(_inert(data["text/html"])))
     if "text/markdown" in data:
         return _rendered(data["text/markdown"])
     return _lines(data.get("text/plain", ""))
@@ -104,6 +108,20 @@ def _rendered(text: str) -> Markup:
 def _inert(html: str) -> Markup:
     """Return HTML with its control characters escaped."""
     return Markup(_CONTROLS.sub(lambda found: printable(found[0]), html))
+
+
+def _tabular(html: Markup) -> Markup:
+    """Return the tables of pandas for readers: words on the left, digits in groups, no NaN."""
+    return Markup(_CELL.sub(lambda cell: _cell(cell[1]), html))
+
+
+def _cell(value: str) -> str:
+    if value in _UNKNOWN:
+        return "<td>–</td>"
+    if _NUMBER.fullmatch(value):
+        whole, point, decimals = value.partition(".")
+        return f"<td>{int(whole):,}{point}{decimals}</td>" if whole != "-0" else f"<td>{value}</td>"
+    return f'<td class="words">{value}</td>'
 
 
 def _image(address: str, data: NotebookNode) -> Markup:
