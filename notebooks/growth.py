@@ -83,7 +83,7 @@ for row in limits.itertuples():
     when = pd.Timestamp(row.until) + pd.Timedelta(seconds=row.limit_seconds)
     display(
         Markdown(
-            f"**{row.limit}** is reached at **{when:%Y-%m-%d %H:%M} UTC** at this rate"
+            f"Limit **{row.limit}**: reached at **{when:%Y-%m-%d %H:%M} UTC** at this rate"
             f" ({row.metric}: {row.rate}; {row.limit_interval} after the last record), *if nothing"
             " changes*; other users of memory make it sooner."
         )
