@@ -7,9 +7,6 @@
 #include "protocol.h"
 #include "server.h"
 
-#define QUOTE_(text) #text
-#define QUOTE(text) QUOTE_(text)
-
 /* What a child gets to end by itself, in milliseconds. */
 #define EOF_GRACE 2000
 #define INTERRUPT_GRACE 1500

@@ -41,7 +41,7 @@ def test_drgn_starts_as_fast_with_the_plugin(
     symbols = ["--main-symbols", "-s", str(dump.vmlinux)] if debug_info else []
     words = ["-c", str(dump.formats["elf"]), *(symbols or ["--no-default-symbols"])]
     times: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
-    for run in range(3 if bench_smoke else _RUNS):
+    for run in range(10 if bench_smoke else _RUNS):
         for plugin in (False, True) if run % 2 else (True, False):
             times[plugin].append(started(words, plugin=plugin))
     without, with_plugin = (

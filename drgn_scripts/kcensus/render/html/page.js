@@ -1,4 +1,4 @@
-
+// SPDX-License-Identifier: LGPL-2.1-or-later
 "use strict";
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
