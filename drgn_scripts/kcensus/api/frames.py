@@ -116,6 +116,28 @@ class Frame(pd.DataFrame):
         return shown
 
 
+class AddressedSeries(pd.Series):
+    """A Series by address; only what a prompt shows of it differs."""
+
+    @property
+    def _constructor(self) -> type[AddressedSeries]:
+        return AddressedSeries
+
+    @property
+    def _constructor_expanddim(self) -> type[Frame]:
+        return Frame
+
+    def __repr__(self) -> str:
+        excerpt = Frame({"": self})._excerpt().iloc[:, 0]
+        if self.dtype == object:
+            excerpt = excerpt.astype(object)  # which escaping can change to that of strings
+        excerpt.name = self.name
+        if len(excerpt) == len(self):
+            return repr(excerpt)
+        with pd.option_context("display.show_dimensions", False):
+            return f"{excerpt!r}\nLength: {len(self)}"
+
+
 def _types_of(made: Frame, frames: Sequence[Any], *, side_by_side: bool) -> dict[str, str]:
     """Return what is known of the types at addresses in frames that were put together.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from kcensus.api.addresses import Place, addresses_of
+from kcensus.api.frames import AddressedSeries
 from kcensus.api.source import Readable, context_of
 from kcensus.engine.memory import Faults
 from kcensus.kernel.vfs.paths import ancestry, resolve
@@ -41,4 +42,4 @@ def paths(source: Readable, addresses: Place | Iterable[Place]) -> pd.Series[str
     texts = [
         printable(path.text) for path in resolve(chain, dentries, super_blocks(kernel).mount_roots)
     ]
-    return pd.Series(texts, pd.Index(dentries, name="address"), dtype=object, name="path")
+    return AddressedSeries(texts, pd.Index(dentries, name="address"), dtype=object, name="path")

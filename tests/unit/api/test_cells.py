@@ -207,3 +207,18 @@ def test_an_excerpt_keeps_units(table: Frame) -> None:
     assert excerpt["size [KiB]"].tolist() == [1.5]
     assert list(table.head(0).frame(labels=True, scale=True).columns)[1] == "size (bytes) [B]"
     assert list(Frame({"x": [1]}).frame(labels=True, scale=True).columns) == ["x"]
+
+
+def test_paths_are_shown_by_addresses_in_hexadecimal_digits() -> None:
+    target = kcensus.open_target("sample")
+    dentries = kcensus.objects(target, "struct dentry", "d_parent")
+    paths = kcensus.paths(target, dentries["d_parent"].unique()[:200])
+    few, most = repr(paths[:2]), repr(paths)
+    for address, path in paths[:2].items():
+        assert f"{address:#x}" in few
+        assert str(address) not in few
+        assert path in few
+    assert few.endswith("dtype: object")
+    assert f"{paths.index[-1]:#x}" in most
+    assert str(len(paths)) in most.splitlines()[-1]
+    assert paths.index.dtype == np.uint64
