@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.lab import build, host
@@ -24,6 +25,11 @@ def test_other_python_builds_again(tmp_path: Path) -> None:
     host.run([*make, "install", f"DESTDIR={tmp_path}"], cwd=built.parent)
     (installed,) = tmp_path.glob("usr/lib*/crash/extensions/kcensus.so")
     assert b"/chosen/python" in installed.read_bytes()
+    # kcensus.so is in the current directory, but is not the Python package.
+    for python, is_warned in ((sys.executable, False), ("/chosen/python", True)):
+        command = [*make, "-B", f"KCENSUS_PYTHON={python}"]
+        done = subprocess.run(command, cwd=built.parent, capture_output=True, text=True, check=True)
+        assert ("cannot import" in done.stderr) == is_warned
 
 
 def _refusal(command: list[str], directory: Path) -> str:
