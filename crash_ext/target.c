@@ -56,6 +56,38 @@ static void add_text(struct facts *facts, const char *key, const char *text)
 		add(facts, "%s=%s", key, text);
 }
 
+/*
+ * Add each part of a split dump. crash has no list of them for extensions, but prints one: a path
+ * on each line, indented from the second on, with remarks such as " [PARTIAL DUMP]" behind.
+ */
+static bool add_parts(struct facts *facts)
+{
+	FILE *const output = fp;
+	char *text = NULL, *line, *rest, *remark;
+	const size_t used = facts->used;
+	size_t size;
+
+	fp = open_memstream(&text, &size);
+	if (!fp) {
+		fp = output;
+		return false;
+	}
+	show_split_dumpfiles();
+	fclose(fp);
+	fp = output;
+	if (!text)
+		return false;
+	for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+		line += strspn(line, " ");
+		while (access(line, F_OK) && (remark = strrchr(line, '[')) && remark > line &&
+		       remark[-1] == ' ')
+			remark[-1] = '\0';
+		add_text(facts, "dumpfile", line);
+	}
+	free(text);
+	return facts->used > used;
+}
+
 size_t target_hello(char *buffer, size_t size)
 {
 	struct facts facts = { .text = buffer, .size = size };
@@ -66,7 +98,7 @@ size_t target_hello(char *buffer, size_t size)
 	/* A guest whose memory is a file, and a kernel behind crash's daemon, are live too. */
 	add(&facts, "local=%d", LOCAL_ACTIVE() && !REMOTE_ACTIVE() ? 1 : 0);
 	/* Where crash took the name of a live memory device, its namelist is the target. */
-	if (!ACTIVE())
+	if (!ACTIVE() && !(dumpfile_is_split() && add_parts(&facts)))
 		add_text(&facts, "dumpfile", pc->dumpfile);
 	add_text(&facts, "namelist", pc->namelist_debug);
 	add_text(&facts, "namelist", pc->debuginfo_file);

@@ -55,7 +55,7 @@ def run(target: str | None, reading: Reading, showing: Showing) -> Exit:
     """Show what a target is, and what it lacks."""
     check_output(showing)
     result = Result("doctor", printable(target or "the running kernel"), "", measures=False)
-    result.summary |= _file_facts(target)
+    result.summary |= _file_facts(() if target is None else (target,))
     try:
         with (
             opened(target, reading) as (opened_target, progress),
@@ -73,13 +73,18 @@ def run(target: str | None, reading: Reading, showing: Showing) -> Exit:
     return status
 
 
-def _file_facts(path: str | None, describe: Callable[[str], Sniffed] = sniff) -> dict[str, Figure]:
-    """Return what the headers of a dump file say; nothing for targets that are not a dump file."""
-    if path is None or not os.path.isfile(path):
+def _file_facts(
+    paths: Sequence[str], describe: Callable[[str], Sniffed] = sniff
+) -> dict[str, Figure]:
+    """Return what the headers of a dump say; nothing for targets that are not dump files.
+
+    :param paths: the parts of a split dump, whose headers are all alike; otherwise one file
+    """
+    if not paths or not all(map(os.path.isfile, paths)):
         return {}
-    facts = {"file_bytes": Figure(os.path.getsize(path), Unit.BYTES, "file size")}
+    facts = {"file_bytes": Figure(sum(map(os.path.getsize, paths)), Unit.BYTES, "file size")}
     try:
-        header, memory = describe(path), coverage(path)
+        header, memory = describe(paths[0]), coverage(paths[0])
     except TargetError:
         return facts
     facts["format"] = Figure(header.format, _TEXT, "format")
@@ -123,7 +128,7 @@ def _examine(target: Target, result: Result) -> str:
     :return: why it is unusable although it opens; empty if it is not
     """
     result.target, result.kernel, result.live = target.name, target.kernel, target.live
-    result.summary |= _file_facts(target.path, sniff_opened)
+    result.summary |= _file_facts(target.paths, sniff_opened)
     context = Context(Kernel(target.prog, live=target.live), target)
     sections = ", ".join(target.verify())
     corrupt = f"is corrupt: its checksums do not match: {sections}; copy it again"

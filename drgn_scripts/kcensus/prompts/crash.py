@@ -42,7 +42,8 @@ def main(argv: Sequence[str]) -> int:
         click.echo(f"kcensus: {error}", err=True)
         return Exit.TARGET
     _connections.append(connection)
-    with session(lambda request: open_crash(connection, request)), _interruptible():
+    paths = connection.facts.dumpfiles
+    with session(lambda request: open_crash(connection, request), paths=paths), _interruptible():
         return cli.main(args)
 
 

@@ -70,7 +70,8 @@ class Facts:
     live: bool
     local: bool
     """Whether the kernel runs on this machine."""
-    dumpfile: str
+    dumpfiles: tuple[str, ...]
+    """The dump, which can be split into several files; empty where the kernel is live."""
     namelists: tuple[str, ...]
     """Files with the kernel's debug info, best first."""
     modules: tuple[str, ...]
@@ -78,6 +79,18 @@ class Facts:
     release: str
     kaslr_offset: int | None
     """Where the kernel is, from where it was linked; None if crash does not say."""
+
+    @property
+    def name(self) -> str:
+        """What the target is called: by the files of the dump, or as a live kernel."""
+        if self.dumpfiles:
+            return printable(", ".join(self.dumpfiles))
+        return _LOCAL_NAME if self.local else _REMOTE_NAME
+
+    @property
+    def dumpfile(self) -> str:
+        """The file with the headers of the dump; empty where the kernel is live."""
+        return self.dumpfiles[0] if self.dumpfiles else ""
 
 
 @dataclass(frozen=True)
@@ -171,7 +184,7 @@ class Crash:
             machine=first.get("machine", ""),
             live=first.get("live") == "1",
             local=first.get("local") == "1",
-            dumpfile=first.get("dumpfile", ""),
+            dumpfiles=tuple(values.get("dumpfile", ())),
             namelists=tuple(values.get("namelist", ())),
             modules=tuple(values.get("module", ())),
             release=first.get("release", ""),
@@ -226,7 +239,7 @@ def open_crash(crash: Crash, request: Request) -> Target:
     :raises TargetError: it is not one that kcensus can read, or its debug info is unusable
     """
     facts = crash.facts
-    name = printable(facts.dumpfile) or (_LOCAL_NAME if facts.local else _REMOTE_NAME)
+    name = facts.name
     arch = _ARCHITECTURES.get(facts.machine)
     if arch is None:
         raise unsupported_machine(name, printable(facts.machine))
@@ -246,7 +259,7 @@ def open_crash(crash: Crash, request: Request) -> Target:
         live=facts.live,
         missing_end=sniffed.missing_end,
         kernel=kernel_release(prog),
-        path=facts.dumpfile,
+        paths=facts.dumpfiles,
         # Not shareable: workers would write to the same connection.
     )
     own = (*facts.namelists, *facts.modules)

@@ -84,8 +84,8 @@ class Target:
     """The options that it was opened with, quoted for a shell."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Why analyses failed when a capsule was recorded, in one sentence each."""
-    path: str = ""
-    """The dump file as its source has it, for one that the user did not name."""
+    paths: tuple[str, ...] = ()
+    """The files of a dump as its source has them, for one that the user did not name."""
     verify: Callable[[], list[str]] = field(default=list, repr=False, compare=False)
     """Reads all of a capsule; returns the names of its corrupt sections."""
 

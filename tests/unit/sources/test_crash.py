@@ -17,6 +17,8 @@ import drgn
 import pytest
 
 from kcensus.actions import Exit
+from kcensus.actions.doctor import _file_facts
+from kcensus.prompts import crash as prompt
 from kcensus.prompts.crash import main
 from kcensus.sources import Target, TargetError, crash, faults
 from kcensus.sources.capsule.container import Reader
@@ -123,6 +125,38 @@ def test_facts() -> None:
     assert os.fsencode(known.dumpfile) == b"/tmp/\xff=core"
     assert (known.namelists, known.modules) == (("/a", "/b"), ("/m.ko",))
     assert (known.kaslr_offset, known.release, known.local) == (0x1C000000, "", False)
+
+
+def test_a_split_dump_is_named_by_all_its_parts(
+    memory: bytes, symbols: list[Path], tmp_path: Path
+) -> None:
+    parts = [tmp_path / "p1", tmp_path / "p2"]
+    for part in parts:
+        part.write_bytes(b"x" * 1000)
+    facts = (b"machine=X86_64", *(b"dumpfile=%s" % bytes(part) for part in parts))
+    with Extension(facts, _vmcoreinfo(), memory).connected() as connection:
+        target = open_crash(connection, Request(None))
+    assert target.name == f"{parts[0]}, {parts[1]}"
+    assert _file_facts(target.paths)["file_bytes"].value == 2000
+
+
+def test_the_dump_of_crash_is_the_session(
+    memory: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("vmcore", "other"):
+        Path(name).write_bytes(b"\x7fELF")
+    opened: list[str | None] = []
+
+    def refuse(connection: Crash, request: Request) -> Target:
+        opened.append(request.spec)
+        raise TargetError("seen")
+
+    monkeypatch.setattr(prompt, "open_crash", refuse)
+    for name in ("vmcore", f"{tmp_path}/vmcore", "other"):
+        with Extension((b"machine=X86_64", b"dumpfile=vmcore")).socket() as fd:
+            assert main([str(fd), str(crash.PROTOCOL), "--", "slab", name]) == Exit.TARGET
+    assert opened == ["vmcore", f"{tmp_path}/vmcore"]
 
 
 def test_small_reads_of_a_dump_are_read_ahead(memory: bytes) -> None:
@@ -234,7 +268,7 @@ def test_target(live: bool, memory: bytes, symbols: list[Path], tmp_path: Path) 
             target.prog.read(2 * _PAGE, 3 * _PAGE, physical=True)
     assert (fault.value.address, faults.reason(fault.value)) == (3 * _PAGE, faults.FILTERED)
     assert (target.live, target.kind) == (live, "live" if live else "vmcore")
-    assert (target.path, target.shareable) == (str(dump), False)
+    assert (target.paths, target.shareable) == ((str(dump),), False)
     assert target.prog.flags & drgn.ProgramFlags.IS_LINUX_KERNEL
     assert bool(target.prog.flags & drgn.ProgramFlags.IS_LIVE) == live
     # What the user asked for comes before what crash has.

@@ -92,6 +92,14 @@ def test_split_dump(dump: Dump, expected: Any, tmp_path: Path) -> None:
             open_target(str(part), dump.debug)
     session = Session(dump.vmlinux, parts)
     assert _report_inside(session, dump.debug, tmp_path) == expected
+    # Naming a part is naming the dump.
+    commands = [f"kcensus doctor {target} --json > doctor.json" for target in ("", parts[0])]
+    for command in commands:
+        session.script([command], tmp_path)
+        document = json.loads((tmp_path / "doctor.json").read_text())
+        assert document["target"] == ", ".join(map(str, parts))
+        size = sum(part.stat().st_size for part in parts)
+        assert document["summary"]["file_bytes"] == size
 
 
 @pytest.mark.parametrize("format_", ["elf", "kdump"])
