@@ -10,10 +10,11 @@ import click
 
 from kcensus import capsule
 from kcensus.actions import Exit, Reading
-from kcensus.actions.shared.target import chosen_analyses, opened
+from kcensus.actions.shared.target import chosen_analyses, left_out, opened
 from kcensus.render.directory import OutputError
 from kcensus.sources.capsule.container import CannotWrite
 from kcensus.sources.reader import os_reason
+from kcensus.sources.session import is_session
 from kcensus.text import printable
 
 _MIN_KEY_BYTES = 16
@@ -21,7 +22,7 @@ _MIN_KEY_BYTES = 16
 
 def create(
     target: str,
-    out: Path,
+    out: Path | None,
     analyses: str | None,
     level: int,
     force: bool,
@@ -29,7 +30,12 @@ def create(
     redact_key: Path | None,
     reading: Reading,
 ) -> Exit:
-    """Write a capsule of ``target`` to ``out``."""
+    """Write a capsule of ``target`` to ``out``.
+
+    :param out: None if the command line has one of the two; in a session, that is ``out``
+    """
+    if out is None:
+        target, out = left_out("OUT"), Path(target)
     wanted, key = chosen_analyses(analyses), _key(redact_key, redact)
     _check_out(target, out, force)
     with opened(target, reading) as (opened_target, progress):
@@ -63,7 +69,9 @@ def create(
 def _check_out(target: str, out: Path, force: bool) -> None:
     """Refuse an impossible place before any work is done."""
     problem = ""
-    if os.path.lexists(out) and not force:
+    if is_session(out):
+        problem = "is the dump that is open here; choose another name"
+    elif os.path.lexists(out) and not force:
         problem = "exists; choose another name, or add --force"
     elif out.is_dir():
         problem = "is a directory; give a file"

@@ -10,14 +10,17 @@ import click
 from kcensus import saved
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.shared.output import check_output, show
-from kcensus.actions.shared.target import chosen_analyses, context_of, opened
+from kcensus.actions.shared.target import chosen_analyses, context_of, left_out, opened
 from kcensus.compare import FIRST_TABLES, compare
 from kcensus.reports import report
 from kcensus.text import printable
 
 
-def run(before: str, after: str, analyses: str | None, reading: Reading, showing: Showing) -> Exit:
+def run(
+    before: str, after: str | None, analyses: str | None, reading: Reading, showing: Showing
+) -> Exit:
     """Run the analyses on both targets and show what differs."""
+    after = left_out("AFTER") if after is None else after
     check_output(showing)
     chosen = chosen_analyses(analyses)
     documents = {name: saved.load(name) for name in (before, after) if saved.is_document(name)}

@@ -15,7 +15,8 @@ _CREATE = command(
     action("kcensus.actions.capsule:create"),
     [
         target_argument(required=True),
-        click.Argument(["out"], type=click.Path(path_type=Path)),
+        # Inside crash and drgn, the only word is OUT.
+        click.Argument(["out"], type=click.Path(path_type=Path), required=False, metavar="OUT"),
         click.Option(
             ["--analyses"], metavar="NAME,…", help="Record for these analyses only. Default: all."
         ),
@@ -44,7 +45,8 @@ _CREATE = command(
         click.Option(["--force"], is_flag=True, help="Overwrite OUT."),
     ],
     "create a capsule of a target",
-    "Run the analyses on TARGET and write what they read to OUT.",
+    "Run the analyses on TARGET and write what they read to OUT. Inside crash and drgn, TARGET can"
+    " be left out.",
     (
         ("kcensus capsule create vmcore case.capsule -s vmlinux", "for all analyses"),
         ("kcensus capsule create vmcore case.capsule --analyses slab,dentries", "for two of them"),

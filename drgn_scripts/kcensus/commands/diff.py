@@ -14,7 +14,8 @@ Runs every analysis on both. The memory that grew comes first, the largest growt
 follow the figures and the rows of tables that differ. Rows are matched by name; --all shows all
 tables, and ratios and the other columns are in --json, --csv and --parquet.
 
-Each side is a target, or a file that --json wrote, of a report or of one analysis. What is
+Each side is a target, or a file that --json wrote, of a report or of one analysis. Inside crash
+and drgn, AFTER can be left out: it is then the kernel that is open there. What is
 unreadable on one side is listed as a gap of that side, because it can look like a change; if an
 analysis fails on one side, the exit status is 6."""
 
@@ -23,7 +24,7 @@ COMMAND = command(
     action("kcensus.actions.diff:run"),
     [
         target_argument("before", required=True),
-        target_argument("after", required=True),
+        target_argument("after", metavar="AFTER"),
         click.Option(
             ["--analyses"], metavar="NAME,…", help="Run these analyses only. Default: all."
         ),

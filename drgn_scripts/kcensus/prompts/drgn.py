@@ -65,8 +65,8 @@ def _is_kernel(prog: Program) -> bool:
     |      the first lines
     |  kcensus memcgs --json > memcgs.json
     |      all rows of all tables, in bytes
-    |  kcensus diff monday.json session
-    |      what grew since; "session" is the program that is open here
+    |  kcensus diff monday.json
+    |      what grew since, up to the program that is open here
     |  kcensus explain list-lru-arrays
     |      what a finding means, and what to do
     """,

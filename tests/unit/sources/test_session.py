@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from kcensus.actions import Exit
 from kcensus.cli import main
 from kcensus.sources import TargetError, open_target
 from kcensus.sources.model import Request, Target
@@ -42,6 +44,67 @@ def test_patches_are_those_of_the_session(capsys: pytest.CaptureFixture[str]) ->
     with session(_sample):
         assert document() == document("sample")
     assert document()["target"] == "the catalogue"
+
+
+def test_a_session_takes_the_place_of_a_target_that_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["slab", "sample", "--json", "monday.json"]) == 0
+    with session(_sample):
+        assert main(["diff", "monday.json", "--analyses", "slab"]) == 0
+        with mock.patch("kcensus.capsule.create", side_effect=TargetError("asked")) as create:
+            assert main(["capsule", "create", "case.capsule"]) == Exit.TARGET
+    assert (create.call_args.args[0].name, create.call_args.args[1]) == (
+        "sample",
+        Path("case.capsule"),
+    )
+    capsys.readouterr()
+    for words, missing in (
+        (["diff", "monday.json"], "AFTER"),
+        (["capsule", "create", "sample"], "OUT"),
+    ):
+        assert main(words) == Exit.USAGE
+        assert f"Missing argument '{missing}'" in capsys.readouterr().err
+
+
+def test_a_capsule_does_not_replace_the_dump_that_is_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dump = tmp_path / "vmcore"
+    dump.write_bytes(b"dump")
+    with session(_sample, paths=[str(dump)]):
+        for words in (["session", str(dump), "--force"], [str(dump), "--force"], [str(dump)]):
+            assert main(["capsule", "create", *words]) == Exit.USAGE
+            assert "is the dump that is open here" in capsys.readouterr().err
+    assert dump.read_bytes() == b"dump"
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("slab", "slab [OPTIONS]"),
+        ("report", "report [OPTIONS]"),
+        ("diff", "diff [OPTIONS] BEFORE [AFTER]"),
+        ("capsule create", "capsule create [OPTIONS] OUT"),
+    ],
+)
+def test_help_in_a_session_does_without_a_target(
+    command: str, usage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def text() -> str:
+        assert main([*command.split(), "--help"]) == 0
+        return capsys.readouterr().out
+
+    before = text()
+    with session(_sample):
+        first, *lines = text().splitlines()
+    assert first == f"Usage: kcensus {usage}"
+    examples = lines[next(i for i, line in enumerate(lines) if "Examples" in line) + 1 :]
+    assert len(examples) >= 4
+    assert not {"vmcore", "sudo", "vmlinux"} & {word for line in examples for word in line.split()}
+    assert text() == before
+    assert " vmcore" in before
 
 
 def test_the_innermost_session_counts_and_ends_with_its_block() -> None:

@@ -16,7 +16,7 @@ from kcensus.analyses.runner import Context
 from kcensus.progress import Progress, SilentProgress
 from kcensus.render.progress import terminal_progress
 from kcensus.results import Result
-from kcensus.sources import Target, TargetError
+from kcensus.sources import Target, TargetError, session
 from kcensus.text import printable
 
 
@@ -43,6 +43,17 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
             yield target, progress
         except OSError as error:
             raise TargetError(f"the target cannot be read: {error}") from error
+
+
+def left_out(argument: str) -> str:
+    """Return the target that a session has for an argument that the command line lacks.
+
+    :param argument: its name in the usage
+    :raises click.MissingParameter: there is no session
+    """
+    if session.is_open():
+        return session.SPEC
+    raise click.MissingParameter(param_hint=f"'{argument}'", param_type="argument")
 
 
 def saved_result(path: str | None, name: str) -> Result | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,27 @@ def reading_options() -> list[click.Parameter]:
     ]
 
 
-def target_argument(name: str = "target", *, required: bool = False) -> click.Argument:
-    """Return the argument that names a target; shells complete it to a file or ``sample``."""
-    return click.Argument([name], required=required, shell_complete=_targets)
+class _TargetArgument(click.Argument):
+    """An argument that names a target; inside crash and drgn, the usage does without it."""
+
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        pieces = super().get_usage_pieces(ctx)
+        if not _session_is_open():
+            return pieces
+        if self.name == "target":
+            return []
+        return pieces if self.required else [f"[{piece.strip('[]')}]" for piece in pieces]
+
+
+def target_argument(
+    name: str = "target", *, required: bool = False, metavar: str | None = None
+) -> click.Argument:
+    """Return the argument that names a target; shells complete it to a file or ``sample``.
+
+    :param required: whether it is needed inside crash and drgn, too
+    :param metavar: how the usage shows one that is needed elsewhere only
+    """
+    return _TargetArgument([name], required=required, metavar=metavar, shell_complete=_targets)
 
 
 def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -202,6 +221,19 @@ def catalogue_option() -> click.Option:
     )
 
 
+class _Command(click.Command):
+    """A command that reads a target, with examples that fit where it runs."""
+
+    def __init__(self, examples: Sequence[tuple[str, str]], *args: Any, **values: Any) -> None:
+        super().__init__(*args, **values)
+        self._examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self._examples:
+            self.epilog = f"\b\nExamples:\n{example_lines(self._examples)}"
+        super().format_epilog(ctx, formatter)
+
+
 def command(
     name: str,
     run: Callable[..., Any],
@@ -215,17 +247,34 @@ def command(
     :param question: what it answers, on one line
     :param examples: command lines, and what each is for
     """
-    return click.Command(
+    return _Command(
+        examples,
         name,
         callback=run,
         params=[*params, *reading_options()],
         help=help_,
         short_help=question,
-        epilog=f"\b\nExamples:\n{example_lines(examples)}" if examples else None,
         context_settings=CONTEXT_SETTINGS,
     )
 
 
 def example_lines(examples: Sequence[tuple[str, str]]) -> str:
-    """Return examples as help shows them."""
+    """Return examples as help shows them: inside crash and drgn, on the kernel open there."""
+    if _session_is_open():
+        examples = _without_targets(examples)
     return "\n".join(f"  {line}\n      {purpose}" for line, purpose in examples)
+
+
+def _without_targets(examples: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return examples without the dump; those on the running kernel are left out."""
+    purposes: dict[str, str] = {}
+    for line, purpose in examples:
+        if not line.startswith("sudo "):
+            purposes.setdefault(re.sub(r" vmcore\b(?![./])| -s vmlinux\b", "", line), purpose)
+    return list(purposes.items())
+
+
+def _session_is_open() -> bool:
+    """Return whether this is inside crash or drgn; help does not import what opens targets."""
+    module = sys.modules.get("kcensus.sources.session")
+    return module is not None and bool(module.is_open())
