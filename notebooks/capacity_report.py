@@ -145,9 +145,10 @@ if dentries := answer("dentries"):
     display(
         Markdown(
             f"**{dentries.text('negative')}** of {dentries.text('dentries')} dentries are negative;"
-            f" with external names they use **{dentries.text('negative_bytes')}**. Of their slab"
-            f" pages, {dentries.text('freeable_bytes')} would return if all unused ones were freed:"
-            " the other pages hold other dentries, too."
+            f" with external names they use **{dentries.text('negative_bytes')}**."
+            f" {dentries.text('freeable_bytes')} of slab pages hold only unused negative ones."
+            " What a finding says that its command *returns* can be more: commands drop unused"
+            " dentries of all kinds, which frees pages that both kinds share, and external names."
         )
     )
     directories = plots.directories(dentries)

@@ -109,6 +109,7 @@ by_memcg.join(states).nlargest(top, "dentries")
 sizes = by_directory["negative"][by_directory["negative"] > 0].sort_values(ascending=False)
 _, sizes_ax = plt.subplots(figsize=(8, 3.5), layout="constrained")
 sizes_ax.loglog(np.arange(1, len(sizes) + 1), sizes, marker=".")
+sizes_ax.set(title="Negative dentries by directory")
 sizes_ax.set(xlabel="directories, the largest first", ylabel="negative dentries")
 sizes_ax.grid(alpha=0.3)
 

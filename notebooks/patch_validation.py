@@ -84,7 +84,9 @@ ax.bar_label(bars, [compared(run) for _, run in published.iterrows()], padding=4
 ax.axvline(100, color="gray", linewidth=0.8)
 # What a patch made worse is longer than before.
 ax.set(
-    xlim=(0, max(120, 110 * published["left"].max())), xlabel="left with the patch [% of before]"
+    title="Published: left with the patch",
+    xlim=(0, max(120, 110 * published["left"].max())),
+    xlabel="left with the patch [% of before]",
 )
 ax.invert_yaxis()
 
@@ -157,7 +159,11 @@ if verdicts:
         ax.bar_label(container, fmt="%.0f %%", padding=4, fontsize="small")
     ax.axvline(100, color="gray", linewidth=0.8)
     longest = np.nanmax(left.to_numpy(float))
-    ax.set(xlim=(0, max(110, 115 * longest)), xlabel="left with the patch [% of before]")
+    ax.set(
+        title="Published, predicted and measured: left with the patch",
+        xlim=(0, max(110, 115 * longest)),
+        xlabel="left with the patch [% of before]",
+    )
     ax.invert_yaxis()
     ax.legend(fontsize="small")
 

@@ -69,6 +69,8 @@ def test_a_notebook_runs(name: str, directory: Path) -> None:
     # Neither errors nor warnings, and nothing is printed.
     assert {output.output_type for output in outputs(node)} <= {"display_data", "execute_result"}
     assert len(forms(node, "image/svg+xml")) >= PLOTS[name]
+    plots = [output.data for output in outputs(node) if "image/svg+xml" in output.get("data", {})]
+    assert not [plot for plot in plots if plot["text/plain"].startswith(("<", "plot without"))]
     # An Axes or a figure that a cell ends with would be shown as text.
     assert not [text for text in forms(node, "text/plain") if text.startswith(("<Axes", "Axes("))]
 

@@ -7,7 +7,8 @@ them. The HTML page draws them as SVG, :mod:`kcensus.plots` with Matplotlib.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ import pandas as pd
 from kcensus.analyses import analyses
 from kcensus.human import human
 from kcensus.results import MEMORY_USES, Machine, Result, Unit
-from kcensus.results.charts import ChartSpec, RamUse
+from kcensus.results.charts import ChartSpec
 from kcensus.results.tables import Column, Table
 from kcensus.results.thresholds import MIN_BYTES
 from kcensus.text import printable
@@ -172,17 +173,17 @@ def ram_use(results: Mapping[str, Result], ram_bytes: int, failed: Collection[st
     """Return one bar: what the analyses account for of the RAM, the rest at the end.
 
     Parts of the slab pages are taken out of them, so no byte is counted twice. Results without a
-    declaration of uses (:attr:`~kcensus.analyses.Analysis.ram`) add nothing.
+    declaration of uses (:attr:`~kcensus.analyses.Analysis.ram`) add nothing. The uses of an
+    analysis have the same color on every machine.
 
     :param failed: analyses without a result
     """
     known = analyses()
-    uses = [
-        use
-        for name, result in results.items()
-        if name in known
-        for use in known[name].ram_of(result)
-    ]
+    users = [name for name, analysis in known.items() if analysis.ram]
+    # Strict, as an analysis more needs another color, too.
+    color_of = dict(zip(users, COLORS, strict=True))
+    declared = {name: known[name].ram_of(results[name]) for name in users if name in results}
+    uses = [use for each in declared.values() for use in each]
     whole = sum(use.bytes for use in uses if use.is_total)
     parts = [use for use in uses if use.in_slabs and not use.is_total]
     excess = sum(use.bytes for use in parts) - whole
@@ -192,15 +193,14 @@ def ram_use(results: Mapping[str, Result], ram_bytes: int, failed: Collection[st
         notes.append(f"parts exceed the slab pages by {human(excess, Unit.BYTES)}")
     if any(result.gaps for result in results.values()):
         notes.append("what could not be read counts as not analysed")
-    shown = [use for use in uses if not use.is_total and use.bytes > 0]
-    if others:
-        shown.append(RamUse("other slabs" if parts else "slabs", others, in_slabs=True))
-    shown.sort(key=lambda use: -use.bytes)
-    most = len(COLORS) if len(shown) <= len(COLORS) else len(COLORS) - 1
-    lengths = {use.name: use.bytes for use in shown[:most]}
-    if rest := shown[most:]:
-        lengths[f"{len(rest)} smaller uses"] = sum(use.bytes for use in rest)
-    colors = COLORS[: len(lengths)]
+    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for user, each in declared.items():
+        for use in each:
+            name = ("other slabs" if parts else "slabs") if use.is_total else use.name
+            sizes[color_of[user], name] += others if use.is_total else use.bytes
+    shown = sorted((pair for pair in sizes.items() if pair[1] > 0), key=lambda pair: -pair[1])
+    lengths = {name: size for (_, name), size in shown}
+    colors = [color for (color, _), _ in shown]
     lengths["not analysed"] = max(ram_bytes - sum(lengths.values()), 0)
     return _ram_bar("RAM that is analysed", lengths, ram_bytes, colors, "; ".join(notes))
 
@@ -209,3 +209,16 @@ def shortened(name: str, longest: int = MAX_NAME) -> str:
     """Shorten a name in the middle: paths and caches differ at their ends."""
     half = longest // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[1 - half :]}"
+
+
+def shortened_names(names: Iterable[str], longest: int = MAX_NAME) -> list[str]:
+    """Shorten names for one chart; those that differ in their middles alone are numbered."""
+    every = list(names)
+    short = {name: shortened(name, longest) for name in every}
+    counts, numbers = Counter(short.values()), Counter[str]()
+    for name, words in short.items():
+        if counts[words] > 1:
+            numbers[words] += 1
+            mark = f" #{numbers[words]}"
+            short[name] = shortened(name, longest - len(mark)) + mark
+    return [short[name] for name in every]

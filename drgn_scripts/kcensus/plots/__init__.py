@@ -292,7 +292,18 @@ def growth(
 
 
 def _plain(result: AnyResult) -> results.Result:
-    return result.result if isinstance(result, Result) else result
+    """Return the result of an analysis as it is without its API.
+
+    :raises TypeError: it is something else, such as a report
+    """
+    given: object = result.result if isinstance(result, Result) else result
+    if isinstance(given, results.Result):
+        return given
+    hint = "; use one of its results, such as report.results['slab']"
+    raise TypeError(
+        f"this needs the result of one analysis, not a {type(given).__name__}"
+        + (hint if isinstance(given, Report) else "")
+    )
 
 
 def _of(result: AnyResult, analysis: str) -> AnyResult:

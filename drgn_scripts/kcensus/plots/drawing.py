@@ -8,6 +8,7 @@ Matplotlib takes what is between two dollar signs for one, so these are escaped.
 from __future__ import annotations
 
 import functools
+import re
 import textwrap
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -15,8 +16,8 @@ from contextlib import AbstractContextManager
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.charts import COLORS, MAX_NAME, Chart, shortened
-from kcensus.human import human_bytes
+from kcensus.charts import COLORS, MAX_NAME, Chart, shortened, shortened_names
+from kcensus.human import human, human_bytes, human_seconds
 from kcensus.results import Unit
 from kcensus.text import printable
 
@@ -103,7 +104,7 @@ def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
     """
     rows = np.arange(len(chart.bars))
     places = rows + 0.5 * (rows // together) * (together > 1)
-    names = [shown(bar.name) for bar in chart.bars]
+    names = [*map(_literal, shortened_names(_drawable(bar.name) for bar in chart.bars))]
     entries = [shown(name, _MAX_ENTRY) for name in chart.legend]
     beside = _NAME * max(map(len, names), default=0)
     lines = _arranged(entries, _ROOM * _AXES * _WIDTH - beside)[2]
@@ -199,12 +200,16 @@ def add_legend(
     )  # fmt: skip
 
 
-class _ByteLocator(MaxNLocator):
-    """Round numbers of the largest binary unit that fits."""
+class _UnitLocator(MaxNLocator):
+    """Round numbers of the largest unit that fits."""
+
+    def __init__(self, units: Sequence[float], steps: Sequence[float]) -> None:
+        super().__init__(5, steps=steps)
+        self._units = units
 
     def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        longest = max(abs(vmin), abs(vmax), 1.0)
-        unit = 1024.0 ** min(int(np.log2(longest) // 10), 6)
+        longest = max(abs(vmin), abs(vmax))
+        unit = max((unit for unit in self._units if unit <= longest), default=self._units[0])
         return [tick * unit for tick in super().tick_values(vmin / unit, vmax / unit)]
 
 
@@ -212,15 +217,26 @@ def scale(axis: Axis, unit: Unit) -> None:
     """Give an axis ticks with units."""
     steps = [1, 2, 2.5, 5, 10]
     if unit is Unit.BYTES:
-        axis.set_major_locator(_ByteLocator(5, steps=steps))
+        axis.set_major_locator(_UnitLocator([1024.0**power for power in range(7)], steps))
         axis.set_major_formatter(
             FuncFormatter(lambda value, _: human_bytes(value).replace(".0 ", " "))
         )
+    elif unit is Unit.SECONDS:
+        axis.set_major_locator(_UnitLocator((1e-6, 1e-3, 1, 60, 3600, 86400), steps))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _whole(human_seconds(value))))
+    elif unit is Unit.PAGES:
+        axis.set_major_locator(MaxNLocator(5, steps=steps, integer=True))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: human(round(value), unit)))
     elif unit is Unit.RATIO:
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
     else:
         axis.set_major_locator(MaxNLocator(5, steps=steps, integer=unit is Unit.COUNT))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+
+
+def _whole(words: str) -> str:
+    """Return ``2 d 0 h`` as ``2 d``, and ``5.0 s`` as ``5 s``."""
+    return re.sub(r" 0 (h|min|s)$", "", words.replace(".0 ", " "))
 
 
 def scale_time(axis: Axis) -> None:
@@ -231,15 +247,24 @@ def scale_time(axis: Axis) -> None:
 
 
 def shown(name: str, longest: int = MAX_NAME) -> str:
-    """Return a name as Matplotlib is to draw it: printable, short, with glyphs of the font.
+    """Return a name as Matplotlib is to draw it: printable, short, with glyphs of the font."""
+    return _literal(shortened(_drawable(name), longest))
 
-    Characters that the fonts of ``font.family`` lack are escaped like control characters.
+
+def _literal(text: str) -> str:
+    """Return a text that Matplotlib takes for one without formulas."""
+    return text.replace("$", r"\$")
+
+
+def _drawable(name: str) -> str:
+    """Return a name in printable characters.
+
+    Those that the fonts of ``font.family`` lack are escaped like control characters.
     """
     text = printable(name)
     fonts = [findfont(FontProperties(family=[name])) for name in mpl.rcParams["font.family"]]
     glyphs = frozenset().union(*map(_glyphs, fonts))
-    drawn = "".join(char if ord(char) in glyphs else _escaped(char) for char in text)
-    return shortened(drawn, longest).replace("$", r"\$")
+    return "".join(char if ord(char) in glyphs else _escaped(char) for char in text)
 
 
 def _escaped(char: str) -> str:

@@ -31,6 +31,7 @@ class RamUse:
     """Memory that an analysis accounts for; no two uses count the same bytes."""
 
     name: str
+    """Uses of an analysis with the same name are one part of the bar."""
     bytes: int
     in_slabs: bool
     """Whether it is a part of the slab pages."""

@@ -147,15 +147,42 @@ def test_ram_use_counts_no_byte_twice() -> None:
     chart = charts.ram_use(results, 4000)
     (bar,) = chart.bars
     assert dict(zip(chart.legend, bar.parts, strict=True)) == {
-        "kcopyd_job slabs: 450 B": 450,
+        "kcopyd jobs and pages: 520 B": 450 + 70,
         "dentries: 300 B": 300,
         "other slabs: 210 B": 1000 - 300 - 450 - 40,
-        "copy pages of kcopyd: 70 B": 70,
-        "4 smaller uses: 125 B": 60 + 40 + 20 + 5,
+        "list_lrus: 100 B": 40 + 60,
+        "offline memory cgroups: 25 B": 20 + 5,
         "not analysed: 2.8 KiB": 4000 - 1155,
     }
     assert sum(bar.parts) == 4000
-    assert chart.colors == (*COLORS, REST)
+    assert {*chart.colors} == {*COLORS, REST}
+
+
+def test_a_use_of_ram_has_the_same_color_on_every_machine() -> None:
+    machines = [
+        ram_results(slab={"slab_bytes": 10}, dentries={"slab_bytes": 1}, kcopyd={"job_bytes": 2}),
+        ram_results(slab={"slab_bytes": 10}, dentries={"slab_bytes": 7}, kcopyd={"job_bytes": 1}),
+        ram_results(slab={"slab_bytes": 10}, kcopyd={"page_bytes": 3}),
+    ]
+    seen: dict[str, set[str]] = {}
+    for results in machines:
+        shown = charts.ram_use(results, 100)
+        for name, color in zip(shown.legend, shown.colors, strict=True):
+            seen.setdefault(name.partition(":")[0].removeprefix("other "), set()).add(color)
+    assert sorted(seen) == ["dentries", "kcopyd jobs and pages", "not analysed", "slabs"]
+    assert [len(colors) for colors in seen.values()] == [1] * 4
+    assert len(set.union(*seen.values())) == 4
+
+
+def test_shortened_names_of_a_chart_differ() -> None:
+    start, end = "/var/lib/containers/storage/", "/merged/usr/lib/python3/site-packages"
+    every = [f"{start}{middle}{end}" for middle in "aba"]
+    shown = charts.shortened_names([*every, "/tmp"])
+    assert shown[0] == shown[2] != shown[1]
+    assert [name[-3:] for name in shown[:2]] == [" #1", " #2"]
+    assert shown[3] == "/tmp"
+    assert charts.MAX_NAME - 1 <= max(map(len, shown)) <= charts.MAX_NAME
+    assert charts.shortened_names(every[:1]) == [charts.shortened(every[0])]
 
 
 def test_ram_use_without_the_census_of_slabs() -> None:

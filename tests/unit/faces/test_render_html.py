@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 import pytest
 
 from kcensus import cli, explain
-from kcensus.charts import charts
+from kcensus.charts import COLORS, Bar, Chart, charts
 from kcensus.render.html import write_html, write_report_html
-from kcensus.render.html.svg import stack, svg
+from kcensus.render.html.svg import stack, svg, swatch
 from kcensus.reports import Report, Section
 from kcensus.results import Figure, Finding, Gap, Machine, Remedy, Result, Severity, Unit
 from kcensus.results.tables import Column, Show, Table
@@ -235,7 +235,7 @@ def test_charts_are_labelled_and_escaped() -> None:
     (chart,) = charts(hostile_result())
     root = ElementTree.fromstring(svg(chart))
     names = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert names == {"svg", "title", "desc", "g", "rect", "text"}
+    assert names == {"svg", "title", "desc", "g", "rect", "text", "line"}
     assert root.get("role") == "img"
     assert root[0].text == "Largest slab caches"
     assert SHOWN in (root[1].text or "")
@@ -247,6 +247,31 @@ def test_a_stack_is_no_wider_than_its_place(parts: list[int]) -> None:
         r'width="([\d.]+)%" height="9" fill="#|x="[\d.]+%" width="([\d.]+)%"', stack(parts)
     )
     assert sum(float(first or second) for first, second in widths) <= 100.1
+
+
+def test_parts_of_a_bar_differ_without_colors() -> None:
+    (chart,) = charts(hostile_result())
+    bars = (Bar("x", (5.0, 3.0, 2.0, 0.0, 1.0), "11"),)
+    root = ElementTree.fromstring(
+        svg(replace(chart, legend=tuple("abcde"), bars=bars, colors=COLORS))
+    )
+    lines = [dict(each.attrib) for each in root.iter() if each.tag.endswith("line")]
+    assert {line["class"] for line in lines} == {"printed"}
+    looks = [(line["stroke-width"], line.get("stroke-dasharray")) for line in lines]
+    entries, parts = looks[:4], looks[4:]  # the first color has none
+    assert len({*entries}) == 4
+    assert parts == [entries[0], entries[1], entries[3]]
+    for color, look in zip(COLORS[1:], entries, strict=True):
+        line = ElementTree.fromstring(swatch(color))[0][1]
+        assert (line.get("stroke-width"), line.get("stroke-dasharray")) == look
+
+
+def test_names_of_a_chart_differ() -> None:
+    paths = [f"/srv/spool/jobs/of/tenant/{name}/incoming/mail/queue/new" for name in "ab"]
+    bars = tuple(Bar(path, (1.0,), "1") for path in paths)
+    root = ElementTree.fromstring(svg(Chart("x", (), bars, Unit.COUNT)))
+    words = [element.text or "" for element in root.iter() if element.tag.endswith("text")]
+    assert [name[-3:] for name in words[::2]] == [" #1", " #2"]
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from kcensus.actions.notebooks.page import page
+from kcensus.actions.notebooks.titles import titles
 from kcensus.api.answers import Result
 from kcensus.api.frames import Frame
 from tests.unit.faces.test_render_html import HOSTILE, hostile_result
@@ -124,3 +126,22 @@ def test_tables_are_for_readers() -> None:
     assert "<td>-1,234.5</td>" in shown
     assert "<td>–</td>" in shown
     assert '<td class="words">a &lt;b&gt; 12</td>' in shown
+
+
+def test_headings_of_words_are_above_the_words() -> None:
+    frame = pd.DataFrame({"n": [1, 2], "word": ["a", None]}, index=pd.Index([3, 4], name="key"))
+    cell = new_code_cell("frame", outputs=[data(**{"text/html": frame.to_html()})])
+    shown = page(new_notebook(cells=[cell]), code=False)
+    assert '<th class="words">word</th>' in shown
+    assert "<th>n</th>" in shown
+    assert "<th>key</th>" in shown
+    assert '<td class="words">–</td>' in shown
+
+
+def test_a_picture_has_the_titles_of_its_axes_as_text() -> None:
+    figure, (left, right) = plt.subplots(1, 2)
+    assert titles(figure) == ""
+    left.set_title(r"a \$b", loc="left")
+    right.set_title("c")
+    assert titles(figure) == "a $b; c"
+    plt.close(figure)

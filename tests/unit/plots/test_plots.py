@@ -221,10 +221,11 @@ def test_ram_that_is_analysed_is_one_bar(report: Report) -> None:
     slabs = sum(
         drawn[str(color)]
         for name, color in zip(legend(ax), legend_colors(ax), strict=True)
-        if name.startswith(("kcopyd_job slabs", "dentries", "other slabs"))
+        if name.startswith(("kcopyd", "dentries", "other slabs"))
     )
     list_lru = report.results["list-lru"].result.amount("structural_bytes")
-    assert slabs + list_lru == report.results["slab"].result.amount("slab_bytes")
+    outside = report.results["kcopyd"].result.amount("page_bytes")
+    assert slabs - outside + list_lru == report.results["slab"].result.amount("slab_bytes")
     assert "nothing to show" in texts(plots.ram_analysed(ram_results(slab={"slab_bytes": 1})))
 
 
@@ -371,6 +372,40 @@ def test_plots_draw_on_given_axes_and_keep_the_style(report: Report) -> None:
         ax = plots.slab_fill(report.results["slab"])
     assert dict(mpl.rcParams) == before
     assert mpl.colors.to_hex(ax.get_facecolor()) != "#ffffff"
+
+
+def test_names_that_differ_in_their_middles_are_numbered() -> None:
+    paths = [f"/srv/spool/$jobs/of/tenant/{name}/incoming/mail/queue/new" for name in "ab"]
+    result = result_with(
+        "dentries", "directories", directory=(paths, Unit.TEXT), negative=([2, 1], Unit.COUNT)
+    )
+    shown = names(plots.directories(result))
+    assert [name[-3:] for name in shown] == [" #1", " #2"]
+    assert all(name.startswith(r"/srv/spool/\$") for name in shown)
+
+
+@pytest.mark.parametrize(
+    ("unit", "largest", "tick"),
+    [
+        (Unit.SECONDS, 4.4e5, "2 d"),
+        (Unit.SECONDS, 5000, "30 min"),
+        (Unit.SECONDS, 0.004, "1 ms"),
+        (Unit.PAGES, 5000, "2,000 pages"),
+        (Unit.BYTES, 5 << 20, "2 MiB"),
+        (Unit.COUNT, 5000, "2,000"),
+    ],
+)
+def test_ticks_have_units(unit: Unit, largest: float, tick: str) -> None:
+    ax = plots.growth([0, 60], [0, largest], unit=unit)
+    png(ax)
+    assert tick in [label.get_text() for label in ax.get_yticklabels()]
+
+
+def test_a_report_is_refused_in_one_sentence(report: Report) -> None:
+    calls: list[Callable[[Any], object]] = [plots.charts, plots.slab_caches]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"one analysis, not a Report; .*report\.results"):
+            call(report)
 
 
 def test_the_example_runs() -> None:

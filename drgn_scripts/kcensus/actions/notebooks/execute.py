@@ -33,6 +33,8 @@ assert matplotlib.font_manager
 
 _SHARP = "--InlineBackend.figure_formats={'svg'}"
 """Plots are drawings, which are sharp on paper."""
+_TITLES = "--InteractiveShellApp.extra_extensions=kcensus.actions.notebooks.titles"
+"""The text of a plot is its title."""
 _WITHOUT_DIRECTORY = "import sys; sys.path[:] = filter(None, sys.path); "
 """Python statements after which nothing is imported from the current directory: as that of a
 customer's dump, it may have a ``drgn.py`` of its own."""
@@ -70,6 +72,7 @@ class _KernelSpecs(KernelSpecManager):
                 "-f",
                 "{connection_file}",
                 _SHARP,
+                _TITLES,
                 "--InteractiveShellApp.ignore_cwd=True",
             ],
             display_name="Python 3",

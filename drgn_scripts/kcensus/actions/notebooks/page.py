@@ -8,6 +8,7 @@ every name. Pictures are images in the page, so that what is in them stays in th
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -24,6 +25,7 @@ from kcensus.text import printable
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _CELL = re.compile("<td>([^<]*)</td>")
 """A cell of a table of pandas, which escapes what is in it."""
+_TABLE = re.compile(r'<table [^>]*class="dataframe.*?</table>', re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _UNKNOWN = ("NaN", "&lt;NA&gt;", "None", "NaT")
 _CONTROLS = re.compile(
@@ -112,7 +114,8 @@ def _inert(html: str) -> Markup:
 
 def _tabular(html: Markup) -> Markup:
     """Return the tables of pandas for readers: words on the left, digits in groups, no NaN."""
-    return Markup(_CELL.sub(lambda cell: _cell(cell[1]), html))
+    cells = _CELL.sub(lambda cell: _cell(cell[1]), html)
+    return Markup(_TABLE.sub(lambda table: _aligned(table[0]), cells))
 
 
 def _cell(value: str) -> str:
@@ -122,6 +125,28 @@ def _cell(value: str) -> str:
         whole, point, decimals = value.partition(".")
         return f"<td>{int(whole):,}{point}{decimals}</td>" if whole != "-0" else f"<td>{value}</td>"
     return f'<td class="words">{value}</td>'
+
+
+def _aligned(table: str) -> str:
+    """Return a table with the columns that have words, and their headings, marked as words."""
+    rows = re.split(r"(?=<tr\b)", table)
+    cells = [re.findall('<td( class="words")?>', row) for row in rows]
+    words = {place for row in cells for place, mark in enumerate(row) if mark}
+    width = max(map(len, cells))
+    return "".join(_marked(row, words, width) for row in rows)
+
+
+def _marked(row: str, words: set[int], width: int) -> str:
+    """Return a row whose cells in columns of words are marked.
+
+    :param width: columns, those of the index not counted
+    """
+    tag = "td" if "<td" in row else "th"
+    cell = re.compile(f'<{tag}( class="words")?>')
+    places = itertools.count(width - len(cell.findall(row)))  # those of the index are below 0
+    return cell.sub(
+        lambda found: f'<{tag} class="words">' if next(places) in words else found[0], row
+    )
 
 
 def _image(address: str, data: NotebookNode) -> Markup:

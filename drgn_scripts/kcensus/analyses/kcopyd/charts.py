@@ -22,5 +22,5 @@ CHARTS = (
 
 def ram(result: Result) -> Iterator[RamUse]:
     """Yield the slabs of jobs and the pages of copies; bios and exceptions share their slabs."""
-    yield RamUse("kcopyd_job slabs", result.amount("job_bytes"), in_slabs=True)
-    yield RamUse("copy pages of kcopyd", result.amount("page_bytes"), in_slabs=False)
+    yield RamUse("kcopyd jobs and pages", result.amount("job_bytes"), in_slabs=True)
+    yield RamUse("kcopyd jobs and pages", result.amount("page_bytes"), in_slabs=False)

@@ -31,4 +31,4 @@ def ram(result: Result) -> Iterator[RamUse]:
         outside = rows["place"].isin(_OUTSIDE)
         inside = ~outside & (rows["place"] != "unknown")
         yield RamUse("list_lrus", int(rows["bytes"][inside].sum()), in_slabs=True)
-        yield RamUse("large arrays of list_lrus", int(rows["bytes"][outside].sum()), in_slabs=False)
+        yield RamUse("list_lrus", int(rows["bytes"][outside].sum()), in_slabs=False)

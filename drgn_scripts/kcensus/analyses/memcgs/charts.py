@@ -26,6 +26,6 @@ def ram(result: Result) -> Iterator[RamUse]:
     """
     charged = ("file_bytes", "shmem_bytes", "anon_bytes", "kernel_bytes")
     pages = sum(map(result.amount, charged))
-    yield RamUse("pages of offline memory cgroups", pages, in_slabs=False)
+    yield RamUse("offline memory cgroups", pages, in_slabs=False)
     per_cpu = result.amount("per_cpu_bytes")
-    yield RamUse("per-CPU areas of offline memory cgroups", per_cpu, in_slabs=False)
+    yield RamUse("offline memory cgroups", per_cpu, in_slabs=False)

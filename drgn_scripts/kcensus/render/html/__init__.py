@@ -33,7 +33,7 @@ from kcensus.render.html.findings import (
     terms,
 )
 from kcensus.render.html.links import links
-from kcensus.render.html.svg import stack, svg
+from kcensus.render.html.svg import stack, svg, swatch
 from kcensus.render.html.tables import figures, first_tables, shown_tables, tiles
 from kcensus.render.html.text import anchor, breakable, code, inert
 from kcensus.render.plain import (
@@ -158,6 +158,7 @@ def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> d
         "shown_tables": shown_tables,
         "stack": lambda parts: Markup(stack(parts)),
         "svg": lambda chart: Markup(svg(chart)),
+        "swatch": lambda color: Markup(swatch(color)),
         "code": code,
     }
 
