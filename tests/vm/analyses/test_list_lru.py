@@ -186,8 +186,9 @@ def test_memory_cgroups_equal_the_slow_walk(case: Case) -> None:
             truth.list_bytes,
             truth.shrinker_map_bytes,
             truth.list_bytes + truth.shrinker_map_bytes,
+            address,
         )
-        for truth in case.oracle.memcgs.values()
+        for address, truth in case.oracle.memcgs.items()
     )
     rows = frame[frame["memcg"] != NO_MEMCG].itertuples(index=False, name=None)
     assert Counter(rows) == expected
