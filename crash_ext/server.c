@@ -123,5 +123,6 @@ enum outcome serve(struct child *child, char *buffer)
 		if (!answer(child, header.kind, &read, buffer))
 			break;
 	}
-	return child_interrupted() ? OUTCOME_INTERRUPTED : end;
+	/* A signal that came with the end of the connection has not arrived in a wait. */
+	return child_look(child) ? end : OUTCOME_INTERRUPTED;
 }
