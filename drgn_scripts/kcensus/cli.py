@@ -12,9 +12,13 @@ import importlib
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem, shell_complete
@@ -30,6 +34,8 @@ _verdict = deferred("kcensus.actions.shared.errors:verdict")
 _session_is_open = deferred("kcensus.sources.session:is_open")
 _installed_version = deferred("importlib.metadata:version")
 
+_AGAIN = 0.05
+"""Seconds after which Ctrl-C is sent again that Python dropped."""
 _TOP_EPILOG = """\b
 Targets:
   (none)         the running kernel (needs root); inside crash and drgn, the one open there
@@ -192,7 +198,8 @@ def _status(
 ) -> int:
     """Do what returns an exit status, and report its errors."""
     try:
-        status = work()
+        with _interrupts_are_kept():
+            status = work()
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -202,6 +209,29 @@ def _status(
         return Exit.PIPE  # the reader closed the pipe, as `| head` does
     except Exception as error:
         return _report(error, args, show_error)
+
+
+@contextmanager
+def _interrupts_are_kept() -> Iterator[None]:
+    """Send Ctrl-C again where Python prints and drops its exception.
+
+    That is where the exception meets a callback that cannot raise, such as those with which drgn
+    calls its plugins when it opens a program.
+    """
+    original = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            # Later, when the callback has returned; to the process, so that a sleep ends, too.
+            threading.Timer(_AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            original(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = original
 
 
 def main(args: Sequence[str] | None = None) -> int:

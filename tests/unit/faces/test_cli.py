@@ -578,3 +578,18 @@ def test_only_regular_files_are_replaced(run: Run, tmp_path: Path, kind: str) ->
         assert run("--html", str(page))[0] == 0
         assert page.is_symlink()
         assert elsewhere.read_text().startswith("<!")
+
+
+def test_ctrl_c_that_python_drops_is_sent_again() -> None:
+    class Dropping:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def work() -> int:
+        Dropping()
+        time.sleep(60)
+        return 0
+
+    lines: list[str] = []
+    assert cli._status(work, [], lines.append) == Exit.INTERRUPTED
+    assert lines == ["kcensus: interrupted"]
