@@ -57,10 +57,10 @@ static void add_text(struct facts *facts, const char *key, const char *text)
 }
 
 /*
- * Add each part of a split dump. crash has no list of them for extensions, but prints one: a path
- * on each line, indented from the second on, with remarks such as " [PARTIAL DUMP]" behind.
+ * Add each file of a dump that has several. crash has no list of them for extensions, but prints
+ * one: a path on each line, indented, with remarks such as " [PARTIAL DUMP]" behind.
  */
-static bool add_parts(struct facts *facts)
+static bool add_files(struct facts *facts, void (*show)(void))
 {
 	FILE *const output = fp;
 	char *text = NULL, *line, *rest, *remark;
@@ -72,7 +72,7 @@ static bool add_parts(struct facts *facts)
 		fp = output;
 		return false;
 	}
-	show_split_dumpfiles();
+	show();
 	fclose(fp);
 	fp = output;
 	if (!text)
@@ -82,10 +82,21 @@ static bool add_parts(struct facts *facts)
 		while (access(line, F_OK) && (remark = strrchr(line, '[')) && remark > line &&
 		       remark[-1] == ' ')
 			remark[-1] = '\0';
-		add_text(facts, "dumpfile", line);
+		/* Of images of RAM, crash opens an ELF header that it has written itself. */
+		if (show != show_ramdump_files || strcmp(line, pc->dumpfile))
+			add_text(facts, "dumpfile", line);
 	}
 	free(text);
 	return facts->used > used;
+}
+
+static void add_dump(struct facts *facts)
+{
+	if (dumpfile_is_split() && add_files(facts, show_split_dumpfiles))
+		return;
+	if (is_ramdump_image() && add_files(facts, show_ramdump_files))
+		return;
+	add_text(facts, "dumpfile", pc->dumpfile);
 }
 
 size_t target_hello(char *buffer, size_t size)
@@ -98,8 +109,8 @@ size_t target_hello(char *buffer, size_t size)
 	/* A guest whose memory is a file, and a kernel behind crash's daemon, are live too. */
 	add(&facts, "local=%d", LOCAL_ACTIVE() && !REMOTE_ACTIVE() ? 1 : 0);
 	/* Where crash took the name of a live memory device, its namelist is the target. */
-	if (!ACTIVE() && !(dumpfile_is_split() && add_parts(&facts)))
-		add_text(&facts, "dumpfile", pc->dumpfile);
+	if (!ACTIVE())
+		add_dump(&facts);
 	add_text(&facts, "namelist", pc->namelist_debug);
 	add_text(&facts, "namelist", pc->debuginfo_file);
 	add_text(&facts, "namelist", pc->namelist);

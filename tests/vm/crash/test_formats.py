@@ -36,19 +36,22 @@ def _report(path: Path, debug: list[Path], out: Path) -> Any:
     return _document(out)
 
 
-def _report_inside(session: Session, debug: list[Path], directory: Path) -> Any:
-    """Return the same document from a session of crash."""
+def _report_inside(
+    session: Session, debug: list[Path], directory: Path, name: Path | None = None
+) -> Any:
+    """Return the same document from a session of crash, where the target has this name."""
     modules = ":".join(map(str, debug[1:]))
     session.script(
         ["kcensus report --json > report.json"],
         directory,
         environment={"KCENSUS_SYMBOLS": modules},
     )
-    return _document(directory / "report.json")
+    return _document(directory / "report.json", name)
 
 
-def _document(path: Path) -> Any:
+def _document(path: Path, name: Path | None = None) -> Any:
     text = path.read_text()
+    assert name is None or json.loads(text)["target"] == str(name)
     return json.loads(text.replace(json.loads(text)["target"], "TARGET"))
 
 
@@ -80,7 +83,7 @@ def test_formats(format_: str, dump: Dump, expected: Any, tmp_path: Path) -> Non
         (f"{path}@0" if format_ == "raw" else path,),
         _place(dump) if format_ in _WITHOUT_REGISTERS else (),
     )
-    assert _report_inside(session, dump.debug, tmp_path) == expected
+    assert _report_inside(session, dump.debug, tmp_path, path) == expected
 
 
 def test_split_dump(dump: Dump, expected: Any, tmp_path: Path) -> None:
