@@ -97,8 +97,8 @@ def test_limit_of_jobs_off_and_on(patch: str, run: Run) -> None:
     for name, scenario in (("before", "kcopyd-limit-off"), ("after", "kcopyd-limited")):
         _, alone = run("kcopyd", *words(("6.1", scenario)))
         assert summary[name] == alone["summary"]["job_bytes"]
-    # The model packs slabs full; what CPUs and partial slabs keep is the rest.
-    assert 0.9 < summary["predicted"] / summary["after"] <= 1
+    # The model packs slabs full, and the dumps are of two boots: how far each snapshot got differs.
+    assert 0.9 < summary["predicted"] / summary["after"] < 1.1
     claimed = {"dm-snapshot-cow-semaphore": pytest.approx(1 - 130 / 10240)}
     assert summary["claimed_change"] == claimed.get(patch)
 
