@@ -232,7 +232,8 @@ def test_a_report_of_the_workload_of_list_lrus(kernel: str) -> None:
     assert result.summary["references_unexplained"].value == 0
     held = dict(result.tables["pins"].frame[["kind", "memcgs"]].itertuples(index=False, name=None))
     if kernel == "7.3":
-        assert {*held} == {"writeback"}
+        # It ends by itself; files pin none there.
+        assert {*held} <= {"writeback"}
     else:
         assert (held["shmem"], held["page cache"]) == (580, 40)
         assert held.get("writeback", 0) == (40 if kernel == "5.10" else 0)
