@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Peak memory above the debug information, on every dump of the lab."""
+"""Peak memory above the debug information, on dumps of every kernel; all with ``--all``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ BODIES = {
 }
 
 
+@pytest.mark.usually("mixed")
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize(
     ("release", "scenario"),
