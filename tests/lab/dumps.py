@@ -18,8 +18,8 @@ from . import host, image, truth
 from .debian import headers, store
 from .debian.store import Kernel
 from .host import LabError, say
-from .qemu import Machine, TooSlow
-from .scenario import Scenario, load, scenarios
+from .qemu import THROTTLED, Machine, TooSlow
+from .scenario import Disk, Scenario, load, scenarios
 
 # To be raised when the lab itself changes what ends up in a dump.
 _EDITION = 3
@@ -84,6 +84,8 @@ def _kernel(name: str, *, refresh: bool = False) -> Kernel:
 def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     """QEMU's arguments, but for those that name files."""
     command_line = image.COMMAND_LINE
+    if case.disk:
+        command_line += f" {image.DISK_COMMAND_LINE}"
     if image.crashes(case):
         command_line += f" crashkernel={image.CRASH_MEMORY}M"
     arguments = [
@@ -113,7 +115,9 @@ def _key(kernel: Kernel, case: Scenario) -> str:
         digest.update(repr(part).encode())
     for step in image.guest_steps(kernel, case):
         digest.update(step.line().encode())
-    for path in image.guest_sources():
+    if case.disk:
+        digest.update(repr(_disks(case.disk, Path())).encode())
+    for path in [*image.guest_sources(), *image.program_sources(case)]:
         digest.update(path.name.encode() + path.read_bytes())
     for name in sorted(headers.names() & set(case.modules)):
         digest.update(headers.source(name).read_bytes())
@@ -199,7 +203,9 @@ def _boot(
 
 
 def _make(kernel: Kernel, case: Scenario, directory: Path, seconds: float) -> None:
-    disks: list[str] = []
+    disks = _disks(case.disk, directory) if case.disk else []
+    if case.disk:
+        _make_disks(case.disk, directory)
     if image.crashes(case):
         for number, name in enumerate(image.CRASH_DISKS):
             disk = directory / f"vmcore.{name}"
@@ -211,6 +217,8 @@ def _make(kernel: Kernel, case: Scenario, directory: Path, seconds: float) -> No
             ]
     with _boot(kernel, case, directory, disks, seconds) as machine:
         reports = machine.phase("before")
+        if case.disk:
+            reports |= _without_repeats(machine.phase(image.LAST))
         machine.command("stop")
         if "elf" in case.formats:
             machine.dump(directory / "vmcore.elf")
@@ -221,17 +229,47 @@ def _make(kernel: Kernel, case: Scenario, directory: Path, seconds: float) -> No
         else:
             reports |= machine.phase("after")
             for trial in case.trials:
-                reports |= _of_trial(machine.phase(trial.name))
+                reports |= _without_repeats(machine.phase(trial.name))
     if image.crashes(case):
         _trim(case, directory, dumped)
+    if case.disk:
+        _keep_traces(directory)
     (directory / "initrd").unlink()
     (directory / "init").unlink()
     truth.write(directory / "truth.json", reports)
 
 
-def _of_trial(reports: dict[str, str]) -> dict[str, str]:
+def _without_repeats(reports: dict[str, str]) -> dict[str, str]:
     """Leave out what the guest's program reads again after every dump: that keeps its value."""
     return {name: text for name, text in reports.items() if ".after" not in name}
+
+
+_DISK, _TRACE_DISK, _TRACE_MIB = "disk", "traces.tar", 256
+
+
+def _disks(disk: Disk, directory: Path) -> list[str]:
+    """QEMU's arguments for a guest's disk, and for the one on which it leaves traces."""
+    queues = f"num-queues={disk.queues},queue-size={disk.depth}"
+    return [
+        *("-drive", f"file={directory / _DISK},format=raw,if=none,id={THROTTLED},cache=unsafe"),
+        *("-device", f"virtio-blk-pci,drive={THROTTLED},{queues}"),
+        *("-drive", f"file={directory / _TRACE_DISK},format=raw,if=none,id=traces,cache=unsafe"),
+        *("-device", "virtio-blk-pci,drive=traces"),
+    ]
+
+
+def _make_disks(disk: Disk, directory: Path) -> None:
+    for name, size in ((_DISK, disk.size), (_TRACE_DISK, _TRACE_MIB)):
+        with (directory / name).open("wb") as file:
+            file.truncate(size * _MIB)
+
+
+def _keep_traces(directory: Path) -> None:
+    """Unpack what the guest left as ``traces/``, and remove its disks."""
+    (directory / _DISK).unlink()
+    (directory / "traces").mkdir()
+    host.run(["tar", "-xf", _TRACE_DISK, "-C", "traces"], cwd=directory)
+    (directory / _TRACE_DISK).unlink()
 
 
 def _trim(case: Scenario, directory: Path, notes: str) -> None:

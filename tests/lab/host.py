@@ -18,6 +18,7 @@ from pathlib import Path
 _COMMANDS = {
     "qemu-system-x86_64": "qemu-system-x86",
     "makedumpfile": "makedumpfile",
+    "blktrace": "blktrace",
     "dmsetup": "dmsetup",
     "mkfs.xfs": "xfsprogs",
     "gcc": "gcc",

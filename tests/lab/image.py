@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,10 +15,16 @@ from .scenario import Scenario, Step, Trial
 
 GUEST = Path(__file__).parent / "guest"
 
+PROGRAMS = GUEST / "programs"
+"""Programs for the commands of scenarios, one per file."""
+
 CONSOLE = "console=ttyS0 quiet panic=-1 tsc=reliable no_timer_check mitigations=off"
 """Boot parameters of every kernel: a busy host keeps time badly, and emulation is slow."""
 
 COMMAND_LINE = f"{CONSOLE} nowatchdog audit=0"
+DISK_COMMAND_LINE = "no_hash_pointers"
+"""What a guest with a disk gets in addition, so that debugfs has the addresses of requests."""
+
 _CRASH_COMMAND_LINE = f"{CONSOLE} nr_cpus=1 reset_devices numa=off"
 
 CRASH_MEMORY = 256
@@ -25,6 +32,9 @@ CRASH_MEMORY = 256
 
 CRASH_DISKS = {"kdump-elf": "/dev/vda", "kdump-lzo": "/dev/vdb", "kdump-zlib": "/dev/vdc"}
 """The disks on which the crash kernel leaves its dumps."""
+
+LAST = "last"
+"""The report of a guest with a disk that follows the one before the dump."""
 
 # Folds the counters that the CPUs keep for themselves into those of /proc/vmstat.
 _REFRESH = Step("write", ("/proc/sys/vm/stat_refresh", "1"))
@@ -92,7 +102,10 @@ class _Image:
         self._parts.append(_padded(header + name.encode() + b"\0") + _padded(content))
 
     def add_program(self, command: str) -> None:
-        """A command of this machine with its libraries."""
+        """A command of this machine with its libraries, or one of ``guest/programs``."""
+        if (source := PROGRAMS / f"{command}.c").exists():
+            self.add(f"bin/{command}", _compiled(source))
+            return
         path = host.find(command)
         self.add(f"bin/{command}", Path(path).read_bytes())
         for library in re.findall(r"(/\S+) \(0x", host.run(["ldd", path])):
@@ -116,9 +129,25 @@ def compile_guest(directory: Path) -> Path:
     """Compile the guest's program."""
     program = directory / "init"
     sources = [str(path) for path in guest_sources() if path.suffix == ".c"]
+    _compile(program, sources)
+    return program
+
+
+def _compile(program: Path, sources: list[str]) -> None:
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wno-format-truncation", "-static"]
     host.run(["gcc", *flags, "-o", str(program), *sources])
-    return program
+
+
+def _compiled(source: Path) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="lab-") as directory:
+        program = Path(directory) / source.stem
+        _compile(program, [str(source)])
+        return program.read_bytes()
+
+
+def program_sources(case: Scenario) -> list[Path]:
+    """The sources of the programs of ours that a scenario's commands use."""
+    return [path for name in sorted(case.programs) if (path := PROGRAMS / f"{name}.c").exists()]
 
 
 def _mounts() -> list[Step]:
@@ -159,6 +188,7 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         Step("mount", ("cgroup2", "cgroup2", "/sys/fs/cgroup", "")),
         Step("write", ("/sys/fs/cgroup/cgroup.subtree_control", "+memory")),
         *boot,
+        *([Step("mount", ("debugfs", "debugfs", "/sys/kernel/debug", ""))] if case.disk else ()),
         *_loads(kernel, modules(case), parameterized),
     ]
     if crashes(case):
@@ -174,12 +204,18 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         ),
         *(Step("record", (name, path, "1", "1")) for name, path in _LAST.items()),
         Step("truth", ("before", str(case.settle * 1000))),
+        *(_last_steps() if case.disk else ()),
         Step("wait", ("idle" if case.live else "busy",)),
         Step("crash") if crashes(case) else Step("truth-again", ("after",)),
     ]
     for trial in case.trials:
         steps += _trial_steps(case, trial)
     return steps
+
+
+def _last_steps() -> list[Step]:
+    """Return the steps that read the disk's state once more, as late as possible."""
+    return [*scenario.io_records("last"), Step("truth-again", (LAST,))]
 
 
 def _trial_steps(case: Scenario, trial: Trial) -> list[Step]:

@@ -26,6 +26,10 @@ from typing import Any
 
 from . import host
 from .host import LabError
+from .scenario import THROTTLE
+
+THROTTLED = "throttled"
+"""The drive of a guest whose speed can be limited."""
 
 _BLOCK = 4096
 _CHUNK = 256 * _BLOCK
@@ -194,9 +198,24 @@ class Machine:
 
     def phase(self, name: str) -> dict[str, str]:
         """Wait for a report of the guest's program, and return its files."""
+        files: dict[str, str] = {}
         # The kernel probes the port; what that leaves in the line is not a report.
-        while self._line() != f"BEGIN {name}":
-            pass
+        while (line := self._line()) != f"BEGIN {name}":
+            if line.startswith(f"BEGIN {THROTTLE}"):
+                request = line.removeprefix("BEGIN ")
+                files |= self._files(request)
+                self.throttle(int(request.removeprefix(THROTTLE)))
+                self.resume()
+        return files | self._files(name)
+
+    def throttle(self, iops: int) -> None:
+        """Limit the disk to so many requests a second; with 0, nothing but flushes passes."""
+        limits = dict.fromkeys(("bps", "bps_rd", "bps_wr", "iops", "iops_rd", "iops_wr"), 0)
+        # At one byte a second, a request takes an hour.
+        limits |= {"iops": iops} if iops else {"bps": 1}
+        self.command("block_set_io_throttle", device=THROTTLED, **limits)
+
+    def _files(self, name: str) -> dict[str, str]:
         files: dict[str, str] = {}
         while (line := self._line()) != f"END {name}":
             file, _, size = line.removeprefix("FILE ").rpartition(" ")

@@ -57,6 +57,18 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class Disk:
+    """A disk for the guest, /dev/vda, whose speed QEMU limits when a step asks for it."""
+
+    size: int
+    """MiB."""
+    queues: int
+    """Hardware queues."""
+    depth: int
+    """Requests that each of them takes, a power of two."""
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A scenario as one kernel runs it."""
 
@@ -80,7 +92,8 @@ class Scenario:
     trials: tuple[Trial, ...] = field(default=())
     """In order; each starts where the one before it ended."""
     programs: tuple[str, ...] = field(default=())
-    """Programs of this machine that the commands of the scenario use."""
+    """Programs of this machine, and of ``guest/programs``, that the scenario's commands use."""
+    disk: Disk | None = None
 
 
 class _Table:
@@ -273,6 +286,16 @@ def _memcgs(table: _Table, context: _Context) -> Iterator[Step]:
     context.on_cpu = -1
 
 
+_QUEUE = "/sys/block/vda/queue"
+_MODULES_OF_SCHEDULERS = {"kyber": "kyber_iosched"}
+
+_TRACES, _PID = "/traces", "/blktrace.pid"
+TRACE_DISK = "/dev/vdb"
+"""Where a guest with a disk leaves its traces, as a tar archive."""
+
+THROTTLE = "throttle "
+"""What the name of a report starts with that asks the host for a limit, in requests a second."""
+
 _MODULES_OF_TARGETS = {"thin": "thin_pool"}
 
 
@@ -314,6 +337,61 @@ def _run(table: _Table, context: _Context) -> Iterator[Step]:
     yield Step("run", ("/bin/sh", "-c", table.get("command", str)), context.on_cpu)
 
 
+@_verb
+def _scheduler(table: _Table, context: _Context) -> Iterator[Step]:
+    name = table.get("name", str)
+    if name != "none":
+        context.modules[_MODULES_OF_SCHEDULERS.get(name, name)] = None
+    yield Step("write", (f"{_QUEUE}/scheduler", name))
+    for path, value in table.get("settings", dict, {}).items():
+        yield Step("write", (f"{_QUEUE}/{path}", str(value)))
+
+
+@_verb
+def _io_load(table: _Table, context: _Context) -> Iterator[Step]:
+    context.programs["io-load"] = None
+    role, path, count = table.get("role", str), table.get("path", str), table.get("count", int, 1)
+    priority = table.get("priority", str, "").split()
+    yield Step("run", ("/bin/io-load", role, context.text(path), str(count), *priority))
+
+
+@_verb
+def _throttle(table: _Table, _context: _Context) -> Iterator[Step]:
+    yield Step("truth-again", (f"{THROTTLE}{table.get('iops', int)}",))
+    yield Step("wait", ("idle",))
+
+
+@_verb
+def _trace_blocks(_table: _Table, context: _Context) -> Iterator[Step]:
+    context.programs |= dict.fromkeys(("sh", "mv", "sleep", "tar", "blktrace"))
+    yield Step("mkdir", (_TRACES,))
+    command = f"blktrace -d /dev/vda -D {_TRACES} -o trace -b 128 -n 8 > {_TRACES}/log 2>&1"
+    yield Step(
+        "run",
+        ("/bin/sh", "-c", f"PATH=/bin; ({command} & echo $! > {_PID}; wait; mv {_PID} /ended) &"),
+    )
+
+
+@_verb
+def _keep_traces(_table: _Table, _context: _Context) -> Iterator[Step]:
+    stop = f"read pid < {_PID}; kill -TERM $pid; until [ -e /ended ]; do sleep 0.2; done"
+    yield Step("run", ("/bin/sh", "-c", f"PATH=/bin; {stop}"))
+    yield Step("run", ("/bin/tar", "-cf", TRACE_DISK, "-C", _TRACES, "."))
+
+
+@_verb
+def _record_io(table: _Table, context: _Context) -> Iterator[Step]:
+    context.programs["io-truth"] = None
+    name = table.get("name", str)
+    yield from io_records(name)
+
+
+def io_records(name: str) -> Iterator[Step]:
+    """Steps that add ``disk.NAME`` and ``tasks.NAME`` to the truth."""
+    yield Step("record-output", (f"disk.{name}", "/bin/io-truth", "disk", "vda"))
+    yield Step("record-output", (f"tasks.{name}", "/bin/io-truth", "tasks"))
+
+
 def _compile(tables: list[_Table], context: _Context) -> Iterator[Step]:
     for table in tables:
         do = table.get("do", str)
@@ -331,6 +409,18 @@ def _trials(table: _Table, context: _Context) -> Iterator[Trial]:
             records=tuple((Path(path).name, path) for path in trial.get("record", list, [])),
         )
         trial.end()
+
+
+def _disk(table: _Table, context: _Context) -> Disk | None:
+    entries = table.get("disk", dict, {})
+    if not entries:
+        return None
+    context.modules |= dict.fromkeys(("virtio_pci", "virtio_blk"))
+    context.programs["io-truth"] = None
+    inner = _Table(entries, f"{table.where}, disk")
+    disk = Disk(inner.get("size", int), inner.get("queues", int, 1), inner.get("depth", int))
+    inner.end()
+    return disk
 
 
 def _paths() -> dict[str, Path]:
@@ -379,6 +469,7 @@ def load(name: str, kernel: str) -> Scenario:
         context.modules[module] = None
     for path in table.get("record", list, []):
         context.records[Path(path).name] = path
+    disk = _disk(table, context)
     steps = tuple(_compile(table.tables("step"), context))
     trials = tuple(_trials(table, context))
     scenario = Scenario(
@@ -395,8 +486,11 @@ def load(name: str, kernel: str) -> Scenario:
         records=tuple(context.records.items()),
         trials=trials,
         programs=tuple(context.programs),
+        disk=disk,
     )
     table.end()
+    if disk and set(formats) != {"elf"}:
+        raise LabError(f"{name}: a guest with a disk is dumped from outside.")
     if trials and (scenario.live or set(formats) != {"elf"}):
         raise LabError(f"{name}: only a guest that is dumped from outside can go on with trials.")
     return scenario
