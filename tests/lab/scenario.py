@@ -387,8 +387,8 @@ def _record_io(table: _Table, context: _Context) -> Iterator[Step]:
 
 
 def io_records(name: str) -> Iterator[Step]:
-    """Steps that add ``disk.NAME`` and ``tasks.NAME`` to the truth."""
-    yield Step("record-output", (f"disk.{name}", "/bin/io-truth", "disk", "vda"))
+    """Steps that add ``disks.NAME`` and ``tasks.NAME`` to the truth."""
+    yield Step("record-output", (f"disks.{name}", "/bin/io-truth", "disks"))
     yield Step("record-output", (f"tasks.{name}", "/bin/io-truth", "tasks"))
 
 

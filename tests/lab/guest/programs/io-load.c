@@ -52,11 +52,11 @@ static int open_file(const char *path, int flags)
 
 static uint64_t blocks_of(int file)
 {
-	struct stat status;
+	off_t end = lseek(file, 0, SEEK_END);
 
-	if (fstat(file, &status) < 0 || status.st_size < BLOCK)
+	if (end < BLOCK)
 		die("size");
-	return (uint64_t)status.st_size / BLOCK;
+	return (uint64_t)end / BLOCK;
 }
 
 static void direct(const char *path, int flags)
@@ -106,11 +106,10 @@ static void buffered_read(const char *path)
 			die(path);
 }
 
-static void name_in(char *out, const char *directory, char kind)
+static void name_in(char *out, const char *directory, int number, char kind)
 {
 	/* Long names, so that the directories have many blocks. */
-	sprintf(out, "%s/%d/%c%0*d", directory, (int)random_below(DIRECTORIES), kind, 90,
-		(int)random_below(NAMES));
+	sprintf(out, "%s/%d/%c%0*d", directory, number, kind, 90, (int)random_below(NAMES));
 }
 
 /* Renames files there and back, and now and then syncs one. */
@@ -119,7 +118,7 @@ static void rename_files(const char *directory)
 	char from[512], to[512];
 
 	for (unsigned long i = 1;; i++) {
-		name_in(from, directory, 'a');
+		name_in(from, directory, (int)random_below(DIRECTORIES), 'a');
 		strcpy(to, from);
 		*(strrchr(to, '/') + 1) = 'b';
 		if (rename(from, to) < 0 && rename(to, from) < 0 && errno != ENOENT)
@@ -137,19 +136,31 @@ static void rename_files(const char *directory)
 }
 
 /* Opens files, most of which the cache of dentries has forgotten. */
-static void look_up(const char *directory)
+static void look_up_in(const char *directory, unsigned directories)
 {
 	char path[512];
 
 	for (;;) {
 		int file;
 
-		name_in(path, directory, random_below(2) ? 'a' : 'b');
+		name_in(path, directory, (int)random_below(directories),
+			random_below(2) ? 'a' : 'b');
 		file = open(path, O_RDONLY | O_CLOEXEC);
 		if (file >= 0)
 			close(file);
 		usleep(1000);
 	}
+}
+
+static void look_up(const char *directory)
+{
+	look_up_in(directory, DIRECTORIES);
+}
+
+/* All in one directory, so that they need the same blocks at the same time. */
+static void look_up_one(const char *directory)
+{
+	look_up_in(directory, 1);
 }
 
 static void drop_caches(const char *path)
@@ -202,7 +213,7 @@ static const struct role {
 	{"direct-read", direct_read},	  {"direct-write", direct_write},
 	{"buffered-read", buffered_read}, {"buffered-write", buffered_write},
 	{"rename", rename_files},	  {"look-up", look_up},
-	{"drop-caches", drop_caches},
+	{"look-up-one", look_up_one},	  {"drop-caches", drop_caches},
 };
 
 static void set_priority(const char *class, int level)

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * What the kernel says about a disk and about the tasks in D state, as many files in one:
+ * What the kernel says about the disks and about the tasks in D state, as many files in one:
  * "FILE PATH LENGTH", a newline and the content, one after the other.
  *
- * "io-truth disk NAME": all that debugfs and sysfs have on its queue, with the clocks.
+ * "io-truth disks": all that debugfs and sysfs have on the queues of the disks, with the clocks.
  * "io-truth tasks": the stacks of the tasks in D state, with names and states.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,9 @@ static void emit_clocks(void)
 	printf("FILE clocks %d\n%s", length, text);
 }
 
+/* The disk that the traces go to is no part of the scenario. */
+static const char trace_disk[] = "vdb";
+
 static void disk(const char *name)
 {
 	static const char *const trees[] = {"/sys/kernel/debug/block/%s", "/sys/block/%s/queue"};
@@ -81,15 +85,43 @@ static void disk(const char *name)
 					    "/sys/block/%s/dev", "/sys/block/%s/size"};
 	char path[PATH_MAX];
 
-	emit_clocks();
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
 		snprintf(path, sizeof(path), files[i], name);
 		emit(path);
 	}
-	emit("/proc/diskstats");
 	for (size_t i = 0; i < sizeof(trees) / sizeof(trees[0]); i++) {
 		snprintf(path, sizeof(path), trees[i], name);
 		emit_tree(path);
+	}
+}
+
+static bool has_sectors(const char *name)
+{
+	char path[PATH_MAX], text[32] = "";
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/sys/block/%s/size", name);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	if (!fgets(text, sizeof(text), file))
+		text[0] = '\0';
+	fclose(file);
+	return atoll(text) > 0;
+}
+
+static void disks(void)
+{
+	struct dirent **entries;
+	int count = scandir("/sys/block", &entries, NULL, versionsort);
+
+	emit_clocks();
+	emit("/proc/diskstats");
+	for (int i = 0; i < count; i++) {
+		const char *name = entries[i]->d_name;
+
+		if (name[0] != '.' && strcmp(name, trace_disk) != 0 && has_sectors(name))
+			disk(name);
 	}
 }
 
@@ -133,8 +165,8 @@ static void tasks(void)
 
 int main(int argc, char **argv)
 {
-	if (argc == 3 && !strcmp(argv[1], "disk"))
-		disk(argv[2]);
+	if (argc == 2 && !strcmp(argv[1], "disks"))
+		disks();
 	else if (argc == 2 && !strcmp(argv[1], "tasks"))
 		tasks();
 	else
