@@ -160,3 +160,9 @@ def test_what_moved_between_the_reads() -> None:
     assert io.moved(first | _truth("last", 15)) == []
     changed = {"/sys/block/vda/inflight": "1 1\n", "/proc/9/comm": "other\n"}
     assert io.moved(first | _truth("last", 15, **changed)) == sorted(changed)
+
+
+def test_a_throttled_writer_may_be_caught_awake() -> None:
+    stack = {"/proc/7/stack": "[<0>] balance_dirty_pages+0x1/0x2\n"}
+    first, last = _truth("first", 12), _truth("last", 15, **stack)
+    assert io.moved(first | last) == []

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What guests with a slow disk report is consistent, and shows what their scenarios are for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.lab import Dump, build, kernels
+from tests.lab.scenario import kernels_of
+from tests.lab.truth import io
+
+_SCHEDULERS = {
+    "iosched-deadline": "mq-deadline",
+    "iosched-bfq": "bfq",
+    "iosched-kyber": "kyber",
+    "iosched-none": "none",
+    "iosched-starved": "bfq",
+    "iosched-starved-deadline": "mq-deadline",
+}
+_MAGIC = 0x65617407
+
+
+@pytest.fixture(
+    scope="module", params=[(k, s) for s in _SCHEDULERS for k in kernels()], ids="-".join
+)
+def dump(request: pytest.FixtureRequest) -> Dump:
+    """A dump of a guest whose requests stand still."""
+    return build(*request.param)
+
+
+def test_every_scenario_is_here(dump: Dump) -> None:
+    assert dump.kernel in kernels_of(dump.scenario)
+
+
+def test_requests_stand_still_and_agree_with_the_tags(dump: Dump) -> None:
+    assert io.moved(dump.truth) == []
+    disk = io.read(dump.truth).disks["vda"]
+    assert disk.scheduler == _SCHEDULERS[dump.scenario]
+    busy = {name: found for name, found in disk.requests.items() if name.endswith("/busy")}
+    # Flushes have no part in the counters.
+    counted = [r for found in busy.values() for r in found if "IO_STAT" in r.rq_flags]
+    assert sum(disk.inflight) == len(counted) > 0
+    for name, found in busy.items():
+        queue = name.partition("/")[0]
+        assert {r.tag for r in found} == disk.tags(f"{queue}/tags_bitmap")
+        assert {r.state for r in found} == {"in_flight"}
+    waiting = [r for name, found in disk.requests.items() if name not in busy for r in found]
+    assert {r.state for r in waiting} <= {"idle"}
+    # 5.10 hashes them.
+    if dump.kernel != "5.10":
+        addresses = {r.address for found in disk.requests.values() for r in found}
+        assert all(address >> 47 == 0x1FFFF for address in addresses)
+
+
+def test_tasks_sleep(dump: Dump) -> None:
+    tasks = io.read(dump.truth).tasks.values()
+    assert all(task.status["State"].startswith("D") for task in tasks)
+    assert {task.comm for task in tasks} >= {"direct-read", "look-up"}
+
+
+def test_a_trace_covers_the_dump(dump: Dump) -> None:
+    log = (dump.path / "traces" / "log").read_text()
+    events = [int(n) for n in re.findall(r"CPU +\d+: +(\d+) events", log)]
+    assert "dropped 0" in log
+    assert len(events) == 2
+    for cpu in range(2):
+        start = (dump.path / "traces" / f"trace.blktrace.{cpu}").read_bytes()[:4]
+        assert int.from_bytes(start, "little") == _MAGIC
+
+
+@pytest.mark.parametrize("scenario", ["iosched-starved", "iosched-starved-deadline"])
+def test_writes_are_starved_and_openers_wait_for_their_buffers(kernel: str, scenario: str) -> None:
+    read = io.read(build(kernel, scenario).truth)
+    openers = [task for task in read.tasks.values() if task.comm == "look-up"]
+    assert sum("xfs_buf_lock" in task.stack for task in openers) >= 3
