@@ -365,7 +365,7 @@ def _throttle(table: _Table, _context: _Context) -> Iterator[Step]:
 def _trace_blocks(_table: _Table, context: _Context) -> Iterator[Step]:
     context.programs |= dict.fromkeys(("sh", "mv", "sleep", "tar", "blktrace"))
     yield Step("mkdir", (_TRACES,))
-    command = f"blktrace -d /dev/vda -D {_TRACES} -o trace -b 128 -n 8 > {_TRACES}/log 2>&1"
+    command = f"blktrace -d /dev/vda -D {_TRACES} -o trace -b 512 -n 16 > {_TRACES}/log 2>&1"
     yield Step(
         "run",
         ("/bin/sh", "-c", f"PATH=/bin; ({command} & echo $! > {_PID}; wait; mv {_PID} /ended) &"),

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import re
 
+import drgn
 import pytest
+from drgn.helpers.linux.block import disk_name, for_each_disk
+from drgn.helpers.linux.xarray import xa_load
 
 from tests.lab import Dump, build, kernels
 from tests.lab.scenario import kernels_of
@@ -52,6 +55,30 @@ def test_requests_stand_still_and_agree_with_the_tags(dump: Dump) -> None:
     if dump.kernel != "5.10":
         addresses = {r.address for found in disk.requests.values() for r in found}
         assert all(address >> 47 == 0x1FFFF for address in addresses)
+
+
+def test_the_dump_has_the_requests_that_the_guest_saw(dump: Dump) -> None:
+    program = drgn.Program()
+    program.set_core_dump(dump.formats["elf"])
+    program.load_debug_info(dump.debug)
+    [disk] = [disk for disk in for_each_disk(program) if disk_name(disk) == b"vda"]
+    seen = io.read(dump.truth).disks["vda"].requests
+    for number in range(int(disk.queue.nr_hw_queues)):
+        for truth in seen.get(f"hctx{number}/busy", []):
+            request = _hardware_queue(disk.queue, number).tags.rqs[truth.tag]
+            assert int(request.tag) == truth.tag
+            assert int(request.internal_tag) == truth.internal_tag
+            assert int(request.state) == program.constant("MQ_RQ_IN_FLIGHT").value_()
+            if dump.kernel != "5.10":
+                assert int(request) == truth.address
+
+
+def _hardware_queue(queue: drgn.Object, number: int) -> drgn.Object:
+    try:
+        return queue.queue_hw_ctx[number]
+    except AttributeError:
+        entry = xa_load(queue.hctx_table.address_of_(), number)
+        return drgn.cast("struct blk_mq_hw_ctx *", entry)
 
 
 def test_tasks_sleep(dump: Dump) -> None:
