@@ -380,10 +380,8 @@ def _keep_traces(_table: _Table, _context: _Context) -> Iterator[Step]:
 
 
 @_verb
-def _record_io(table: _Table, context: _Context) -> Iterator[Step]:
-    context.programs["io-truth"] = None
-    name = table.get("name", str)
-    yield from io_records(name)
+def _record_io(table: _Table, _context: _Context) -> Iterator[Step]:
+    yield from io_records(table.get("name", str))
 
 
 def io_records(name: str) -> Iterator[Step]:
@@ -489,8 +487,8 @@ def load(name: str, kernel: str) -> Scenario:
         disk=disk,
     )
     table.end()
-    if disk and set(formats) != {"elf"}:
-        raise LabError(f"{name}: a guest with a disk is dumped from outside.")
+    if disk and (scenario.live or set(formats) != {"elf"}):
+        raise LabError(f"{name}: a guest with a disk has to be dumped from outside.")
     if trials and (scenario.live or set(formats) != {"elf"}):
         raise LabError(f"{name}: only a guest that is dumped from outside can go on with trials.")
     return scenario
