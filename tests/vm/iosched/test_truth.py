@@ -35,7 +35,7 @@ def dump(kernel: str, request: pytest.FixtureRequest) -> Dump:
 
 
 def test_requests_stand_still_and_agree_with_the_tags(dump: Dump) -> None:
-    assert io.moved(dump.truth) == []
+    assert [path for path in io.moved(dump.truth) if not path.startswith("/proc/")] == []
     disk = io.read(dump.truth).disks["vda"]
     assert disk.scheduler == _SCHEDULERS[dump.scenario]
     busy = {name: found for name, found in disk.requests.items() if name.endswith("/busy")}
@@ -79,7 +79,11 @@ def _hardware_queue(queue: drgn.Object, number: int) -> drgn.Object:
 
 
 def test_tasks_sleep(dump: Dump) -> None:
-    tasks = io.read(dump.truth).tasks.values()
+    before, after = (io.read(dump.truth, which).tasks for which in (io.FIRST, io.LAST))
+    moved = {int(path.split("/")[2]) for path in io.moved(dump.truth) if "/proc/" in path}
+    # On a slow host, these may go on until they have reached the dirty limit.
+    assert {(before | after)[pid].comm for pid in moved} <= {"buffered-write"}
+    tasks = after.values()
     assert all(task.status["State"].startswith("D") for task in tasks)
     assert {task.comm for task in tasks} >= {"direct-read", "look-up"}
 
