@@ -129,7 +129,9 @@ def _queues(data: Data) -> Words:
     paths = ["idle_list"]
     member = data.type.member("active_list").type
     if member.kind == drgn.TypeKind.ARRAY:
-        paths += [f"active_list[{index}]" for index in range(member.length or 0)]
+        # The rest of the array is not initialized.
+        actuators = min(data["num_actuators"], member.length or 0) if "num_actuators" in data else 1
+        paths += [f"active_list[{index}]" for index in range(actuators)]
     else:
         paths.append("active_list")
     heads = np.array([data.at(path) for path in paths], np.uint64)
