@@ -234,9 +234,9 @@ class _Reader:
         now = clock(self.kernel).ns
         # The timekeeper is up to a tick late. A stamp far ahead is damage.
         now = newest if now < newest < now + 10**9 else now
-        inserted = np.where(
-            waiting == NEVER, started, np.uint64(clock(self.kernel).ns) - waiting.view(np.uint64)
-        )
+        entered = np.uint64(clock(self.kernel).ns) - waiting.view(np.uint64)
+        # Stamps in jiffies may be some ticks early.
+        inserted = np.where(waiting == NEVER, started, np.maximum(entered, started))
         return Requests(
             address=address,
             disk=disk,
