@@ -32,7 +32,7 @@ class Verdict(Enum):
     STARVED = "starved"
     """Requests of other queues were dispatched after it had expired."""
     DEVICE = "device"
-    """None was: the driver still has those that it had then."""
+    """None was: the driver has those that it had then, or others of the same queue."""
     OVERDUE = "overdue"
     """Nothing is in the driver, so that it is not known what was dispatched meanwhile."""
 
@@ -112,7 +112,8 @@ class Figures:
         last = scheduler.facts.get("last_dispatch", 0)
         if not self._is_own(disk, row, scheduler.address[row]).any():
             served = max(served, last - due) if due < last <= self.clock.ns else served
-        unproven = Verdict.DEVICE if len(stamps) else Verdict.OVERDUE
+        is_busy = (self.requests.dispatched_ns[self.rows(disk)] != 0).any()
+        unproven = Verdict.DEVICE if is_busy else Verdict.OVERDUE
         verdict = Verdict.STARVED if served else unproven
         overdue = int(np.count_nonzero(late > 0))
         return Queue(disk, row, rows[rows >= 0], worst, overdue, len(since), served, verdict)
