@@ -18,7 +18,8 @@ from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import decode
+from kcensus.kernel.names import ABSENT, decode
+from kcensus.sources.capsule import NotRecorded
 
 _MAX_CHAIN = 1 << 12
 """Bios of one request: merging stops at ``max_segments``."""
@@ -320,6 +321,6 @@ def group_paths(kernel: Kernel, groups: Words) -> dict[int, str]:
         group = Object(kernel.prog, "struct blkcg_gq *", value=address)
         try:
             paths[address] = decode(cgroup_path(group.blkcg.css.cgroup))
-        except (LookupError, drgn.FaultError):
+        except (*ABSENT, NotRecorded):
             continue
     return paths

@@ -179,19 +179,11 @@ def block_devices(kernel: Kernel) -> BlockDevices:
 def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
     """Return the ``struct device`` of all disks and partitions, and how many lists are torn."""
     prog = memory.prog
-    # Since Linux kernel commit 2df418cf4b72 ("driver core: class: remove subsystem private pointer
-    # from struct class") (in v6.4), only the list of all classes leads to the data of one.
     private = prog.type("struct subsys_private")
-    head = np.array([prog["class_kset"].list.address_of_().value_()], np.uint64)
-    _, nodes, torn = list_members(memory, head, faults, limit=_MAX_CLASSES)
-    subsystems = nodes - np.uint64(drgn.offsetof(private, "subsys.kobj.entry"))
-    classes = gather(memory, subsystems, layout(prog, private, ["class"]), faults)["class"]
-    own = subsystems[classes == np.uint64(prog["block_class"].address_of_().value_())]
-    if not len(own):
-        raise LookupError("the list of device classes lacks block_class")
+    own, torn = _of_class(memory, private, faults)
     heads = own + np.uint64(drgn.offsetof(private, "klist_devices.k_list"))
     _, nodes, cut = list_members(memory, heads, faults, limit=_MAX_DEVICES)
-    damaged = len(torn) + len(cut)
+    damaged = torn + len(cut)
     # Since Linux kernel commit 570d0200123f ("driver core: move device->knode_class to
     # device_private") (in v5.1), the node is in the private part of the device.
     holder = prog.type("struct device_private")
@@ -201,6 +193,27 @@ def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
     holders = nodes - np.uint64(drgn.offsetof(holder, "knode_class.n_node"))
     read = gather(memory, holders, layout(prog, holder, ["device"]), faults)
     return read["device"][read.readable], damaged + int((~read.readable).sum())
+
+
+def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words, int]:
+    """Return the ``struct subsys_private`` of block devices, and how many lists are torn.
+
+    :raises LookupError: the list of classes is so damaged that it lacks it
+    """
+    prog = memory.prog
+    block_class = prog["block_class"]
+    # Since Linux kernel commit 2df418cf4b72 ("driver core: class: remove subsystem private pointer
+    # from struct class") (in v6.4), only the list of all classes leads to the data of one.
+    if block_class.type_.has_member("p"):
+        return np.array([int(block_class.p)], np.uint64), 0
+    head = np.array([prog["class_kset"].list.address_of_().value_()], np.uint64)
+    _, nodes, torn = list_members(memory, head, faults, limit=_MAX_CLASSES)
+    subsystems = nodes - np.uint64(drgn.offsetof(private, "subsys.kobj.entry"))
+    classes = gather(memory, subsystems, layout(prog, private, ["class"]), faults)["class"]
+    own = subsystems[classes == np.uint64(block_class.address_of_().value_())]
+    if not len(own):
+        raise LookupError("the list of device classes lacks block_class")
+    return own, len(torn)
 
 
 def _parts(

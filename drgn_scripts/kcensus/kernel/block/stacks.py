@@ -15,6 +15,7 @@ from kcensus.kernel.block.disks import BlockDevices, Disk, block_devices
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.sources.capsule import NotRecorded
 
 _MAX_LOWER = 1 << 16
 """Devices of one table or array."""
@@ -90,7 +91,7 @@ def stacks(kernel: Kernel) -> Stacks:
             continue
         try:
             lower = _READERS[kind](kernel, disk, devices, found.faults)
-        except LookupError as error:
+        except (LookupError, NotRecorded) as error:
             found.unknown[row] = str(error)
         except drgn.FaultError as error:
             found.faults.note(error)

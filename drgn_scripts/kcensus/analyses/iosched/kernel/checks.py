@@ -29,7 +29,7 @@ def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
     # Only requests of the file system layer are accounted: not flushes, nor what drivers send.
     names = [requests.operations.name(each) for each in requests.operation[own].tolist()]
     accounted = [name != "flush" and not name.startswith(("drv", "scsi")) for name in names]
-    ours = int(np.count_nonzero(accounted & (requests.partition[own] >= 0)))
+    ours = int(np.count_nonzero(np.array(accounted, np.bool_) & (requests.partition[own] >= 0)))
     counter = reads + writes if reads >= 0 and (reads or writes) else None
     yield Check(
         f"{disk.name}: requests in flight", ours, counter, source="part0 in_flight", note=note

@@ -79,7 +79,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     offset = np.uint64(drgn.offsetof(prog.type("struct bfq_queue"), "fifo"))
     lists = fifos(kernel, address + offset, data.faults)
     going = fifos(kernel, np.array([data.at("dispatch")], np.uint64), data.faults)
-    expiry = np.array([data[name] for name in expire], np.int64)
+    expiry = np.array([data.time_ns(name, "ns") for name in expire], np.int64)
     pid = column["pid"].astype(np.int64)
     facts = data.facts(*_FACTS)
     facts["busy_queues"] = sum(

@@ -23,6 +23,7 @@ MAX_REQUESTS = 1 << 20
 """Of one scheduler."""
 NEVER = np.iinfo(np.int64).min
 """Lateness of a request without expiry."""
+_MAX_TIME = 100 * 365 * 24 * 3600 * 10**9
 READ, WRITE = 0, 1
 
 Counts = npt.NDArray[np.int64]
@@ -163,7 +164,10 @@ class Data:
         return self.time_ns(member, stored) // {"ms": 1_000_000, "us": 1_000}[shown]
 
     def time_ns(self, member: str, unit: str = "time") -> int:
-        """Return a duration in nanoseconds."""
+        """Return a duration in nanoseconds; at most a century, where it is damaged."""
+        return min(max(self._time_ns(member, unit), 0), _MAX_TIME)
+
+    def _time_ns(self, member: str, unit: str) -> int:
         # Since v4.8 (commit not verified), the times of CFQ are nanoseconds in 64 bits.
         if unit == "jiffies" or (unit == "time" and self.size(member) < 8):
             return self[member] * (1_000_000_000 // clock(self.kernel).hz)
@@ -205,10 +209,13 @@ def fifos(kernel: Kernel, heads: Words, faults: Faults, link: str = "queuelist")
 
 
 def lateness(kernel: Kernel, lists: Fifos, *, in_jiffies: bool) -> Counts:
-    """Return how far requests are past their ``fifo_time``, nanoseconds."""
+    """Return how far requests are past their ``fifo_time``, nanoseconds.
+
+    A request that expired before the machine was started has a damaged stamp.
+    """
     now = clock(kernel)
     late = now.since_jiffies(lists.fifo_time) if in_jiffies else now.since(lists.fifo_time)
-    return np.where(lists.is_known, late, NEVER)
+    return np.where(lists.is_known & (late < now.ns), late, NEVER)
 
 
 def flag_names(prog: drgn.Program, type_name: str, prefix: str) -> dict[str, int]:
