@@ -39,13 +39,20 @@ def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
             inside = len(scheduler.request)
             counter = scheduler.facts[name]
             yield Check(f"{disk.name}: in the scheduler", inside, counter, source=source, note=note)
-    if disk.kind == QueueKind.MULTI and disk.scheduler_data:
+    if disk.kind == QueueKind.MULTI:
         hardware = figures.hardware
-        sets = np.unique(hardware.tag_sets.rows(hardware.sched_tags[hardware.disk == row]))
+        mine = hardware.disk == row
+        tags = hardware.sched_tags if disk.scheduler_data else hardware.tags
+        if np.isin(tags[~mine], tags[mine]).any():
+            return  # disks of one host share them
+        sets = np.unique(hardware.tag_sets.rows(tags[mine]))
         counter = int(hardware.tag_sets.used[sets[sets >= 0]].sum())
+        has_tag = (requests.sched_tag if disk.scheduler_data else requests.tag)[own] >= 0
         # The flush of a disk borrows the tag of the first request that waits for it.
-        ours = int(np.count_nonzero([name != "flush" for name in names]))
-        source = "blk_mq_hw_ctx.sched_tags"
+        ours = int(
+            np.count_nonzero(np.array([each != "flush" for each in names], np.bool_) & has_tag)
+        )
+        source = "blk_mq_hw_ctx." + ("sched_tags" if disk.scheduler_data else "tags")
         yield Check(f"{disk.name}: requests with a tag", ours, counter, source=source, note=note)
 
 

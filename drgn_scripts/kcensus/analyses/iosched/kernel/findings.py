@@ -34,32 +34,32 @@ def findings(figures: Figures) -> list[Finding]:
     ]
 
 
-def _severity(seconds: float) -> Severity | None:
+def _severity(queue: Queue) -> Severity | None:
+    seconds = queue.served_ns / 1e9
     return next((each for least, each in _SEVERITIES if seconds >= least), None)
 
 
 def _starved(figures: Figures, row: int) -> Iterator[Finding]:
-    """Yield that asynchronous requests are starved, and that synchronous ones are."""
-    name = printable(figures.disks[row].name)
-    for is_async in (True, False):
-        own = [
-            queue
-            for queue in figures.queues
-            if queue.disk == row
-            and queue.verdict is Verdict.STARVED
-            and figures.is_async(queue) == is_async
-        ]
-        worst = max(own, key=lambda queue: queue.served_ns, default=None)
-        severity = _severity(worst.served_ns / 1e9) if worst else None
-        if worst is None or severity is None:
+    """Yield that asynchronous requests are starved, and as a part of that, synchronous ones."""
+    own = [
+        queue
+        for queue in figures.queues
+        if queue.disk == row and queue.verdict is Verdict.STARVED and _severity(queue)
+    ]
+    severities = [severity for queue in own if (severity := _severity(queue))]
+    name, lead = printable(figures.disks[row].name), ""
+    for kind in ("async", "sync"):
+        queues = [queue for queue in own if figures.is_async(queue) == (kind == "async")]
+        if not queues:
             continue
-        kind = "async" if is_async else "sync"
+        worst = max(queues, key=lambda queue: queue.served_ns)
         late, expiry = worst.late_ns / 1e9, figures.expiry_ns(worst) / 1e9
-        overdue = sum(queue.overdue for queue in own)
+        overdue = sum(queue.overdue for queue in queues)
         label, scheduler = printable(figures.label(worst)), printable(figures.disks[row].scheduler)
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
-            severity=severity,
+            # What leads is as severe as its parts.
+            severity=(_severity(worst) if lead else None) or max(severities),
             danger=Danger.STALL,
             title=(
                 f"{name}: {scheduler} starves {kind} requests: {overdue:,} past their expiry, the "
@@ -74,8 +74,10 @@ def _starved(figures: Figures, row: int) -> Iterator[Finding]:
                 "served": Figure(worst.served_ns / 1e9, Unit.SECONDS),
                 "served_since": Figure(worst.served_since),
             },
-            remedies=_remedies(figures, row),
+            remedies=() if lead else _remedies(figures, row),
+            part_of=lead,
         )
+        lead = lead or f"requests-starved:{name}-{kind}"
 
 
 def _evidence(figures: Figures, queue: Queue, label: str) -> str:
