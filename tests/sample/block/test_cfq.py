@@ -118,6 +118,7 @@ def test_bios_and_their_owners(figures: Figures) -> None:
     assert owners["iomap_dio_bio_end_io"] == len(READERS) + len(WRITERS)
     assert owners["xfs_buf_bio_end_io"] == 2
     assert owners["xfs_end_bio"] == 135
+    assert Counter(figures.files) == {"/mnt/x/buf2": 135, "": 10}
 
 
 def test_what_the_kernel_counts(answer: Answer) -> None:

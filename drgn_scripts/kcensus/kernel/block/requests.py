@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import drgn
@@ -123,7 +124,11 @@ class Requests:
 
     def rows(self, addresses: Words) -> Counts:
         """Return the row of each ``struct request *``, or -1."""
-        return rows_of(self.address, addresses, np.argsort(self.address))
+        return rows_of(self.address, addresses, self._order)
+
+    @cached_property
+    def _order(self) -> Counts:
+        return np.argsort(self.address)
 
     @property
     def age_ns(self) -> Counts:
@@ -215,6 +220,9 @@ class _Reader:
         if "hctx" in column:
             own = self.hardware.rows(column["hctx"])
             hardware = np.where(own >= 0, own, hardware)
+        if len(self.hardware.disk):
+            # Disks of one host share tags.
+            hardware = np.where(self.hardware.disk[hardware] == disk, hardware, -1)
         flags = column["flags"]
         operation = self.operations.operation(flags)
         is_sync = self.operations.is_sync(flags)

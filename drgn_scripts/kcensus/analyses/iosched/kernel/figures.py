@@ -20,6 +20,7 @@ from kcensus.kernel.block.schedulers.model import NEVER, SchedulerQueues
 from kcensus.kernel.block.stacks import Stacks, stacks
 from kcensus.kernel.clock import clock
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.files import file_paths
 
 Counts = npt.NDArray[np.int64]
 
@@ -183,6 +184,17 @@ class Figures:
         paths = group_paths(self.kernel, self.bios.group)
         groups = [*self.bios.group.tolist(), 0]
         return [paths.get(groups[row], "") for row in self.first_bio.tolist()]
+
+    @cached_property
+    def files(self) -> list[str]:
+        """Path of the file whose page cache each request's first page is in; not safe to print."""
+        bios = self.bios
+        paths = file_paths(self.kernel, bios.inode, bios.faults)
+        first = np.full(len(bios) + 1, -1)
+        rows, index = np.unique(bios.page_bio, return_index=True)
+        first[rows] = index
+        inodes = [*bios.inode.tolist(), 0]
+        return [paths.get(inodes[page], "") for page in first[self.first_bio].tolist()]
 
     def tags(self, disk: int) -> tuple[int, int]:
         """Return how many tags of the driver are in use, and how many there are."""

@@ -127,6 +127,7 @@ REQUESTS = TableSpec(
         "owner": Column(
             Unit.TEXT, "ended by", help="Function that its bio ends with: whose request it is."
         ),
+        "file": Column(Unit.TEXT, "file", help="File whose page cache it reads into or writes."),
         "cgroup": Column(Unit.TEXT, "cgroup", help="Cgroup that its bio is charged to."),
         "address": Column(
             Unit.ADDRESS, "request", Show.DATA, "struct request pointer.", type="struct request"
@@ -265,6 +266,7 @@ def _requests(figures: Figures) -> pd.DataFrame:
             "tag": requests.tag,
             "sched_tag": requests.sched_tag,
             "owner": figures.owners if count else [],
+            "file": figures.files if count else [],
             "cgroup": figures.groups if count else [],
             "address": requests.address,
         },
