@@ -50,7 +50,7 @@ def damaging(
 def test_random_damage(seed: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     prog = open_target(str(_CAPSULE)).prog
     monkeypatch.setattr(Memory, "_read", damaging(Memory._read, seed, share))
-    start = time.monotonic()
+    start = time.process_time()
     try:
         answer = of_kernel(Kernel(prog))
     except (LookupError, NotRecorded, drgn.FaultError):
@@ -58,7 +58,7 @@ def test_random_damage(seed: int, share: float, monkeypatch: pytest.MonkeyPatch)
     else:
         assert len(answer.tables["requests"].frame) == answer.summary["requests"].value
         assert all(gap.count > 0 for gap in answer.gaps)
-    assert time.monotonic() - start < 30
+    assert time.process_time() - start < 30
 
 
 def test_much_damage_shows_as_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
