@@ -18,6 +18,8 @@ from kcensus.kernel.names import ABSENT
 from kcensus.sources.capsule import NotRecorded
 
 _NS = 1_000_000_000
+_MAX_NS = 1 << 61
+"""73 years."""
 
 
 def hz(prog: drgn.Program) -> int:
@@ -50,7 +52,7 @@ class Clock:
     hz: int
     source: str
     """``timekeeper``: its last update, at most a tick ago; ``idle``: later than that, a CPU that
-    had stopped its tick entered idle."""
+    had stopped its tick entered idle; ``jiffies``: the timekeeper could not be read."""
 
     def since(self, stamps: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Return the nanoseconds since stamps of CLOCK_MONOTONIC; negative for the future."""
@@ -72,19 +74,17 @@ def clock(kernel: Kernel) -> Clock:
     a tick. Where all CPUs were idle, without a tick, the timekeeper may be seconds late: the last
     CPU to enter idle noted when it did.
 
-    :raises LookupError: the debug info lacks the timekeeper or jiffies
-    :raises drgn.FaultError: the timekeeper is unreadable
+    :raises LookupError: the debug info lacks jiffies
+    :raises drgn.FaultError: they are unreadable
     """
     prog = kernel.prog
-    try:
-        # Since Linux kernel commit 22c62b9a84b8 ("timekeeping: Introduce auxiliary timekeepers")
-        # (in v6.17), tk_core is a macro for an element of an array.
-        core = prog["timekeeper_data"][prog["TIMEKEEPER_CORE"]]
-    except LookupError:
-        core = prog["tk_core"]
-    mono = core.timekeeper.tkr_mono
-    ns = int(mono.base) + (int(mono.xtime_nsec) >> (int(mono.shift) & 63))
     frequency, jiffies = hz(prog), int(prog["jiffies_64"])
+    try:
+        ns = _timekeeper(prog)
+    except (LookupError, AttributeError, drgn.FaultError):
+        # INITIAL_JIFFIES: as 32 bits, the machine starts five minutes before they run over.
+        ticks = max(jiffies - ((1 << 32) - 300 * frequency), 0)
+        return Clock(min(ticks * (_NS // frequency), _MAX_NS), jiffies, frequency, "jiffies")
     idle = _idle_entry(kernel)
     # A CPU that entered idle a minute after the last tick of all is damage, not sleep.
     if ns < idle < ns + 60 * _NS:
@@ -93,12 +93,36 @@ def clock(kernel: Kernel) -> Clock:
     return Clock(ns, jiffies, frequency, "timekeeper")
 
 
+def _timekeeper(prog: drgn.Program) -> int:
+    """Return CLOCK_MONOTONIC at the last update of the timekeeper.
+
+    :raises LookupError: the debug info lacks it, or it is damaged
+    :raises AttributeError: it has another layout (before v4.1)
+    :raises drgn.FaultError: it is unreadable
+    """
+    try:
+        # Since Linux kernel commit 22c62b9a84b8 ("timekeeping: Introduce auxiliary timekeepers")
+        # (in v6.17), tk_core is a macro for an element of an array.
+        core = prog["timekeeper_data"][prog["TIMEKEEPER_CORE"]]
+    except LookupError:
+        core = prog["tk_core"]
+    mono = core.timekeeper.tkr_mono
+    # Since Linux kernel commit 2456e8553544 ("ktime: Get rid of the union") (in v4.10), ktime_t is
+    # a number.
+    base = getattr(mono.base, "tv64", mono.base)
+    ns = int(base) + (int(mono.xtime_nsec) >> (int(mono.shift) & 63))
+    if not 0 <= ns <= _MAX_NS:
+        raise LookupError(f"the timekeeper is damaged: {ns} ns since the start are impossible")
+    return ns
+
+
 def _idle_entry(kernel: Kernel) -> int:
     """Return when the last CPU to do so entered idle without its tick; 0 if unknown."""
     prog = kernel.prog
     try:
         base = int(prog["tick_cpu_sched"].address_of_().value_())
-        columns = layout(prog, "struct tick_sched", ["idle_entrytime"])
+        names = {"idle_entrytime": ("idle_entrytime.tv64", "idle_entrytime")}
+        columns = layout(prog, "struct tick_sched", names)
         addresses = np.uint64(base) + cpu_offsets(prog)
     except (*ABSENT, NotRecorded):
         return 0

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
-from kcensus.engine.layout import element_paths, layout
+from kcensus.engine.layout import Path, element_paths, layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
@@ -106,24 +106,27 @@ def hardware_queues(kernel: Kernel) -> HardwareQueues:
     columns = layout(
         prog,
         "struct blk_mq_hw_ctx",
-        ["tags", "sched_tags", "sched_data", "queue", "queue_num", "fq", "state", "ctxs", "nr_ctx"],
-        {"active": "nr_active.counter", "busy": "dispatch_busy"},
+        ["tags", "queue", "queue_num", "state", "ctxs", "nr_ctx"],
+        # Since v4.11 (commit not verified), blk-mq has schedulers.
+        {"sched_tags": "sched_tags", "sched_data": "sched_data", "fq": "fq"}
+        | {"active": "nr_active.counter", "busy": "dispatch_busy"},
     )
     read = gather(memory, address, columns, faults)
     queues = np.array([device.queue for device in devices.disks], np.uint64)
     known = read.readable & (read["queue"] == queues[disk])
     damaged += int((~known).sum())
     column = {name: values[known] for name, values in read.columns.items()}
-    none = np.full(int(known.sum()), -1)
-    sets, lost = _tags(memory, np.union1d(column["tags"], column["sched_tags"]), faults)
+    none, zeros = np.full(int(known.sum()), -1), np.zeros(int(known.sum()), np.uint64)
+    sched_tags = column.get("sched_tags", zeros)
+    sets, lost = _tags(memory, np.union1d(column["tags"], sched_tags), faults)
     return HardwareQueues(
         address=address[known],
         disk=disk[known],
         number=column["queue_num"].astype(np.int64),
         tags=column["tags"],
-        sched_tags=column["sched_tags"],
-        sched_data=column["sched_data"],
-        flush_queue=column["fq"],
+        sched_tags=sched_tags,
+        sched_data=column.get("sched_data", zeros),
+        flush_queue=column.get("fq", zeros),
         # BLK_MQ_S_STOPPED has always been bit 0.
         is_stopped=(column["state"] & np.uint64(1)) != 0,
         active=column.get("active", none).astype(np.int64),
@@ -181,7 +184,11 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
     prog = memory.prog
     type_ = prog.type("struct blk_mq_tags")
     address = addresses[addresses != 0]
-    members = layout(prog, type_, ["nr_tags", "nr_reserved_tags", "rqs", "static_rqs"])
+    # Before static_rqs (v4.11, commit not verified), rqs are the preallocated requests.
+    names = ["nr_tags", "nr_reserved_tags", "rqs"]
+    required: dict[str, Path] = {name: name for name in names}
+    required["static_rqs"] = ("static_rqs", "rqs")
+    members = layout(prog, type_, required)
     read = gather(memory, address, members, faults)
     damaged = int((~read.readable).sum())
     address = address[read.readable]
@@ -193,7 +200,10 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
             maps.append(gather(memory, address, layout(prog, type_, [name]), faults)[name])
         else:
             maps.append(address + np.uint64(drgn.offsetof(type_, name)))
-    offset = drgn.offsetof(prog.type("struct sbitmap_queue"), "sb")
+    try:
+        offset = drgn.offsetof(prog.type("struct sbitmap_queue"), "sb")
+    except LookupError:
+        offset = 0  # the maps that set_bits() knows without one
     lane, bit, lost = set_bits(memory, np.concatenate(maps) + np.uint64(offset), faults)
     row = lane % max(len(address), 1)
     reserved = column["nr_reserved_tags"].astype(np.int64)
@@ -216,9 +226,15 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
 def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts, int]:
     """Return the set bits of many ``struct sbitmap``: row of the map, bit; and damaged maps."""
     prog = memory.prog
-    read = gather(
-        memory, maps, layout(prog, "struct sbitmap", ["depth", "shift", "map_nr", "map"]), faults
-    )
+    # Until v4.8 (commit not verified), blk-mq has maps of its own.
+    try:
+        type_, word_type = prog.type("struct sbitmap"), "struct sbitmap_word"
+    except LookupError:
+        type_, word_type = prog.type("struct blk_mq_bitmap_tags"), "struct blk_align_bitmap"
+    members: dict[str, Path] = {name: name for name in ("depth", "map_nr", "map")}
+    members["shift"] = ("shift", "bits_per_word")
+    columns = layout(prog, type_, members)
+    read = gather(memory, maps, columns, faults)
     depth, words = read["depth"].astype(np.int64), read["map_nr"].astype(np.int64)
     shift = read["shift"].astype(np.int64)
     possible = read.readable & (depth <= _MAX_DEPTH) & (shift <= 6)
@@ -229,7 +245,7 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
     lane = np.repeat(np.arange(len(maps)), count)
     index = np.arange(len(lane)) - np.repeat(np.cumsum(count) - count, count)
     # Since v5.0 (commit not verified), freed bits are first noted in another word.
-    columns = layout(prog, "struct sbitmap_word", ["word"], {"cleared": "cleared"})
+    columns = layout(prog, word_type, {"word": "word"}, {"cleared": "cleared"})
     places = read["map"][lane] + index.astype(np.uint64) * np.uint64(columns.size)
     word = gather(memory, places, columns, faults)
     value = word["word"].astype(np.uint64)

@@ -228,14 +228,15 @@ class _Reader:
         is_sync = self.operations.is_sync(flags)
         priority = self._priority(column)
         started = column.get("started", zeros).astype(np.uint64)
-        if "started" not in column and "old_start" in column:
-            # Until v4.17 (commit not verified), the start is in jiffies.
+        if "old_start" in column:
+            # Until v4.17 (commit not verified), the start is in jiffies, and start_time_ns, where
+            # there is one, of another clock.
             since = clock(self.kernel).since_jiffies(column["old_start"])
             started = (np.uint64(clock(self.kernel).ns) - since.view(np.uint64)).astype(np.uint64)
         dispatched = column.get("dispatched", zeros).astype(np.uint64)
         place, queue, late, waiting = self._places(address, disk)
         state = self._states(column, place, dispatched, disk)
-        dispatched = self._dispatched(column, dispatched)
+        dispatched = self._dispatched(column, zeros if "old_start" in column else dispatched)
         # Until it is dispatched again, a requeued request has the stamp of its first time.
         dispatched = np.where(state >= State.DISPATCHED, dispatched, np.uint64(0))
         newest = int(max(started.max(initial=0), dispatched.max(initial=0)))
@@ -354,14 +355,18 @@ class _Reader:
         single = [r for r, d in enumerate(self.devices.disks) if d.kind == QueueKind.SINGLE]
         if single:
             queues = np.array([self.devices.disks[row].queue for row in single], np.uint64)
-            members = layout(self.prog, "struct request_queue", ["fq"])
-            own = gather(self.memory, queues, members, self.faults)["fq"]
-            disk, address = np.append(disk, single), np.append(address, own)
+            # Before v3.19 (commit not verified), the queue has no struct for its flushes.
+            members = layout(self.prog, "struct request_queue", {}, {"fq": "fq"})
+            own = gather(self.memory, queues, members, self.faults).columns
+            if "fq" in own:
+                disk, address = np.append(disk, single), np.append(address, own["fq"])
         return disk[address != 0], address[address != 0]
 
     def _flush_requests(self) -> Words:
         """Return the requests that flush a disk's cache, which borrow the tag of another."""
         members = ["flush_rq", "flush_pending_idx", "flush_running_idx"]
+        if not len(self._flush_queues()[1]):
+            return np.empty(0, np.uint64)
         columns = layout(self.prog, "struct blk_flush_queue", members)
         read = gather(self.memory, self._flush_queues()[1], columns, self.faults)
         runs = read["flush_pending_idx"] != read["flush_running_idx"]
@@ -371,7 +376,6 @@ class _Reader:
     def _lists(self) -> list[tuple[Place, str, Words]]:
         """Return the lists of requests besides those of schedulers: place, link, heads."""
         queue = self.prog.type("struct request_queue")
-        flush = self.prog.type("struct blk_flush_queue")
         by_kind = {
             kind: np.array([d.queue for d in self.devices.disks if d.kind == kind], np.uint64)
             for kind in QueueKind
@@ -388,17 +392,20 @@ class _Reader:
         found = [
             (Place.SOFTWARE_QUEUE, "queuelist", software),
             (Place.DISPATCH, "queuelist", at(hardware, context, "dispatch")),
-            (Place.REQUEUE, "queuelist", at(multi, queue, "requeue_list")),
         ]
+        if queue.has_member("requeue_list"):
+            found.append((Place.REQUEUE, "queuelist", at(multi, queue, "requeue_list")))
         # Since v6.6 (commit not verified), flushes use the same link as other lists, and those in
         # the driver are only counted.
         has_link = self.type.member("flush").type.has_member("list")
         link = "flush.list" if has_link else "queuelist"
         own = self._flush_queues()[1]
-        names = ["flush_queue[0]", "flush_queue[1]"]
-        if flush.member("flush_data_in_flight").type.kind == drgn.TypeKind.STRUCT:
-            names.append("flush_data_in_flight")
-        found += [(Place.FLUSH, link, at(own, flush, name)) for name in names]
+        if len(own):
+            flush = self.prog.type("struct blk_flush_queue")
+            names = ["flush_queue[0]", "flush_queue[1]"]
+            if flush.member("flush_data_in_flight").type.kind == drgn.TypeKind.STRUCT:
+                names.append("flush_data_in_flight")
+            found += [(Place.FLUSH, link, at(own, flush, name)) for name in names]
         if queue.has_member("flush_list"):
             found.append((Place.REQUEUE, "queuelist", at(multi, queue, "flush_list")))
         if len(single):

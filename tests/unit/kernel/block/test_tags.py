@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults, Memory
 from kcensus.kernel.block.hardware import set_bits
 from tests.unit.fakekernel import FakeKernel, add_types
+from tests.unit.fakekernel.types import Table
 
 _WORD = 64
 _OLD = {"struct sbitmap_word": (_WORD, "0 unsigned long word\n8 unsigned long depth")}
@@ -25,16 +28,23 @@ _MAP = {
 class Maps:
     """Maps of tags, in memory."""
 
-    def __init__(self, *, clears_lazily: bool = True) -> None:
+    def __init__(
+        self,
+        types: Table | None = None,
+        type_name: str = "struct sbitmap",
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self.k = FakeKernel("6.10")
-        add_types(self.k.prog, {**_MAP, **(_NEW if clears_lazily else _OLD)}, "sbitmap")
+        add_types(self.k.prog, types or {**_MAP, **_NEW}, "sbitmap")
+        self.type_name = type_name
+        self.names = {"shift": "shift", "word": "struct sbitmap_word", **(names or {})}
         self.maps: list[int] = []
 
     def add(self, depth: int, shift: int, words: list[tuple[int, int]]) -> None:
         """Add a map of words, each with its set and lazily cleared bits."""
-        place = self.k.alloc("struct sbitmap")
-        array = self.k.alloc(f"struct sbitmap_word [{max(len(words), 1)}]", alone=True)
-        numbers = {"depth": depth, "shift": shift, "map_nr": len(words)}
+        place = self.k.alloc(self.type_name)
+        array = self.k.alloc(f"{self.names['word']} [{max(len(words), 1)}]", alone=True)
+        numbers = {"depth": depth, self.names["shift"]: shift, "map_nr": len(words)}
         for name, value in numbers.items():
             self.k.set(place.member_(name), value)
         self.k.set(place.map, array)
@@ -65,9 +75,26 @@ def test_cleared_and_impossible_bits_do_not_count() -> None:
 
 
 def test_without_lazy_clearing() -> None:
-    maps = Maps(clears_lazily=False)
+    maps = Maps({**_MAP, **_OLD})
     maps.add(8, 3, [(0b101, 0b101)])
     assert maps.bits() == ([[0, 2]], 0)
+
+
+def test_maps_of_blk_mq_before_sbitmap() -> None:
+    maps = Maps(
+        {
+            "struct blk_align_bitmap": (_WORD, "0 unsigned long word\n8 unsigned long depth"),
+            "struct blk_mq_bitmap_tags": (
+                32,
+                "0 unsigned int depth\n4 unsigned int wake_cnt\n8 unsigned int bits_per_word\n"
+                "12 unsigned int map_nr\n16 struct blk_align_bitmap * map",
+            ),
+        },
+        "struct blk_mq_bitmap_tags",
+        {"shift": "bits_per_word", "word": "struct blk_align_bitmap"},
+    )
+    maps.add(10, 3, [(0b101, 0), (0b10, 0)])
+    assert maps.bits() == ([[0, 2, 9]], 0)
 
 
 @pytest.mark.parametrize("numbers", [(1 << 30, 6), (64, 7), (8, 3)])
