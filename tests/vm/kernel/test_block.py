@@ -31,6 +31,9 @@ from tests.lab import Dump, build
 from tests.lab.truth import io
 from tests.vm.oracles import block as oracle
 
+# Five guests for each kernel take some minutes to make.
+pytestmark = pytest.mark.usually("6.1", "7.3")
+
 _DISK = "vda"
 _SCHEDULERS = {
     "iosched-bfq": "bfq",

@@ -17,6 +17,9 @@ from kcensus.results import CheckStatus, Severity
 from kcensus.sources import Target, open_target
 from tests.lab import build
 
+# Six guests for each kernel take some minutes to make.
+pytestmark = pytest.mark.usually("6.1", "7.3")
+
 _ANALYSIS = Analysis(
     name="iosched",
     question="what is starved?",
