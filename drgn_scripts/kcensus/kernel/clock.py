@@ -1,9 +1,25 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Frequency and distance of jiffies."""
+"""The clocks of the target: jiffies, and CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults
+from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import ABSENT
+from kcensus.sources.capsule import NotRecorded
+
+_NS = 1_000_000_000
+_MAX_NS = 1 << 61
+"""73 years."""
 
 
 def hz(prog: drgn.Program) -> int:
@@ -15,12 +31,100 @@ def hz(prog: drgn.Program) -> int:
     """
     clock = prog["clocksource_jiffies"]
     tick = int(clock.mult) >> int(clock.shift)
-    if not 0 < tick <= 1_000_000_000:
+    if not 0 < tick <= _NS:
         raise LookupError(f"clocksource_jiffies is damaged: a tick of {tick} ns is impossible")
-    return round(1_000_000_000 / tick)
+    return round(_NS / tick)
 
 
 def elapsed(now: int, then: int) -> int:
     """Return the jiffies from ``then`` to ``now``; 0 where another CPU's stamp is ahead."""
     distance = (now - then) % (1 << 64)
     return 0 if distance >= 1 << 63 else distance
+
+
+@dataclass(frozen=True)
+class Clock:
+    """What time it is in the target: the moment of the dump."""
+
+    ns: int
+    """CLOCK_MONOTONIC, nanoseconds."""
+    jiffies: int
+    hz: int
+    source: str
+    """``timekeeper``: its last update, at most a tick ago; ``idle``: later than that, a CPU that
+    had stopped its tick entered idle; ``jiffies``: the timekeeper could not be read."""
+
+    def since(self, stamps: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the nanoseconds since stamps of CLOCK_MONOTONIC; negative for the future."""
+        return (np.uint64(self.ns) - stamps.astype(np.uint64)).view(np.int64)
+
+    def since_jiffies(self, stamps: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the nanoseconds since stamps in jiffies; negative for the future."""
+        ticks = (np.uint64(self.jiffies) - stamps.astype(np.uint64)).view(np.int64)
+        # Where a damaged stamp would overflow, it is only "very long ago".
+        most = (1 << 62) * self.hz // _NS
+        return np.clip(ticks, -most, most) * (_NS // self.hz)
+
+
+@once
+def clock(kernel: Kernel) -> Clock:
+    """Return the time of the target.
+
+    The cycles since the timekeeper's last update are in no memory, so the result is early by up to
+    a tick. Where all CPUs were idle, without a tick, the timekeeper may be seconds late: the last
+    CPU to enter idle noted when it did.
+
+    :raises LookupError: the debug info lacks jiffies
+    :raises drgn.FaultError: they are unreadable
+    """
+    prog = kernel.prog
+    frequency, jiffies = hz(prog), int(prog["jiffies_64"])
+    try:
+        ns = _timekeeper(prog)
+    except (LookupError, AttributeError, drgn.FaultError):
+        # INITIAL_JIFFIES: as 32 bits, the machine starts five minutes before they run over.
+        ticks = max(jiffies - ((1 << 32) - 300 * frequency), 0)
+        return Clock(min(ticks * (_NS // frequency), _MAX_NS), jiffies, frequency, "jiffies")
+    idle = _idle_entry(kernel)
+    # A CPU that entered idle a minute after the last tick of all is damage, not sleep.
+    if ns < idle < ns + 60 * _NS:
+        ticks = (idle - ns) * frequency // _NS
+        return Clock(idle, jiffies + ticks, frequency, "idle")
+    return Clock(ns, jiffies, frequency, "timekeeper")
+
+
+def _timekeeper(prog: drgn.Program) -> int:
+    """Return CLOCK_MONOTONIC at the last update of the timekeeper.
+
+    :raises LookupError: the debug info lacks it, or it is damaged
+    :raises AttributeError: it has another layout (before v4.1)
+    :raises drgn.FaultError: it is unreadable
+    """
+    try:
+        # Since Linux kernel commit 22c62b9a84b8 ("timekeeping: Introduce auxiliary timekeepers")
+        # (in v6.17), tk_core is a macro for an element of an array.
+        core = prog["timekeeper_data"][prog["TIMEKEEPER_CORE"]]
+    except LookupError:
+        core = prog["tk_core"]
+    mono = core.timekeeper.tkr_mono
+    # Since Linux kernel commit 2456e8553544 ("ktime: Get rid of the union") (in v4.10), ktime_t is
+    # a number.
+    base = getattr(mono.base, "tv64", mono.base)
+    ns = int(base) + (int(mono.xtime_nsec) >> (int(mono.shift) & 63))
+    if not 0 <= ns <= _MAX_NS:
+        raise LookupError(f"the timekeeper is damaged: {ns} ns since the start are impossible")
+    return ns
+
+
+def _idle_entry(kernel: Kernel) -> int:
+    """Return when the last CPU to do so entered idle without its tick; 0 if unknown."""
+    prog = kernel.prog
+    try:
+        base = int(prog["tick_cpu_sched"].address_of_().value_())
+        names = {"idle_entrytime": ("idle_entrytime.tv64", "idle_entrytime")}
+        columns = layout(prog, "struct tick_sched", names)
+        addresses = np.uint64(base) + cpu_offsets(prog)
+    except (*ABSENT, NotRecorded):
+        return 0
+    read = gather(kernel.memory, addresses, columns, Faults())
+    return int(read["idle_entrytime"].max(initial=0))

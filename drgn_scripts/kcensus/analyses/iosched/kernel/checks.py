@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Requests held against the counters of disks and schedulers; what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.gaps import reasons, scan_gaps
+from kcensus.analyses.iosched.kernel.figures import Figures
+from kcensus.kernel.block.disks import QueueKind
+from kcensus.kernel.block.requests import Place
+from kcensus.results import Check, Gap, nonzero_gaps
+
+
+def checks(figures: Figures) -> list[Check]:
+    """Compare the requests of each disk that has some with what the kernel counts."""
+    return [check for disk in figures.with_requests for check in _of_disk(figures, disk)]
+
+
+def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
+    disk, requests = figures.disks[row], figures.requests
+    own, scheduler = figures.rows(row), figures.schedulers[row]
+    if not len(own) and max(disk.counted_in_flight) <= 0:
+        return
+    note = "the kernel changed while it was read" if figures.kernel.live else ""
+    reads, writes = disk.counted_in_flight
+    # Only requests of the file system layer are accounted: not flushes, nor what drivers send.
+    names = [requests.operations.name(each) for each in requests.operation[own].tolist()]
+    accounted = [name != "flush" and not name.startswith(("drv", "scsi")) for name in names]
+    ours = int(np.count_nonzero(np.array(accounted, np.bool_) & (requests.partition[own] >= 0)))
+    counter = reads + writes if reads >= 0 and (reads or writes) else None
+    yield Check(
+        f"{disk.name}: requests in flight", ours, counter, source="part0 in_flight", note=note
+    )
+    for name, source in (("rq_queued", "cfq_data.rq_queued"), ("queued", "bfq_data.queued")):
+        if name in scheduler.facts:
+            inside = len(scheduler.request)
+            counter = scheduler.facts[name]
+            yield Check(f"{disk.name}: in the scheduler", inside, counter, source=source, note=note)
+    if disk.kind == QueueKind.MULTI:
+        hardware = figures.hardware
+        mine = hardware.disk == row
+        tags = hardware.sched_tags if disk.scheduler_data else hardware.tags
+        if np.isin(tags[~mine], tags[mine]).any():
+            return  # disks of one host share them
+        sets = np.unique(hardware.tag_sets.rows(tags[mine]))
+        counter = int(hardware.tag_sets.used[sets[sets >= 0]].sum())
+        has_tag = (requests.sched_tag if disk.scheduler_data else requests.tag)[own] >= 0
+        # The flush of a disk borrows the tag of the first request that waits for it.
+        ours = int(
+            np.count_nonzero(np.array([each != "flush" for each in names], np.bool_) & has_tag)
+        )
+        source = "blk_mq_hw_ctx." + ("sched_tags" if disk.scheduler_data else "tags")
+        yield Check(f"{disk.name}: requests with a tag", ours, counter, source=source, note=note)
+
+
+def gaps(figures: Figures) -> list[Gap]:
+    """Return what could not be read or made sense of."""
+    requests, damage = figures.requests, figures.requests.damage
+    lacking: dict[str, int] = {}
+    for disk, scheduler in zip(figures.disks, figures.schedulers, strict=True):
+        if scheduler.lacks:
+            what = f"{disk.scheduler}: {scheduler.lacks}"
+            lacking[what] = lacking.get(what, 0) + 1
+    inside = int(np.count_nonzero(requests.place == Place.NONE))
+    faults = [requests.faults, figures.devices.faults, figures.hardware.faults]
+    faults += [scheduler.faults for scheduler in figures.schedulers]
+    return [
+        *(
+            Gap("schedulers of disks", what, count, "their queues, and who is starved, are unknown")
+            for what, count in sorted(lacking.items())
+        ),
+        *(
+            Gap("requests", lack, max(inside, 1), "requests of legacy disks on no list are missing")
+            for lack in requests.lacks
+        ),
+        *(
+            Gap("stacked disks", what, 1, f"what {figures.disks[row].name} is on is unknown")
+            for row, what in sorted(figures.stacks.unknown.items())
+        ),
+        *nonzero_gaps(
+            Gap(
+                "disks and hardware queues",
+                "unreadable or torn",
+                figures.devices.damaged + figures.hardware.damaged,
+                "their requests are not counted",
+            ),
+            Gap(
+                "lists and trees of requests",
+                "torn, bent, or different by direction",
+                damage["torn"] + figures.bios.torn,
+                "what is behind them counts as being on no list",
+            ),
+            Gap(
+                "requests on lists",
+                "not allocated, or on two lists",
+                damage["stray"] + damage["listed_twice"],
+                "they are not counted, or once",
+            ),
+            Gap(
+                "tags",
+                "in use, but without a request",
+                damage["free_tags"],
+                "a request was being allocated or freed, or is damaged",
+            ),
+            Gap(
+                "mempools of requests",
+                "unreadable",
+                damage["pools"],
+                "spare requests may be counted as allocated",
+            ),
+            Gap(
+                "pages with requests and queues",
+                reasons(*faults),
+                sum(each.total() for each in faults),
+                "what is on them is not counted",
+            ),
+        ),
+        *(
+            scan_gaps(figures.kernel.slab_map, requests.report, "requests")
+            if _single(figures)
+            else ()
+        ),
+    ]
+
+
+def _single(figures: Figures) -> bool:
+    return any(disk.kind == QueueKind.SINGLE for disk in figures.disks)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the requests of a kernel mean, and what to do about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
+from kcensus.human import human_seconds
+from kcensus.kernel.block.disks import QueueKind
+from kcensus.kernel.block.requests import State
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.text import printable
+
+_SEVERITIES = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
+"""Seconds past its expiry from which on a request is starved this much."""
+_STUCK = 30.0
+"""Seconds in the driver: the time after which most drivers abort a request."""
+
+
+def findings(figures: Figures) -> list[Finding]:
+    """Return what to act on."""
+    return [
+        finding
+        for row in figures.with_requests
+        for finding in (
+            *_starved(figures, row),
+            *_stuck(figures, row),
+            *_frozen(figures, row),
+            *_exhausted(figures, row),
+        )
+    ]
+
+
+def _severity(queue: Queue) -> Severity | None:
+    seconds = queue.served_ns / 1e9
+    return next((each for least, each in _SEVERITIES if seconds >= least), None)
+
+
+def _starved(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield that asynchronous requests are starved, and as a part of that, synchronous ones."""
+    own = [
+        queue
+        for queue in figures.queues
+        if queue.disk == row and queue.verdict is Verdict.STARVED and _severity(queue)
+    ]
+    severities = [severity for queue in own if (severity := _severity(queue))]
+    name, lead = printable(figures.disks[row].name), ""
+    for kind in ("async", "sync"):
+        queues = [queue for queue in own if figures.is_async(queue) == (kind == "async")]
+        if not queues:
+            continue
+        worst = max(queues, key=lambda queue: queue.served_ns)
+        late, expiry = worst.late_ns / 1e9, figures.expiry_ns(worst) / 1e9
+        overdue = sum(queue.overdue for queue in queues)
+        label, scheduler = printable(figures.label(worst)), printable(figures.disks[row].scheduler)
+        yield Finding(
+            id=f"requests-starved:{name}-{kind}",
+            # What leads is as severe as its parts.
+            severity=(_severity(worst) if lead else None) or max(severities),
+            danger=Danger.STALL,
+            title=(
+                f"{name}: {scheduler} starves {kind} requests: {overdue:,} past their expiry, the "
+                f"first by {human_seconds(late)} ({figures.times(worst):,.0f} times "
+                f"{human_seconds(expiry)})"
+            ),
+            evidence=_evidence(figures, worst, label),
+            figures={
+                "overdue": Figure(overdue),
+                "late": Figure(late, Unit.SECONDS),
+                "times_expiry": Figure(round(figures.times(worst), 1), Unit.NONE),
+                "served": Figure(worst.served_ns / 1e9, Unit.SECONDS),
+                "served_since": Figure(worst.served_since),
+            },
+            remedies=() if lead else _remedies(figures, row),
+            part_of=lead,
+        )
+        lead = lead or f"requests-starved:{name}-{kind}"
+
+
+def _evidence(figures: Figures, queue: Queue, label: str) -> str:
+    requests = figures.requests
+    write = requests.operations.is_write(requests.operation[queue.requests])
+    counts = f"{int(np.count_nonzero(write)):,} writes and {int(np.count_nonzero(~write)):,} reads"
+    served = human_seconds(queue.served_ns / 1e9)
+    since = queue.served_since
+    others = f", among them {since:,} that are in the driver" if since else ""
+    return (
+        f"The queue {label} holds {counts}; others were dispatched until {served} after the expiry "
+        f"of its first{others}"
+    )
+
+
+def _remedies(figures: Figures, row: int) -> tuple[Remedy, ...]:
+    """Return schedulers with a bound for each request, or without queues."""
+    disk = figures.disks[row]
+    name = printable(disk.name)
+    other = "deadline" if disk.kind == QueueKind.SINGLE else "mq-deadline"
+    if disk.scheduler == other:
+        other = "none" if disk.kind == QueueKind.MULTI else "noop"
+    return (
+        Remedy(
+            command=f"echo {other} > /sys/block/{name}/queue/scheduler",
+            effect=f"Switches the disk to {other}, after all its requests are done",
+            risk="New requests wait until then; weights and limits of the old one no longer apply",
+            undo=f"echo {printable(disk.scheduler)} > /sys/block/{name}/queue/scheduler",
+            until="reboot",
+        ),
+    )
+
+
+def _stuck(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield that the driver does not finish requests."""
+    rows = figures.rows(row)
+    since = figures.requests.in_driver_ns[rows] / 1e9
+    stuck = since >= _STUCK
+    if not stuck.any():
+        return
+    name, longest, count = printable(figures.disks[row].name), float(since.max()), int(stuck.sum())
+    yield Finding(
+        id=f"requests-stuck:{name}",
+        severity=Severity.WARNING,
+        danger=Danger.STALL,
+        title=f"{name}: {count:,} requests are in the driver for up to {human_seconds(longest)}",
+        evidence="They were dispatched and have not completed: the device or its path is the cause",
+        figures={"requests": Figure(count), "longest": Figure(longest, Unit.SECONDS)},
+        no_remedy="Find out from the kernel log and the storage why the device does not answer",
+    )
+
+
+def _frozen(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield that a queue lets nothing in, or nothing out."""
+    disk, waiting = figures.disks[row], len(figures.rows(row))
+    name = printable(disk.name)
+    if disk.freeze_depth <= 0 and (disk.quiesce_depth <= 0 or not waiting):
+        return
+    what = "frozen" if disk.freeze_depth > 0 else "quiesced"
+    effect = "no request can enter it" if disk.freeze_depth > 0 else "nothing is dispatched from it"
+    yield Finding(
+        id=f"queue-frozen:{name}",
+        severity=Severity.WARNING,
+        danger=Danger.STALL,
+        title=f"{name}: its queue is {what}, so that {effect}; {waiting:,} requests are left",
+        figures={
+            "freeze_depth": Figure(disk.freeze_depth),
+            "quiesce_depth": Figure(disk.quiesce_depth),
+            "requests": Figure(waiting),
+        },
+        no_remedy="Who froze it is not recorded; it ends when the requests that are left complete",
+    )
+
+
+def _exhausted(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield that the driver has no tag left while requests wait for one."""
+    used, tags = figures.tags(row)
+    rows = figures.rows(row)
+    waiting = int(np.count_nonzero(figures.requests.state[rows] == State.INSERTED))
+    if not tags or used < tags or not waiting:
+        return
+    name = printable(figures.disks[row].name)
+    yield Finding(
+        id=f"tags-exhausted:{name}",
+        severity=Severity.INFO,
+        title=f"{name}: all {tags:,} tags of the driver are in use, and {waiting:,} requests wait",
+        evidence="The device is busy with as many requests as it takes at once",
+        figures={"tags": Figure(tags), "waiting": Figure(waiting)},
+        no_remedy="It is normal under load; the device is slow if requests stay in the driver",
+    )

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Say what the requests of a kernel wait for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.analyses.iosched.kernel.checks import checks, gaps
+from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
+from kcensus.analyses.iosched.kernel.findings import findings
+from kcensus.analyses.iosched.kernel.tables import tables
+from kcensus.kernel.block.requests import State
+from kcensus.kernel.kernel import Kernel
+from kcensus.results import Answer, Figure, Unit
+
+
+def of_kernel(kernel: Kernel) -> Answer:
+    """Return what the memory of a kernel tells about its requests.
+
+    :raises LookupError: the debug info lacks block devices or requests
+    """
+    figures = Figures(kernel)
+    if not figures.with_requests:
+        return Answer(nothing="no disk has a queue of requests")
+    return Answer(
+        summary=summary(figures),
+        tables=tables(figures),
+        checks=checks(figures),
+        findings=findings(figures),
+        gaps=gaps(figures),
+    )
+
+
+def summary(figures: Figures) -> dict[str, Figure]:
+    """Return the totals."""
+    requests, count = figures.requests, Unit.COUNT
+    inserted = figures.in_state(State.INSERTED)
+    waits = requests.waiting_ns[inserted]
+    async_writes = waits[~requests.is_sync[inserted]]
+    late = max((queue.late_ns for queue in figures.queues), default=0)
+    starved = [queue for queue in figures.queues if queue.verdict is Verdict.STARVED]
+    return {
+        "requests": Figure(len(requests), count, "requests"),
+        "inserted": Figure(int(inserted.sum()), count, "inserted, not dispatched"),
+        "dispatched": Figure(int(figures.in_state(State.DISPATCHED).sum()), count, "in the driver"),
+        "overdue": Figure(int(np.count_nonzero(requests.late_ns > 0)), count, "past their expiry"),
+        "worst_lateness": Figure(max(late, 0) / 1e9, Unit.SECONDS, "longest past its expiry"),
+        "worst_wait": Figure(int(waits.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait"),
+        "worst_async_wait": Figure(
+            int(async_writes.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait, async"
+        ),
+        "queues_starved": Figure(len(starved), count, "starved queues of schedulers"),
+        "clock": Figure(figures.clock.source, Unit.TEXT, "time of the dump from"),
+    }

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tables of disks, queues of schedulers, and requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kcensus.analyses.iosched.kernel.figures import Figures
+from kcensus.kernel.block.requests import Place, State
+from kcensus.kernel.block.schedulers.model import NEVER
+from kcensus.results import Unit
+from kcensus.results.tables import Column, Show, Table, TableSpec
+
+_CLASSES = ("none", "realtime", "best effort", "idle")
+_AGES = (0.01, 0.1, 1.0, 10.0, 60.0, float("inf"))
+"""Upper bounds of the histogram, seconds."""
+
+_DISK = Column(Unit.TEXT, "disk", Show.ALWAYS, "Name of the disk.")
+
+DISKS = TableSpec(
+    "disks",
+    "Disks with requests or a scheduler",
+    {
+        "disk": _DISK,
+        "device": Column(Unit.TEXT, "number", Show.DATA, "Major and minor number."),
+        "scheduler": Column(Unit.TEXT, "scheduler", Show.ALWAYS, "I/O scheduler, or none."),
+        "queue": Column(Unit.TEXT, "queue", Show.DATA, "mq: blk-mq; single: legacy queue; bio."),
+        "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "All that are allocated."),
+        "inserted": Column(
+            Unit.COUNT, "inserted", Show.ALWAYS, "In the scheduler, or on another list before it."
+        ),
+        "dispatched": Column(Unit.COUNT, "in the driver", Show.ALWAYS, "Dispatched to the driver."),
+        "overdue": Column(
+            Unit.COUNT, "overdue", Show.ALWAYS, "Past the expiry of their scheduler."
+        ),
+        "oldest": Column(
+            Unit.SECONDS, "longest wait", Show.ALWAYS, "Of a request that is not dispatched."
+        ),
+        "in_driver": Column(Unit.SECONDS, "longest in driver", help="Since it was dispatched."),
+        "tags_used": Column(Unit.COUNT, "tags used", help="Tags of the driver in use."),
+        "tags": Column(Unit.COUNT, "tags", help="Tags of the driver."),
+        "frozen": Column(Unit.COUNT, "frozen", help="mq_freeze_depth: no request enters until 0."),
+        "quiesced": Column(
+            Unit.COUNT, "quiesced", help="quiesce_depth: nothing is dispatched; -1 if unknown."
+        ),
+        "stopped": Column(Unit.COUNT, "stopped", help="Hardware queues that the driver stopped."),
+        "on": Column(Unit.TEXT, "on", help="Disks at the bottom of its stack."),
+        "address": Column(
+            Unit.ADDRESS, "gendisk", Show.DATA, "struct gendisk pointer.", type="struct gendisk"
+        ),
+    },
+    "A disk.",
+    ("requests", "disk"),
+    key=("disk",),
+    series=("requests", "overdue"),
+)
+
+SCHEDULER_QUEUES = TableSpec(
+    "scheduler_queues",
+    "Queues of schedulers with requests",
+    {
+        "disk": _DISK,
+        "queue": Column(
+            Unit.TEXT, "queue", Show.ALWAYS, "As its scheduler's traces call it: cfq1618SN, …"
+        ),
+        "is_async": Column(
+            Unit.TEXT, "kind", Show.ALWAYS, "async if most of its requests are asynchronous."
+        ),
+        "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "Requests in it."),
+        "overdue": Column(Unit.COUNT, "overdue", Show.ALWAYS, "Past their expiry."),
+        "late": Column(
+            Unit.SECONDS, "late by", Show.ALWAYS, "Past expiry, of the first to expire."
+        ),
+        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
+        "verdict": Column(
+            Unit.TEXT,
+            "verdict",
+            Show.ALWAYS,
+            "starved: others were dispatched since; device: the driver has not finished those it "
+            "had; overdue: not known which.",
+        ),
+        "served_since": Column(
+            Unit.COUNT, "others since", help="Others' requests in the driver, dispatched since."
+        ),
+        "served": Column(
+            Unit.SECONDS, "others until", help="From the expiry until others were served last."
+        ),
+        "expiry": Column(Unit.SECONDS, "expiry", help="How long a request may wait; 0 for ever."),
+        "in_driver": Column(
+            Unit.COUNT, "dispatched", help="In the driver, by the scheduler's count; -1 if unknown."
+        ),
+        "in_service": Column(Unit.TEXT, "in service", help="Whether the scheduler serves it now."),
+        "pid": Column(Unit.NONE, "PID", help="Task that it was made for; -1 several, 0 unknown."),
+        "address": Column(Unit.ADDRESS, "address", Show.DATA, "Its structure, or list head."),
+    },
+    "A queue of an I/O scheduler.",
+    ("late", "disk", "queue"),
+)
+
+REQUESTS = TableSpec(
+    "requests",
+    "Requests",
+    {
+        "disk": _DISK,
+        "operation": Column(Unit.TEXT, "operation", Show.ALWAYS, "What it does."),
+        "flags": Column(Unit.TEXT, "flags", help="REQ_* flags in lower case."),
+        "kind": Column(Unit.TEXT, "kind", Show.ALWAYS, "sync or async, as the kernel sees it."),
+        "state": Column(
+            Unit.TEXT, "state", Show.ALWAYS, "allocated, inserted, dispatched or completed."
+        ),
+        "place": Column(Unit.TEXT, "on list", Show.ALWAYS, "List that it is on."),
+        "queue": Column(Unit.TEXT, "queue", Show.ALWAYS, "Queue of the scheduler."),
+        "waiting": Column(
+            Unit.SECONDS, "waiting", Show.ALWAYS, "Since it was inserted; 0 once dispatched."
+        ),
+        "late": Column(Unit.SECONDS, "late by", help="Past the expiry of its scheduler."),
+        "in_driver": Column(Unit.SECONDS, "in driver", help="Since it was dispatched."),
+        "age": Column(Unit.SECONDS, "age", help="Since it was allocated; -1 if unknown."),
+        "sector": Column(Unit.NONE, "sector", help="First sector in the disk."),
+        "bytes": Column(Unit.BYTES, "bytes", help="Still to read or write."),
+        "priority": Column(Unit.TEXT, "priority", help="I/O priority: class and level."),
+        "tag": Column(Unit.NONE, "tag", Show.DATA, "Tag of the driver, or -1."),
+        "sched_tag": Column(
+            Unit.NONE, "scheduler's tag", Show.DATA, "Tag of the scheduler, or -1."
+        ),
+        "owner": Column(
+            Unit.TEXT, "ended by", help="Function that its bio ends with: whose request it is."
+        ),
+        "file": Column(Unit.TEXT, "file", help="File whose page cache it reads into or writes."),
+        "cgroup": Column(Unit.TEXT, "cgroup", help="Cgroup that its bio is charged to."),
+        "address": Column(
+            Unit.ADDRESS, "request", Show.DATA, "struct request pointer.", type="struct request"
+        ),
+    },
+    "An allocated request.",
+    ("waiting", "disk", "sector"),
+)
+
+AGES = TableSpec(
+    "request_ages",
+    "Requests by age",
+    {
+        "disk": _DISK,
+        "state": Column(Unit.TEXT, "state", Show.ALWAYS, "How far they got."),
+        "up_to": Column(Unit.SECONDS, "younger than", Show.ALWAYS, "Since they were allocated."),
+        "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "How many."),
+    },
+    "Requests of a disk, of one state and age.",
+)
+
+TABLES = (DISKS, SCHEDULER_QUEUES, REQUESTS, AGES)
+
+
+def tables(figures: Figures) -> dict[str, Table]:
+    """Make the tables."""
+    return {
+        "disks": DISKS.of(_disks(figures)),
+        "scheduler_queues": SCHEDULER_QUEUES.of(_queues(figures)),
+        "requests": REQUESTS.of(_requests(figures)),
+        "request_ages": AGES.of(_ages(figures)),
+    }
+
+
+def _frame(spec: TableSpec, rows: list[dict[str, object]]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=[*spec.columns])
+
+
+def _seconds(nanoseconds: int) -> float:
+    return max(nanoseconds, 0) / 1e9
+
+
+def _disks(figures: Figures) -> pd.DataFrame:
+    requests, hardware = figures.requests, figures.hardware
+    waiting = np.where(requests.state <= State.INSERTED, requests.waiting_ns, -1)
+    rows: list[dict[str, object]] = []
+    for row, disk in enumerate(figures.disks):
+        own = figures.rows(row)
+        below = figures.stacks.bottom(row) - {row}
+        if row not in figures.with_requests and not below:
+            continue
+        used, tags = figures.tags(row)
+        rows.append(
+            {
+                "disk": disk.name,
+                "device": disk.device,
+                "scheduler": disk.scheduler,
+                "queue": disk.kind.value,
+                "requests": len(own),
+                "inserted": int(np.count_nonzero(requests.state[own] == State.INSERTED)),
+                "dispatched": int(np.count_nonzero(requests.state[own] == State.DISPATCHED)),
+                "overdue": int(np.count_nonzero(requests.late_ns[own] > 0)),
+                "oldest": _seconds(int(waiting[own].max(initial=0))),
+                "in_driver": _seconds(int(requests.in_driver_ns[own].max(initial=0))),
+                "tags_used": used,
+                "tags": tags,
+                "frozen": disk.freeze_depth,
+                "quiesced": disk.quiesce_depth,
+                "stopped": int(np.count_nonzero(hardware.is_stopped[hardware.disk == row])),
+                "on": ", ".join(sorted(figures.disks[each].name for each in below)),
+                "address": disk.address,
+            }
+        )
+    return _frame(DISKS, rows)
+
+
+def _queues(figures: Figures) -> pd.DataFrame:
+    rows: list[dict[str, object]] = []
+    for queue in figures.queues:
+        scheduler = figures.schedulers[queue.disk]
+        rows.append(
+            {
+                "disk": figures.disks[queue.disk].name,
+                "queue": figures.label(queue),
+                "is_async": "async" if figures.is_async(queue) else "sync",
+                "requests": len(queue.requests),
+                "overdue": queue.overdue,
+                "late": _seconds(queue.late_ns) if queue.late_ns != NEVER else 0.0,
+                "times": round(figures.times(queue), 1),
+                "verdict": queue.verdict.value,
+                "served_since": queue.served_since,
+                "served": _seconds(queue.served_ns),
+                "expiry": _seconds(figures.expiry_ns(queue)),
+                "in_driver": int(scheduler.dispatched[queue.row]),
+                "in_service": "yes" if scheduler.is_in_service[queue.row] else "no",
+                "pid": int(scheduler.pid[queue.row]),
+                "address": int(scheduler.address[queue.row]),
+            }
+        )
+    return _frame(SCHEDULER_QUEUES, rows)
+
+
+def _requests(figures: Figures) -> pd.DataFrame:
+    requests = figures.requests
+    count = len(requests)
+    labels = [
+        figures.schedulers[disk].label[row] if row >= 0 else ""
+        for disk, row in zip(requests.disk.tolist(), requests.queue.tolist(), strict=True)
+    ]
+    is_gone = requests.state >= State.DISPATCHED
+    priority = zip(
+        (requests.priority_class & 3).tolist(), requests.priority_level.tolist(), strict=True
+    )
+    late = np.where(requests.late_ns == NEVER, 0, requests.late_ns)
+    return pd.DataFrame(
+        {
+            "disk": [figures.disks[row].name for row in requests.disk],
+            "operation": [requests.operations.name(each) for each in requests.operation.tolist()],
+            "flags": [requests.operations.flag_text(each) for each in requests.flags.tolist()],
+            "kind": np.where(requests.is_sync, "sync", "async"),
+            "state": [State(each).name.lower() for each in requests.state.tolist()],
+            "place": [
+                Place(each).name.lower().replace("_", " ") if each else ""
+                for each in requests.place.tolist()
+            ],
+            "queue": labels,
+            "waiting": np.where(is_gone, 0, np.maximum(requests.waiting_ns, 0)) / 1e9,
+            "late": np.maximum(late, 0) / 1e9,
+            "in_driver": np.maximum(requests.in_driver_ns, 0) / 1e9,
+            "age": np.where(requests.age_ns < 0, -1e9, requests.age_ns) / 1e9,
+            "sector": requests.sector,
+            "bytes": requests.bytes,
+            "priority": [
+                f"{_CLASSES[kind]} {level}" if kind else _CLASSES[0] for kind, level in priority
+            ],
+            "tag": requests.tag,
+            "sched_tag": requests.sched_tag,
+            "owner": figures.owners if count else [],
+            "file": figures.files if count else [],
+            "cgroup": figures.groups if count else [],
+            "address": requests.address,
+        },
+        columns=[*REQUESTS.columns],
+    )
+
+
+def _ages(figures: Figures) -> pd.DataFrame:
+    requests = figures.requests
+    bound = np.searchsorted(np.array(_AGES), requests.age_ns / 1e9)
+    keys = np.stack([requests.disk, requests.state.astype(np.int64), bound], axis=1)
+    found, count = np.unique(keys, axis=0, return_counts=True)
+    return _frame(
+        AGES,
+        [
+            {
+                "disk": figures.disks[disk].name,
+                "state": State(state).name.lower(),
+                "up_to": _AGES[age],
+                "requests": number,
+            }
+            for (disk, state, age), number in zip(found.tolist(), count.tolist(), strict=True)
+        ],
+    )

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The bios of requests: whose they are, and which pages they read or write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn import Object
+from drgn.helpers.linux.cgroup import cgroup_path
+
+from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.slub.pages import PageMap
+from kcensus.kernel.block.requests import requests
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.names import ABSENT, decode
+from kcensus.sources.capsule import NotRecorded
+
+_MAX_CHAIN = 1 << 12
+"""Bios of one request: merging stops at ``max_segments``."""
+_MAX_SEGMENTS = 256
+"""BIO_MAX_VECS."""
+_MAX_PAGES = 1 << 22
+"""Pages of all bios, which take 32 MiB."""
+_MAX_LEVELS = 64
+"""Clones and splits of a bio: dm devices nest less deep."""
+_MAPPING_FLAGS = np.uint64(3)
+"""Bits of ``page.mapping`` that say that it is not an address_space: anonymous, movable, KSM."""
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass
+class Bios:
+    """A row per bio, request by request, in the order of the request."""
+
+    address: Words
+    request: Lanes
+    """Row of the request; ascending."""
+    end_io: Words
+    """Address of the function that its end calls."""
+    private: Words
+    """``bi_private``, that function's own: ``struct xfs_buf``, ``struct iomap_dio``, …"""
+    flags: Words
+    """``bi_opf``."""
+    sector: Counts
+    """In the device that it was sent to last."""
+    bytes: Counts
+    """Still to do."""
+    group: Words
+    """``struct blkcg_gq`` that it is charged to; 0 if unknown."""
+    origin: Words
+    """The bio that it was cloned or split from, at the top of device mapper, md and of splits; the
+    bio itself if from none."""
+    origin_end_io: Words
+    """``bi_end_io`` of that one."""
+    origin_private: Words
+    """``bi_private`` of that one."""
+    page: Words
+    """``struct page`` of each page that it still has to read or write."""
+    page_bio: Lanes
+    """Row of the bio of each page."""
+    folio: Words
+    """Head of the folio or compound page of each page: the page itself if it is a small one."""
+    inode: Words
+    """``struct inode`` whose page cache each page is in; 0 for direct I/O, swap and buffers."""
+    functions: dict[int, str] = field(default_factory=dict)
+    """Names of the functions in ``end_io``."""
+    torn: int = 0
+    """Requests whose bios could not be followed to the end, and bios without readable pages."""
+    faults: Faults = field(default_factory=Faults)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def end_names(self) -> list[str]:
+        """Return the name of ``origin_end_io`` of each; empty where the symbols lack it."""
+        return [self.functions.get(int(address), "") for address in self.origin_end_io]
+
+    def of_private(self, addresses: Words, *functions: str) -> tuple[Counts, Counts]:
+        """Return which bios belong to objects: indexes into ``addresses``, and rows of bios.
+
+        :param functions: names of ``origin_end_io`` whose ``bi_private`` is such an object; all if
+            none
+        """
+        wanted = [address for address, name in self.functions.items() if name in functions]
+        rows = np.arange(len(self))
+        if functions:
+            rows = np.flatnonzero(np.isin(self.origin_end_io, np.array(wanted, np.uint64)))
+        return _matches(addresses, self.origin_private[rows], rows)
+
+    def of_pages(self, addresses: Words) -> tuple[Counts, Counts]:
+        """Return which bios hold pages or folios: indexes into ``addresses``, and rows of bios."""
+        pages = _matches(addresses, self.page, self.page_bio)
+        folios = _matches(addresses, self.folio, self.page_bio)
+        pairs = np.unique(np.concatenate([np.stack(pages), np.stack(folios)], axis=1), axis=1)
+        return pairs[0], pairs[1]
+
+
+def _matches(addresses: Words, column: Words, rows: Counts) -> tuple[Counts, Counts]:
+    """Return the pairs of an index into ``addresses`` and a row whose column has that address."""
+    order = np.argsort(column, kind="stable")
+    first = np.searchsorted(column[order], addresses)
+    count = np.searchsorted(column[order], addresses, side="right") - first
+    count = np.where(addresses == 0, 0, count)
+    index = np.repeat(np.arange(len(addresses)), count)
+    within = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)
+    return index, rows[order[first[index] + within]]
+
+
+@once
+def bios(kernel: Kernel) -> Bios:
+    """Return the bios of all requests.
+
+    :raises LookupError: the debug info lacks requests or bios
+    """
+    memory, prog, faults = kernel.memory, kernel.prog, Faults()
+    type_ = prog.type("struct bio")
+    step = pointer_step(memory, layout(prog, type_, ["bi_next"]), "bi_next", faults)
+    damage = Damage()
+    lanes, nodes = collect(requests(kernel).bio, step, limit=_MAX_CHAIN, damage=damage)
+    order = np.argsort(lanes, kind="stable")
+    lanes, nodes = lanes[order], nodes[order]
+    # Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3, bi_bvec_done is bi_offset.
+    columns = layout(
+        prog,
+        type_,
+        {"sector": "bi_iter.bi_sector", "bytes": "bi_iter.bi_size", "index": "bi_iter.bi_idx"}
+        | {"end_io": "bi_end_io", "private": "bi_private", "flags": ("bi_opf", "bi_rw")}
+        | {"vectors": "bi_io_vec", "count": "bi_vcnt"},
+        {"done": ("bi_iter.bi_bvec_done", "bi_iter.bi_offset"), "group": "bi_blkg"},
+    )
+    read = gather(memory, nodes, columns, faults)
+    known = read.readable
+    lanes, nodes = lanes[known], nodes[known]
+    column = {name: values[known] for name, values in read.columns.items()}
+    zeros = np.zeros(len(nodes), np.uint64)
+    owner, page, lost = _pages(
+        memory,
+        column["vectors"],
+        column["index"].astype(np.int64),
+        column["count"].astype(np.int64),
+        column.get("done", zeros).astype(np.int64),
+        column["bytes"].astype(np.int64),
+        faults,
+    )
+    folio, inode = _folios(memory, page, faults)
+    functions = _functions(prog, column["end_io"])
+    origin, end_io, private = _origins(
+        kernel, nodes, column["end_io"], column["private"], functions, faults
+    )
+    return Bios(
+        address=nodes,
+        request=lanes,
+        end_io=column["end_io"],
+        private=column["private"],
+        flags=column["flags"].astype(np.uint64),
+        sector=column["sector"].astype(np.int64),
+        bytes=column["bytes"].astype(np.int64),
+        group=column.get("group", zeros),
+        origin=origin,
+        origin_end_io=end_io,
+        origin_private=private,
+        page=page,
+        page_bio=owner,
+        folio=folio,
+        inode=inode,
+        functions=functions,
+        torn=damage.lists + int((~known).sum()) + lost,
+        faults=faults,
+    )
+
+
+def _functions(prog: drgn.Program, addresses: Words) -> dict[int, str]:
+    names = {}
+    for address in np.unique(addresses).tolist():
+        try:
+            names[address] = prog.symbol(address).name
+        except LookupError:
+            continue
+    return names
+
+
+def _origins(
+    kernel: Kernel, address: Words, end_io: Words, private: Words, functions: dict[int, str],
+    faults: Faults,
+) -> tuple[Words, Words, Words]:  # fmt: skip
+    """Return the bios that bios were cloned or split from, their ``bi_end_io``, ``bi_private``.
+
+    Adds the names of these functions to ``functions``.
+    """
+    bio = layout(kernel.prog, "struct bio", {"end_io": "bi_end_io", "private": "bi_private"})
+    address, end_io, private = address.copy(), end_io.copy(), private.copy()
+    for _ in range(_MAX_LEVELS):
+        upper = np.zeros(len(address), np.uint64)
+        for name, parents in _PARENTS.items():
+            own = [each for each, known in functions.items() if known == name]
+            rows = np.flatnonzero(np.isin(end_io, np.array(own, np.uint64)))
+            if len(rows):
+                upper[rows] = parents(kernel, address[rows], private[rows], faults)
+        rows = np.flatnonzero(upper)
+        if not len(rows):
+            break
+        read = gather(kernel.memory, upper[rows], bio, faults)
+        rows, known = rows[read.readable], read.readable
+        address[rows] = upper[rows]
+        end_io[rows], private[rows] = read["end_io"][known], read["private"][known]
+        more = np.setdiff1d(end_io[rows], np.array([*functions], np.uint64))
+        functions.update(_functions(kernel.prog, more))
+        if not len(rows):
+            break
+    return address, end_io, private
+
+
+def _cloned_by_dm(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
+    """Return the bios that mapped devices got, for the clones that they sent on."""
+    try:
+        clone = kernel.prog.type("struct dm_target_io")
+        columns = layout(kernel.prog, clone, ["io"])
+        whole = layout(kernel.prog, "struct dm_io", {"bio": ("orig_bio", "bio")})
+    except LookupError:
+        return np.zeros(len(address), np.uint64)
+    holder = address - np.uint64(drgn.offsetof(clone, "clone"))
+    io = gather(kernel.memory, holder, columns, faults)["io"]
+    found: Words = gather(kernel.memory, io, whole, faults)["bio"]
+    return found
+
+
+def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
+    """Return the bios that arrays got, for the clones that they account."""
+    try:
+        columns = layout(kernel.prog, "struct md_io_clone", {"bio": "orig_bio"})
+    except LookupError:
+        return np.zeros(len(address), np.uint64)
+    found: Words = gather(kernel.memory, private, columns, faults)["bio"]
+    return found
+
+
+def _chained(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
+    """Return the bios that others were split from, or end with."""
+    return private
+
+
+_PARENTS = {
+    "clone_endio": _cloned_by_dm,
+    "md_end_clone_io": _cloned_by_md,
+    "bio_chain_endio": _chained,
+}
+"""By name of ``bi_end_io``: which bio a bio was made for; 0 if unknown."""
+
+
+def _pages(
+    memory: Memory, vectors: Words, index: Counts, count: Counts, done: Counts, size: Counts,
+    faults: Faults,
+) -> tuple[Lanes, Words, int]:  # fmt: skip
+    """Return the pages of bios: row of the bio, ``struct page``; and bios that are damaged."""
+    prog = memory.prog
+    # A clone shares the vectors of another bio, and does not know their number.
+    most = size // memory.page_size + 2
+    wanted = np.clip(np.where(count > index, count - index, most), 0, _MAX_SEGMENTS)
+    wanted = np.where((size > 0) & (vectors != 0), wanted, 0)
+    wanted = np.where(np.cumsum(wanted) <= _MAX_PAGES, wanted, 0)
+    row = np.repeat(np.arange(len(vectors)), wanted)
+    start = np.repeat(np.cumsum(wanted) - wanted, wanted)
+    place = np.arange(len(row)) - start
+    columns = layout(prog, "struct bio_vec", ["bv_page", "bv_len", "bv_offset"])
+    step = np.uint64(columns.size)
+    at = vectors[row] + (index[row] + place).astype(np.uint64) * step
+    read = gather(memory, at, columns, faults)
+    length, offset = read["bv_len"].astype(np.int64), read["bv_offset"].astype(np.int64)
+    first = place == 0
+    length = length - np.where(first, done[row], 0)
+    offset = offset + np.where(first, done[row], 0)
+    # A segment that is past the end of the bio, or comes after an unreadable one, does not count.
+    before = np.cumsum(length) - length
+    before -= before[start] if len(row) else before
+    real = read.readable & (length > 0) & (before >= 0) & (before < size[row])
+    row, length, offset = row[real], length[real], offset[real]
+    base, before = read["bv_page"][real], before[real]
+    length = np.minimum(length, size[row] - before)
+    shift, struct = memory.page_shift, drgn.sizeof(prog.type("struct page"))
+    low = offset >> shift
+    pages = ((offset + length - 1) >> shift) - low + 1
+    pages = np.where(np.cumsum(pages) <= _MAX_PAGES, pages, 0)
+    segment = np.repeat(np.arange(len(row)), pages)
+    within = np.arange(len(segment)) - np.repeat(np.cumsum(pages) - pages, pages)
+    page = base[segment] + ((low[segment] + within) * struct).astype(np.uint64)
+    covered = np.bincount(row, length, minlength=len(vectors))
+    lost = int(((covered < size) & (vectors != 0) & (wanted > 0)).sum())
+    return row[segment], page, lost
+
+
+def _folios(memory: Memory, page: Words, faults: Faults) -> tuple[Words, Words]:
+    """Return the head and the inode of the folio of each page."""
+    prog = memory.prog
+    try:
+        pages = PageMap(memory)
+    except LookupError:
+        return page, np.zeros(len(page), np.uint64)
+    pfn = ((page - np.uint64(pages.base)) // np.uint64(pages.struct_size)).astype(np.int64)
+    read = gather(memory, page, pages.layout, faults)
+    folio = np.where(read.readable, pages.head(pfn, read.columns), page)
+    mapping = gather(memory, folio, layout(prog, "struct page", ["mapping"]), faults)["mapping"]
+    is_file = (mapping != 0) & ((mapping & _MAPPING_FLAGS) == 0)
+    inode = np.zeros(len(page), np.uint64)
+    host = layout(prog, "struct address_space", ["host"])
+    # A page without a mapping of its own, such as that of a slab, has something else there.
+    inode[is_file] = gather(memory, mapping[is_file], host, Faults())["host"]
+    return folio, inode
+
+
+def group_paths(kernel: Kernel, groups: Words) -> dict[int, str]:
+    """Return the path of the cgroup of each ``struct blkcg_gq``; not safe to print."""
+    paths = {}
+    for address in np.unique(groups[groups != 0]).tolist():
+        group = Object(kernel.prog, "struct blkcg_gq *", value=address)
+        try:
+            paths[address] = decode(cgroup_path(group.blkcg.css.cgroup))
+        except (*ABSENT, NotRecorded):
+            continue
+    return paths

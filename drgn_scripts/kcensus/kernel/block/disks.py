@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Disks, their partitions and request queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.gather import Gathered, gather, gather_arrays
+from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.engine.strings import c_strings
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.lists import list_members
+from kcensus.kernel.names import decode, decode_array
+
+_MAX_DEVICES = 1 << 20
+"""Disks and partitions: there are as many minor numbers for each major."""
+_MAX_CLASSES = 1 << 14
+_PERCPU_REF_FLAGS = 3
+_PERCPU_REF_DEAD = 2
+_PERCPU_REF_ATOMIC = 1
+
+Counts = npt.NDArray[np.int64]
+
+
+class QueueKind(Enum):
+    """How a queue passes I/O on."""
+
+    BIO = "bio"
+    """The driver takes bios: there are no requests (dm, md, brd, zram)."""
+    SINGLE = "single"
+    """The legacy single queue, up to v4.20."""
+    MULTI = "mq"
+    """blk-mq."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A ``struct gendisk`` and its ``struct request_queue``; names are not safe to print."""
+
+    address: int
+    queue: int
+    """Address of its queue; 0 if it has none."""
+    name: str
+    number: int
+    """``dev_t`` of the whole disk."""
+    private: int
+    """``private_data``, the driver's own."""
+    kind: QueueKind
+    scheduler: str
+    """Name of the I/O scheduler, ``none`` without one."""
+    scheduler_data: int
+    """``elevator_data``; 0 without a scheduler."""
+    hardware_queues: int
+    nr_requests: int
+    """Requests that the queue allows, per hardware queue or direction."""
+    freeze_depth: int
+    """How many times it is frozen: no request enters it until this is 0 again."""
+    quiesce_depth: int
+    """How many times it is quiesced, so that nothing is dispatched; -1 if not recorded."""
+    is_dying: bool
+    """Whether its ``q_usage_counter`` was killed: it is frozen, or goes away."""
+    references: int
+    """References that requests and submitters hold on the queue; -1 if unreadable."""
+    counted_in_flight: tuple[int, int]
+    """Reads and writes in flight by the part0 counter of the disk; -1 where it has none."""
+
+    @property
+    def device(self) -> str:
+        """``major:minor``."""
+        return f"{self.number >> 20}:{self.number & 0xFFFFF}"
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """Partitions and whole disks as columns, by ascending address."""
+
+    address: Words
+    """``struct block_device``, or ``struct hd_struct`` up to v5.10."""
+    disk: Counts
+    """Row of the disk, or -1."""
+    number: Counts
+    """Partition number; 0 for the whole disk."""
+    start: Counts
+    """First sector."""
+    sectors: Counts
+
+    def rows(self, addresses: Words) -> Counts:
+        """Return the row of each partition, or -1."""
+        return rows_of(self.address, addresses)
+
+
+@dataclass
+class BlockDevices:
+    """All disks and partitions, and what could not be read."""
+
+    disks: tuple[Disk, ...]
+    partitions: Partitions
+    queue_rows: dict[int, int] = field(default_factory=dict)
+    """Row of the disk by address of its queue."""
+    damaged: int = 0
+    """Disks without a readable queue, and torn lists of devices."""
+    faults: Faults = field(default_factory=Faults)
+
+    def disk_rows(self, queues: Words) -> Counts:
+        """Return the row of the disk of each queue, or -1."""
+        column = np.array(sorted(self.queue_rows), np.uint64)
+        rows = np.array([self.queue_rows[int(each)] for each in column] or [-1], np.int64)
+        found = rows_of(column, queues)
+        return np.where(found >= 0, rows[found], -1)
+
+
+def disks(kernel: Kernel) -> tuple[Disk, ...]:
+    """Return all disks, in the order in which they were added.
+
+    :raises LookupError: the debug info lacks block devices
+    :raises drgn.FaultError: the list of classes is unreadable
+    """
+    return block_devices(kernel).disks
+
+
+@once
+def block_devices(kernel: Kernel) -> BlockDevices:
+    """Return all disks and partitions.
+
+    :raises LookupError: the debug info lacks block devices
+    :raises drgn.FaultError: the list of classes is unreadable
+    """
+    memory, faults = kernel.memory, Faults()
+    devices, damaged = _devices(memory, faults)
+    address, number, disk, start, sectors = _parts(memory, devices, faults)
+    whole = disk[(number == 0) & (disk != 0)]
+    wanted = layout(
+        memory.prog,
+        "struct gendisk",
+        {"major": "major", "minor": "first_minor", "name": "disk_name", "queue": "queue"}
+        | {"private": "private_data"},
+    )
+    read = gather(memory, whole, wanted, faults)
+    damaged += int((~read.readable).sum())
+    whole = whole[read.readable]
+    column = {name: values[read.readable] for name, values in read.columns.items()}
+    queue = _Queues(kernel, column["queue"], faults)
+    damaged += int((~queue.readable & (column["queue"] != 0)).sum())
+    order = np.argsort(address)
+    part_of = np.argsort(whole)
+    found = Partitions(
+        address[order],
+        rows_of(whole, disk[order], part_of),
+        number[order].astype(np.int64),
+        start[order].astype(np.int64),
+        sectors[order].astype(np.int64),
+    )
+    in_flight = _in_flight(memory, address, disk, number, whole, faults)
+    all_disks = tuple(
+        Disk(
+            address=int(whole[row]),
+            queue=int(column["queue"][row]),
+            name=decode_array(column["name"][row]),
+            number=int(column["major"][row]) << 20 | int(column["minor"][row]),
+            private=int(column["private"][row]),
+            **queue.members(row),
+            counted_in_flight=(int(in_flight[row, 0]), int(in_flight[row, 1])),
+        )
+        for row in range(len(whole))
+    )
+    rows = {disk.queue: row for row, disk in enumerate(all_disks) if disk.queue}
+    return BlockDevices(all_disks, found, rows, damaged, faults)
+
+
+def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
+    """Return the ``struct device`` of all disks and partitions, and how many lists are torn."""
+    prog = memory.prog
+    private = prog.type("struct subsys_private")
+    own, torn = _of_class(memory, private, faults)
+    heads = own + np.uint64(drgn.offsetof(private, "klist_devices.k_list"))
+    _, nodes, cut = list_members(memory, heads, faults, limit=_MAX_DEVICES)
+    damaged = torn + len(cut)
+    # Since Linux kernel commit 570d0200123f ("driver core: move device->knode_class to
+    # device_private") (in v5.1), the node is in the private part of the device.
+    holder = prog.type("struct device_private")
+    if not holder.has_member("knode_class"):
+        device = prog.type("struct device")
+        return nodes - np.uint64(drgn.offsetof(device, "knode_class.n_node")), damaged
+    holders = nodes - np.uint64(drgn.offsetof(holder, "knode_class.n_node"))
+    read = gather(memory, holders, layout(prog, holder, ["device"]), faults)
+    return read["device"][read.readable], damaged + int((~read.readable).sum())
+
+
+def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words, int]:
+    """Return the ``struct subsys_private`` of block devices, and how many lists are torn.
+
+    :raises LookupError: the list of classes is so damaged that it lacks it
+    """
+    prog = memory.prog
+    block_class = prog["block_class"]
+    # Since Linux kernel commit 2df418cf4b72 ("driver core: class: remove subsystem private pointer
+    # from struct class") (in v6.4), only the list of all classes leads to the data of one.
+    if block_class.type_.has_member("p"):
+        return np.array([int(block_class.p)], np.uint64), 0
+    head = np.array([prog["class_kset"].list.address_of_().value_()], np.uint64)
+    _, nodes, torn = list_members(memory, head, faults, limit=_MAX_CLASSES)
+    subsystems = nodes - np.uint64(drgn.offsetof(private, "subsys.kobj.entry"))
+    classes = gather(memory, subsystems, layout(prog, private, ["class"]), faults)["class"]
+    own = subsystems[classes == np.uint64(block_class.address_of_().value_())]
+    if not len(own):
+        raise LookupError("the list of device classes lacks block_class")
+    return own, len(torn)
+
+
+def _parts(
+    memory: Memory, devices: Words, faults: Faults
+) -> tuple[Words, Counts, Words, Words, Words]:
+    """Return address, partition number, disk, start and sectors of the partitions of devices."""
+    prog = memory.prog
+    # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
+    # hd_struct") (in v5.11), partitions are block devices.
+    try:
+        type_ = prog.type("struct block_device")
+        parts = devices - np.uint64(drgn.offsetof(type_, "bd_device"))
+    except LookupError:
+        return _old_parts(memory, devices, faults)
+    # Since Linux kernel commit 1116b9fa15c0 ("bdev: infrastructure for flags") (in v6.10), the
+    # partition number is the low byte of the flags.
+    columns = layout(
+        prog,
+        type_,
+        {"disk": "bd_disk", "number": ("__bd_flags.counter", "bd_partno")}
+        | {"start": "bd_start_sect", "sectors": "bd_nr_sectors"},
+    )
+    read = gather(memory, parts, columns, faults)
+    number = np.where(read.readable, read["number"].astype(np.int64) & 0xFF, -1)
+    return parts, number, read["disk"], read["start"], read["sectors"]
+
+
+def _old_parts(
+    memory: Memory, devices: Words, faults: Faults
+) -> tuple[Words, Counts, Words, Words, Words]:
+    prog = memory.prog
+    type_ = prog.type("struct hd_struct")
+    device = drgn.offsetof(type_, "__dev")
+    parts = devices - np.uint64(device)
+    columns = layout(
+        prog,
+        type_,
+        {"number": "partno", "start": "start_sect", "sectors": "nr_sects"}
+        | {"parent": "__dev.parent"},
+    )
+    read = gather(memory, parts, columns, faults)
+    number = np.where(read.readable, read["number"].astype(np.int64), -1)
+    # The parent of a partition's device is the device of the disk, in its part0.
+    whole = np.where(number > 0, read["parent"] - np.uint64(device), parts)
+    disk = whole - np.uint64(drgn.offsetof(prog.type("struct gendisk"), "part0"))
+    return parts, number, disk, read["start"], read["sectors"]
+
+
+class _Queues:
+    """Members of ``struct request_queue``, for each disk."""
+
+    def __init__(self, kernel: Kernel, queues: Words, faults: Faults) -> None:
+        memory, prog = kernel.memory, kernel.prog
+        # Commits not verified: since v5.2 (in RHEL 8, too), mq_freeze_depth is an int; since v5.10,
+        # a counter is in percpu_ref_data; since v5.16, there is quiesce_depth, and before only a
+        # flag whose number is not in the debug info.
+        columns = layout(
+            prog,
+            "struct request_queue",
+            {"elevator": "elevator", "nr_requests": "nr_requests"},
+            {"ops": "mq_ops", "request_fn": "request_fn", "hardware_queues": "nr_hw_queues"}
+            | {"freeze_depth": ("mq_freeze_depth.counter", "mq_freeze_depth")}
+            | {"quiesce_depth": "quiesce_depth", "percpu": "q_usage_counter.percpu_count_ptr"}
+            | {"count": "q_usage_counter.count.counter", "data": "q_usage_counter.data"},
+        )
+        self.read = gather(memory, queues, columns, faults)
+        self.readable = self.read.readable
+        elevators = np.unique(self.read["elevator"])
+        pair = layout(prog, "struct elevator_queue", ["type", "elevator_data"])
+        elevator = gather(memory, elevators[elevators != 0], pair, Faults())
+        names = _type_names(memory, elevator["type"], faults)
+        data = zip(names, elevator["elevator_data"].tolist(), strict=True)
+        self._name = dict(zip(elevators[elevators != 0].tolist(), data, strict=True))
+        self._references = _references(memory, self.read, faults)
+
+    def _value(self, name: str, row: int, missing: int) -> int:
+        values = self.read.columns.get(name)
+        return missing if values is None else int(values[row])
+
+    def members(self, row: int) -> dict[str, Any]:
+        """Return the arguments of :class:`Disk` that its queue tells."""
+        kind = QueueKind.BIO
+        if self._value("request_fn", row, 0):
+            kind = QueueKind.SINGLE
+        # Bio-based drivers have no operations; until v5.8 dm had some for both of its kinds.
+        if self._value("ops", row, 0):
+            kind = QueueKind.MULTI
+        name, data = self._name.get(int(self.read["elevator"][row]), ("none", 0))
+        return {
+            "kind": kind,
+            "scheduler": name,
+            "scheduler_data": int(data),
+            "hardware_queues": self._value("hardware_queues", row, 0),
+            "nr_requests": self._value("nr_requests", row, 0),
+            "freeze_depth": self._value("freeze_depth", row, 0),
+            "quiesce_depth": self._value("quiesce_depth", row, -1),
+            "is_dying": bool(self._value("percpu", row, 0) & _PERCPU_REF_DEAD),
+            "references": int(self._references[row]),
+        }
+
+
+def _type_names(memory: Memory, types: Words, faults: Faults) -> list[str]:
+    """Return the names of ``struct elevator_type``."""
+    # Since v5.3 or before (commit not verified), elevator_name is a pointer instead of an array.
+    columns = layout(memory.prog, "struct elevator_type", {"name": "elevator_name"})
+    names = gather(memory, types, columns, faults)["name"]
+    if names.dtype.kind == "S":
+        return [decode_array(raw) or "unreadable" for raw in names.tolist()]
+    texts = c_strings(memory, names, faults)
+    return ["unreadable" if text is None else decode(text[:64]) for text in texts]
+
+
+def _references(memory: Memory, queue: Gathered, faults: Faults) -> Counts:
+    """Return the references that are held on ``q_usage_counter``; -1 where unreadable."""
+    total = np.full(len(queue.readable), -1)
+    if "percpu" not in queue.columns:
+        return total
+    bias = np.uint64(1 << 63)
+    if "data" in queue.columns:
+        data = layout(memory.prog, "struct percpu_ref_data", {"count": "count.counter"})
+        read = gather(memory, queue["data"], data, faults)
+        count, known = read["count"].astype(np.uint64), read.readable
+    else:
+        count, known = queue["count"].astype(np.uint64), queue.readable
+    pointer = queue["percpu"]
+    is_atomic = (pointer & np.uint64(_PERCPU_REF_ATOMIC | _PERCPU_REF_DEAD)) != 0
+    # The initial reference, which goes when the counter is killed.
+    own = np.where(pointer & np.uint64(_PERCPU_REF_DEAD), 0, 1)
+    areas, sums = pointer & ~np.uint64(_PERCPU_REF_FLAGS), np.zeros(len(pointer), np.uint64)
+    rows = np.flatnonzero(~is_atomic & known & (areas != 0))
+    offsets = cpu_offsets(memory.prog)
+    words = word_dtype(memory.prog)
+    places = (areas[rows][:, None] + offsets[None, :]).ravel()
+    values, ok = gather_arrays(memory, places, 1, words, faults)
+    sums[rows] = values.reshape(len(rows), len(offsets)).sum(axis=1, dtype=np.uint64)
+    known[rows] &= ok.reshape(len(rows), len(offsets)).all(axis=1)
+    held = (np.where(is_atomic, count, sums + count - bias) - own.astype(np.uint64)).view(np.int64)
+    return np.where(known & (areas != 0), held, -1)
+
+
+def _in_flight(
+    memory: Memory, parts: Words, disk: Words, number: Counts, whole: Words, faults: Faults
+) -> Counts:
+    """Return the disks' own counters of reads and writes in flight; -1 where there are none."""
+    prog = memory.prog
+    counted = np.full((len(whole), 2), -1)
+    first = np.flatnonzero(number == 0)
+    rows = rows_of(whole, disk[first], np.argsort(whole))
+    first, rows = first[rows >= 0], rows[rows >= 0]
+    names = ["in_flight[0]", "in_flight[1]"]
+    # Since v5.0 (commit not verified), the counters are per CPU, in disk_stats.
+    try:
+        old = layout(prog, "struct hd_struct", {name: f"{name}.counter" for name in names})
+    except LookupError:
+        pass
+    else:
+        read = gather(memory, parts[first], old, faults)
+        counted[rows] = np.stack([read[name] for name in names], axis=1)
+        counted[rows[~read.readable]] = -1
+        return counted
+    try:
+        pointer = layout(prog, "struct block_device", {"stats": "bd_stats"})
+    except LookupError:
+        pointer = layout(prog, "struct hd_struct", {"stats": "dkstats"})
+    stats = gather(memory, parts[first], pointer, faults)["stats"]
+    offsets = cpu_offsets(prog)
+    per_cpu = layout(prog, "struct disk_stats", {name: f"{name}.a.counter" for name in names})
+    places = (stats[:, None] + offsets[None, :]).ravel()
+    read = gather(memory, places, per_cpu, faults)
+    shape = len(stats), len(offsets)
+    sums = [read[name].astype(np.int64).reshape(shape).sum(axis=1) for name in names]
+    known = read.readable.reshape(shape).all(axis=1) & (stats != 0)
+    counted[rows[known]] = np.stack(sums, axis=1)[known]
+    return counted

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""blk-mq: hardware queues, software queues, and their tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.chase import Lanes
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import Path, element_paths, layout
+from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.engine.xarray import XArrayWalk
+from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
+from kcensus.kernel.kernel import Kernel, once
+
+_MAX_HARDWARE_QUEUES = 1 << 13
+"""Of one disk: at most one per CPU and type."""
+_MAX_DEPTH = 1 << 20
+"""Tags of one map; BLK_MQ_MAX_DEPTH is 10240, and schedulers' shared maps have more."""
+_MAX_WORDS = 1 << 20
+"""Words of a map of tags: a word may have as few as one bit."""
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Tags:
+    """``struct blk_mq_tags`` as columns, by ascending address."""
+
+    address: Words
+    depth: Counts
+    """Tags, with the reserved ones."""
+    reserved: Counts
+    rqs: Words
+    """Array of the request that last got each tag in the driver."""
+    static_rqs: Words
+    """Array of the preallocated request of each tag."""
+    used: Counts
+    """Tags whose bit is set and not lazily cleared."""
+    bit_row: Lanes
+    """Row of each set bit; ascending."""
+    bit_tag: Counts
+    """Its tag."""
+
+    def rows(self, addresses: Words) -> Counts:
+        """Return the row of each ``struct blk_mq_tags``, or -1."""
+        return rows_of(self.address, addresses)
+
+
+@dataclass
+class HardwareQueues:
+    """``struct blk_mq_hw_ctx`` as columns, disk by disk."""
+
+    address: Words
+    disk: Lanes
+    """Row of the disk; ascending."""
+    number: Counts
+    tags: Words
+    """Address of the tags of the driver."""
+    sched_tags: Words
+    """Address of the tags of the scheduler; 0 without one."""
+    sched_data: Words
+    flush_queue: Words
+    is_stopped: npt.NDArray[np.bool_]
+    """Whether the driver has stopped it (BLK_MQ_S_STOPPED)."""
+    active: Counts
+    """Requests in the driver of a map of tags that several disks share."""
+    dispatch_busy: Counts
+    """How busy dispatching finds the driver: an average, 0 for not busy."""
+    contexts: Words
+    """Array of the software queues that it serves; ``nr_contexts`` is its length."""
+    nr_contexts: Counts
+    tag_sets: Tags
+    """The tags of all."""
+    damaged: int = 0
+    """Unreadable or impossible hardware queues and maps of tags."""
+    faults: Faults = field(default_factory=Faults)
+
+    def rows(self, addresses: Words) -> Counts:
+        """Return the row of each hardware queue, or -1."""
+        return rows_of(self.address, addresses, self._order)
+
+    @cached_property
+    def _order(self) -> Counts:
+        return np.argsort(self.address)
+
+
+@once
+def hardware_queues(kernel: Kernel) -> HardwareQueues:
+    """Return the hardware queues of all disks.
+
+    :raises LookupError: the debug info lacks blk-mq
+    """
+    memory, prog, faults = kernel.memory, kernel.prog, Faults()
+    devices = block_devices(kernel)
+    disk, address, damaged = _contexts(memory, devices, faults)
+    # Since Linux kernel commit e155b0c238b2 ("blk-mq: Use shared tags for shared sbitmap support")
+    # (in v5.16), hardware queues with a shared map share the tags around it, too.
+    columns = layout(
+        prog,
+        "struct blk_mq_hw_ctx",
+        ["tags", "queue", "queue_num", "state", "ctxs", "nr_ctx"],
+        # Since v4.11 (commit not verified), blk-mq has schedulers.
+        {"sched_tags": "sched_tags", "sched_data": "sched_data", "fq": "fq"}
+        | {"active": "nr_active.counter", "busy": "dispatch_busy"},
+    )
+    read = gather(memory, address, columns, faults)
+    queues = np.array([device.queue for device in devices.disks], np.uint64)
+    known = read.readable & (read["queue"] == queues[disk])
+    damaged += int((~known).sum())
+    column = {name: values[known] for name, values in read.columns.items()}
+    none, zeros = np.full(int(known.sum()), -1), np.zeros(int(known.sum()), np.uint64)
+    sched_tags = column.get("sched_tags", zeros)
+    sets, lost = _tags(memory, np.union1d(column["tags"], sched_tags), faults)
+    return HardwareQueues(
+        address=address[known],
+        disk=disk[known],
+        number=column["queue_num"].astype(np.int64),
+        tags=column["tags"],
+        sched_tags=sched_tags,
+        sched_data=column.get("sched_data", zeros),
+        flush_queue=column.get("fq", zeros),
+        # BLK_MQ_S_STOPPED has always been bit 0.
+        is_stopped=(column["state"] & np.uint64(1)) != 0,
+        active=column.get("active", none).astype(np.int64),
+        dispatch_busy=column.get("busy", none).astype(np.int64),
+        contexts=column["ctxs"],
+        nr_contexts=column["nr_ctx"].astype(np.int64),
+        tag_sets=sets,
+        damaged=damaged + lost,
+        faults=faults,
+    )
+
+
+def _contexts(memory: Memory, devices: BlockDevices, faults: Faults) -> tuple[Lanes, Words, int]:
+    """Return row of the disk and address of the hardware queues, and how many disks lack theirs."""
+    prog = memory.prog
+    disk = np.array(
+        [row for row, each in enumerate(devices.disks) if each.kind == QueueKind.MULTI], np.int64
+    )
+    queue = np.array([devices.disks[row].queue for row in disk], np.uint64)
+    count = np.array([devices.disks[row].hardware_queues for row in disk], np.int64)
+    type_ = prog.type("struct request_queue")
+    # Between Linux kernel commits 4e5cc99e1e48 ("blk-mq: manage hctx map via xarray") (in v5.18)
+    # and d0c98769ee7d ("blk-mq: use array manage hctx map instead of xarray") (in v6.19), hardware
+    # queues are in an xarray.
+    if type_.has_member("hctx_table"):
+        heads = gather(memory, queue, layout(prog, type_, {"head": "hctx_table.xa_head"}), faults)
+        walk = XArrayWalk(memory, faults)
+        blocks = list(walk.blocks(heads["head"]))
+        lane = np.concatenate([disk[:0], *(block.lane for block in blocks)])
+        entry = np.concatenate([queue[:0], *(block.entry for block in blocks)])
+        index = np.concatenate([queue[:0], *(block.index for block in blocks)])
+        order = np.lexsort((index, lane))
+        damaged = walk.damage.unreadable + walk.damage.torn + int((~heads.readable).sum())
+        return disk[lane[order]], entry[order], damaged
+    array = gather(memory, queue, layout(prog, type_, {"array": "queue_hw_ctx"}), faults)
+    possible = array.readable & (count <= _MAX_HARDWARE_QUEUES)
+    lane, entry = pointers(memory, array["array"], np.where(possible, count, 0), faults)
+    return disk[lane], entry, int((~possible).sum())
+
+
+def pointers(memory: Memory, arrays: Words, counts: Counts, faults: Faults) -> tuple[Lanes, Words]:
+    """Return the elements of arrays of pointers that are not null, and the row of each's array."""
+    counts = np.where(arrays == 0, 0, counts)
+    lane = np.repeat(np.arange(len(arrays)), counts)
+    index = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts)
+    word = layout(memory.prog, "struct list_head", {"word": "next"})
+    places = arrays[lane] + np.uint64(8) * index.astype(np.uint64)
+    # The first of the two words of a list_head is a pointer.
+    entry = gather(memory, places, word, faults)["word"]
+    return lane[entry != 0], entry[entry != 0]
+
+
+def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
+    """Return tags with their set bits, and how many are damaged."""
+    prog = memory.prog
+    type_ = prog.type("struct blk_mq_tags")
+    address = addresses[addresses != 0]
+    # Before static_rqs (v4.11, commit not verified), rqs are the preallocated requests.
+    names = ["nr_tags", "nr_reserved_tags", "rqs"]
+    required: dict[str, Path] = {name: name for name in names}
+    required["static_rqs"] = ("static_rqs", "rqs")
+    members = layout(prog, type_, required)
+    read = gather(memory, address, members, faults)
+    damaged = int((~read.readable).sum())
+    address = address[read.readable]
+    column = {name: values[read.readable] for name, values in read.columns.items()}
+    maps: list[Words] = []
+    for name in ("bitmap_tags", "breserved_tags"):
+        # From v5.10 to v5.15 (commit not verified), the maps are pointers.
+        if type_.member(name).type.kind == drgn.TypeKind.POINTER:
+            maps.append(gather(memory, address, layout(prog, type_, [name]), faults)[name])
+        else:
+            maps.append(address + np.uint64(drgn.offsetof(type_, name)))
+    try:
+        offset = drgn.offsetof(prog.type("struct sbitmap_queue"), "sb")
+    except LookupError:
+        offset = 0  # the maps that set_bits() knows without one
+    lane, bit, lost = set_bits(memory, np.concatenate(maps) + np.uint64(offset), faults)
+    row = lane % max(len(address), 1)
+    reserved = column["nr_reserved_tags"].astype(np.int64)
+    # Reserved tags come first.
+    tag = np.where(lane < len(address), bit + reserved[row], bit)
+    order = np.lexsort((tag, row))
+    found = Tags(
+        address,
+        column["nr_tags"].astype(np.int64),
+        reserved,
+        column["rqs"],
+        column["static_rqs"],
+        np.bincount(row, minlength=len(address)).astype(np.int64),
+        row[order],
+        tag[order],
+    )
+    return found, damaged + lost
+
+
+def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts, int]:
+    """Return the set bits of many ``struct sbitmap``: row of the map, bit; and damaged maps."""
+    prog = memory.prog
+    # Until v4.8 (commit not verified), blk-mq has maps of its own.
+    try:
+        type_, word_type = prog.type("struct sbitmap"), "struct sbitmap_word"
+    except LookupError:
+        type_, word_type = prog.type("struct blk_mq_bitmap_tags"), "struct blk_align_bitmap"
+    members: dict[str, Path] = {name: name for name in ("depth", "map_nr", "map")}
+    members["shift"] = ("shift", "bits_per_word")
+    columns = layout(prog, type_, members)
+    read = gather(memory, maps, columns, faults)
+    depth, words = read["depth"].astype(np.int64), read["map_nr"].astype(np.int64)
+    shift = read["shift"].astype(np.int64)
+    possible = read.readable & (depth <= _MAX_DEPTH) & (shift <= 6)
+    possible &= words <= (depth >> np.clip(shift, 0, 6)) + 1
+    # All maps together, which damage could make as many as there are tags.
+    possible &= np.cumsum(np.where(possible, words, 0)) <= _MAX_WORDS
+    count = np.where(possible & (read["map"] != 0), words, 0)
+    lane = np.repeat(np.arange(len(maps)), count)
+    index = np.arange(len(lane)) - np.repeat(np.cumsum(count) - count, count)
+    # Since v5.0 (commit not verified), freed bits are first noted in another word.
+    columns = layout(prog, word_type, {"word": "word"}, {"cleared": "cleared"})
+    places = read["map"][lane] + index.astype(np.uint64) * np.uint64(columns.size)
+    word = gather(memory, places, columns, faults)
+    value = word["word"].astype(np.uint64)
+    if "cleared" in columns:
+        value = value & ~word["cleared"].astype(np.uint64)
+    bits = (value[:, None] >> np.arange(64, dtype=np.uint64)[None, :]) & np.uint64(1)
+    row, place = np.nonzero(bits)
+    bit = (index[row] << shift[lane[row]]) + place
+    real = (place < (1 << shift[lane[row]])) & (bit < depth[lane[row]])
+    damaged = int((~possible).sum()) + int((~word.readable).sum())
+    return lane[row][real], bit[real], damaged
+
+
+def software_queues(
+    memory: Memory, devices: BlockDevices, faults: Faults
+) -> tuple[Lanes, Words, int]:
+    """Return the lists of requests in software queues: row of the disk, address of the head.
+
+    There is one per CPU and, since v5.0, type of hardware queue.
+
+    :return: also how many disks lack theirs
+    """
+    prog = memory.prog
+    disk = np.array(
+        [row for row, each in enumerate(devices.disks) if each.kind == QueueKind.MULTI], np.int64
+    )
+    queue = np.array([devices.disks[row].queue for row in disk], np.uint64)
+    read = gather(memory, queue, layout(prog, "struct request_queue", ["queue_ctx"]), faults)
+    type_ = prog.type("struct blk_mq_ctx")
+    # Since v5.0 (commit not verified), there is a list per type of hardware queue.
+    name = "rq_lists" if type_.has_member("rq_lists") else "rq_list"
+    heads = [drgn.offsetof(type_, path) for path in element_paths(type_, name)]
+    known = np.flatnonzero(read["queue_ctx"])
+    offsets = cpu_offsets(prog)
+    steps = (offsets[:, None] + np.array(heads, np.uint64)[None, :]).ravel()
+    head = read["queue_ctx"][known][:, None] + steps[None, :]
+    return np.repeat(disk[known], len(steps)), head.ravel(), len(disk) - len(known)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Operation and flags of requests and bios."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.memory import Mask
+
+_READ, _FLUSH, _DISCARD = 0, 2, 3
+
+Counts = npt.NDArray[np.int64]
+
+
+class Operations:
+    """Decodes ``request.cmd_flags`` and ``bio.bi_opf``.
+
+    :raises LookupError: the debug info lacks the flags
+    """
+
+    def __init__(self, prog: drgn.Program) -> None:
+        # Since Linux kernel commit ef295ecf090d ("block: better op and flags encoding") (in v4.10),
+        # the operation is the lowest byte; before, the highest three bits. The commit renamed
+        # enum rq_flag_bits.
+        flags = _enumerators(prog, "enum req_flag_bits")
+        self._in_low_byte = bool(flags)
+        if not flags:
+            flags = _enumerators(prog, "enum rq_flag_bits")
+        if not flags:
+            raise LookupError("could not find the flags of requests")
+        self.flags = {
+            name.removeprefix("__REQ_").lower(): value
+            for name, value in flags.items()
+            if not name.endswith("NR_BITS")
+        }
+        """Bit of each flag, by name."""
+        # Since Linux kernel commit ff07a02e9e8e ("treewide: Rename enum req_opf into enum req_op")
+        # (in v6.0); enum req_op was the name before v4.10, too.
+        operations = _enumerators(prog, "enum req_op") or _enumerators(prog, "enum req_opf")
+        # Until v4.7 (commit not verified), flags say what a request does.
+        self._has_operations = bool(operations)
+        self.names = {
+            value: name.removeprefix("REQ_OP_").lower()
+            for name, value in operations.items()
+            if name != "REQ_OP_LAST"
+        } or {_READ: "read", 1: "write", _FLUSH: "flush", _DISCARD: "discard"}
+        """Name of each operation."""
+
+    def operation(self, flags: npt.NDArray[Any]) -> Counts:
+        """Return the operation of requests."""
+        words = flags.astype(np.uint64)
+        if self._in_low_byte:
+            return (words & np.uint64(0xFF)).astype(np.int64)
+        if self._has_operations:
+            return (words >> np.uint64(8 * flags.dtype.itemsize - 3)).astype(np.int64)
+        found = self.has(flags, "write").astype(np.int64)
+        found[self.has(flags, "discard")] = _DISCARD
+        return found
+
+    def has(self, flags: npt.NDArray[Any], name: str) -> Mask:
+        """Return which requests have a flag; none where this kernel does not know it."""
+        if name not in self.flags:
+            return np.zeros(len(flags), np.bool_)
+        bit = np.uint64(1 << self.flags[name])
+        found: Mask = (flags.astype(np.uint64) & bit) != 0
+        return found
+
+    def is_write(self, operation: Counts) -> Mask:
+        """Return which operations count as writes."""
+        # Since Linux kernel commit 87374179c535 ("block: add a proper block layer data direction
+        # encoding") (in v4.10), the lowest bit tells.
+        found: Mask = (operation & 1) != 0 if self._in_low_byte else operation != _READ
+        return found
+
+    def is_sync(self, flags: npt.NDArray[Any]) -> Mask:
+        """Return which requests are synchronous: reads, and writes that a task waits for."""
+        waits = self.has(flags, "sync")
+        if self._in_low_byte:
+            waits = waits | self.has(flags, "fua") | self.has(flags, "preflush")
+        found: Mask = (self.operation(flags) == _READ) | waits
+        return found
+
+    def name(self, operation: int) -> str:
+        """Return the name of an operation."""
+        return self.names.get(operation, f"operation {operation}")
+
+    def flag_text(self, flags: int) -> str:
+        """Return the flags that are set, in the order of their bits: ``sync|meta``."""
+        known = sorted(self.flags.items(), key=lambda item: item[1])
+        return "|".join(name for name, bit in known if flags >> bit & 1)
+
+
+def _enumerators(prog: drgn.Program, name: str) -> dict[str, int]:
+    try:
+        return {each.name: each.value for each in prog.type(name).enumerators or ()}
+    except LookupError:
+        return {}

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All requests that are allocated, as columns: what they do, and how far they got."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.chase import Lanes
+from kcensus.engine.gather import Gathered, gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
+from kcensus.kernel.block.hardware import HardwareQueues, hardware_queues, software_queues
+from kcensus.kernel.block.operations import Operations
+from kcensus.kernel.block.schedulers import scheduler_queues
+from kcensus.kernel.block.schedulers.model import NEVER, fifos
+from kcensus.kernel.block.single import single_requests
+from kcensus.kernel.clock import clock
+from kcensus.kernel.kernel import Kernel, once
+
+Counts = npt.NDArray[np.int64]
+
+
+class State(IntEnum):
+    """How far a request got."""
+
+    ALLOCATED = 0
+    """It has a tag or memory, and is on no list: being made, or in a task's plug."""
+    INSERTED = 1
+    """In the scheduler, in a software queue, or on a list from which it goes to the driver."""
+    DISPATCHED = 2
+    """In the driver."""
+    COMPLETED = 3
+    """The driver is done with it; its completion runs, or is about to."""
+
+
+class Place(IntEnum):
+    """Which list a request is on."""
+
+    NONE = 0
+    SCHEDULER = 1
+    """A queue of the scheduler."""
+    SCHEDULER_DISPATCH = 2
+    """The scheduler's list of requests that go next."""
+    SOFTWARE_QUEUE = 3
+    """Of a CPU; only without a scheduler."""
+    DISPATCH = 4
+    """``blk_mq_hw_ctx.dispatch``, where the driver had no room; or ``request_queue.queue_head``."""
+    REQUEUE = 5
+    """``request_queue.requeue_list``: the driver gave it back."""
+    FLUSH = 6
+    """It waits for a flush of the disk's cache."""
+    TIMEOUT = 7
+    """``request_queue.timeout_list`` of a legacy queue: in the driver, with a timer."""
+
+
+@dataclass
+class Requests:
+    """A row per request, disk by disk."""
+
+    address: Words
+    disk: Lanes
+    """Row of the disk; ascending."""
+    hardware_queue: Counts
+    """Row of the hardware queue, or -1."""
+    operation: Counts
+    """See ``operations``."""
+    is_sync: Mask
+    flags: Words
+    """``cmd_flags``."""
+    priority_class: Counts
+    """0 none, 1 realtime, 2 best effort, 3 idle."""
+    priority_level: Counts
+    sector: Counts
+    """First sector in the disk; -1 for none."""
+    bytes: Counts
+    tag: Counts
+    """Tag in the driver; -1 before it has one."""
+    sched_tag: Counts
+    """Tag of the scheduler; -1 without one."""
+    state: npt.NDArray[np.int8]
+    place: npt.NDArray[np.int8]
+    queue: Counts
+    """Row in the queues of the disk's scheduler, or -1."""
+    late_ns: Counts
+    """How far it is past its scheduler's expiry; :data:`NEVER` where it has none."""
+    allocated_ns: Words
+    """When it was allocated, CLOCK_MONOTONIC; 0 if unknown."""
+    dispatched_ns: Words
+    """When it went to the driver; 0 if it has not, or that is unknown. Without statistics of the
+    queue, it is when the timer of the request was started, to the tick."""
+    inserted_ns: Words
+    """When it was inserted, from its expiry; else when it was allocated."""
+    partition: Counts
+    """Row of the partition or whole disk, or -1."""
+    bio: Words
+    """Address of its first bio; 0 for none."""
+    private: tuple[Words, Words]
+    """``elv.priv``: the scheduler's own, such as the queue of CFQ or BFQ."""
+    operations: Operations
+    now_ns: int
+    """CLOCK_MONOTONIC at the moment of the dump, no earlier than any stamp of a request."""
+    damage: Counter[str] = field(default_factory=Counter)
+    """What was inconsistent: ``stray`` requests on a list that are not allocated, ``listed_twice``,
+    ``unowned`` of queues without a disk, ``torn`` lists, ``free_tags`` with a set bit but without a
+    request, and ``pools`` that are unreadable."""
+    lacks: list[str] = field(default_factory=list)
+    """What the debug info or the dump lacks, so that requests are missing."""
+    report: ScanReport = field(default_factory=ScanReport)
+    faults: Faults = field(default_factory=Faults)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def rows(self, addresses: Words) -> Counts:
+        """Return the row of each ``struct request *``, or -1."""
+        return rows_of(self.address, addresses, self._order)
+
+    @cached_property
+    def _order(self) -> Counts:
+        return np.argsort(self.address)
+
+    @property
+    def age_ns(self) -> Counts:
+        """Nanoseconds since each was allocated; -1 if unknown."""
+        return _since(self.now_ns, self.allocated_ns)
+
+    @property
+    def waiting_ns(self) -> Counts:
+        """Nanoseconds since each was inserted; -1 if unknown."""
+        return _since(self.now_ns, self.inserted_ns)
+
+    @property
+    def in_driver_ns(self) -> Counts:
+        """Nanoseconds since each was dispatched; -1 if it was not, or that is unknown."""
+        return _since(self.now_ns, self.dispatched_ns)
+
+
+def _since(now: int, stamps: Words) -> Counts:
+    return np.where(stamps == 0, -1, (np.uint64(now) - stamps).view(np.int64))
+
+
+@once
+def requests(kernel: Kernel) -> Requests:
+    """Return all allocated requests.
+
+    :raises LookupError: the debug info lacks requests
+    """
+    return _Reader(kernel).read()
+
+
+class _Reader:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.memory, self.prog = kernel.memory, kernel.prog
+        self.devices: BlockDevices = block_devices(kernel)
+        self.hardware: HardwareQueues = hardware_queues(kernel)
+        self.operations = Operations(self.prog)
+        self.faults, self.report = Faults(), ScanReport()
+        self.damage: Counter[str] = Counter()
+        self.lacks: list[str] = []
+        type_ = self.type = self.prog.type("struct request")
+        self.columns = layout(
+            self.prog,
+            type_,
+            {"queue": "q", "flags": "cmd_flags", "sector": "__sector", "bytes": "__data_len"}
+            | {"tag": "tag", "bio": "bio", "part": "part"},
+            # Since v4.18 (commit not verified), a request has a state and counts references; before
+            # that, atomic_flags.
+            {
+                "state": "state",
+                "atomic_flags": "atomic_flags",
+                "ref": ("ref.refs.counter", "ref.counter"),
+            }
+            | {"hctx": "mq_hctx", "sched_tag": "internal_tag", "ctx": "mq_ctx"}
+            # Since v6.12 (commit not verified), the priority is that of the first bio.
+            | {"ioprio": "ioprio", "started": "start_time_ns", "dispatched": "io_start_time_ns"}
+            | {"deadline": ("deadline", "__deadline"), "timeout": "timeout"}
+            | {"old_start": "start_time", "private": "elv.priv[0]", "private_1": "elv.priv[1]"},
+        )
+
+    def read(self) -> Requests:
+        address, hardware = self._tagged()
+        try:
+            single, lost = single_requests(self.kernel, self.report, self.faults)
+        except LookupError as error:
+            single, lost = address[:0], 0
+            self.lacks.append(str(error))
+        self.damage["pools"] += lost
+        flush = self._flush_requests()
+        address = np.concatenate([address, single, flush])
+        hardware = np.concatenate([hardware, np.full(len(single) + len(flush), -1)])
+        address, first = np.unique(address, return_index=True)
+        hardware = hardware[first]
+        if self.lacks:
+            address, hardware = self._with_listed(address, hardware)
+        read = gather(self.memory, address, self.columns, self.faults)
+        disk = self.devices.disk_rows(read["queue"])
+        self.damage["unowned"] += int((read.readable & (disk < 0)).sum())
+        order = np.flatnonzero(read.readable & (disk >= 0))
+        order = order[np.argsort(disk[order], kind="stable")]
+        column = {name: values[order] for name, values in read.columns.items()}
+        return self._requests(address[order], disk[order], hardware[order], column)
+
+    def _requests(
+        self, address: Words, disk: Lanes, hardware: Counts, column: dict[str, npt.NDArray[Any]]
+    ) -> Requests:
+        count = len(address)
+        zeros = np.zeros(count, np.uint64)
+        if "hctx" in column:
+            own = self.hardware.rows(column["hctx"])
+            hardware = np.where(own >= 0, own, hardware)
+        if len(self.hardware.disk):
+            # Disks of one host share tags.
+            hardware = np.where(self.hardware.disk[hardware] == disk, hardware, -1)
+        flags = column["flags"]
+        operation = self.operations.operation(flags)
+        is_sync = self.operations.is_sync(flags)
+        priority = self._priority(column)
+        started = column.get("started", zeros).astype(np.uint64)
+        if "old_start" in column:
+            # Until v4.17 (commit not verified), the start is in jiffies, and start_time_ns, where
+            # there is one, of another clock.
+            since = clock(self.kernel).since_jiffies(column["old_start"])
+            started = (np.uint64(clock(self.kernel).ns) - since.view(np.uint64)).astype(np.uint64)
+        dispatched = column.get("dispatched", zeros).astype(np.uint64)
+        place, queue, late, waiting = self._places(address, disk)
+        state = self._states(column, place, dispatched, disk)
+        dispatched = self._dispatched(column, zeros if "old_start" in column else dispatched)
+        # Until it is dispatched again, a requeued request has the stamp of its first time.
+        dispatched = np.where(state >= State.DISPATCHED, dispatched, np.uint64(0))
+        newest = int(max(started.max(initial=0), dispatched.max(initial=0)))
+        now = clock(self.kernel).ns
+        # The timekeeper is up to a tick late. A stamp far ahead is damage.
+        now = newest if now < newest < now + 10**9 else now
+        entered = np.uint64(clock(self.kernel).ns) - waiting.view(np.uint64)
+        # Stamps in jiffies may be some ticks early.
+        inserted = np.where(waiting == NEVER, started, np.maximum(entered, started))
+        return Requests(
+            address=address,
+            disk=disk,
+            hardware_queue=hardware,
+            operation=operation,
+            is_sync=is_sync,
+            flags=flags.astype(np.uint64),
+            priority_class=priority >> 13,
+            priority_level=priority & 7,
+            sector=column["sector"].astype(np.int64),
+            bytes=column["bytes"].astype(np.int64),
+            tag=column["tag"].astype(np.int64),
+            sched_tag=column.get("sched_tag", np.full(count, -1)).astype(np.int64),
+            state=state,
+            place=place,
+            queue=queue,
+            late_ns=late,
+            allocated_ns=started,
+            dispatched_ns=dispatched,
+            inserted_ns=inserted,
+            partition=self.devices.partitions.rows(column["part"]),
+            bio=column["bio"],
+            private=(column.get("private", zeros), column.get("private_1", zeros)),
+            operations=self.operations,
+            now_ns=now,
+            damage=+self.damage,
+            lacks=self.lacks,
+            report=self.report,
+            faults=self.faults,
+        )
+
+    def _dispatched(self, column: dict[str, npt.NDArray[Any]], stamps: Words) -> Words:
+        """Return when requests were dispatched; where that is not recorded, by their timeout."""
+        if "deadline" not in column or "timeout" not in column:
+            return stamps
+        now = clock(self.kernel)
+        # In v4.17 to v4.20, the lowest bit marks a request that has completed.
+        deadline = column["deadline"].astype(np.uint64)
+        if self.columns.fields["deadline"].path == "__deadline":
+            deadline = deadline & ~np.uint64(1)
+        since = now.since_jiffies(deadline - column["timeout"].astype(np.uint64))
+        known = (deadline != 0) & (column["timeout"] != 0) & (since >= 0) & (since < now.ns)
+        return np.where((stamps == 0) & known, np.uint64(now.ns) - since.view(np.uint64), stamps)
+
+    def _priority(self, column: dict[str, npt.NDArray[Any]]) -> Counts:
+        if "ioprio" in column:
+            return column["ioprio"].astype(np.int64)
+        members = layout(self.prog, "struct bio", ["bi_ioprio"])
+        read = gather(self.memory, column["bio"], members, Faults())
+        return read["bi_ioprio"].astype(np.int64)
+
+    def _tagged(self) -> tuple[Words, Counts]:
+        """Return the requests whose tag is in use, and the row of a hardware queue with the tag."""
+        sets, hardware = self.hardware.tag_sets, self.hardware
+        of_driver = np.unique(sets.rows(hardware.tags))
+        of_scheduler = np.unique(sets.rows(hardware.sched_tags))
+        row, tag = sets.bit_row, sets.bit_tag
+        place = tag.astype(np.uint64) * np.uint64(8)
+        word = layout(self.prog, "struct list_head", {"word": "next"})
+
+        def pointer(arrays: Words, rows: Mask) -> Words:
+            found = np.zeros(len(row), np.uint64)
+            read = gather(self.memory, arrays[row[rows]] + place[rows], word, self.faults)
+            found[rows] = read["word"]
+            return found
+
+        driver, scheduler = np.isin(row, of_driver), np.isin(row, of_scheduler)
+        in_bounds = tag < sets.depth[row]
+        current = pointer(sets.rqs, driver & in_bounds & (sets.rqs[row] != 0))
+        static = pointer(sets.static_rqs, in_bounds & (sets.static_rqs[row] != 0))
+        known = gather(self.memory, static, self.columns, Faults())
+        # A tag of the scheduler is that of its preallocated request.
+        of_own = scheduler & self._has_tag(known, "sched_tag", tag)
+        # A tag of the driver is that of the request which last got it, which belongs to a scheduler
+        # or is the preallocated one. Without a scheduler, that is so before it is dispatched, too.
+        elevators = np.array([disk.scheduler_data for disk in self.devices.disks] or [0], np.uint64)
+        disk = self.devices.disk_rows(known["queue"])
+        is_plain = (disk >= 0) & (elevators[disk] == 0)
+        of_static = driver & self._has_tag(known, "tag", tag) & is_plain
+        last = gather(self.memory, current, self.columns, Faults())
+        of_last = driver & self._has_tag(last, "tag", tag)
+        # What a tag led to may have been freed, and its memory used by another queue's request.
+        if "hctx" in self.columns:
+            ours = hardware.rows(last["hctx"])
+            of_last &= (ours >= 0) & (hardware.tags[ours] == sets.address[row])
+            ours = hardware.rows(known["hctx"])
+            of_static &= (ours >= 0) & (hardware.tags[ours] == sets.address[row])
+            of_own &= (ours >= 0) & (hardware.sched_tags[ours] == sets.address[row])
+        self._count_free(driver, scheduler, of_own | of_static | of_last)
+        order = np.argsort(hardware.tags, kind="stable")
+        queue = order[np.searchsorted(hardware.tags[order], sets.address[row]) % max(len(order), 1)]
+        address = np.concatenate([static[of_own], static[of_static], current[of_last]])
+        queue = np.concatenate([queue[of_own], queue[of_static], queue[of_last]])
+        return address, np.where(len(address) > 0, queue, -1)
+
+    def _has_tag(self, found: Gathered, name: str, tag: Counts) -> Mask:
+        """Return which requests are allocated and have the tag that led to them."""
+        fits: Mask = found.readable & (found[name].astype(np.int64) == tag)
+        return fits & (found["ref"] != 0) if "ref" in self.columns else fits
+
+    def _count_free(self, driver: Mask, scheduler: Mask, has_request: Mask) -> None:
+        self.damage["free_tags"] += int(((driver | scheduler) & ~has_request).sum())
+
+    def _flush_queues(self) -> tuple[Lanes, Words]:
+        """Return row of the disk and address of each ``struct blk_flush_queue``."""
+        disk, address = self.hardware.disk, self.hardware.flush_queue
+        single = [r for r, d in enumerate(self.devices.disks) if d.kind == QueueKind.SINGLE]
+        if single:
+            queues = np.array([self.devices.disks[row].queue for row in single], np.uint64)
+            # Before v3.19 (commit not verified), the queue has no struct for its flushes.
+            members = layout(self.prog, "struct request_queue", {}, {"fq": "fq"})
+            own = gather(self.memory, queues, members, self.faults).columns
+            if "fq" in own:
+                disk, address = np.append(disk, single), np.append(address, own["fq"])
+        return disk[address != 0], address[address != 0]
+
+    def _flush_requests(self) -> Words:
+        """Return the requests that flush a disk's cache, which borrow the tag of another."""
+        members = ["flush_rq", "flush_pending_idx", "flush_running_idx"]
+        if not len(self._flush_queues()[1]):
+            return np.empty(0, np.uint64)
+        columns = layout(self.prog, "struct blk_flush_queue", members)
+        read = gather(self.memory, self._flush_queues()[1], columns, self.faults)
+        runs = read["flush_pending_idx"] != read["flush_running_idx"]
+        found: Words = np.setdiff1d(read["flush_rq"][runs], np.zeros(1, np.uint64))
+        return found
+
+    def _lists(self) -> list[tuple[Place, str, Words]]:
+        """Return the lists of requests besides those of schedulers: place, link, heads."""
+        queue = self.prog.type("struct request_queue")
+        by_kind = {
+            kind: np.array([d.queue for d in self.devices.disks if d.kind == kind], np.uint64)
+            for kind in QueueKind
+        }
+        multi, single = by_kind[QueueKind.MULTI], by_kind[QueueKind.SINGLE]
+
+        def at(base: Words, type_: drgn.Type, path: str) -> Words:
+            return base + np.uint64(drgn.offsetof(type_, path))
+
+        hardware = self.hardware.address
+        context = self.prog.type("struct blk_mq_hw_ctx")
+        _, software, lost = software_queues(self.memory, self.devices, self.faults)
+        self.damage["torn"] += lost
+        found = [
+            (Place.SOFTWARE_QUEUE, "queuelist", software),
+            (Place.DISPATCH, "queuelist", at(hardware, context, "dispatch")),
+        ]
+        if queue.has_member("requeue_list"):
+            found.append((Place.REQUEUE, "queuelist", at(multi, queue, "requeue_list")))
+        # Since v6.6 (commit not verified), flushes use the same link as other lists, and those in
+        # the driver are only counted.
+        has_link = self.type.member("flush").type.has_member("list")
+        link = "flush.list" if has_link else "queuelist"
+        own = self._flush_queues()[1]
+        if len(own):
+            flush = self.prog.type("struct blk_flush_queue")
+            names = ["flush_queue[0]", "flush_queue[1]"]
+            if flush.member("flush_data_in_flight").type.kind == drgn.TypeKind.STRUCT:
+                names.append("flush_data_in_flight")
+            found += [(Place.FLUSH, link, at(own, flush, name)) for name in names]
+        if queue.has_member("flush_list"):
+            found.append((Place.REQUEUE, "queuelist", at(multi, queue, "flush_list")))
+        if len(single):
+            found.append((Place.DISPATCH, "queuelist", at(single, queue, "queue_head")))
+            found.append((Place.TIMEOUT, "timeout_list", at(single, queue, "timeout_list")))
+        return found
+
+    def _with_listed(self, address: Words, hardware: Counts) -> tuple[Words, Counts]:
+        """Add requests on lists, where it is not known which are allocated."""
+        listed = [each.request for each in scheduler_queues(self.kernel)]
+        listed += [each.dispatch for each in scheduler_queues(self.kernel)]
+        for _, link, heads in self._lists():
+            listed.append(fifos(self.kernel, heads, Faults(), link).request)
+        more = np.setdiff1d(np.concatenate(listed), address)
+        both = np.concatenate([address, more])
+        return both, np.concatenate([hardware, np.full(len(more), -1)])
+
+    def _places(
+        self, address: Words, disk: Lanes
+    ) -> tuple[npt.NDArray[np.int8], Counts, Counts, Counts]:
+        """Return place, queue of the scheduler, lateness and wait of each request."""
+        count = len(address)
+        place, queue = np.zeros(count, np.int8), np.full(count, -1)
+        late, waiting = np.full(count, NEVER), np.full(count, NEVER)
+        order = np.argsort(address)
+
+        def put(found: Words, where: Place) -> tuple[Counts, Mask]:
+            rows = rows_of(address, found, order)
+            self.damage["stray"] += int((rows < 0).sum())
+            self.damage["listed_twice"] += int((place[rows[rows >= 0]] != Place.NONE).sum())
+            place[rows[rows >= 0]] = where
+            return rows[rows >= 0], rows >= 0
+
+        for own in scheduler_queues(self.kernel):
+            rows, known = put(own.request, Place.SCHEDULER)
+            queue[rows], late[rows] = own.row[known], own.late_ns[known]
+            waiting[rows] = own.waiting_ns[known]
+            put(own.dispatch, Place.SCHEDULER_DISPATCH)
+            self.damage["torn"] += own.torn
+        for where, link, heads in self._lists():
+            lists = fifos(self.kernel, heads, self.faults, link)
+            self.damage["torn"] += lists.torn
+            put(lists.request, where)
+        return place, queue, late, waiting
+
+    def _states(
+        self, column: dict[str, npt.NDArray[Any]], place: npt.NDArray[np.int8],
+        dispatched: Words, disk: Lanes,
+    ) -> npt.NDArray[np.int8]:  # fmt: skip
+        single = [each.kind == QueueKind.SINGLE for each in self.devices.disks]
+        is_single = np.array(single or [False])[disk] if len(disk) else np.zeros(0, np.bool_)
+        started = np.zeros(len(place), np.bool_)
+        completed = np.zeros(len(place), np.bool_)
+        if "state" in column:
+            # enum mq_rq_state: MQ_RQ_IDLE, MQ_RQ_IN_FLIGHT, MQ_RQ_COMPLETE.
+            started, completed = column["state"] == 1, column["state"] == 2
+        elif "atomic_flags" in column:
+            # Before, REQ_ATOM_COMPLETE and REQ_ATOM_STARTED are bits 0 and 1.
+            started = (column["atomic_flags"] & 2) != 0
+            completed = started & ((column["atomic_flags"] & 1) != 0)
+        # A legacy driver takes a request off the list, and notes when.
+        is_listed = place != Place.NONE
+        timed = place == Place.TIMEOUT
+        started = np.where(is_single, timed | (~is_listed & (dispatched != 0)), started)
+        completed = np.where(is_single, False, completed)
+        state = np.where(is_listed & ~timed, State.INSERTED, State.ALLOCATED).astype(np.int8)
+        # The data of a request with a flush is in the driver while it is on a list of the flush.
+        moving = started & ((place == Place.NONE) | (place == Place.FLUSH) | timed)
+        state[moving] = State.DISPATCHED
+        state[completed & ~is_listed] = State.COMPLETED
+        return state

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""BFQ: a queue per task, and asynchronous ones per cgroup and priority."""
+
+from __future__ import annotations
+
+import drgn
+import numpy as np
+
+from kcensus.engine.layout import element_paths
+from kcensus.engine.memory import Words
+from kcensus.kernel.block.disks import Disk
+from kcensus.kernel.block.schedulers.model import (
+    Data,
+    SchedulerQueues,
+    fifos,
+    flag_names,
+    has_flag,
+    lateness,
+)
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.lists import list_members
+
+_MAX_QUEUES = 1 << 20
+_TUNABLES = {
+    "fifo_expire_async": ("bfq_fifo_expire[0]", "ns/ms"),
+    "fifo_expire_sync": ("bfq_fifo_expire[1]", "ns/ms"),
+    "back_seek_max": ("bfq_back_max", ""),
+    "back_seek_penalty": ("bfq_back_penalty", ""),
+    "slice_idle": ("bfq_slice_idle", "ns/ms"),
+    "slice_idle_us": ("bfq_slice_idle", "ns/us"),
+    "max_budget": ("bfq_user_max_budget", ""),
+    "timeout_sync": ("bfq_timeout", "jiffies/ms"),
+    "strict_guarantees": ("strict_guarantees", ""),
+    "low_latency": ("low_latency", ""),
+}
+_FACTS = (
+    "queued", "tot_rq_in_driver", "rq_in_driver", "wr_busy_queues", "hw_tag", "last_dispatch",
+    "last_completion", "num_actuators",
+)  # fmt: skip
+
+
+def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
+    """Return the queues of BFQ that hold requests, are in service, or wait to be.
+
+    :raises LookupError: the debug info lacks BFQ
+    :raises drgn.FaultError: ``struct bfq_data`` is unreadable
+    """
+    prog = kernel.prog
+    type_ = prog.type("struct bfq_data")
+    expire = ["bfq_fifo_expire[0]", "bfq_fifo_expire[1]"]
+    names = {*_FACTS, *(member for member, _ in _TUNABLES.values())} - {*expire}
+    data = Data(
+        kernel,
+        disk,
+        type_,
+        {name: name for name in [*expire, "in_service_queue", "root_group"]},
+        # Since v6.3 (commit not verified), requests in the driver are counted per actuator, and
+        # tot_rq_in_driver is their sum.
+        {name: name for name in names if not _is_array(type_, name)}
+        | {path: path for path in element_paths(type_, "busy_queues")},
+    )
+    address = _queues(data)
+    read = data.gather(
+        address,
+        "struct bfq_queue",
+        {"data": "bfqd", "flags": "flags", "pid": "pid", "dispatched": "dispatched"}
+        | {"queued": "queued[0]", "queued_sync": "queued[1]", "ioprio_class": "ioprio_class"}
+        | {"ioprio": "ioprio", "wr_coeff": "wr_coeff", "parent": "entity.parent"}
+        | {"service": "entity.service", "budget": "entity.budget", "weight": "entity.weight"},
+        {"actuator": "actuator_idx"},
+    )
+    # A queue names its scheduler: what a torn list leads to does not.
+    known = read.readable & (read["data"] == np.uint64(disk.scheduler_data))
+    data.torn += int((~known).sum())
+    address = address[known]
+    column = {name: values[known] for name, values in read.columns.items()}
+    flags = flag_names(prog, "enum bfqq_state_flags", "BFQQF_")
+    is_sync = has_flag(column["flags"], flags, "sync").astype(np.int64)
+    offset = np.uint64(drgn.offsetof(prog.type("struct bfq_queue"), "fifo"))
+    lists = fifos(kernel, address + offset, data.faults)
+    going = fifos(kernel, np.array([data.at("dispatch")], np.uint64), data.faults)
+    expiry = np.array([data.time_ns(name, "ns") for name in expire], np.int64)
+    pid = column["pid"].astype(np.int64)
+    facts = data.facts(*_FACTS)
+    facts["busy_queues"] = sum(
+        data[path] for path in element_paths(type_, "busy_queues") if path in data
+    )
+    return SchedulerQueues(
+        "bfq",
+        address,
+        [_label(*row) for row in zip(pid.tolist(), is_sync.tolist(), strict=True)],
+        is_sync,
+        pid,
+        column["queued"].astype(np.int64) + column["queued_sync"],
+        column["dispatched"].astype(np.int64),
+        address == np.uint64(data["in_service_queue"]),
+        expiry[is_sync],
+        lists.row,
+        lists.request,
+        lateness(kernel, lists, in_jiffies=False),
+        dispatch=going.request,
+        tunables=data.tunables(_TUNABLES),
+        facts=facts,
+        columns={
+            name: values
+            for name, values in column.items()
+            if name not in ("data", "flags", "pid", "queued", "queued_sync", "dispatched")
+        }
+        | {name: has_flag(column["flags"], flags, name) for name in flags},
+        torn=data.torn + lists.torn + going.torn,
+        faults=data.faults,
+    )
+
+
+def _label(pid: int, is_sync: int) -> str:
+    """Return the name of a queue in BFQ's traces; queues that were merged belong to several."""
+    return f"bfq{'SHARED' if pid < 0 else pid}{'AS'[is_sync]}"
+
+
+def _is_array(type_: drgn.Type, name: str) -> bool:
+    if not name.isidentifier() or not type_.has_member(name):
+        return False
+    return bool(type_.member(name).type.kind == drgn.TypeKind.ARRAY)
+
+
+def _queues(data: Data) -> Words:
+    """Return the queues on the lists of active and idle ones, and those that are on none."""
+    # Since v6.3 (commit not verified), there is a list per actuator.
+    paths = ["idle_list"]
+    member = data.type.member("active_list").type
+    if member.kind == drgn.TypeKind.ARRAY:
+        # The rest of the array is not initialized.
+        actuators = min(data["num_actuators"], member.length or 0) if "num_actuators" in data else 1
+        paths += [f"active_list[{index}]" for index in range(actuators)]
+    else:
+        paths.append("active_list")
+    heads = np.array([data.at(path) for path in paths], np.uint64)
+    _, nodes, torn = list_members(
+        data.memory, heads, data.faults, limit=_MAX_QUEUES, verify=not data.kernel.live
+    )
+    data.torn += len(torn)
+    type_ = data.prog.type("struct bfq_queue")
+    listed = nodes - np.uint64(drgn.offsetof(type_, "bfqq_list"))
+    # The queue in service has left the list; the asynchronous ones of the root group may be empty.
+    own = [data["in_service_queue"], data.at("oom_bfqq")]
+    group = data.prog.type("struct bfq_group")
+    paths = [*element_paths(group, "async_bfqq"), *element_paths(group, "async_idle_bfqq")]
+    read = data.gather(
+        np.array([data["root_group"]], np.uint64), "struct bfq_group", {}, {p: p for p in paths}
+    )
+    every = np.concatenate([listed, np.array(own, np.uint64), *read.columns.values()])
+    found = np.unique(every)
+    known: Words = found[found != 0]
+    return known

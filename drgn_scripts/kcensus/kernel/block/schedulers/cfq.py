@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""CFQ, on legacy queues up to v4.20: a queue per task and priority, in trees by cgroup."""
+
+from __future__ import annotations
+
+import drgn
+import numpy as np
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import element_paths, layout
+from kcensus.engine.memory import Words
+from kcensus.engine.rbtree import tree_nodes
+from kcensus.kernel.block.disks import Disk
+from kcensus.kernel.block.schedulers.model import (
+    Data,
+    SchedulerQueues,
+    fifos,
+    flag_names,
+    has_flag,
+    lateness,
+)
+from kcensus.kernel.kernel import Kernel
+
+_MAX_GROUPS = 1 << 16
+_MAX_QUEUES = 1 << 20
+_ROOTS = "{0}.rb.rb_root.rb_node", "{0}.rb.rb_node"
+"""Since v4.14 or v4.15 (commit not verified), roots of service trees are of type rb_root_cached."""
+
+_TUNABLES = {
+    "back_seek_max": ("cfq_back_max", ""),
+    "back_seek_penalty": ("cfq_back_penalty", ""),
+    "fifo_expire_async": ("cfq_fifo_expire[0]", "time/ms"),
+    "fifo_expire_sync": ("cfq_fifo_expire[1]", "time/ms"),
+    "group_idle": ("cfq_group_idle", "time/ms"),
+    "low_latency": ("cfq_latency", ""),
+    "quantum": ("cfq_quantum", ""),
+    "slice_async": ("cfq_slice[0]", "time/ms"),
+    "slice_async_rq": ("cfq_slice_async_rq", ""),
+    "slice_idle": ("cfq_slice_idle", "time/ms"),
+    "slice_sync": ("cfq_slice[1]", "time/ms"),
+    "target_latency": ("cfq_target_latency", "time/ms"),
+}
+_FACTS = (
+    "busy_queues", "busy_sync_queues", "rq_in_driver", "rq_in_flight[0]", "rq_in_flight[1]",
+    "rq_queued", "hw_tag",
+)  # fmt: skip
+
+
+def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
+    """Return the queues of CFQ that hold requests or are in a tree.
+
+    :raises LookupError: the debug info lacks CFQ
+    :raises drgn.FaultError: ``struct cfq_data`` is unreadable
+    """
+    prog = kernel.prog
+    type_ = prog.type("struct cfq_data")
+    expire = ["cfq_fifo_expire[0]", "cfq_fifo_expire[1]"]
+    async_queues = element_paths(type_, "async_cfqq")
+    names = [*_FACTS, *(member for member, _ in _TUNABLES.values()), *async_queues]
+    data = Data(
+        kernel,
+        disk,
+        type_,
+        {"active_queue": "active_queue", "groups": [p.format("grp_service_tree") for p in _ROOTS]}
+        | {name: name for name in expire},
+        {name: name for name in [*names, "serving_group", "async_idle_cfqq"] if name not in expire}
+        | ({"root_group": "root_group"} if _is_pointer(type_, "root_group") else {}),
+    )
+    groups = _groups(data)
+    found = [
+        data[name] for name in (*async_queues, "async_idle_cfqq", "active_queue") if name in data
+    ]
+    address = _queues(data, groups, np.array([*found, data.at("oom_cfqq")], np.uint64))
+    read = data.gather(
+        address,
+        "struct cfq_queue",
+        {"data": "cfqd", "flags": "flags", "pid": "pid", "group": "cfqg"}
+        | {"queued": "queued[0]", "queued_meta": "queued[1]", "dispatched": "dispatched"}
+        | {"ioprio": "ioprio", "ioprio_class": "ioprio_class", "slice_end": "slice_end"}
+        | {"slice_dispatch": "slice_dispatch", "fifo": "fifo.next"},
+    )
+    # A queue names its scheduler: what a damaged tree leads to does not.
+    known = read.readable & (read["data"] == np.uint64(disk.scheduler_data))
+    data.torn += int((~known).sum())
+    address = address[known]
+    column = {name: values[known] for name, values in read.columns.items()}
+    flags = flag_names(prog, "enum cfqq_state_flags", "CFQ_CFQQ_FLAG_")
+    is_sync = has_flag(column["flags"], flags, "sync").astype(np.int64)
+    idles = has_flag(column["flags"], flags, "idle_window")
+    offset = np.uint64(drgn.offsetof(prog.type("struct cfq_queue"), "fifo"))
+    lists = fifos(kernel, address + offset, data.faults)
+    expiry = np.array([data.time_ns(name) for name in expire], np.int64)
+    in_jiffies = data.size(expire[0]) < 8
+    labels = zip(column["pid"].tolist(), is_sync.tolist(), idles.tolist(), strict=True)
+    return SchedulerQueues(
+        "cfq",
+        address,
+        # As blktrace shows them: N is a synchronous queue that CFQ does not idle for.
+        [f"cfq{pid}{'AS'[sync]}{'N' if sync and not idle else ''}" for pid, sync, idle in labels],
+        is_sync,
+        column["pid"].astype(np.int64),
+        column["queued"].astype(np.int64) + column["queued_meta"],
+        column["dispatched"].astype(np.int64),
+        address == np.uint64(data["active_queue"]),
+        expiry[is_sync],
+        lists.row,
+        lists.request,
+        lateness(kernel, lists, in_jiffies=in_jiffies),
+        tunables=data.tunables(_TUNABLES),
+        facts=data.facts(*_FACTS) | {"groups": len(groups)},
+        columns={
+            name: column[name] for name in ("ioprio", "ioprio_class", "slice_dispatch", "group")
+        }
+        | {name: has_flag(column["flags"], flags, name) for name in flags},
+        torn=data.torn + lists.torn,
+        faults=data.faults,
+    )
+
+
+def _is_pointer(type_: drgn.Type, name: str) -> bool:
+    if not type_.has_member(name):
+        return False
+    return bool(type_.member(name).type.kind == drgn.TypeKind.POINTER)
+
+
+def _groups(data: Data) -> Words:
+    """Return the groups with queues, and the root group."""
+    root = np.array([data["groups"]], np.uint64)
+    _, nodes, damaged = tree_nodes(data.memory, root, data.faults, limit=_MAX_GROUPS)
+    data.torn += len(damaged)
+    node = np.uint64(drgn.offsetof(data.prog.type("struct cfq_group"), "rb_node"))
+    own = [data[name] for name in ("root_group", "serving_group") if name in data]
+    if data.type.has_member("root_group") and "root_group" not in data:
+        own.append(data.at("root_group"))
+    groups = np.union1d(nodes - node, np.array(own, np.uint64))
+    known: Words = groups[groups != 0]
+    return known
+
+
+def _queues(data: Data, groups: Words, others: Words) -> Words:
+    """Return the queues in the service trees of groups, their asynchronous queues, and others."""
+    type_ = data.prog.type("struct cfq_group")
+    trees = [*_tree_names(type_), "service_tree_idle"]
+    roots = layout(data.prog, type_, {name: [p.format(name) for p in _ROOTS] for name in trees})
+    read = gather(data.memory, groups, roots, data.faults)
+    data.torn += int((~read.readable).sum())
+    heads = np.concatenate([read[name] for name in trees])
+    _, nodes, damaged = tree_nodes(data.memory, heads, data.faults, limit=_MAX_QUEUES)
+    data.torn += len(damaged)
+    node = np.uint64(drgn.offsetof(data.prog.type("struct cfq_queue"), "rb_node"))
+    # Since v4.4 (commit not verified), asynchronous queues belong to a group.
+    names = [*element_paths(type_, "async_cfqq"), "async_idle_cfqq"]
+    own = gather(
+        data.memory,
+        groups,
+        layout(data.prog, type_, {}, {name: name for name in names}),
+        data.faults,
+    )
+    found = np.unique(np.concatenate([nodes - node, others, *own.columns.values()]))
+    known: Words = found[found != 0]
+    return known
+
+
+def _tree_names(type_: drgn.Type) -> list[str]:
+    """Return the paths of ``service_trees[class][type]``, whose elements are structs."""
+    classes = type_.member("service_trees").type
+    return [
+        f"service_trees[{i}][{j}]"
+        for i in range(classes.length or 0)
+        for j in range(classes.type.length or 0)
+    ]

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Disks on top of others: which requests of which disks a stacked one waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import drgn
+import numpy as np
+from drgn import Object, cast
+
+from kcensus.engine.memory import Faults
+from kcensus.kernel.block.disks import BlockDevices, Disk, block_devices
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.lists import list_members
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.sources.capsule import NotRecorded
+
+_MAX_LOWER = 1 << 16
+"""Devices of one table or array."""
+
+
+class Via(Enum):
+    """What puts a disk on top of another."""
+
+    DM = "dm"
+    MD = "md"
+    LOOP = "loop"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A disk on top of another one, or of a partition of it."""
+
+    upper: int
+    """Row of the disk."""
+    lower: int
+    """Row of the disk that it is on."""
+    partition: int
+    """Number of the partition of ``lower``; 0 for the whole disk."""
+    via: Via
+
+
+@dataclass
+class Stacks:
+    """All edges between disks; a row is that of ``disks()``."""
+
+    edges: tuple[Edge, ...]
+    unknown: dict[int, str] = field(default_factory=dict)
+    """Stacked disks whose lower ones are unknown, and what the debug info or the dump lacks."""
+    faults: Faults = field(default_factory=Faults)
+
+    def below(self, upper: int) -> frozenset[int]:
+        """Return all disks that a disk is on, itself included; loops of edges end."""
+        return self._reach(upper)
+
+    def above(self, lower: int) -> frozenset[int]:
+        """Return all disks that are on a disk, itself included."""
+        return self._reach(lower, upwards=True)
+
+    def _reach(self, row: int, *, upwards: bool = False) -> frozenset[int]:
+        seen, stack = {row}, [row]
+        while stack:
+            at = stack.pop()
+            for edge in self.edges:
+                start, end = (edge.lower, edge.upper) if upwards else (edge.upper, edge.lower)
+                if start == at and end not in seen:
+                    seen.add(end)
+                    stack.append(end)
+        return frozenset(seen)
+
+    def bottom(self, upper: int) -> frozenset[int]:
+        """Return the disks at the bottom of a stack: those that are on no other."""
+        stacked = {edge.upper for edge in self.edges}
+        return frozenset(row for row in self.below(upper) if row not in stacked)
+
+
+@once
+def stacks(kernel: Kernel) -> Stacks:
+    """Return which disks are on top of which, for device mapper, md and loop devices.
+
+    :raises LookupError: the debug info lacks block devices
+    """
+    devices = block_devices(kernel)
+    found = Stacks(())
+    edges: set[Edge] = set()
+    for row, disk in enumerate(devices.disks):
+        kind = _kind(disk)
+        if kind is None or not disk.private:
+            continue
+        try:
+            lower = _READERS[kind](kernel, disk, devices, found.faults)
+        except (LookupError, NotRecorded) as error:
+            found.unknown[row] = str(error)
+        except drgn.FaultError as error:
+            found.faults.note(error)
+            found.unknown[row] = "the memory of its driver"
+        else:
+            edges.update(Edge(row, under, part, kind) for under, part in lower)
+    found.edges = tuple(sorted(edges, key=lambda edge: (edge.upper, edge.lower, edge.partition)))
+    return found
+
+
+def _kind(disk: Disk) -> Via | None:
+    # Names are the drivers' own; /dev/md_dNN and mdN/… are md, too.
+    for kind in Via:
+        if disk.name.startswith("dm-" if kind == Via.DM else kind.value):
+            return kind
+    return None
+
+
+_Lower = list[tuple[int, int]]
+"""Row of a disk, and number of its partition."""
+
+
+def _row(devices: BlockDevices, bdev: Object) -> _Lower:
+    """Return the disk and the partition of a ``struct block_device``."""
+    if not bdev:
+        return []
+    address = int(bdev.value_())
+    # Until v5.10, a partition is a struct hd_struct that the block device points to.
+    part = int(bdev.bd_part) if bdev.type_.type.has_member("bd_part") else address
+    row = int(devices.partitions.rows(np.array([part], np.uint64))[0])
+    if row < 0 or devices.partitions.disk[row] < 0:
+        return []
+    return [(int(devices.partitions.disk[row]), int(devices.partitions.number[row]))]
+
+
+def _dm(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
+    """Return what the table of a mapped device is on."""
+    prog = kernel.prog
+    mapped = Object(prog, "struct mapped_device *", value=disk.private)
+    table = cast("struct dm_table *", mapped.map)
+    if not table:
+        return []
+    node = prog.type("struct dm_dev_internal")
+    head = np.array([table.devices.address_of_().value_()], np.uint64)
+    _, nodes, torn = list_members(kernel.memory, head, faults, limit=_MAX_LOWER)
+    found: _Lower = []
+    for address in (nodes - np.uint64(drgn.offsetof(node, "list"))).tolist():
+        found += _row(devices, Object(prog, node, address=address).dm_dev.bdev)
+    if len(torn):
+        faults["the list of devices of a table is torn"] += 1
+    return found
+
+
+def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
+    """Return the members of an array."""
+    prog = kernel.prog
+    array = Object(prog, "struct mddev *", value=disk.private)
+    node = prog.type("struct md_rdev")
+    head = np.array([array.disks.address_of_().value_()], np.uint64)
+    _, nodes, torn = list_members(kernel.memory, head, faults, limit=_MAX_LOWER)
+    found: _Lower = []
+    for address in (nodes - np.uint64(drgn.offsetof(node, "same_set"))).tolist():
+        found += _row(devices, Object(prog, node, address=address).bdev)
+    if len(torn):
+        faults["the list of members of an array is torn"] += 1
+    return found
+
+
+def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
+    """Return the disk of the file system of a loop device's file, or the device that it is."""
+    loop = Object(kernel.prog, "struct loop_device *", value=disk.private)
+    file = loop.lo_backing_file
+    if not file:
+        return []
+    inode = file.f_mapping.host
+    blocks = super_blocks(kernel)
+    row = int(blocks.rows(np.array([int(inode.i_sb)], np.uint64))[0])
+    if row < 0 or not int(inode.i_sb.s_bdev):
+        # A block device itself, or a file system without one.
+        return _by_number(devices, int(inode.i_rdev))
+    return _row(devices, inode.i_sb.s_bdev)
+
+
+def _by_number(devices: BlockDevices, number: int) -> _Lower:
+    rows = [row for row, disk in enumerate(devices.disks) if number and disk.number == number]
+    return [(rows[0], 0)] if rows else []
+
+
+_READERS = {Via.DM: _dm, Via.MD: _md, Via.LOOP: _loop}

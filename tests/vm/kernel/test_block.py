@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Disks, requests, schedulers and bios of real kernels, against debugfs and a slow walk.
+
+The guest's disk does not serve anything while the guest reads debugfs and is dumped, so that both
+agree but for what :func:`tests.lab.truth.io.moved` names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import drgn
+import numpy as np
+import pytest
+
+from kcensus.kernel.block import MODULES
+from kcensus.kernel.block.bios import Bios, bios
+from kcensus.kernel.block.disks import Disk, block_devices
+from kcensus.kernel.block.hardware import hardware_queues
+from kcensus.kernel.block.requests import Place, Requests, State, requests
+from kcensus.kernel.block.schedulers import scheduler_queues
+from kcensus.kernel.block.schedulers.model import NEVER, SchedulerQueues
+from kcensus.kernel.block.stacks import stacks
+from kcensus.kernel.clock import clock
+from kcensus.kernel.kernel import Kernel
+from kcensus.sources import open_target
+from tests.lab import Dump, build
+from tests.lab.truth import io
+from tests.vm.oracles import block as oracle
+
+# Five guests for each kernel take some minutes to make.
+pytestmark = pytest.mark.usually("6.1", "7.3")
+
+_DISK = "vda"
+_SCHEDULERS = {
+    "iosched-bfq": "bfq",
+    "iosched-deadline": "mq-deadline",
+    "iosched-kyber": "kyber",
+    "iosched-none": "none",
+    "iosched-starved": "bfq",
+}
+_CASES: dict[tuple[str, str], Case] = {}
+
+
+@dataclass
+class Case:
+    """A dump with what the guest said about its disk, and the kernel."""
+
+    dump: Dump
+    kernel: Kernel
+    row: int
+    """Of the throttled disk."""
+
+    @cached_property
+    def truth(self) -> io.Disk:
+        return io.read(self.dump.truth).disks[_DISK]
+
+    @property
+    def disk(self) -> Disk:
+        return block_devices(self.kernel).disks[self.row]
+
+    @property
+    def requests(self) -> Requests:
+        return requests(self.kernel)
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of the requests of the throttled disk."""
+        return np.flatnonzero(self.requests.disk == self.row).tolist()
+
+    @property
+    def queues(self) -> SchedulerQueues:
+        return scheduler_queues(self.kernel)[self.row]
+
+    @property
+    def bios(self) -> Bios:
+        return bios(self.kernel)
+
+    @property
+    def gendisk(self) -> drgn.Object:
+        return oracle.disk(self.kernel.prog, _DISK)
+
+
+@pytest.fixture(params=_SCHEDULERS)
+def case(kernel: str, request: pytest.FixtureRequest) -> Case:
+    key = kernel, request.param
+    if key not in _CASES:
+        dump = build(*key)
+        target = open_target(str(dump.formats["elf"]), dump.debug)
+        target.need_modules(*MODULES)
+        opened = Kernel(target.prog)
+        names = [disk.name for disk in block_devices(opened).disks]
+        _CASES.clear()  # the tests of one case follow each other
+        _CASES[key] = Case(dump, opened, names.index(_DISK))
+    return _CASES[key]
+
+
+def _in_debugfs(case: Case, row: int) -> tuple[str, str, frozenset[str], int, int]:
+    """The fields of a request that debugfs prints."""
+    found = case.requests
+    state = {State.DISPATCHED: "in_flight", State.COMPLETED: "complete"}
+    return (
+        state.get(State(found.state[row]), "idle"),
+        found.operations.name(int(found.operation[row])).upper(),
+        frozenset(found.operations.flag_text(int(found.flags[row])).upper().split("|")) - {""},
+        int(found.tag[row]),
+        int(found.sched_tag[row]),
+    )
+
+
+def test_requests_are_those_of_debugfs(case: Case) -> None:
+    moved = {path.split(f"/{_DISK}/")[-1] for path in io.moved(case.dump.truth)}
+    places = {"busy": None, "dispatch": Place.DISPATCH, "requeue_list": Place.REQUEUE}
+    numbers = hardware_queues(case.kernel).number
+    by_queue: dict[int, list[int]] = {}
+    for row in case.rows:
+        by_queue.setdefault(int(numbers[case.requests.hardware_queue[row]]), []).append(row)
+    seen = 0
+    for name, found in case.truth.requests.items():
+        queue, _, last = re.sub("^hctx", "", name).rpartition("/")
+        if name in moved or last.endswith("_next_rq"):
+            continue
+        place = places.get(last, Place.SCHEDULER if "sched" in name else Place.SOFTWARE_QUEUE)
+        if name == "sched/dispatch":
+            place = Place.SCHEDULER_DISPATCH
+        own = by_queue[int(queue.split("/")[0])] if name.startswith("hctx") else case.rows
+        for each in found:
+            stated = each.state, each.op, each.flags, each.tag, each.internal_tag
+            (row,) = (row for row in own if _in_debugfs(case, row) == stated)
+            assert place is None or case.requests.place[row] == place
+            seen += 1
+    assert seen
+    # Nothing is in the driver, or on a list of debugfs, that debugfs does not have.
+    if not moved & {"hctx0/busy", "hctx1/busy"}:
+        busy = sum(len(found) for name, found in case.truth.requests.items() if "busy" in name)
+        assert np.count_nonzero(case.requests.state[case.rows] == State.DISPATCHED) == busy
+
+
+def test_tags_are_those_of_debugfs(case: Case) -> None:
+    moved = io.moved(case.dump.truth)
+    hardware, found = hardware_queues(case.kernel), case.requests
+    compared = 0
+    for queue in np.flatnonzero(hardware.disk == case.row).tolist():
+        own = [row for row in case.rows if found.hardware_queue[row] == queue]
+        for name, column in (("tags", found.tag), ("sched_tags", found.sched_tag)):
+            path = f"hctx{hardware.number[queue]}/{name}_bitmap"
+            if any(each.endswith(path) for each in moved):
+                continue
+            tags = {int(column[row]) for row in own if column[row] >= 0}
+            assert tags == case.truth.tags(path), path
+            compared += len(tags)
+    assert compared
+    assert found.damage["free_tags"] == 0
+
+
+def test_the_scheduler_and_its_tunables(case: Case) -> None:
+    assert case.disk.scheduler == case.truth.scheduler
+    assert case.queues.lacks == ""
+    prefix = "iosched/"
+    stated = {
+        path.removeprefix(prefix): int(text)
+        for path, text in case.truth.settings.items()
+        if path.startswith(prefix) and text.lstrip("-").isdigit()
+    }
+    known = case.queues.tunables
+    assert {name: known[name] for name in stated.keys() & known.keys()} == {
+        name: stated[name] for name in stated.keys() & known.keys()
+    }
+    assert known.keys() <= stated.keys()
+    assert bool(known) == (case.disk.scheduler != "none")
+
+
+def test_requests_are_those_of_a_slow_walk(case: Case) -> None:
+    expected = oracle.tagged(case.gendisk)
+    found = case.requests
+    by_address = {int(found.address[row]): row for row in case.rows}
+    # The request that flushes the disk has the tag of another.
+    assert expected.keys() - by_address.keys() == set()
+    extra = [by_address[address] for address in by_address.keys() - expected.keys()]
+    assert all(found.operations.name(int(found.operation[row])) == "flush" for row in extra)
+    for address, rq in expected.items():
+        row = by_address[address]
+        assert found.sector[row] == int(rq.member_("__sector"))
+        assert found.bytes[row] == int(rq.member_("__data_len"))
+        assert found.is_sync[row] == oracle.is_sync(rq)
+        assert found.operations.name(int(found.operation[row])) == oracle.operation(rq)
+        assert int(found.allocated_ns[row]) == int(rq.start_time_ns)
+    assert not +found.damage
+    assert not found.lacks
+
+
+def test_queues_are_those_of_a_slow_walk(case: Case) -> None:
+    expected = oracle.queues(case.gendisk)
+    queues = case.queues
+    found = {
+        int(queues.address[row]): queues.request[queues.row == row].tolist()
+        for row in np.unique(queues.row).tolist()
+    }
+    assert found == expected
+    assert queues.torn == 0
+    # Where a scheduler counts, it counts the same.
+    counted = queues.counted >= 0
+    assert queues.counted[counted].tolist() == queues.lengths[counted].tolist()
+    if case.disk.scheduler == "bfq":
+        assert queues.facts["queued"] == len(queues.request)
+        # A request names its queue.
+        rows = case.requests.rows(queues.request)
+        assert np.array_equal(case.requests.private[1][rows], queues.address[queues.row])
+
+
+def test_lateness_is_that_of_fifo_time(case: Case) -> None:
+    now, queues = clock(case.kernel), case.queues
+    is_timed = case.disk.scheduler in ("bfq", "mq-deadline")
+    for address, late in zip(queues.request.tolist(), queues.late_ns.tolist(), strict=True):
+        rq = drgn.Object(case.kernel.prog, "struct request", address=address)
+        if case.disk.scheduler == "bfq":
+            assert late == now.ns - int(rq.fifo_time)
+        elif is_timed:
+            ticks = (now.jiffies - int(rq.fifo_time)) % (1 << 64)
+            ticks -= (1 << 64) if ticks >> 63 else 0
+            assert late == ticks * 10**9 // now.hz
+        else:
+            assert late == NEVER
+    if is_timed and len(queues.request):
+        # A request is inserted when or soon after it is allocated; in emulation, jiffies lag.
+        rows = case.requests.rows(queues.request)
+        gap = case.requests.age_ns[rows] - queues.waiting_ns
+        assert gap.min() > -(10**8)
+        assert (case.requests.waiting_ns[rows] <= case.requests.age_ns[rows]).all()
+
+
+def test_time_does_not_stand_before_the_last_look(case: Case) -> None:
+    last = io.read(case.dump.truth).monotonic_ns
+    assert -(10**9) // 100 < clock(case.kernel).ns - last < 60 * 10**9
+
+
+def test_bios_are_those_of_a_slow_walk(case: Case) -> None:
+    found = case.bios
+    assert (found.torn, len(found.faults)) == (0, 0)
+    by_request = Counter(found.request.tolist())
+    pages: dict[int, set[int]] = {int(address): set() for address in found.address}
+    for row, page in zip(found.page_bio.tolist(), found.page.tolist(), strict=True):
+        pages[int(found.address[row])].add(page)
+    origin = dict(zip(found.address.tolist(), found.origin.tolist(), strict=True))
+    for row in case.rows:
+        rq = drgn.Object(
+            case.kernel.prog, "struct request", address=int(case.requests.address[row])
+        )
+        expected = oracle.bios(rq)
+        assert by_request[row] == len(expected)
+        for bio in expected:
+            if oracle.operation(rq) in ("read", "write"):
+                assert pages[int(bio)] == oracle.pages(bio)
+            assert origin[int(bio)] == int(oracle.origin(bio))
+
+
+def test_bios_are_found_by_owner_and_page(case: Case) -> None:
+    found = case.bios
+    index, rows = found.of_private(found.origin_private)
+    assert set(zip(index.tolist(), rows.tolist(), strict=True)) >= {
+        (row, row) for row in np.flatnonzero(found.origin_private).tolist()
+    }
+    index, rows = found.of_pages(found.page)
+    assert set(zip(index.tolist(), rows.tolist(), strict=True)) >= set(
+        enumerate(found.page_bio.tolist())
+    )
+
+
+def test_stacks(case: Case) -> None:
+    devices, found = block_devices(case.kernel), stacks(case.kernel)
+    assert (found.unknown, devices.damaged) == ({}, 0)
+    for row, disk in enumerate(devices.disks):
+        if disk.name.startswith(("dm-", "loop")) and len(found.below(row)) > 1:
+            assert case.row in found.bottom(row)
+            assert row in found.above(case.row)
+
+
+def test_references_and_counters(case: Case) -> None:
+    # Each request holds a reference, and so does a task that waits for a tag.
+    assert case.disk.references >= len(case.rows)
+    assert case.disk.freeze_depth == 0
+    assert not case.disk.is_dying
+    dispatched = case.requests.state[case.rows] == State.DISPATCHED
+    writes = case.requests.operations.is_write(case.requests.operation[case.rows])
+    by_way = [int(np.count_nonzero(dispatched & (writes == way))) for way in (False, True)]
+    moved = io.moved(case.dump.truth)
+    if not any(path.endswith(("inflight", "busy")) for path in moved):
+        assert tuple(by_way) == case.truth.inflight
