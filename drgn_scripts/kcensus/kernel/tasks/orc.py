@@ -7,7 +7,9 @@ They are in every dump, for modules without debug info, too. Since Linux kernel 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import drgn
 import numpy as np
@@ -105,9 +107,7 @@ class OrcTables:
             bp_offset=read["bp_offset"].astype(np.int64)[row],
         )
 
-    def _kinds(
-        self, columns: dict[str, npt.NDArray[np.int64]], found: Mask
-    ) -> npt.NDArray[np.int64]:
+    def _kinds(self, columns: Mapping[str, npt.NDArray[Any]], found: Mask) -> npt.NDArray[np.int64]:
         kind = columns["type"].astype(np.int64)
         # Since Linux kernel commit fb799447ae29 ("x86,objtool: Split UNWIND_HINT_EMPTY in two") (in
         # v6.4), 0 is undefined and 1 the end of a stack; `end` is gone, `signal` has been there

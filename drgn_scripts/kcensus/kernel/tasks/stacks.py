@@ -8,6 +8,7 @@ kernel itself unwinds with: ORC tables, or frame pointers.
 from __future__ import annotations
 
 import bisect
+import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,17 +101,16 @@ class _Walk:
         self.word = word_dtype(memory.prog)
         self.registers: Layout = layout(memory.prog, "struct pt_regs", ["ip", "sp", "bp", "cs"])
         self.tables: OrcTables | None = None
-        try:
+        # Without CONFIG_UNWINDER_ORC, the kernel is built with frame pointers.
+        with contextlib.suppress(LookupError):
             self.tables = OrcTables(memory, faults)
-        except LookupError:
-            # Without CONFIG_UNWINDER_ORC, the kernel is built with frame pointers.
-            pass
 
     def holds(self, addresses: Words, lanes: Lanes | None = None, room: int = 8) -> Mask:
         """Return which addresses, of stacks ``lanes``, have ``room`` bytes within their stack."""
         low, high = (self.low, self.high) if lanes is None else (self.low[lanes], self.high[lanes])
         inside: Mask = (addresses >= low) & (addresses <= high - np.uint64(room))
-        return inside & ((addresses & np.uint64(7)) == 0)
+        inside &= (addresses & np.uint64(7)) == 0
+        return inside
 
     def run(
         self, pc: Words, sp: Words, bp: Words, started: Mask

@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
 
 from kcensus.engine.chase import circular
-from kcensus.engine.gather import Gathered, gather, gather_words
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.gather import Gathered, gather
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
 from kcensus.kernel.names import ABSENT, decode_array, integer
-from kcensus.kernel.size import MAX_CPUS
 
 _MAX_TASKS = 1 << 22
 """PID_MAX_LIMIT: a longer list of tasks is damage."""
@@ -100,7 +99,8 @@ class Tasks:
     def is_blocked(self) -> Mask:
         """Which sleep in state D: uninterruptible, or killable only."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
-        return asleep & ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
+        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
+        return asleep
 
 
 @once
@@ -193,27 +193,10 @@ class _Clocks:
     def __init__(self, memory: Memory, faults: Faults) -> None:
         prog = memory.prog
         self._readings: Gathered | None = None
-        try:
-            members = layout(prog, "struct rq", ["clock", "clock_task"])
-            first = int(prog["runqueues"].address_of_())
-            cpus = [*itertools.islice(for_each_possible_cpu(prog), MAX_CPUS)]
-        except (*ABSENT, ValueError):
-            return
-        offsets = np.zeros(max(cpus, default=0) + 1, np.uint64)
-        if len(offsets) > MAX_CPUS:
-            return
-        try:
-            # A kernel for one CPU only has no such offsets.
-            base = int(prog["__per_cpu_offset"].address_of_())
-        except ABSENT:
-            base = 0
-        if base:
-            places = np.uint64(base) + np.uint64(8) * np.array(cpus, np.uint64)
-            offsets[cpus], _ = gather_words(memory, places, word_dtype(prog), faults)
-        queues = np.uint64(first) + offsets
-        absent = np.setdiff1d(np.arange(len(offsets)), cpus)
-        queues[absent] = 0
-        self._readings = gather(memory, queues, members, faults)
+        with contextlib.suppress(*ABSENT, ValueError):
+            members = layout(prog, "struct rq", ["clock", "clock_task", "cpu"])
+            queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
+            self._readings = gather(memory, queues, members, faults)
 
     def since(
         self, stamps: npt.NDArray[np.uint64], cpu: npt.NDArray[np.int64], clock: str
@@ -223,10 +206,12 @@ class _Clocks:
         readings = self._readings
         if readings is None or not readings.readable.any():
             return np.full(len(stamps), -1)
-        here = np.where((cpu >= 0) & (cpu < len(readings.readable)), cpu, 0)
+        number = np.where(readings.readable, readings["cpu"].astype(np.int64), -1)
+        order = np.argsort(number)
+        row = rows_of(number.view(np.uint64), cpu.view(np.uint64), order)
         # The clock of an idle CPU stops, so its time goes on with that of the latest one.
-        lag = readings["clock"].max() - readings["clock"][here]
-        now = readings[clock][here] + lag
-        known = (stamps != 0) & readings.readable[here] & (here == cpu)
+        lag = readings["clock"].max() - readings["clock"][row]
+        now = readings[clock][row] + lag
+        known = (stamps != 0) & (row >= 0)
         age = (now - stamps).view(np.int64)
         return np.where(known, np.maximum(age, 0), -1)
