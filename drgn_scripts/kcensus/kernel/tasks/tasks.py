@@ -194,7 +194,8 @@ class _Clocks:
         prog = memory.prog
         self._readings: Gathered | None = None
         with contextlib.suppress(*ABSENT, ValueError):
-            members = layout(prog, "struct rq", ["clock", "clock_task", "cpu"])
+            # A kernel for one CPU only has no `cpu`.
+            members = layout(prog, "struct rq", ["clock", "clock_task"], {"cpu": "cpu"})
             queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
             self._readings = gather(memory, queues, members, faults)
 
@@ -206,9 +207,10 @@ class _Clocks:
         readings = self._readings
         if readings is None or not readings.readable.any():
             return np.full(len(stamps), -1)
-        number = np.where(readings.readable, readings["cpu"].astype(np.int64), -1)
-        order = np.argsort(number)
-        row = rows_of(number.view(np.uint64), cpu.view(np.uint64), order)
+        none = np.uint64((1 << 64) - 1)
+        number = readings.columns.get("cpu", np.zeros(len(readings.readable), np.uint64))
+        number = np.where(readings.readable, number.astype(np.uint64), none)
+        row = rows_of(number, cpu.astype(np.uint64), np.argsort(number))
         # The clock of an idle CPU stops, so its time goes on with that of the latest one.
         lag = readings["clock"].max() - readings["clock"][row]
         now = readings[clock][row] + lag
