@@ -54,8 +54,8 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     tasks, objects, bits, names, pages = [], [], [], list[str](), []
     read: list[str] = []
     # Since Linux kernel commit 9dcb8b685fc3 ("mm: remove per-zone hashtable of bitlock waitqueues")
-    # (in v4.9), the tables are these variables; since commit df4d4f127394 (in v5.16, commit not
-    # verified), that of pages has the name of folios.
+    # (in v4.9), the tables are these variables; since v5.16 (commit not verified), that of pages
+    # has the name of folios.
     for table, is_page in (
         ("folio_wait_table", True),
         ("page_wait_table", True),
@@ -97,7 +97,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     )
 
 
-# Since Linux kernel commit df4d4f127394 (in v5.16, commit not verified), `page` is `folio`.
+# Since v5.16 (commit not verified), `page` is `folio`.
 _PAGE: dict[str, Path] = {"object": ("folio", "page"), "bit": "bit_nr"}
 _BIT: tuple[str, str, dict[str, Path]] = (
     "struct wait_bit_queue_entry",

@@ -45,9 +45,8 @@ def queue_waiters(kernel: Kernel, queues: Words, faults: Faults) -> Waiters:
     :raises LookupError: the debug info lacks a type
     """
     prog = kernel.prog
-    # Since Linux kernel commits 9d9d676f595b ("sched/wait: Standardize internal naming of
-    # wait-queue heads") and 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list and
-    # wq_head->task_list naming") (in v4.13), types and members have these names.
+    # Since Linux kernel commit 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list and
+    # wq_head->task_list naming") (in v4.13), members have these names; types since then, too.
     head = _member_offset(prog, queues_type(prog), ("head", "task_list"))
     return _listed(kernel, queues + np.uint64(head), entry_type(prog), faults)
 
@@ -93,7 +92,8 @@ def semaphore_waiters(kernel: Kernel, semaphores: Words, faults: Faults) -> Wait
     if type_.has_member("wait_list"):
         heads = semaphores + np.uint64(drgn.offsetof(type_, "wait_list"))
         return _listed(kernel, heads, waiter, faults)
-    # Since Linux kernel commit b9bdd4b68404 (in v7.1), the waiters form a ring without a head.
+    # Since Linux kernel commit b9bdd4b68404 ("locking/semaphore: Remove the list_head from struct
+    # semaphore") (in v7.1), the waiters form a ring without a head.
     first = gather(kernel.memory, semaphores, layout(prog, type_, ["first_waiter"]), faults)
     lanes = np.flatnonzero(first["first_waiter"])
     starts = first["first_waiter"][lanes] + np.uint64(drgn.offsetof(waiter, "list"))

@@ -40,7 +40,7 @@ _KINDS = (
         "waiter",
         frozenset({"dio_await_one", "do_blockdev_direct_IO", "__blockdev_direct_IO"}),
     ),
-    # Since Linux kernel commit 542ff7bf18c6 ("block: new direct I/O implementation") (in v4.10).
+    # Since v4.10 (commit not verified).
     _Kind("struct blkdev_dio", "waiter", frozenset({"__blkdev_direct_IO", "blkdev_direct_IO"})),
 )
 

@@ -120,8 +120,8 @@ class OrcTables:
         kind = np.where(known, names[np.where(known, kind, 0)], NONE)
         ends = (columns["sp_reg"] == UNDEFINED) & known & (kind != END)
         if "end" in columns:
-            # Since Linux kernel commit d31a580266ee ("x86/unwind/orc: Detect the end of the stack")
-            # (in v4.18), an entry without a stack pointer says whether the stack ends there.
+            # Since v4.18 (commit not verified), an entry without a stack pointer says whether the
+            # stack ends there.
             kind[ends & (columns["end"] != 0)] = END
             ends &= columns["end"] == 0
         kind[ends] = NONE

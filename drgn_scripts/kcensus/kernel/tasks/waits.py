@@ -351,7 +351,7 @@ class _Reader:
 
     def _bitmap(self, node: int, queue: int) -> int:
         """Return the bitmap of tags that the ``struct sbq_wait`` at a link waits for, or 0."""
-        # Since Linux kernel commit 5d2ee7122c73 ("sbitmap: optimize wakeup check") (in v5.0).
+        # Since v5.0 (commit not verified). Before, the tags are unknown, but not the queue.
         try:
             prog = self.kernel.prog
             wait = prog.type("struct sbq_wait")

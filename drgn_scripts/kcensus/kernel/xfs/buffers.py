@@ -49,9 +49,12 @@ class Buffers:
     transaction: Words
     """``b_transp``: the transaction that has it locked; 0 for none."""
     holder: Words
-    """The task that runs this transaction (``t_ticket->t_task``); 0 if there is none. A buffer that
-    is locked without a transaction is held by I/O, or by a task that only reads it: then no pointer
-    leads to who holds it."""
+    """The task that runs this transaction (``t_ticket->t_task``); without a transaction, the one
+    that took the lock last, where semaphores note it; else 0. A buffer that is locked without a
+    transaction is held by its I/O, or by a task that only reads it.
+
+    Since Linux kernel commit 194a9b9e843b ("hung_task: show the blocker task if the task is hung on
+    semaphore") (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER, semaphores note it."""
     is_locked: npt.NDArray[np.bool_]
     """Whether ``b_sema`` is taken."""
     pins: npt.NDArray[np.int64]
@@ -104,8 +107,10 @@ def buffers(kernel: Kernel) -> Buffers:
         "count": "b_sema.count",
         "pins": "b_pin_count.counter",
     }
+    optional = {"last_holder": "b_sema.last_holder"}
     caches = find_caches(kernel.slab_map, "struct xfs_buf")
-    every, columns = allocated(kernel.slab_map, caches, layout(prog, type_, members), report)
+    wanted = layout(prog, type_, members, optional)
+    every, columns = allocated(kernel.slab_map, caches, wanted, report)
     own = np.flatnonzero(np.isin(columns["target"], mounts(kernel).targets))
     order = own[np.argsort(every[own])]
     address = every[order]
@@ -115,7 +120,10 @@ def buffers(kernel: Kernel) -> Buffers:
     mount = gather(kernel.memory, targets, known, faults)
     ticket = layout(prog, "struct xfs_trans", ["t_ticket"])
     task = layout(prog, "struct xlog_ticket", ["t_task"])
-    held = gather(kernel.memory, columns["transaction"], ticket, faults)["t_ticket"]
+    tickets = gather(kernel.memory, columns["transaction"], ticket, faults)["t_ticket"]
+    owner = gather(kernel.memory, tickets, task, faults)["t_task"]
+    is_locked = columns["count"] == 0
+    last = columns.get("last_holder", np.zeros(len(address), np.uint64))
     device = np.where(mount.readable, mount["device"].astype(np.int64), -1)
     return Buffers(
         address=address,
@@ -126,8 +134,8 @@ def buffers(kernel: Kernel) -> Buffers:
         bdev=mount["bdev"][target],
         device=device[target],
         transaction=columns["transaction"],
-        holder=gather(kernel.memory, held, task, faults)["t_task"],
-        is_locked=columns["count"] == 0,
+        holder=np.where((owner == 0) & is_locked, last, owner),
+        is_locked=is_locked,
         pins=columns["pins"].astype(np.int64),
         node=address + np.uint64(drgn.offsetof(type_, "b_list")),
         foreign=len(every) - len(own),

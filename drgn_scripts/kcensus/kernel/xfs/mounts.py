@@ -102,8 +102,8 @@ def mounts(kernel: Kernel) -> Mounts:
     target = layout(prog, "struct xfs_buftarg", {"device": "bt_dev", "bdev": "bt_bdev"})
     log_target = gather(memory, read["log"], target, faults)
     ail = layout(prog, "struct xfs_ail", {"task": "ail_task"})
-    # The list of buffers is in struct xfs_ail since v3.2 or so, and has the prefix ail_ since
-    # Linux kernel commit 57e809561118 ("xfs: Rename xa_ elements to ail_") (in v4.17).
+    # Since Linux kernel commit 57e809561118 ("xfs: Rename xa_ elements to ail_") (in v4.17),
+    # members have this prefix.
     heads = read["ail"] + np.uint64(drgn.offsetof(prog.type("struct xfs_ail"), "ail_buf_list"))
     known = np.flatnonzero(read["ail"])
     lane, node, torn = list_members(
