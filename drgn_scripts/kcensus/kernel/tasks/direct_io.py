@@ -20,7 +20,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.queued import stack_words
-from kcensus.kernel.tasks.stacks import Stacks
+from kcensus.kernel.tasks.stacks import Functions, Stacks
 from kcensus.kernel.tasks.tasks import Tasks
 
 
@@ -43,6 +43,9 @@ _KINDS = (
     # Since v4.10 (commit not verified).
     _Kind("struct blkdev_dio", "waiter", frozenset({"__blkdev_direct_IO", "blkdev_direct_IO"})),
 )
+
+
+_SIMPLE, _SIMPLE_END = "__blkdev_direct_IO_simple", "blkdev_bio_end_io_simple"
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,40 @@ def direct_io(
             objects.append(pairs[1])
             name = f"{kind.type_name.removeprefix('struct ')}.{kind.waiter}"
             members += [name] * pairs.shape[1]
+    lane, object_ = _on_stack(kernel, known, rows, stacks, faults)
+    lanes.append(lane)
+    objects.append(object_)
+    members += ["bio.bi_private"] * len(lane)
     lane, object_ = np.concatenate(lanes), np.concatenate(objects)
     inode, offset = _files(kernel, object_, members, faults)
     return DirectIO(lane, object_, members, inode, offset, faults)
+
+
+def _on_stack(
+    kernel: Kernel,
+    known: Tasks,
+    rows: npt.NDArray[np.int64],
+    stacks: Stacks,
+    faults: Faults,
+) -> tuple[Lanes, Words]:
+    """Return the bios on the stacks of tasks that wait for them, which name the task.
+
+    Those of small direct I/O to block devices do, until v6.0 or so (commit not verified).
+    """
+    waiting = np.flatnonzero(_frame_ends(stacks, frozenset({_SIMPLE})))
+    lanes, objects = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    bio = layout(kernel.prog, "struct bio", {"end_io": "bi_end_io", "private": "bi_private"})
+    inside = np.uint64(bio.fields["private"].offset)
+    for some, start, words in stack_words(kernel.memory, known, rows[waiting], stacks.size, faults):
+        lane = waiting[some]
+        row, column = np.nonzero(words == known.address[rows[lane]][:, None])
+        place = start[row] + np.uint64(8) * column.astype(np.uint64) - inside
+        end_io = gather(kernel.memory, place, bio, Faults())["end_io"]
+        functions = Functions(kernel.prog)
+        ours = [bool(each) and functions(each) == _SIMPLE_END for each in end_io.tolist()]
+        lanes.append(lane[row[ours]])
+        objects.append(place[ours])
+    return np.concatenate(lanes), np.concatenate(objects)
 
 
 def _frame_ends(stacks: Stacks, functions: frozenset[str]) -> Words:

@@ -126,6 +126,9 @@ _PRIMITIVES = frozenset(
 _MUTEX, _RWSEM, _SEMAPHORE = "struct mutex", "struct rw_semaphore", "struct semaphore"
 _LOCKS = {"mutex": _MUTEX, "ww_mutex": _MUTEX, "rwsem": _RWSEM, "down": _SEMAPHORE}
 
+_FLUSHES = frozenset(["__flush_workqueue", "flush_workqueue", "__flush_work", "flush_work"])
+"""Functions that wait for work, which is done for their caller."""
+
 _KINDS = {
     WaitKind.XFS_BUF: "xfs_buf_lock xfs_buf_iowait xfs_buf_wait_unpin",
     WaitKind.FOLIO: """
@@ -157,6 +160,7 @@ _KINDS = {
     WaitKind.REQUEST: """
         iomap_dio_rw __iomap_dio_rw dio_await_one do_blockdev_direct_IO __blockdev_direct_IO
         __blkdev_direct_IO __blkdev_direct_IO_simple blkdev_direct_IO submit_bio_wait
+        __iomap_dio_read_simple
         blk_execute_rq blkdev_issue_flush swap_readpage swap_read_folio bio_await
         """,
     WaitKind.THROTTLE: """
@@ -212,7 +216,7 @@ def kind_of(functions: Sequence[str]) -> WaitKind:
 
     :param functions: the innermost first
     """
-    function = waits_in(functions)
+    function = waits_in([name for name in functions if plain(name) not in _FLUSHES])
     # A system call for direct I/O that allocates a request waits for a tag, not for its I/O.
     if function in _BY_FUNCTION:
         return _BY_FUNCTION[function]

@@ -62,7 +62,8 @@ class Tasks:
     latest time that the clock of any run queue shows: as old as the last tick or interrupt on any
     CPU, so the age is too small by at most that (a tick on a machine with one busy CPU). Where
     CONFIG_IRQ_TIME_ACCOUNTING or steal time is in use, time that interrupts or the hypervisor took
-    from the task's CPU is missing, too."""
+    from the task's CPU is missing, too. Since v6.12 (commit not verified), a task that sleeps may
+    be moved to another CPU, which clears the stamp: then it is :attr:`arrived_ns`."""
     arrived_ns: npt.NDArray[np.int64]
     """Nanoseconds since the task last got a CPU: an upper bound of :attr:`off_cpu_ns`, from
     ``sched_info.last_arrival``; -1 where the kernel has no such stamp."""
@@ -143,6 +144,8 @@ def tasks(kernel: Kernel) -> Tasks:
 
     cpu = column("cpu").astype(np.int64)
     clocks = _Clocks(memory, faults)
+    arrived = clocks.since(column("last_arrival"), cpu, "clock")
+    off_cpu = clocks.since(column("exec_start"), cpu, "clock_task")
     return Tasks(
         address=address[kept],
         pid=columns["pid"].astype(np.int64),
@@ -153,8 +156,8 @@ def tasks(kernel: Kernel) -> Tasks:
         is_kthread=(columns["flags"] & _KTHREAD) != 0,
         in_iowait=column("in_iowait") != 0,
         cpu=cpu,
-        off_cpu_ns=clocks.since(column("exec_start"), cpu, "clock_task"),
-        arrived_ns=clocks.since(column("last_arrival"), cpu, "clock"),
+        off_cpu_ns=np.where(off_cpu < 0, arrived, off_cpu),
+        arrived_ns=arrived,
         stack=columns["stack"],
         sp=column("sp"),
         blocker=column("blocker"),

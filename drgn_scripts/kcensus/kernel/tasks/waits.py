@@ -305,7 +305,7 @@ class _Reader:
         lock = lock_type(functions)
         if shape is Shape.LOCK and lock:
             start = head - drgn.offsetof(prog.type(lock), "wait_list")
-            return start, WaitKind.LOCK, lock, f"{lock.removeprefix('struct ')}.wait_list"
+            return start, kind, lock, f"{lock.removeprefix('struct ')}.wait_list"
         if shape is Shape.SIMPLE:
             inside = drgn.offsetof(prog.type("struct completion"), "wait.task_list")
             return head - inside, kind, "struct completion", "completion.wait"
@@ -413,7 +413,8 @@ class _Reader:
         lane = np.flatnonzero((blocker != 0) & (self.object == 0))
         address = blocker[lane] & ~np.uint64(3)
         types = [_BLOCKER_TYPES[int(bits)] for bits in blocker[lane] & np.uint64(3)]
-        self._found(lane, address, WaitKind.LOCK, types, "task.blocker")
+        for row, each, type_ in zip(lane.tolist(), address, types, strict=True):
+            self._found(np.array([row]), np.array([each]), self.kind[row], type_, "task.blocker")
 
     # Where objects are
 
