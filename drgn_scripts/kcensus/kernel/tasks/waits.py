@@ -42,6 +42,8 @@ Numbers = npt.NDArray[np.int64]
 
 _BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "struct rw_semaphore")
 """By the lowest bits of ``task.blocker``; the last one is that of a writer."""
+_LIKE_A_LOCK = "rq_qos_wait"
+"""Its ``struct rq_qos_wait_data`` has the task where waiters for a lock have it."""
 _MAX_REQUEST_LISTS = 2
 """Directions of a legacy queue: asynchronous and synchronous."""
 
@@ -301,8 +303,15 @@ class _Reader:
             return None
         prog, functions = self.kernel.prog, self.functions[lane]
         function, kind = waits_in(functions), kind_of(functions)
-        shape = links.shape[index]
-        lock = lock_type(functions)
+        shape, lock = links.shape[index], lock_type(functions)
+        is_completion = _is_completion(functions)
+        low = int(self.known.stack[self.rows[lane]])
+        on_own_stack = low <= head < low + self.stacks.size
+        # What an earlier wait left on the stack may still look like a list, if the head was there.
+        if (shape is Shape.SIMPLE or on_own_stack) and not is_completion:
+            return None
+        if shape is Shape.LOCK and not lock and function != _LIKE_A_LOCK:
+            return None
         if shape is Shape.LOCK and lock:
             start = head - drgn.offsetof(prog.type(lock), "wait_list")
             return start, kind, lock, f"{lock.removeprefix('struct ')}.wait_list"
@@ -318,16 +327,10 @@ class _Reader:
             bitmap = self._bitmap(int(links.node[index]), queue)
             if bitmap:
                 return bitmap, WaitKind.TAG, "struct sbitmap_queue", "sbq_wait.sbq"
-        if self._is_completion(functions):
+        if is_completion:
             inside = drgn.offsetof(prog.type("struct completion"), "wait")
             return queue - inside, kind, "struct completion", "completion.wait"
         return queue, kind, queues_type(prog).type_name(), "wait_queue_entry.entry"
-
-    @staticmethod
-    def _is_completion(functions: Iterable[str]) -> bool:
-        return any(name.startswith("wait_for_completion") for name in functions) or any(
-            name.strip("_").startswith("wait_for_common") for name in functions
-        )
 
     def _request_queue(self, queue: int) -> int:
         """Return the legacy request queue that a wait queue of requests belongs to, or 0."""
@@ -425,6 +428,12 @@ class _Reader:
         self.inode[lane], self.offset[lane] = inode, offset
         places = places_of_inodes(self.kernel, inode, self.faults)
         self.device[lane], self.disk[lane] = places.device, places.disk
+
+
+def _is_completion(functions: Iterable[str]) -> bool:
+    """Return whether the functions on a stack wait for a completion."""
+    names = [name.strip("_") for name in functions]
+    return any(name.startswith(("wait_for_completion", "wait_for_common")) for name in names)
 
 
 def _object_type(member: str) -> str:
