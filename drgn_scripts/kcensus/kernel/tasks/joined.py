@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
+from kcensus.engine.rows import rows_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.waits import Waits
@@ -130,6 +131,28 @@ def joined(kernel: Kernel, waits: Waits, bios: BioColumns, requests: RequestPlac
     proof = [evidence[index] for index in first.tolist()]
     is_proven = np.array([name != SAME_SECTORS for name in proof], np.bool_)
     return Joins(pairs[:, 0], pairs[:, 1], is_proven, proof)
+
+
+def rows_of_tags(kernel: Kernel, bitmaps: Words, tags: Words) -> Numbers:
+    """Return which ``struct blk_mq_tags`` bitmaps of tags belong to: rows of ``tags``, or -1.
+
+    Tasks that wait for a tag wait for a ``struct sbitmap_queue``.
+
+    :param tags: addresses, each once
+    :raises LookupError: the debug info lacks blk-mq
+    """
+    rows = np.full(len(bitmaps), -1)
+    type_ = kernel.prog.type("struct blk_mq_tags")
+    for member in ("bitmap_tags", "breserved_tags"):
+        if type_.member(member).type.kind == drgn.TypeKind.POINTER:
+            # From v5.10 to v5.15 (commits not verified), it may be one that queues share.
+            column = gather(kernel.memory, tags, layout(kernel.prog, type_, [member]), Faults())
+            own = column[member]
+        else:
+            own = tags + np.uint64(drgn.offsetof(type_, member))
+        found = rows_of(own, bitmaps, np.argsort(own))
+        rows = np.where(rows < 0, found, rows)
+    return rows
 
 
 def _equal(objects: Words, column: Words) -> tuple[Numbers, Numbers]:

@@ -12,7 +12,7 @@ import pytest
 from kcensus.engine.memory import Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
-from kcensus.kernel.tasks.joined import SAME_SECTORS, RequestPlaces, joined
+from kcensus.kernel.tasks.joined import SAME_SECTORS, RequestPlaces, joined, rows_of_tags
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.waits import Waits
 from tests.unit.fakekernel import FakeKernel, add_types
@@ -137,6 +137,26 @@ def test_the_same_sectors_are_only_likely(synthetic: Kernel) -> None:
     assert (found.wait.tolist(), found.request.tolist()) == ([0], [1])
     assert found.evidence == [SAME_SECTORS]
     assert not found.is_proven.any()
+
+
+@pytest.mark.parametrize("is_pointer", [False, True])
+def test_tags_by_their_bitmaps(is_pointer: bool) -> None:
+    k = FakeKernel("6.10")
+    kind = "struct sbitmap_queue *" if is_pointer else "struct sbitmap_queue"
+    members = f"64 {kind} bitmap_tags\n128 {kind} breserved_tags"
+    types = {"struct sbitmap_queue": (48, ""), "struct blk_mq_tags": (192, members)}
+    add_types(k.prog, types, "tags")
+    tags = [k.alloc("struct blk_mq_tags") for _ in range(2)]
+    bitmaps = [int(each.address_) + 64 for each in tags]
+    reserved = int(tags[1].address_) + 128
+    if is_pointer:
+        bitmaps, reserved = [0x1000, 0x2000], 0x3000
+        for each, bitmap in zip(tags, bitmaps, strict=True):
+            k.set(each.bitmap_tags, bitmap)
+        k.set(tags[1].breserved_tags, reserved)
+    addresses = words(*(int(each.address_) for each in tags))
+    asked = words(bitmaps[1], 0x77, bitmaps[0], reserved)
+    assert rows_of_tags(Kernel(k.prog), asked, addresses).tolist() == [1, -1, 0, 1]
 
 
 def test_no_wait_and_no_bio(synthetic: Kernel) -> None:
