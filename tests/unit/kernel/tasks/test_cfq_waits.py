@@ -131,7 +131,7 @@ def test_buffers_and_log(cfq: Kernel) -> None:
     assert len(queued) == 4
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_damage_costs_only_what_it_hits(found: Waits, seed: int) -> None:
     """Where a task, stack, buffer or table is damaged, the rest is found nevertheless."""
     target = open_target(str(_DATA / "cfq-waits.capsule"))
