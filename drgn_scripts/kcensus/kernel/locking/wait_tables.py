@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The hashed wait queues: who waits for a bit of a page or folio, or of any other word.
+
+A page has no room for a wait queue, nor has a buffer head or an inode for one per bit. Their
+waiters are in two tables of queues, each with the address of what it waits for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import Path, layout
+from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.locking.waiters import entry_link, queue_waiters, queues_type
+
+_MAX_QUEUES = 1 << 16
+"""Both tables have 256 queues."""
+_NO_BITS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class BitWaiters:
+    """Waiters in the tables, as columns."""
+
+    task: Words
+    """``struct task_struct *``; not one for a waiter that is called back instead of woken up."""
+    object: Words
+    """The ``struct folio *`` or ``struct page *``, or the address of the word."""
+    bit: npt.NDArray[np.int64]
+    """Number of the bit; -1 for waiters of wait_var_event()."""
+    is_page: Mask
+    table: list[str]
+    """The table that each is in."""
+    tables: tuple[str, ...] = ()
+    """The tables that were read; older kernels have them in other places."""
+    torn: int = 0
+    """Queues that could not be followed to their end."""
+    faults: Faults = field(default_factory=Faults)
+
+
+@once
+def bit_waiters(kernel: Kernel) -> BitWaiters:
+    """Return all waiters of both tables.
+
+    :raises LookupError: the debug info lacks a type
+    """
+    faults, torn = Faults(), 0
+    tasks, objects, bits, names, pages = [], [], [], list[str](), []
+    read: list[str] = []
+    # Since Linux kernel commit 9dcb8b685fc3 ("mm: remove per-zone hashtable of bitlock waitqueues")
+    # (in v4.9), the tables are these variables; since v5.16 (commit not verified), that of pages
+    # has the name of folios.
+    for table, is_page in (
+        ("folio_wait_table", True),
+        ("page_wait_table", True),
+        ("bit_wait_table", False),
+    ):
+        try:
+            queues = _queues(kernel.prog, table)
+        except LookupError:
+            continue
+        read.append(table)
+        waiters = queue_waiters(kernel, queues, faults)
+        type_name, entry, paths = ("struct wait_page_queue", "wait", _PAGE) if is_page else _BIT
+        type_ = kernel.prog.type(type_name)
+        place = drgn.offsetof(type_, entry) + entry_link(kernel.prog)
+        columns = gather(
+            kernel.memory,
+            waiters.node - np.uint64(place),
+            layout(kernel.prog, type_, paths),
+            faults,
+        )
+        # A waiter that was added by other means is no such structure: its object is unknown.
+        is_sound = columns.readable & (columns["object"] != 0)
+        tasks.append(waiters.task[is_sound])
+        objects.append(columns["object"][is_sound])
+        bits.append(columns["bit"].astype(np.int64)[is_sound])
+        pages.append(np.full(int(is_sound.sum()), is_page))
+        names += [table] * int(is_sound.sum())
+        torn += len(waiters.torn) + int((~is_sound).sum())
+    empty = np.empty(0, np.uint64)
+    return BitWaiters(
+        task=np.concatenate([*tasks, empty]),
+        object=np.concatenate([*objects, empty]),
+        bit=np.concatenate([*bits, _NO_BITS]),
+        is_page=np.concatenate([*pages, np.empty(0, np.bool_)]),
+        table=names,
+        tables=tuple(read),
+        torn=torn,
+        faults=faults,
+    )
+
+
+# Since v5.16 (commit not verified), `page` is `folio`.
+_PAGE: dict[str, Path] = {"object": ("folio", "page"), "bit": "bit_nr"}
+_BIT: tuple[str, str, dict[str, Path]] = (
+    "struct wait_bit_queue_entry",
+    "wq_entry",
+    {"object": "key.flags", "bit": "key.bit_nr"},
+)
+
+
+def _queues(prog: drgn.Program, name: str) -> Words:
+    """Return the addresses of the queues in a table.
+
+    :raises LookupError: the kernel has no such table
+    """
+    table = prog[name]
+    length = table.type_.length or 0
+    if table.address_ is None or not 0 < length <= _MAX_QUEUES:
+        raise LookupError(f"{name} is not a table of wait queues")
+    stride = drgn.sizeof(queues_type(prog))
+    return np.uint64(table.address_) + np.arange(length, dtype=np.uint64) * np.uint64(stride)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who waits on wait queues, completions and semaphores, for many of them at once.
+
+These primitives know who waits on them, so they prove what a task waits for without its stack.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Words
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.lists import in_order, list_members
+
+_MAX_WAITERS = 1 << 22
+"""On one queue: PID_MAX_LIMIT."""
+
+
+@dataclass(frozen=True)
+class Waiters:
+    """Waiters as columns, queue by queue, in the order in which they wait."""
+
+    lane: Lanes
+    """Index of the queue that each is on, ascending."""
+    task: Words
+    """``struct task_struct *``; of a waiter that is not a task, what it keeps instead."""
+    node: Words
+    """Address of the ``list_head`` in the waiter, which is usually on the task's stack."""
+    function: Words
+    """``wait_queue_entry.func``; 0 in queues that have none."""
+    torn: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """Queues that could not be followed to their end."""
+
+
+def queue_waiters(kernel: Kernel, queues: Words, faults: Faults) -> Waiters:
+    """Return who waits on each ``wait_queue_head_t``.
+
+    :raises LookupError: the debug info lacks a type
+    """
+    prog = kernel.prog
+    # Since Linux kernel commit 2055da97389a ("sched/wait: Disambiguate wq_entry->task_list and
+    # wq_head->task_list naming") (in v4.13), members have these names; types since then, too.
+    head = _member_offset(prog, queues_type(prog), ("head", "task_list"))
+    return _listed(kernel, queues + np.uint64(head), entry_type(prog), faults)
+
+
+def queues_type(prog: drgn.Program) -> drgn.Type:
+    """Return ``struct wait_queue_head`` by its name in this kernel."""
+    return _first_type(prog, "struct wait_queue_head", "struct __wait_queue_head")
+
+
+def entry_type(prog: drgn.Program) -> drgn.Type:
+    """Return ``struct wait_queue_entry`` by its name in this kernel."""
+    return _first_type(prog, "struct wait_queue_entry", "struct __wait_queue")
+
+
+def entry_link(prog: drgn.Program) -> int:
+    """Return where the ``list_head`` is in a ``struct wait_queue_entry``."""
+    return _member_offset(prog, entry_type(prog), ("entry", "task_list"))
+
+
+def completion_waiters(kernel: Kernel, completions: Words, faults: Faults) -> Waiters:
+    """Return who waits for each ``struct completion``.
+
+    :raises LookupError: the debug info lacks a type
+    """
+    prog = kernel.prog
+    type_ = prog.type("struct completion")
+    wait = completions + np.uint64(drgn.offsetof(type_, "wait"))
+    # Since Linux kernel commit a5c6234e1028 ("completion: Use simple wait queues") (in v5.7).
+    if type_.member("wait").type.has_member("task_list"):
+        simple = layout(prog, "struct swait_queue_head", {"next": "task_list.next"})
+        heads = wait + np.uint64(simple.fields["next"].offset)
+        return _listed(kernel, heads, prog.type("struct swait_queue"), faults)
+    return queue_waiters(kernel, wait, faults)
+
+
+def semaphore_waiters(kernel: Kernel, semaphores: Words, faults: Faults) -> Waiters:
+    """Return who waits for each ``struct semaphore``.
+
+    :raises LookupError: the debug info lacks a type
+    """
+    prog = kernel.prog
+    type_, waiter = prog.type("struct semaphore"), prog.type("struct semaphore_waiter")
+    if type_.has_member("wait_list"):
+        heads = semaphores + np.uint64(drgn.offsetof(type_, "wait_list"))
+        return _listed(kernel, heads, waiter, faults)
+    # Since Linux kernel commit b9bdd4b68404 ("locking/semaphore: Remove the list_head from struct
+    # semaphore") (in v7.1), the waiters form a ring without a head.
+    first = gather(kernel.memory, semaphores, layout(prog, type_, ["first_waiter"]), faults)
+    lanes = np.flatnonzero(first["first_waiter"])
+    starts = first["first_waiter"][lanes] + np.uint64(drgn.offsetof(waiter, "list"))
+    link, damage = layout(prog, "struct list_head", ["next"]), Damage()
+    step = pointer_step(kernel.memory, link, "next", faults)
+    second = gather(kernel.memory, starts, link, faults)
+    lane, node = collect(
+        np.where(second.readable, second["next"], np.uint64(0)),
+        step,
+        limit=_MAX_WAITERS,
+        damage=damage,
+        ends=starts,
+    )
+    every = np.concatenate([np.arange(len(lanes)), lane]), np.concatenate([starts, node])
+    lane, node = in_order(*every)
+    torn = np.concatenate([damage.lanes(), np.flatnonzero(~second.readable)])
+    return _read(kernel, lanes[lane], node, waiter, np.unique(lanes[torn]), faults)
+
+
+def _listed(kernel: Kernel, heads: Words, waiter: drgn.Type, faults: Faults) -> Waiters:
+    """Return the waiters on lists with heads at some addresses."""
+    # Most queues are empty, and a head that was never initialized is zero.
+    ends = gather(kernel.memory, heads, layout(kernel.prog, "struct list_head", ["next"]), faults)
+    used = np.flatnonzero((ends["next"] != heads) & (ends["next"] != 0))
+    lane, node, torn = list_members(
+        kernel.memory, heads[used], faults, limit=_MAX_WAITERS, verify=not kernel.live
+    )
+    return _read(kernel, used[lane], node, waiter, used[torn], faults)
+
+
+def _read(
+    kernel: Kernel,
+    lane: Lanes,
+    node: Words,
+    waiter: drgn.Type,
+    torn: npt.NDArray[np.int64],
+    faults: Faults,
+) -> Waiters:
+    """Return waiters whose ``list_head`` are at some addresses."""
+    link = _member_offset(kernel.prog, waiter, ("list", "entry", "task_list"))
+    members = layout(kernel.prog, waiter, {"task": ("task", "private")}, {"function": "func"})
+    read = gather(kernel.memory, node - np.uint64(link), members, faults)
+    kept = read.readable
+    none = np.zeros(len(node), np.uint64)
+    return Waiters(
+        lane=lane[kept],
+        task=read["task"][kept],
+        node=node[kept],
+        function=read.columns.get("function", none)[kept],
+        torn=np.unique(np.concatenate([torn, lane[~kept]])),
+    )
+
+
+def _first_type(prog: drgn.Program, *names: str) -> drgn.Type:
+    for name in names[:-1]:
+        try:
+            return prog.type(name)
+        except LookupError:
+            continue
+    return prog.type(names[-1])
+
+
+def _member_offset(prog: drgn.Program, type_: drgn.Type, names: tuple[str, ...]) -> int:
+    """Return where the ``list_head`` is that has one of some names."""
+    members = layout(prog, type_, {"list": tuple(f"{name}.next" for name in names)})
+    return members.fields["list"].offset

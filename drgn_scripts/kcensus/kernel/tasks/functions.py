@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the functions on the stack of a sleeping task say about its wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+
+class WaitKind(Enum):
+    """What a task waits for."""
+
+    XFS_BUF = "xfs_buf"
+    """A metadata buffer of XFS: its lock, its I/O, or until it is unpinned."""
+    FOLIO = "folio"
+    """A bit of a page or folio: its lock, or writeback."""
+    BIT = "bit"
+    """A bit of another word, such as a buffer head's or an inode's."""
+    TAG = "tag"
+    """A free request: a tag of blk-mq, or room in a legacy queue."""
+    LOG = "log"
+    """A file system's log or journal."""
+    REQUEST = "request"
+    """I/O that the task itself submitted: direct I/O, or a bio."""
+    THROTTLE = "throttle"
+    """Until it may write more: writeback throttling, I/O control, or dirty page limits."""
+    LOCK = "lock"
+    """A mutex, an rwsem or a semaphore."""
+    TIMER = "timer"
+    """Time: no object keeps the task."""
+    OTHER = "other"
+
+
+_PRIMITIVES = frozenset(
+    [
+        "__schedule",
+        "schedule",
+        "__schedule_loop",
+        "schedule_preempt_disabled",
+        "schedule_timeout",
+        "schedule_hrtimeout",
+        "schedule_timeout_uninterruptible",
+        "schedule_timeout_killable",
+        "schedule_timeout_idle",
+        "schedule_hrtimeout_range",
+        "schedule_hrtimeout_range_clock",
+        "schedule_rtlock",
+        "io_schedule",
+        "io_schedule_timeout",
+        "io_schedule_prepare",
+        "blk_io_schedule",
+        "preempt_schedule_common",
+        "__cond_resched",
+        "preempt_schedule_irq",
+        "__wait_for_common",
+        "wait_for_common",
+        "do_wait_for_common",
+        "wait_for_common_io",
+        "wait_for_completion",
+        "wait_for_completion_io",
+        "wait_for_completion_timeout",
+        "wait_for_completion_io_timeout",
+        "wait_for_completion_killable",
+        "wait_for_completion_state",
+        "__down",
+        "__down_common",
+        "___down_common",
+        "__down_killable",
+        "__down_timeout",
+        "__down_interruptible",
+        "down",
+        "down_killable",
+        "down_timeout",
+        "__mutex_lock",
+        "__mutex_lock_common",
+        "__mutex_lock_slowpath",
+        "mutex_lock",
+        "mutex_lock_io",
+        "__mutex_lock_io",
+        "__mutex_lock_killable_slowpath",
+        "mutex_lock_killable",
+        "__mutex_lock_interruptible_slowpath",
+        "mutex_lock_interruptible",
+        "__ww_mutex_lock",
+        "ww_mutex_lock",
+        "rwsem_down_read_slowpath",
+        "rwsem_down_write_slowpath",
+        "__rwsem_down_read_failed_common",
+        "__rwsem_down_write_failed_common",
+        "rwsem_down_read_failed",
+        "rwsem_down_write_failed",
+        "rwsem_down_read_failed_killable",
+        "rwsem_down_write_failed_killable",
+        "call_rwsem_down_read_failed",
+        "call_rwsem_down_write_failed",
+        "call_rwsem_down_read_failed_killable",
+        "call_rwsem_down_write_failed_killable",
+        "down_read",
+        "down_write",
+        "__down_read",
+        "__down_write",
+        "down_read_killable",
+        "down_write_killable",
+        "__down_read_killable",
+        "__down_write_killable",
+        "__down_read_common",
+        "__down_write_common",
+        "down_read_nested",
+        "down_write_nested",
+        "down_write_killable_nested",
+        "bit_wait",
+        "bit_wait_io",
+        "bit_wait_timeout",
+        "bit_wait_io_timeout",
+        "__wait_on_bit",
+        "__wait_on_bit_lock",
+        "out_of_line_wait_on_bit",
+        "out_of_line_wait_on_bit_lock",
+        "out_of_line_wait_on_bit_timeout",
+        "wait_on_bit",
+        "wait_on_bit_io",
+    ]
+)
+"""Functions that sleep for any caller."""
+
+_MUTEX, _RWSEM, _SEMAPHORE = "struct mutex", "struct rw_semaphore", "struct semaphore"
+_LOCKS = {"mutex": _MUTEX, "ww_mutex": _MUTEX, "rwsem": _RWSEM, "down": _SEMAPHORE}
+
+_FLUSHES = frozenset(["__flush_workqueue", "flush_workqueue", "__flush_work", "flush_work"])
+"""Functions that wait for work, which is done for their caller."""
+
+_KINDS = {
+    WaitKind.XFS_BUF: "xfs_buf_lock xfs_buf_iowait xfs_buf_wait_unpin",
+    WaitKind.FOLIO: """
+        folio_wait_bit_common folio_wait_bit folio_wait_bit_killable folio_wait_writeback
+        folio_put_wait_locked __folio_lock __folio_lock_killable __folio_lock_or_retry
+        wait_on_page_bit_common wait_on_page_bit wait_on_page_bit_killable __lock_page
+        __lock_page_killable __lock_page_or_retry put_and_wait_on_page_locked wait_on_page_writeback
+        migration_entry_wait_on_locked
+        """,
+    WaitKind.BIT: """
+        __wait_on_buffer __lock_buffer __wait_on_freeing_inode wait_on_inode
+        inode_wait_for_writeback __inode_wait_for_writeback do_get_write_access
+        xfs_iunpin_wait xfs_iflock __xfs_iflock __xfs_iunpin_wait xfs_qm_dqunpin_wait xfs_dqflock
+        """,
+    WaitKind.TAG: """
+        blk_mq_get_tag bt_get blk_mq_get_request __blk_mq_alloc_requests get_request
+        blk_mq_alloc_request_hctx
+        """,
+    WaitKind.LOG: """
+        xlog_grant_head_wait xlog_grant_head_check xlog_wait xlog_wait_on_iclog
+        xlog_state_get_iclog_space xlog_cil_push_work xlog_cil_force_seq xlog_cil_force_lsn
+        xlog_cil_order_write xlog_force_lsn xlog_state_sync_lsn xfs_log_force xfs_log_force_lsn
+        xfs_log_force_seq __xfs_log_force_lsn _xfs_log_force _xfs_log_force_lsn xlog_cil_push_now
+        xfs_ail_push_all_sync jbd2_log_wait_commit wait_transaction_locked
+        wait_transaction_switching jbd2_journal_commit_transaction
+        jbd2_journal_wait_updates __jbd2_log_wait_for_space add_transaction_credits
+        start_this_handle jbd2_journal_lock_updates
+        """,
+    WaitKind.REQUEST: """
+        iomap_dio_rw __iomap_dio_rw dio_await_one do_blockdev_direct_IO __blockdev_direct_IO
+        __blkdev_direct_IO __blkdev_direct_IO_simple blkdev_direct_IO submit_bio_wait
+        __iomap_dio_read_simple
+        blk_execute_rq blkdev_issue_flush swap_readpage swap_read_folio bio_await
+        """,
+    WaitKind.THROTTLE: """
+        rq_qos_wait wbt_wait ioc_rqos_throttle iolatency_throttle blkcg_iolatency_throttle
+        blkcg_maybe_throttle_current throttle_direct_reclaim reclaim_throttle congestion_wait
+        balance_dirty_pages wait_iff_congested
+        """,
+    WaitKind.TIMER: "msleep usleep_range usleep_range_state xfsaild",
+}
+ON_TIMERS = frozenset(
+    ["msleep", "usleep_range", "usleep_range_state", "xfsaild", "balance_dirty_pages"]
+)
+"""Functions that sleep until a timer fires, whatever else happens."""
+_BY_FUNCTION = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+_ENTRIES = ("__x64_sys_", "__ia32_sys_", "__arm64_sys_", "__se_sys_", "__do_sys_", "ksys_", "sys_")
+_THREADS = frozenset({"kthread", "ret_from_fork", "ret_from_fork_asm", "kernel_thread_helper"})
+
+
+def plain(name: str) -> str:
+    """Return the name of a function in the source: without ``.isra.0`` and the like."""
+    return name.split(".")[0]
+
+
+def waits_in(functions: Sequence[str]) -> str:
+    """Return the function that a task waits in: the innermost that does not sleep for any caller.
+
+    :param functions: the innermost first
+    """
+    names = (plain(name) for name in functions)
+    return next((name for name in names if name not in _PRIMITIVES), "")
+
+
+def entered_by(functions: Sequence[str]) -> str:
+    """Return how a task came into the kernel: its system call, or the thread's or work's function.
+
+    :param functions: the innermost first
+    """
+    names = [plain(name) for name in functions]
+    for name in reversed(names):
+        for prefix in _ENTRIES:
+            if name.startswith(prefix):
+                return name.removeprefix(prefix)
+    if "process_one_work" in names[1:]:
+        return names[names.index("process_one_work") - 1]
+    threads = [at for at, name in enumerate(names) if name in _THREADS]
+    return names[threads[0] - 1] if threads and threads[0] else ""
+
+
+def kind_of(functions: Sequence[str]) -> WaitKind:
+    """Return what a task waits for, by what the functions on its stack are for.
+
+    It is what usually holds for these functions, no proof.
+
+    :param functions: the innermost first
+    """
+    function = waits_in([name for name in functions if plain(name) not in _FLUSHES])
+    # A system call for direct I/O that allocates a request waits for a tag, not for its I/O.
+    if function in _BY_FUNCTION:
+        return _BY_FUNCTION[function]
+    if lock_type(functions):
+        return WaitKind.LOCK
+    return WaitKind.OTHER
+
+
+def lock_type(functions: Sequence[str]) -> str:
+    """Return the type of lock that a task waits for; empty where it waits for none.
+
+    :param functions: the innermost first
+    """
+    for name in map(plain, functions):
+        if name not in _PRIMITIVES:
+            break
+        for word, type_ in _LOCKS.items():
+            stem = name.strip("_")
+            if stem.startswith(word) and not stem.startswith(("down_read", "down_write")):
+                return type_
+        if "rwsem" in name or name.strip("_").startswith(("down_read", "down_write")):
+            return _RWSEM
+    return ""

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Kernel stacks of tasks that sleep, all unwound together.
+
+A step unwinds one frame of every stack. It needs no debug info of the functions, only what the
+kernel itself unwinds with: ORC tables, or frame pointers.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn.helpers.linux.kallsyms import module_kallsyms
+from drgn.helpers.linux.module import address_to_module
+
+from kcensus.engine.chase import Lanes
+from kcensus.engine.gather import gather, gather_words
+from kcensus.engine.layout import Layout, layout, word_dtype
+from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.names import ABSENT
+from kcensus.kernel.tasks import orc
+from kcensus.kernel.tasks.orc import OrcTables
+
+_MAX_FRAMES = 256
+_MAX_STACK = 1 << 18
+"""THREAD_SIZE of the largest configuration: KASAN with 64 KiB pages."""
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The frames of some stacks, stack by stack, from the innermost outwards."""
+
+    lane: Lanes
+    """Index of the stack of each frame, ascending."""
+    pc: Words
+    """Where the function of each frame goes on."""
+    sp: Words
+    """The frame's stack pointer: what it keeps is at this address and above."""
+    is_cut: Mask
+    """Per stack: whether it could not be followed to its end."""
+    names: dict[int, str]
+    """Function by ``pc``; its address where it has no symbol."""
+    size: int
+    """Bytes of a stack."""
+
+    def __len__(self) -> int:
+        return len(self.is_cut)
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        return np.searchsorted(self.lane, np.arange(len(self) + 1))
+
+    def frames(self, stack: int) -> slice:
+        """Return the rows of one stack's frames."""
+        return slice(int(self._starts[stack]), int(self._starts[stack + 1]))
+
+    def functions(self, stack: int) -> list[str]:
+        """Return the functions of one stack, the innermost first; without inlined ones."""
+        return [self.names[pc] for pc in self.pc[self.frames(stack)].tolist()]
+
+
+def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
+    """Return the stacks of tasks that are not on a CPU.
+
+    :param stack: lowest addresses of the stacks
+    :param sp: their stack pointers
+    :raises LookupError: the machine is not x86-64, or the debug info lacks a type
+    """
+    memory, prog = kernel.memory, kernel.prog
+    frame = layout(prog, "struct inactive_task_frame", ["bp", "ret_addr"])
+    size = _stack_size(prog)
+    walk = _Walk(memory, stack, size, faults)
+    start = gather(memory, np.where(walk.holds(sp), sp, np.uint64(0)), frame, faults)
+    lane, pc, bottom, is_cut = walk.run(
+        start["ret_addr"], sp + np.uint64(frame.size), start["bp"], start.readable
+    )
+    functions = Functions(prog)
+    names = {place: functions(place - 1) for place in np.unique(pc).tolist()}
+    return Stacks(lane, pc, bottom, is_cut, names, size)
+
+
+def _stack_size(prog: drgn.Program) -> int:
+    size = int(prog["THREAD_SIZE"])
+    if not 0 < size <= _MAX_STACK:
+        raise LookupError(f"a stack of {size} bytes is impossible")
+    return size
+
+
+class _Walk:
+    """The walk along all stacks at once."""
+
+    def __init__(self, memory: Memory, stack: Words, size: int, faults: Faults) -> None:
+        self.memory, self.faults = memory, faults
+        self.low, self.high = stack, stack + np.uint64(size)
+        self.word = word_dtype(memory.prog)
+        self.registers: Layout = layout(memory.prog, "struct pt_regs", ["ip", "sp", "bp", "cs"])
+        self.tables: OrcTables | None = None
+        # Without CONFIG_UNWINDER_ORC, the kernel is built with frame pointers.
+        with contextlib.suppress(LookupError):
+            self.tables = OrcTables(memory, faults)
+
+    def holds(self, addresses: Words, lanes: Lanes | None = None, room: int = 8) -> Mask:
+        """Return which addresses, of stacks ``lanes``, have ``room`` bytes within their stack."""
+        low, high = (self.low, self.high) if lanes is None else (self.low[lanes], self.high[lanes])
+        inside: Mask = (addresses >= low) & (addresses <= high - np.uint64(room))
+        inside &= (addresses & np.uint64(7)) == 0
+        return inside
+
+    def run(
+        self, pc: Words, sp: Words, bp: Words, started: Mask
+    ) -> tuple[Lanes, Words, Words, Mask]:
+        """Return the frames of all stacks as (lane, pc, sp), and which stacks were cut."""
+        is_cut = ~(started & _is_code(pc))
+        lanes = np.flatnonzero(started & _is_code(pc))
+        pc, sp, bp = pc[lanes], sp[lanes], bp[lanes]
+        interrupted = np.zeros(len(lanes), np.bool_)
+        parts: list[tuple[Lanes, Words, Words]] = []
+        for _ in range(_MAX_FRAMES):
+            if not len(lanes):
+                break
+            parts.append((lanes, pc, sp))
+            step = self._by_orc if self.tables is not None else self._by_frame_pointer
+            pc, above, bp, interrupted, done, cut = step(lanes, pc, sp, bp, interrupted)
+            # A caller's frame is at a higher address: no walk goes round in circles.
+            cut |= ~done & ((above <= sp) | (above > self.high[lanes]) | ~_is_code(pc))
+            is_cut[lanes[cut]] = True
+            more = ~(done | cut)
+            lanes, pc, sp, bp = lanes[more], pc[more], above[more], bp[more]
+            interrupted = interrupted[more]
+        is_cut[lanes] = True
+        lane = np.concatenate([part[0] for part in parts] or [np.empty(0, np.int64)])
+        order = np.argsort(lane, kind="stable")
+        empty = np.empty(0, np.uint64)
+        all_pc = np.concatenate([part[1] for part in parts] or [empty])
+        all_sp = np.concatenate([part[2] for part in parts] or [empty])
+        return lane[order], all_pc[order], all_sp[order], is_cut
+
+    def _load(self, addresses: Words, lanes: Lanes, wanted: Mask) -> tuple[Words, Mask]:
+        """Return words of the stacks; 0 where not wanted or not within the stack."""
+        ok = wanted & self.holds(addresses, lanes)
+        values, readable = gather_words(
+            self.memory, np.where(ok, addresses, np.uint64(0)), self.word, self.faults
+        )
+        return values, ok & readable
+
+    def _by_frame_pointer(
+        self, lanes: Lanes, pc: Words, sp: Words, bp: Words, interrupted: Mask
+    ) -> tuple[Words, Words, Words, Mask, Mask, Mask]:
+        """Take one step: [bp] is the caller's bp, and the return address is above it.
+
+        :return: pc, sp, bp and whether registers were saved there, of the callers; which stacks end
+            here, and which are cut
+        """
+        back, ok = self._load(bp, lanes, np.ones(len(lanes), np.bool_))
+        target, _ = self._load(bp + np.uint64(8), lanes, ok)
+        # The outermost frame has none: entry code clears it, or marks saved registers with bit 0.
+        done = (bp == 0) | ((bp & np.uint64(1)) != 0) | (ok & (target == 0))
+        done |= ok & ~_is_code(target)
+        return target, bp + np.uint64(16), back, interrupted, done, ~ok & ~done
+
+    def _by_orc(
+        self, lanes: Lanes, pc: Words, sp: Words, bp: Words, interrupted: Mask
+    ) -> tuple[Words, Words, Words, Mask, Mask, Mask]:
+        """Take one step by the rule for each place; see :meth:`_by_frame_pointer`."""
+        assert self.tables is not None
+        rules = self.tables.rules(np.where(interrupted, pc, pc - np.uint64(1)))
+        offset = rules.sp_offset.view(np.uint64)
+        kind = rules.kind.copy()
+        register = rules.sp_register
+        frame = np.where(np.isin(register, (orc.BP, orc.BP_INDIRECT)), bp, sp)
+        above = frame + offset
+        loaded, ok = self._load(above, lanes, register == orc.BP_INDIRECT)
+        above = np.where(register == orc.BP_INDIRECT, loaded, above)
+        # Since Linux kernel commit 87ccc826bf1c ("x86/unwind/orc: Change REG_SP_INDIRECT") (in
+        # v5.13), the word at the stack pointer comes first, the offset is added to it.
+        inner, inner_ok = self._load(sp, lanes, register == orc.SP_INDIRECT)
+        above = np.where(register == orc.SP_INDIRECT, inner + offset, above)
+        ok |= inner_ok | np.isin(register, (orc.BP, orc.SP))
+        call, regs, partial = (
+            (kind == each) & ok for each in (orc.CALL, orc.REGS, orc.REGS_PARTIAL)
+        )
+        target, target_ok = self._load(above - np.uint64(8), lanes, call)
+        at = above + rules.bp_offset.view(np.uint64)
+        at = np.where(rules.bp_register == orc.BP, bp + rules.bp_offset.view(np.uint64), at)
+        saved = np.isin(rules.bp_register, (orc.PREVIOUS_SP, orc.BP))
+        older, older_ok = self._load(at, lanes, saved & (call | partial))
+        caller_bp = np.where(saved & older_ok, older, bp)
+        # An interrupt or exception saved registers: what it interrupted goes on.
+        members = self.registers.fields
+        base = np.where(regs, above, above - np.uint64(members["ip"].offset))
+        saving = (regs | partial) & self.holds(base, lanes, room=self.registers.size)
+        read = gather(
+            self.memory, np.where(saving, base, np.uint64(0)), self.registers, self.faults
+        )
+        saving &= read.readable
+        user = saving & ((read["cs"] & 3) != 0)
+        target = np.where(saving, read["ip"], target)
+        above = np.where(saving, read["sp"], above)
+        caller_bp = np.where(saving & regs, read["bp"], caller_bp)
+        done = (kind == orc.END) | user
+        good = (call & target_ok & (older_ok | ~saved)) | saving
+        return target, above, caller_bp, saving, done, ~good & ~done
+
+
+def _is_code(places: Words) -> Mask:
+    """Return which addresses can be code of the kernel or a module: those in the highest 2 GiB."""
+    return np.asarray(places >= np.uint64((1 << 64) - (1 << 31)))
+
+
+class Functions:
+    """Names of functions by any address in them."""
+
+    def __init__(self, prog: drgn.Program) -> None:
+        self.prog = prog
+        self._modules: dict[int, tuple[list[int], list[str]]] = {}
+
+    def __call__(self, address: int) -> str:
+        """Return the name of the function at an address; the address where it has no symbol."""
+        try:
+            return str(self.prog.symbol(address).name)
+        except LookupError:
+            return self._in_module(address) or f"0x{address:x}"
+
+    def _in_module(self, address: int) -> str:
+        """Return the name that the kernel has, for a module without debug info."""
+        try:
+            module = address_to_module(self.prog, address)
+            if not module:
+                return ""
+            base = int(module)
+            if base not in self._modules:
+                symbols = sorted((s.address, str(s.name)) for s in module_kallsyms(module))
+                self._modules[base] = [at for at, _ in symbols], [name for _, name in symbols]
+        except (*ABSENT, AttributeError, ValueError):
+            return ""
+        starts, names = self._modules[base]
+        row = bisect.bisect_right(starts, address) - 1
+        return names[row] if row >= 0 else ""

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All tasks as columns: what each is called, its state, and since when it has been off its CPU."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.chase import circular
+from kcensus.engine.gather import Gathered, gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Mask, Memory, Words
+from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.lists import list_members
+from kcensus.kernel.names import ABSENT, decode_array, integer
+
+_MAX_TASKS = 1 << 22
+"""PID_MAX_LIMIT: a longer list of tasks is damage."""
+
+UNINTERRUPTIBLE = 2
+"""TASK_UNINTERRUPTIBLE: state D."""
+NOLOAD = 0x400
+"""TASK_NOLOAD: state I, a kernel thread without work.
+
+Since Linux kernel commit 80ed87c8a9ca ("sched/wait: Introduce TASK_NOLOAD and TASK_IDLE") (in
+v4.2). Its value has never changed.
+"""
+_KTHREAD = 0x00200000
+"""PF_KTHREAD."""
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Tasks as columns: all threads of all processes, process by process; no idle tasks."""
+
+    address: Words
+    """Of the ``struct task_struct``."""
+    pid: npt.NDArray[np.int64]
+    tgid: npt.NDArray[np.int64]
+    comm: list[str]
+    """Valid Unicode but not safe to print."""
+    state: npt.NDArray[np.uint64]
+    """``__state``: flags such as :data:`UNINTERRUPTIBLE`; 0 for a task that wants to run."""
+    is_on_cpu: Mask
+    is_kthread: Mask
+    in_iowait: Mask
+    """Whether it sleeps in io_schedule()."""
+    cpu: npt.NDArray[np.int64]
+    """The CPU that it runs on, or ran on last."""
+    off_cpu_ns: npt.NDArray[np.int64]
+    """Nanoseconds since the task was last accounted run time, or -1 where that is unknown.
+
+    For a task that sleeps, that is since it went to sleep: the scheduler stamps
+    ``se.exec_start`` with its run queue's clock when it takes the task off the queue. "Now" is the
+    latest time that the clock of any run queue shows: as old as the last tick or interrupt on any
+    CPU, so the age is too small by at most that (a tick on a machine with one busy CPU). Where
+    CONFIG_IRQ_TIME_ACCOUNTING or steal time is in use, time that interrupts or the hypervisor took
+    from the task's CPU is missing, too. Since v6.12 (commit not verified), a task that sleeps may
+    be moved to another CPU, which clears the stamp: then it is :attr:`arrived_ns`."""
+    arrived_ns: npt.NDArray[np.int64]
+    """Nanoseconds since the task last got a CPU: an upper bound of :attr:`off_cpu_ns`, from
+    ``sched_info.last_arrival``; -1 where the kernel has no such stamp."""
+    stack: Words
+    """Lowest address of the kernel stack."""
+    sp: Words
+    """Stack pointer of a task that is not on a CPU."""
+    blocker: Words
+    """``task.blocker``, 0 where the kernel lacks it: the lock that a task sleeps for; its two
+    lowest bits are 0 for a mutex, 1 for a semaphore, 2 and 3 for a reader and a writer of an
+    rwsem.
+
+    Since Linux kernel commit 3cf67d61ff98 ("hung_task: show the blocker task if the task is hung on
+    mutex") and e711faaafbe5 ("hung_task: replace blocker_mutex with encoded blocker") (in v6.16),
+    with CONFIG_DETECT_HUNG_TASK_BLOCKER."""
+    counted: int | None = None
+    """``nr_threads``, the kernel's own count; None if unknown."""
+    damaged: int = 0
+    """Lists of tasks or threads that could not be followed to their end, and unreadable tasks."""
+    faults: Faults = field(default_factory=Faults)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.int64]:
+        return np.argsort(self.address)
+
+    def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
+        """Return the row of each ``struct task_struct *``, or -1."""
+        return rows_of(self.address, addresses, self._order)
+
+    @property
+    def is_blocked(self) -> Mask:
+        """Which sleep in state D: uninterruptible, or killable only."""
+        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
+        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
+        return asleep
+
+
+@once
+def tasks(kernel: Kernel) -> Tasks:
+    """Return all tasks of the kernel.
+
+    :raises LookupError: the debug info lacks a type or variable
+    :raises drgn.FaultError: the head of the list of tasks is not in the dump
+    """
+    memory, prog, faults = kernel.memory, kernel.prog, Faults()
+    address, damaged = _threads(kernel, faults)
+    type_ = prog.type("struct task_struct")
+    members = {
+        "pid": "pid",
+        "tgid": "tgid",
+        "comm": "comm",
+        "flags": "flags",
+        "stack": "stack",
+        # Since Linux kernel commit 2f064a59a11f ("sched: Change task_struct::state") (in v5.14).
+        "state": ("__state", "state"),
+    }
+    optional = {
+        "sp": "thread.sp",
+        "on_cpu": "on_cpu",
+        # Since Linux kernel commit bcf9033e5449 ("sched: move CPU field back into thread_info if
+        # THREAD_INFO_IN_TASK=y") (in v5.16), the CPU is in thread_info again.
+        "cpu": ("thread_info.cpu", "cpu"),
+        "in_iowait": "in_iowait",
+        "exec_start": "se.exec_start",
+        "last_arrival": "sched_info.last_arrival",
+        "blocker": "blocker",
+    }
+    read = gather(memory, address, layout(prog, type_, members, optional), faults)
+    kept = read.readable
+    damaged += int(np.count_nonzero(~kept))
+    columns = {name: column[kept] for name, column in read.columns.items()}
+
+    def column(name: str) -> npt.NDArray[np.uint64]:
+        return columns.get(name, np.zeros(len(columns["pid"]))).astype(np.uint64)
+
+    cpu = column("cpu").astype(np.int64)
+    clocks = _Clocks(memory, faults)
+    arrived = clocks.since(column("last_arrival"), cpu, "clock")
+    off_cpu = clocks.since(column("exec_start"), cpu, "clock_task")
+    return Tasks(
+        address=address[kept],
+        pid=columns["pid"].astype(np.int64),
+        tgid=columns["tgid"].astype(np.int64),
+        comm=[decode_array(raw) for raw in columns["comm"].tolist()],
+        state=columns["state"].astype(np.uint64),
+        is_on_cpu=column("on_cpu") != 0,
+        is_kthread=(columns["flags"] & _KTHREAD) != 0,
+        in_iowait=column("in_iowait") != 0,
+        cpu=cpu,
+        off_cpu_ns=np.where(off_cpu < 0, arrived, off_cpu),
+        arrived_ns=arrived,
+        stack=columns["stack"],
+        sp=column("sp"),
+        blocker=column("blocker"),
+        counted=integer(prog, "nr_threads", faults),
+        damaged=damaged,
+        faults=faults,
+    )
+
+
+def _threads(kernel: Kernel, faults: Faults) -> tuple[Words, int]:
+    """Return the addresses of all tasks, and how many lists were cut."""
+    memory, prog = kernel.memory, kernel.prog
+    type_ = prog.type("struct task_struct")
+    link = np.uint64(drgn.offsetof(type_, "tasks"))
+    head = int(prog["init_task"].address_of_()) + int(link)
+    nodes, damaged = circular(memory, head, faults, limit=_MAX_TASKS)
+    leaders = nodes - link
+    signals = gather(memory, leaders, layout(prog, type_, ["signal"]), faults)
+    known = signals["signal"] != 0
+    heads = signals["signal"][known] + np.uint64(
+        drgn.offsetof(prog.type("struct signal_struct"), "thread_head")
+    )
+    verify = not kernel.live
+    lanes, links, torn = list_members(memory, heads, faults, limit=_MAX_TASKS, verify=verify)
+    threads = links - np.uint64(drgn.offsetof(type_, "thread_node"))
+    # A process whose threads are lost still has its leader.
+    lane = np.concatenate([np.flatnonzero(known)[lanes], np.arange(len(leaders))])
+    address = np.concatenate([threads, leaders])
+    first = np.sort(np.unique(address, return_index=True)[1])
+    return address[first[np.argsort(lane[first], kind="stable")]], damaged + len(torn)
+
+
+class _Clocks:
+    """The clocks of all run queues."""
+
+    def __init__(self, memory: Memory, faults: Faults) -> None:
+        prog = memory.prog
+        self._readings: Gathered | None = None
+        with contextlib.suppress(*ABSENT, ValueError):
+            # A kernel for one CPU only has no `cpu`.
+            members = layout(prog, "struct rq", ["clock", "clock_task"], {"cpu": "cpu"})
+            queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
+            self._readings = gather(memory, queues, members, faults)
+
+    def since(
+        self, stamps: npt.NDArray[np.uint64], cpu: npt.NDArray[np.int64], clock: str
+    ) -> npt.NDArray[np.int64]:
+        """Return the nanoseconds since ``stamps``, which ``clock`` of their ``cpu`` gave; -1 where
+        unknown."""
+        readings = self._readings
+        if readings is None or not readings.readable.any():
+            return np.full(len(stamps), -1)
+        none = np.uint64((1 << 64) - 1)
+        number = readings.columns.get("cpu", np.zeros(len(readings.readable), np.uint64))
+        number = np.where(readings.readable, number.astype(np.uint64), none)
+        row = rows_of(number, cpu.astype(np.uint64), np.argsort(number))
+        # The clock of an idle CPU stops, so its time goes on with that of the latest one.
+        lag = readings["clock"].max() - readings["clock"][row]
+        now = readings[clock][row] + lag
+        known = (stamps != 0) & (row >= 0)
+        age = (now - stamps).view(np.int64)
+        return np.where(known, np.maximum(age, 0), -1)

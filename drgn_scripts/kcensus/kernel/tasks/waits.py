@@ -1,0 +1,456 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What each task in state D waits for: which object, since when, and what proves it.
+
+The object comes from pointers, in this order: the lists of waiters that objects keep (XFS buffers,
+logs, the hashed wait queues), the list that the task is on by its own stack, the direct I/O that
+names the task, and ``task.blocker``. Where no pointer tells, the functions on the stack do, and the
+object stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.locking.wait_tables import bit_waiters
+from kcensus.kernel.locking.waiters import entry_link, queues_type
+from kcensus.kernel.tasks.direct_io import direct_io
+from kcensus.kernel.tasks.functions import (
+    ON_TIMERS,
+    WaitKind,
+    entered_by,
+    kind_of,
+    lock_type,
+    waits_in,
+)
+from kcensus.kernel.tasks.places import Places, places_of_devices, places_of_inodes
+from kcensus.kernel.tasks.queued import Queued, Shape, queued
+from kcensus.kernel.tasks.stacks import Stacks, stacks
+from kcensus.kernel.tasks.tasks import tasks
+from kcensus.kernel.xfs.buffers import buffer_waiters, buffers
+from kcensus.kernel.xfs.mounts import log_waiters, mounts
+
+Numbers = npt.NDArray[np.int64]
+
+_BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "struct rw_semaphore")
+"""By the lowest bits of ``task.blocker``; the last one is that of a writer."""
+_LIKE_A_LOCK = "rq_qos_wait"
+"""Its ``struct rq_qos_wait_data`` has the task where waiters for a lock have it."""
+_MAX_REQUEST_LISTS = 2
+"""Directions of a legacy queue: asynchronous and synchronous."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Tasks in state D as columns, in the order of :func:`tasks`."""
+
+    task: Words
+    """``struct task_struct *``."""
+    pid: Numbers
+    comm: list[str]
+    """Not safe to print."""
+    function: list[str]
+    """The function that the task waits in; empty if its stack is unreadable."""
+    entry: list[str]
+    """The system call that it came by, or the function of its thread or work item."""
+    kind: list[WaitKind]
+    object: Words
+    """What it waits for; 0 where no pointer tells. Its type is in :attr:`type`."""
+    type: list[str]
+    """C type of the object, such as ``struct xfs_buf``."""
+    evidence: list[str]
+    """The member that proves the object, or ``frame FUNCTION``: then only the kind is known."""
+    holder: Words
+    """The task that holds the object; 0 where no pointer tells."""
+    device: Numbers
+    """``dev_t`` as the kernel packs it, 12 bits of major and 20 of minor; -1 if unknown."""
+    disk: Words
+    """``struct gendisk *`` of that device; 0 if unknown."""
+    sector: Numbers
+    """First 512-byte sector on the *disk*; -1 if unknown."""
+    sectors: Numbers
+    """Length in sectors; 0 if unknown."""
+    inode: Words
+    """Of the file that the folio or direct I/O belongs to; 0 if none."""
+    offset: Numbers
+    """Position in this file, bytes; -1 if unknown."""
+    since_ns: Numbers
+    """Age of the wait, nanoseconds: :attr:`Tasks.off_cpu_ns`, which says how exact it is. A task
+    that woke up and went on waiting counts from then; -1 if unknown."""
+    stacks: Stacks
+    """Of the tasks, in the same order."""
+    unmatched: int = 0
+    """Waiters on lists of objects that are not tasks in state D: they were just woken up, are
+    called back instead of woken, or sleep interruptibly."""
+    contradicted: int = 0
+    """Tasks whose own stack shows them on another list than the object's."""
+    missing: list[str] = field(default_factory=list)
+    """What could not be looked at for lack of debug info, such as ``XFS``."""
+    torn: int = 0
+    """Lists of waiters that could not be followed to their end."""
+    faults: Faults = field(default_factory=Faults)
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    @property
+    def is_proven(self) -> Mask:
+        """Which objects a pointer in the kernel proves."""
+        return np.asarray(self.object != 0)
+
+    @property
+    def undetermined(self) -> int:
+        """How many tasks wait for an object that could not be determined: those that sleep on a
+        timer wait for none."""
+        timed = np.array([function in ON_TIMERS for function in self.function], np.bool_)
+        return int(np.count_nonzero(~self.is_proven & ~timed))
+
+
+@once
+def waits(kernel: Kernel) -> Waits:
+    """Return what every task in state D waits for.
+
+    :raises LookupError: the debug info lacks tasks, or the machine is not x86-64
+    :raises drgn.FaultError: the head of the list of tasks is not in the dump
+    """
+    return _Reader(kernel).read()
+
+
+class _Reader:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.known, self.faults = kernel, tasks(kernel), Faults()
+        self.rows = np.flatnonzero(self.known.is_blocked)
+        count = len(self.rows)
+        self.stacks = stacks(
+            kernel, self.known.stack[self.rows], self.known.sp[self.rows], self.faults
+        )
+        self.functions = [self.stacks.functions(row) for row in range(count)]
+        self.kind = [kind_of(each) for each in self.functions]
+        self.type = [""] * count
+        self.evidence = [""] * count
+        self.object, self.holder, self.disk, self.inode = (
+            np.zeros(count, np.uint64) for _ in range(4)
+        )
+        self.device, self.sector, self.offset = (np.full(count, -1) for _ in range(3))
+        self.sectors = np.zeros(count, np.int64)
+        self.unmatched = self.torn = self.contradicted = 0
+        self.missing: list[str] = []
+
+    def read(self) -> Waits:
+        for what, look in (
+            ("XFS buffers", self._buffers),
+            ("XFS logs", self._logs),
+            ("wait queues of pages and bits", self._bits),
+            ("wait queues and locks", self._queued),
+            ("direct I/O", self._direct),
+            ("task.blocker", self._blockers),
+        ):
+            try:
+                look()
+            except LookupError:
+                self.missing.append(what)
+        for row in np.flatnonzero(self.object == 0).tolist():
+            function = waits_in(self.functions[row])
+            self.evidence[row] = f"frame {function}" if function else ""
+        known, rows = self.known, self.rows
+        return Waits(
+            task=known.address[rows],
+            pid=known.pid[rows],
+            comm=[known.comm[row] for row in rows.tolist()],
+            function=[waits_in(each) for each in self.functions],
+            entry=[entered_by(each) for each in self.functions],
+            kind=self.kind,
+            object=self.object,
+            type=self.type,
+            evidence=self.evidence,
+            holder=self.holder,
+            device=self.device,
+            disk=self.disk,
+            sector=self.sector,
+            sectors=self.sectors,
+            inode=self.inode,
+            offset=self.offset,
+            since_ns=known.off_cpu_ns[rows],
+            stacks=self.stacks,
+            unmatched=self.unmatched,
+            contradicted=self.contradicted,
+            missing=self.missing,
+            torn=self.torn,
+            faults=self.faults,
+        )
+
+    def _found(
+        self,
+        lane: Numbers,
+        object_: Words,
+        kind: WaitKind,
+        type_: str | list[str],
+        evidence: str | list[str],
+    ) -> None:
+        """Note the objects of tasks whose object is not known yet."""
+        types = type_ if isinstance(type_, list) else [type_] * len(lane)
+        proofs = evidence if isinstance(evidence, list) else [evidence] * len(lane)
+        for row, address, name, proof in zip(
+            lane.tolist(), object_.tolist(), types, proofs, strict=True
+        ):
+            if address and not self.object[row]:
+                self.object[row], self.kind[row] = address, kind
+                self.type[row], self.evidence[row] = name, proof
+
+    def _lanes(self, task: Words) -> tuple[Numbers, Numbers]:
+        """Return which of some waiters are tasks in state D, and the lanes of these."""
+        lane = np.full(len(self.known), -1)
+        lane[self.rows] = np.arange(len(self.rows))
+        row = self.known.rows(task)
+        at = (
+            np.where(row >= 0, lane[np.maximum(row, 0)], -1) if len(lane) else np.full(len(row), -1)
+        )
+        kept = np.flatnonzero(at >= 0)
+        self.unmatched += len(at) - len(kept)
+        return kept, at[kept]
+
+    # The lists of waiters that objects keep
+
+    def _buffers(self) -> None:
+        waiting, known = buffer_waiters(self.kernel), buffers(self.kernel)
+        kept, lane = self._lanes(waiting.task)
+        row = waiting.buffer[kept]
+        proof = [f"xfs_buf.{waiting.member[index]}" for index in kept.tolist()]
+        self._found(lane, known.address[row], WaitKind.XFS_BUF, "struct xfs_buf", proof)
+        self.torn += waiting.torn
+        self._describe_buffers()
+
+    def _describe_buffers(self) -> None:
+        """Note holder, device and sectors of the buffers that tasks wait for."""
+        known = buffers(self.kernel)
+        row = known.rows(self.object)
+        lane = np.flatnonzero(row >= 0)
+        row = row[lane]
+        self.holder[lane] = known.holder[row]
+        self.device[lane] = known.device[row]
+        self._place(lane, places_of_devices(self.kernel, known.bdev[row], self.faults))
+        start = self.sector[lane]
+        placed = (start >= 0) & (known.block[row] >= 0)
+        self.sector[lane] = np.where(placed, start + known.block[row], -1)
+        self.sectors[lane] = known.blocks[row]
+
+    def _logs(self) -> None:
+        waiting, known = log_waiters(self.kernel), mounts(self.kernel)
+        kept, lane = self._lanes(waiting.task)
+        members = [waiting.member[index] for index in kept.tolist()]
+        types = [f"struct {_object_type(member)}" for member in members]
+        self._found(lane, waiting.object[kept], WaitKind.LOG, types, members)
+        self.torn += waiting.torn
+        row = waiting.mount[kept]
+        self.device[lane] = known.log_device[row]
+        self._place(lane, places_of_devices(self.kernel, known.log_bdev[row], self.faults))
+        self.sector[lane] = -1
+
+    def _bits(self) -> None:
+        waiting = bit_waiters(self.kernel)
+        kept, lane = self._lanes(waiting.task)
+        is_page = waiting.is_page[kept]
+        for mask, kind, type_ in (
+            (is_page, WaitKind.FOLIO, _page_type(self.kernel.prog)),
+            (~is_page, WaitKind.BIT, "unsigned long"),
+        ):
+            some = np.flatnonzero(mask)
+            proof = [waiting.table[index] for index in kept[some].tolist()]
+            self._found(lane[some], waiting.object[kept[some]], kind, type_, proof)
+        self.torn += waiting.torn
+        pages = lane[is_page]
+        pages = pages[self.object[pages] == waiting.object[kept[is_page]]]
+        members = {"mapping": "mapping", "index": ("index", "__folio_index")}
+        page = layout(self.kernel.prog, _page_type(self.kernel.prog), members)
+        read = gather(self.kernel.memory, self.object[pages], page, self.faults)
+        # The lowest bits say whether it is anonymous memory, or movable.
+        has_file = (read["mapping"] != 0) & ((read["mapping"] & np.uint64(3)) == 0)
+        host = layout(self.kernel.prog, "struct address_space", ["host"])
+        where = np.where(has_file, read["mapping"], np.uint64(0))
+        inode = gather(self.kernel.memory, where, host, self.faults)["host"]
+        size = int(self.kernel.prog["PAGE_SIZE"])
+        position = read["index"].astype(np.int64) * size
+        self._place_files(pages, inode, np.where(inode != 0, position, -1))
+
+    # What the stacks show
+
+    def _queued(self) -> None:
+        links = queued(self.kernel, self.known, self.rows)
+        self.torn += links.torn
+        for index, lane in enumerate(links.lane.tolist()):
+            if self.object[lane]:
+                continue
+            resolve = self._resolver(links, index)
+            if resolve is None:
+                continue
+            object_, kind, type_, proof = resolve
+            self._found(np.array([lane]), np.array([object_], np.uint64), kind, type_, proof)
+        if "XFS buffers" not in self.missing:
+            self._compare(links)
+
+    def _resolver(self, links: Queued, index: int) -> tuple[int, WaitKind, str, str] | None:
+        """Return the object that a list of waiters belongs to, its kind, type and the proof."""
+        lane, head = int(links.lane[index]), int(links.head[index])
+        if not head:
+            return None
+        prog, functions = self.kernel.prog, self.functions[lane]
+        function, kind = waits_in(functions), kind_of(functions)
+        shape, lock = links.shape[index], lock_type(functions)
+        is_completion = _is_completion(functions)
+        low = int(self.known.stack[self.rows[lane]])
+        on_own_stack = low <= head < low + self.stacks.size
+        # What an earlier wait left on the stack may still look like a list, if the head was there.
+        if (shape is Shape.SIMPLE or on_own_stack) and not is_completion:
+            return None
+        if shape is Shape.LOCK and not lock and function != _LIKE_A_LOCK:
+            return None
+        if shape is Shape.LOCK and lock:
+            start = head - drgn.offsetof(prog.type(lock), "wait_list")
+            return start, kind, lock, f"{lock.removeprefix('struct ')}.wait_list"
+        if shape is Shape.SIMPLE:
+            inside = drgn.offsetof(prog.type("struct completion"), "wait.task_list")
+            return head - inside, kind, "struct completion", "completion.wait"
+        queue = head - _queue_head(prog)
+        if function == "get_request":
+            legacy = self._request_queue(queue)
+            if legacy:
+                return legacy, WaitKind.TAG, "struct request_queue", "request_list.wait"
+        if kind is WaitKind.TAG:
+            bitmap = self._bitmap(int(links.node[index]), queue)
+            if bitmap:
+                return bitmap, WaitKind.TAG, "struct sbitmap_queue", "sbq_wait.sbq"
+        if is_completion:
+            inside = drgn.offsetof(prog.type("struct completion"), "wait")
+            return queue - inside, kind, "struct completion", "completion.wait"
+        return queue, kind, queues_type(prog).type_name(), "wait_queue_entry.entry"
+
+    def _request_queue(self, queue: int) -> int:
+        """Return the legacy request queue that a wait queue of requests belongs to, or 0."""
+        try:
+            members = layout(self.kernel.prog, "struct request_list", ["q"])
+            type_ = self.kernel.prog.type("struct request_list")
+            for direction in range(_MAX_REQUEST_LISTS):
+                start = queue - drgn.offsetof(type_, f"wait[{direction}]")
+                read = gather(
+                    self.kernel.memory, np.array([start], np.uint64), members, self.faults
+                )
+                owner = int(read["q"][0])
+                # The queue's own list is a member of it, others belong to its cgroups.
+                if owner and start == owner + drgn.offsetof(
+                    self.kernel.prog.type("struct request_queue"), "root_rl"
+                ):
+                    return owner
+        except LookupError:
+            return 0
+        return 0
+
+    def _bitmap(self, node: int, queue: int) -> int:
+        """Return the bitmap of tags that the ``struct sbq_wait`` at a link waits for, or 0."""
+        # Since v5.0 (commit not verified). Before, the tags are unknown, but not the queue.
+        try:
+            prog = self.kernel.prog
+            wait = prog.type("struct sbq_wait")
+            place = node - entry_link(prog) - drgn.offsetof(wait, "wait")
+            members = layout(prog, wait, ["sbq"])
+            read = gather(self.kernel.memory, np.array([place], np.uint64), members, self.faults)
+            bitmap = layout(prog, "struct sbitmap_queue", ["ws"])
+            queues = gather(self.kernel.memory, read["sbq"], bitmap, self.faults)
+            state = drgn.sizeof(prog.type("struct sbq_wait_state"))
+        except LookupError:
+            return 0
+        first = int(queues["ws"][0])
+        # SBQ_WAIT_QUEUES is 8.
+        return int(read["sbq"][0]) if first <= queue < first + 8 * state else 0
+
+    def _compare(self, links: Queued) -> None:
+        """Count the tasks whose stack contradicts the lists of XFS buffers."""
+        known = buffers(self.kernel)
+        size = np.uint64(drgn.sizeof(self.kernel.prog.type("struct xfs_buf")))
+        for lane in np.flatnonzero(known.rows(self.object) >= 0).tolist():
+            heads = links.head[links.lane == lane]
+            heads = heads[heads != 0]
+            inside = (heads >= self.object[lane]) & (heads < self.object[lane] + size)
+            self.contradicted += int(len(heads) > 0 and not inside.any())
+
+    def _direct(self) -> None:
+        waiting = np.array(
+            [
+                row
+                for row, functions in enumerate(self.functions)
+                if not self.object[row] and kind_of(functions) is WaitKind.REQUEST
+            ],
+            np.int64,
+        )
+        if not len(waiting):
+            return
+        kernel, known = self.kernel, self.known
+        own = self._stacks_of(waiting)
+        found = direct_io(kernel, known, self.rows[waiting], own)
+        lane = waiting[found.lane]
+        types = [f"struct {_object_type(member)}" for member in found.member]
+        self._found(lane, found.object, WaitKind.REQUEST, types, found.member)
+        self._place_files(lane, found.inode, found.offset)
+
+    def _stacks_of(self, lanes: Numbers) -> Stacks:
+        every = self.stacks
+        wanted = np.isin(every.lane, lanes)
+        return Stacks(
+            lane=np.searchsorted(lanes, every.lane[wanted]),
+            pc=every.pc[wanted],
+            sp=every.sp[wanted],
+            is_cut=every.is_cut[lanes],
+            names=every.names,
+            size=every.size,
+        )
+
+    def _blockers(self) -> None:
+        blocker = self.known.blocker[self.rows]
+        lane = np.flatnonzero((blocker != 0) & (self.object == 0))
+        address = blocker[lane] & ~np.uint64(3)
+        types = [_BLOCKER_TYPES[int(bits)] for bits in blocker[lane] & np.uint64(3)]
+        for row, each, type_ in zip(lane.tolist(), address, types, strict=True):
+            self._found(np.array([row]), np.array([each]), self.kind[row], type_, "task.blocker")
+
+    # Where objects are
+
+    def _place(self, lane: Numbers, places: Places) -> None:
+        self.disk[lane], self.sector[lane] = places.disk, places.start
+
+    def _place_files(self, lane: Numbers, inode: Words, offset: Numbers) -> None:
+        self.inode[lane], self.offset[lane] = inode, offset
+        places = places_of_inodes(self.kernel, inode, self.faults)
+        self.device[lane], self.disk[lane] = places.device, places.disk
+
+
+def _is_completion(functions: Iterable[str]) -> bool:
+    """Return whether the functions on a stack wait for a completion."""
+    names = [name.strip("_") for name in functions]
+    return any(name.startswith(("wait_for_completion", "wait_for_common")) for name in names)
+
+
+def _object_type(member: str) -> str:
+    """Return the type of an object by the member that proves it."""
+    name, _, rest = member.partition(".")
+    return "xlog_ticket" if rest in ("l_reserve_head", "l_write_head") else name
+
+
+def _page_type(prog: drgn.Program) -> str:
+    # Since Linux kernel commit 7b230db3b8d3 ("mm: Introduce struct folio") (in v5.16).
+    try:
+        prog.type("struct folio")
+    except LookupError:
+        return "struct page"
+    return "struct folio"
+
+
+def _queue_head(prog: drgn.Program) -> int:
+    head = layout(prog, queues_type(prog), {"next": ("head.next", "task_list.next")})
+    return head.fields["next"].offset

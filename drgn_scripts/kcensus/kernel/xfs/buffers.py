@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""XFS's metadata buffers as columns, who sleeps on them, and who holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Words
+from kcensus.engine.rows import rows_of
+from kcensus.engine.slub.caches import find_caches
+from kcensus.engine.slub.scan import allocated
+from kcensus.engine.slub.slabs import ScanReport
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.locking.waiters import (
+    Waiters,
+    completion_waiters,
+    queue_waiters,
+    semaphore_waiters,
+)
+from kcensus.kernel.xfs.mounts import mounts
+
+# What a task does with a buffer that it waits for.
+LOCK, IO, UNPIN = "b_sema", "b_iowait", "b_waiters"
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """The buffers of all mounted file systems, as columns by ascending address."""
+
+    address: Words
+    block: npt.NDArray[np.int64]
+    """First 512-byte block on the device (``xfs_daddr_t``); -1 for buffers that have none."""
+    blocks: npt.NDArray[np.int64]
+    """Length in blocks of 512 bytes."""
+    flags: npt.NDArray[np.uint64]
+    """``b_flags``: XBF_…"""
+    target: Words
+    """``struct xfs_buftarg *``."""
+    bdev: Words
+    """``struct block_device *``."""
+    device: npt.NDArray[np.int64]
+    """``dev_t`` as the kernel packs it, 12 bits of major and 20 of minor; -1 if unknown."""
+    transaction: Words
+    """``b_transp``: the transaction that has it locked; 0 for none."""
+    holder: Words
+    """The task that runs this transaction (``t_ticket->t_task``); without a transaction, the one
+    that took the lock last, where semaphores note it; else 0. A buffer that is locked without a
+    transaction is held by its I/O, or by a task that only reads it.
+
+    Since Linux kernel commit 194a9b9e843b ("hung_task: show the blocker task if the task is hung on
+    semaphore") (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER, semaphores note it."""
+    is_locked: npt.NDArray[np.bool_]
+    """Whether ``b_sema`` is taken."""
+    pins: npt.NDArray[np.int64]
+    """``b_pin_count``: log items that keep it from being written."""
+    node: Words
+    """Address of ``b_list``, by which delayed writes are queued."""
+    foreign: int = 0
+    """Objects of the slab cache that are not buffers of a mounted file system: those of caches that
+    were merged with it, and buffers of a file system that is being unmounted."""
+    faults: Faults = field(default_factory=Faults)
+    report: ScanReport = field(default_factory=ScanReport)
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def rows(self, addresses: Words) -> npt.NDArray[np.int64]:
+        """Return the row of each ``struct xfs_buf *``, or -1."""
+        return rows_of(self.address, addresses)
+
+
+@dataclass(frozen=True)
+class BufferWaiters:
+    """Tasks that sleep on buffers, as columns."""
+
+    task: Words
+    buffer: npt.NDArray[np.int64]
+    """Row of the buffer."""
+    member: list[str]
+    """:data:`LOCK`, :data:`IO` or :data:`UNPIN`: the queue in the buffer that the task is on."""
+    torn: int = 0
+    faults: Faults = field(default_factory=Faults)
+
+
+@once
+def buffers(kernel: Kernel) -> Buffers:
+    """Return the buffers of all mounted file systems.
+
+    :raises LookupError: there is no debug info of XFS, or no slab cache of buffers
+    """
+    prog, faults, report = kernel.prog, Faults(), ScanReport()
+    type_ = prog.type("struct xfs_buf")
+    members = {
+        # Since Linux kernel commit 4c7f65aea7b7 ("xfs: rename buffer cache index variable b_bn")
+        # (in v5.15). The first map also has the block of buffers that are not cached.
+        "block": ("__b_map.bm_bn", "b_rhash_key", "b_bn"),
+        "blocks": "b_length",
+        "flags": "b_flags",
+        "target": "b_target",
+        "transaction": "b_transp",
+        "count": "b_sema.count",
+        "pins": "b_pin_count.counter",
+    }
+    optional = {"last_holder": "b_sema.last_holder"}
+    caches = find_caches(kernel.slab_map, "struct xfs_buf")
+    wanted = layout(prog, type_, members, optional)
+    every, columns = allocated(kernel.slab_map, caches, wanted, report)
+    own = np.flatnonzero(np.isin(columns["target"], mounts(kernel).targets))
+    order = own[np.argsort(every[own])]
+    address = every[order]
+    columns = {name: column[order] for name, column in columns.items()}
+    targets, target = np.unique(columns["target"], return_inverse=True)
+    known = layout(prog, "struct xfs_buftarg", {"device": "bt_dev", "bdev": "bt_bdev"})
+    mount = gather(kernel.memory, targets, known, faults)
+    ticket = layout(prog, "struct xfs_trans", ["t_ticket"])
+    task = layout(prog, "struct xlog_ticket", ["t_task"])
+    tickets = gather(kernel.memory, columns["transaction"], ticket, faults)["t_ticket"]
+    owner = gather(kernel.memory, tickets, task, faults)["t_task"]
+    is_locked = columns["count"] == 0
+    last = columns.get("last_holder", np.zeros(len(address), np.uint64))
+    device = np.where(mount.readable, mount["device"].astype(np.int64), -1)
+    return Buffers(
+        address=address,
+        block=columns["block"].astype(np.int64),
+        blocks=columns["blocks"].astype(np.int64),
+        flags=columns["flags"].astype(np.uint64),
+        target=columns["target"],
+        bdev=mount["bdev"][target],
+        device=device[target],
+        transaction=columns["transaction"],
+        holder=np.where((owner == 0) & is_locked, last, owner),
+        is_locked=is_locked,
+        pins=columns["pins"].astype(np.int64),
+        node=address + np.uint64(drgn.offsetof(type_, "b_list")),
+        foreign=len(every) - len(own),
+        faults=faults,
+        report=report,
+    )
+
+
+@once
+def buffer_waiters(kernel: Kernel) -> BufferWaiters:
+    """Return all tasks that sleep on buffers: for their lock, for I/O, or until they are unpinned.
+
+    :raises LookupError: see :func:`buffers`
+    """
+    known, faults = buffers(kernel), Faults()
+    type_ = kernel.prog.type("struct xfs_buf")
+
+    def queue(member: str) -> Words:
+        place: Words = known.address + np.uint64(drgn.offsetof(type_, member))
+        return place
+
+    parts: dict[str, Waiters] = {
+        LOCK: semaphore_waiters(kernel, queue(LOCK), faults),
+        IO: completion_waiters(kernel, queue(IO), faults),
+        UNPIN: queue_waiters(kernel, queue(UNPIN), faults),
+    }
+    return BufferWaiters(
+        task=np.concatenate([part.task for part in parts.values()]),
+        buffer=np.concatenate([part.lane for part in parts.values()]),
+        member=[name for name, part in parts.items() for _ in range(len(part.task))],
+        torn=sum(len(part.torn) for part in parts.values()),
+        faults=faults,
+    )

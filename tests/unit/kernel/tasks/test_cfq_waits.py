@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Waits of a real guest with Linux 4.19.40 and CFQ, against the stacks that it printed itself.
+
+The capsule has what the readers need of its dump, and no debug info: see ``record.py``.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import drgn
+import numpy as np
+import pytest
+
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.tasks import tasks
+from kcensus.kernel.tasks.waits import Waits, waits
+from kcensus.kernel.xfs.buffers import buffers
+from kcensus.kernel.xfs.mounts import mounts
+from kcensus.sources import open_target
+
+_DATA = Path(__file__).parents[2] / "data"
+_TASK = re.compile(r"^DTASK (\d+) (\S+)\n((?:\[<0>\] .*\n)+)", re.MULTILINE)
+_FRAME = re.compile(r"^\[<0>\] ([\w.]+)\+", re.MULTILINE)
+_DISK = 8 << 20
+"""sda is 8:0."""
+
+
+@pytest.fixture(scope="module")
+def cfq() -> Kernel:
+    return Kernel(open_target(str(_DATA / "cfq-waits.capsule")).prog)
+
+
+@pytest.fixture(scope="module")
+def guest() -> dict[int, tuple[str, list[str]]]:
+    """Name and functions on the stack of each task in state D, by PID, as the guest printed it."""
+    text = (_DATA / "cfq-sleepers.txt").read_text()
+    return {int(pid): (comm, _FRAME.findall(lines)) for pid, comm, lines in _TASK.findall(text)}
+
+
+@pytest.fixture(scope="module")
+def found(cfq: Kernel) -> Waits:
+    return waits(cfq)
+
+
+def rows(found: Waits, *kinds: WaitKind) -> list[int]:
+    return [row for row, kind in enumerate(found.kind) if kind in kinds]
+
+
+def test_the_tasks_are_the_guests(found: Waits, guest: dict[int, tuple[str, list[str]]]) -> None:
+    assert len(guest) == 15
+    assert sorted(found.pid.tolist()) == sorted(guest)
+    for row, pid in enumerate(found.pid.tolist()):
+        comm, names = guest[pid]
+        assert comm.startswith(found.comm[row])
+        # The guest's list leaves out the scheduler, and calls a label by its own name.
+        names = [name.removesuffix("_after_hwframe") for name in names]
+        assert found.stacks.functions(row)[-len(names) :] == names
+    assert not found.stacks.is_cut.any()
+
+
+def test_what_they_wait_for(found: Waits) -> None:
+    assert Counter(kind.value for kind in found.kind) == {
+        "request": 8,
+        "throttle": 3,
+        "xfs_buf": 2,
+        "tag": 1,
+        "lock": 1,
+    }
+    assert Counter(zip(found.function, found.entry, found.evidence, strict=True)) == {
+        ("iomap_dio_rw", "pread64", "iomap_dio.submit.waiter"): 6,
+        ("iomap_dio_rw", "pwrite64", "iomap_dio.submit.waiter"): 2,
+        ("balance_dirty_pages", "pwrite64", "frame balance_dirty_pages"): 2,
+        ("balance_dirty_pages", "write", "frame balance_dirty_pages"): 1,
+        ("xfs_buf_iowait", "xfsaild", "xfs_buf.b_iowait"): 1,
+        ("xfs_buf_iowait", "write", "xfs_buf.b_iowait"): 1,
+        ("get_request", "wb_workfn", "request_list.wait"): 1,
+        ("xfs_reclaim_inodes_ag", "write", "mutex.wait_list"): 1,
+    }
+    assert found.is_proven.sum() == 12
+    # balance_dirty_pages() sleeps on a timer.
+    assert (found.undetermined, found.contradicted, found.torn, found.unmatched) == (0, 0, 0, 0)
+    assert found.missing == []
+    assert not found.faults
+
+
+def test_where_it_is(found: Waits) -> None:
+    on_disk = rows(found, WaitKind.REQUEST, WaitKind.XFS_BUF)
+    assert set(found.device[on_disk].tolist()) == {_DISK}
+    assert len(set(found.disk[on_disk].tolist())) == 1
+    buffer = rows(found, WaitKind.XFS_BUF)
+    # Two clusters of inodes: the first one of the file system is read, the other one written.
+    assert found.sector[buffer].tolist() == [128, 204928]
+    assert found.sectors[buffer].tolist() == [32, 32]
+    direct = rows(found, WaitKind.REQUEST)
+    assert len(set(found.inode[direct].tolist())) == 1
+    assert (found.offset[direct] >= 0).all()
+
+
+def test_since_when(found: Waits) -> None:
+    seconds = dict(zip(found.pid.tolist(), (found.since_ns / 1e9).tolist(), strict=True))
+    # The guest's load ran for 40 s: these wait since its beginning.
+    for pid in (7, 1048, 1049):
+        assert seconds[pid] == pytest.approx(40.85, abs=0.1)
+    # Each of them waited for the one before.
+    assert seconds[1049] > seconds[1048] > seconds[7]
+    assert seconds[1032] == pytest.approx(11.96, abs=0.01)
+    assert all(0 <= age < 19 for pid, age in seconds.items() if 1036 <= pid <= 1046)
+
+
+def test_all_tasks(cfq: Kernel) -> None:
+    every = tasks(cfq)
+    assert len(every) == every.counted == 69
+    assert every.is_blocked.sum() == 15
+    assert every.in_iowait[every.is_blocked].sum() == 12
+
+
+def test_buffers_and_log(cfq: Kernel) -> None:
+    known, file_systems = buffers(cfq), mounts(cfq)
+    # Their slab cache was merged with another one, whose objects are left out.
+    assert (len(known), known.foreign) == (48, 20)
+    assert known.is_locked.sum() == 2
+    assert file_systems.log_device.tolist() == [_DISK]
+    xfsaild = tasks(cfq).rows(file_systems.xfsaild)
+    assert tasks(cfq).pid[xfsaild].tolist() == [1032]
+    queued = known.node[np.isin(known.node, file_systems.ail_buffers[0])]
+    assert len(queued) == 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_damage_costs_only_what_it_hits(found: Waits, seed: int) -> None:
+    """Where a task, stack, buffer or table is damaged, the rest is found nevertheless."""
+    target = open_target(str(_DATA / "cfq-waits.capsule"))
+    choice = random.Random(seed)
+    row = choice.choice([row for row, address in enumerate(found.object.tolist()) if address])
+    task, object_ = int(found.task[row]), int(found.object[row])
+    place = choice.choice([task, object_, int(found.stacks.sp[found.stacks.frames(row)][3])])
+    size = choice.choice([64, 256])
+    content = choice.choice([None, bytes(size), choice.randbytes(size)])
+
+    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
+        if content is None:
+            raise drgn.FaultError("page excluded", address)
+        return content[offset : offset + count]
+
+    target.prog.add_memory_segment(place & ~63, size, read, False)
+    damaged = waits(Kernel(target.prog))
+    # What the damage hits may be another object, too: the next one in the slab, a list's neighbour.
+    kept = set(zip(damaged.pid.tolist(), damaged.object.tolist(), strict=True))
+    lost = set(zip(found.pid.tolist(), found.object.tolist(), strict=True)) - kept
+    # An unreadable page has all eight structures of direct I/O.
+    assert len(lost) <= (8 if content is None else 3)

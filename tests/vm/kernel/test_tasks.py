@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tasks of real kernels and their stacks, against drgn's own walk and unwinder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from drgn import Object
+from drgn.helpers.linux.pid import for_each_task
+
+from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.stacks import stacks
+from kcensus.kernel.tasks.tasks import Tasks, tasks
+from kcensus.sources import Target, open_target
+from tests.lab import Dump, build
+from tests.vm.oracles import waits as oracle
+
+
+@pytest.fixture(scope="module")
+def dump(kernel: str) -> Dump:
+    """Tasks that have waited for a snapshot since 12 s and more, with modules on their stacks."""
+    return build(kernel, "kcopyd-waiting")
+
+
+@pytest.fixture(scope="module")
+def target(dump: Dump) -> Target:
+    return open_target(str(dump.formats["elf"]), dump.debug)
+
+
+@pytest.fixture(scope="module")
+def known(target: Target) -> Tasks:
+    return tasks(Kernel(target.prog))
+
+
+def test_every_task_equals_the_slow_walk(target: Target, known: Tasks) -> None:
+    walked = {int(task): task for task in for_each_task(target.prog) if task.pid}
+    assert set(known.address.tolist()) == set(walked)
+    assert known.damaged == 0
+    assert not known.faults
+    assert known.counted == len(known)
+    for row, address in enumerate(known.address.tolist()):
+        task = walked[address]
+        assert known.pid[row] == task.pid
+        assert known.comm[row] == task.comm.string_().decode()
+        assert known.state[row] == oracle.state(task)
+        assert known.is_on_cpu[row] == bool(task.on_cpu)
+    assert known.rows(known.address).tolist() == list(range(len(known)))
+
+
+def test_every_stack_equals_drgns(target: Target, dump: Dump, known: Tasks) -> None:
+    # Without the debug info of modules: their functions are unwound and named nevertheless.
+    rows = np.flatnonzero(~known.is_on_cpu)
+    faults = Faults()
+    found = stacks(Kernel(target.prog), known.stack[rows], known.sp[rows], faults)
+    whole = open_target(str(dump.formats["elf"]), dump.debug)
+    assert whole.need_modules("dm_mod", "dm_snapshot") == []
+    in_modules = 0
+    for stack, row in enumerate(rows.tolist()):
+        task = Object(whole.prog, "struct task_struct *", int(known.address[row]))
+        places = oracle.places(whole.prog, task)
+        assert found.pc[found.frames(stack)].tolist() == places, known.comm[row]
+        names = [whole.prog.symbol(place - 1).name for place in places]
+        assert found.functions(stack) == names
+        in_modules += "do_origin" in names
+    assert in_modules >= 3
+    assert not found.is_cut.any()
+    assert not faults
+    assert len(rows) > 60
+
+
+def test_ages_of_waits(known: Tasks) -> None:
+    waiting = known.is_blocked
+    assert waiting.sum() >= 4
+    age = known.off_cpu_ns / 1e9
+    # The scenario starts its writers one after the other, each 1.5 s after the one before, and
+    # waits at least 10 s after the last one.
+    assert (age[waiting] > 5).all()
+    assert (age[waiting] < 60).all()
+    assert (known.arrived_ns[waiting] >= known.off_cpu_ns[waiting]).all()
+    assert (known.arrived_ns - known.off_cpu_ns)[waiting].max() < 1e9
+    running = known.is_on_cpu
+    assert (known.off_cpu_ns[running] < 1e9).all()

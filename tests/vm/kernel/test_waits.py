@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What tasks in state D wait for on real kernels, against the guest and a slow walk."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks.functions import ON_TIMERS, WaitKind
+from kcensus.kernel.tasks.waits import Waits, waits
+from kcensus.kernel.xfs.buffers import buffers
+from kcensus.kernel.xfs.mounts import mounts
+from kcensus.sources import Target, open_target
+from tests.lab import Dump, build
+from tests.vm.oracles import waits as oracle
+
+SCENARIOS = ("iosched-bfq", "iosched-deadline", "iosched-kyber", "iosched-none", "iosched-starved")
+_IN_VARIABLES = (WaitKind.XFS_BUF, WaitKind.FOLIO, WaitKind.REQUEST)
+_STACK = re.compile(r"FILE /proc/(\d+)/stack \d+\n((?:\[<0>\] .*\n)+)")
+_FRAME = re.compile(r"^\[<0>\] ([\w.]+)\+", re.MULTILINE)
+
+
+def opened(dump: Dump) -> Target:
+    target = open_target(str(dump.formats["elf"]), dump.debug)
+    assert target.need_modules("xfs", "dm_mod", "dm_snapshot") == []
+    return target
+
+
+@pytest.fixture(scope="module", params=SCENARIOS)
+def dump(request: pytest.FixtureRequest, kernel: str) -> Dump:
+    return build(kernel, request.param)
+
+
+@pytest.fixture(scope="module")
+def target(dump: Dump) -> Target:
+    return opened(dump)
+
+
+@pytest.fixture(scope="module")
+def found(target: Target) -> Waits:
+    return waits(Kernel(target.prog))
+
+
+def guest_stacks(dump: Dump) -> dict[int, list[str]]:
+    """Functions on the stacks of tasks in state D by PID, as the guest printed them at last."""
+    text = dump.truth["tasks.last"]
+    return {int(pid): _FRAME.findall(lines) for pid, lines in _STACK.findall(text)}
+
+
+def test_the_tasks_and_stacks_are_the_guests(dump: Dump, found: Waits) -> None:
+    said = guest_stacks(dump)
+    # Workers of queues and writers that dirty pages again go on between the two.
+    still = set(found.pid.tolist()) & set(said)
+    assert len(still) >= 0.9 * max(len(found), len(said))
+    same = 0
+    for row in np.flatnonzero(np.isin(found.pid, list(still))).tolist():
+        names = [name.removesuffix("_after_hwframe") for name in said[int(found.pid[row])]]
+        # /proc leaves out the scheduler's own functions.
+        same += found.stacks.functions(row)[-len(names) :] == names
+    assert same >= 0.9 * len(still)
+
+
+def test_every_object_says_that_the_task_waits_for_it(target: Target, found: Waits) -> None:
+    prog = target.prog
+    tasks = oracle.sleepers(prog)
+    assert sorted(found.pid.tolist()) == sorted(tasks)
+    kinds: Counter[WaitKind] = Counter()
+    for row, pid in enumerate(found.pid.tolist()):
+        task = tasks[pid]
+        assert int(found.task[row]) == int(task)
+        if found.object[row]:
+            address, type_ = int(found.object[row]), found.type[row]
+            assert oracle.is_waiter(prog, type_, address, task), (pid, type_, found.function[row])
+            kinds[found.kind[row]] += 1
+        else:
+            assert found.function[row] in ON_TIMERS
+        named = oracle.named(prog, task)
+        if named is not None and found.kind[row] in _IN_VARIABLES:
+            assert named == (found.type[row], int(found.object[row]))
+    assert kinds[WaitKind.REQUEST]
+    assert kinds[WaitKind.XFS_BUF]
+    assert (found.undetermined, found.contradicted, found.torn, found.missing) == (0, 0, 0, [])
+    assert not found.faults
+
+
+def test_ages_are_plausible(found: Waits) -> None:
+    # The disk has stopped for 4 s at least; the scenario has run for less than 10 minutes.
+    stopped = np.array([kind in (WaitKind.REQUEST, WaitKind.XFS_BUF) for kind in found.kind])
+    assert (found.since_ns[stopped] > 3e9).all()
+    assert (found.since_ns < 600e9).all()
+
+
+def test_buffers_are_of_the_mounted_file_system(target: Target, found: Waits) -> None:
+    kernel = Kernel(target.prog)
+    known, file_systems = buffers(kernel), mounts(kernel)
+    assert len(file_systems) == 1
+    assert len(known) >= 4
+    assert known.report.complete
+    assert not known.faults
+    assert (np.unique(known.device) == file_systems.log_device).all()
+    row = known.rows(found.object[[kind is WaitKind.XFS_BUF for kind in found.kind]])
+    assert (row >= 0).all()
+    # Who waits for its lock, or for its I/O, waits for a locked one.
+    assert known.is_locked[row].all()
+
+
+def test_a_starved_write_has_sleepers_behind_it(kernel: str) -> None:
+    found = waits(Kernel(opened(build(kernel, "iosched-starved")).prog))
+    rows = [row for row, name in enumerate(found.function) if name == "xfs_buf_lock"]
+    assert rows
+    assert {found.evidence[row] for row in rows} == {"xfs_buf.b_sema"}
+    assert {found.entry[row] for row in rows} == {"openat"}
+    assert min(found.since_ns[rows]) > 3e9
+
+
+def test_without_debug_info_of_xfs(kernel: str) -> None:
+    dump = build(kernel, "iosched-starved")
+    found = waits(Kernel(open_target(str(dump.formats["elf"]), dump.debug).prog))
+    assert found.missing[:2] == ["XFS buffers", "XFS logs"]
+    # Stacks lead to the semaphore in the buffer, and debug info of direct I/O is the kernel's.
+    locks = [row for row, name in enumerate(found.function) if name == "xfs_buf_lock"]
+    assert {found.kind[row] for row in locks} == {WaitKind.XFS_BUF}
+    # Small ones are no struct iomap_dio on 7.3.
+    assert sum(each in ("struct iomap_dio", "struct completion") for each in found.type) >= 10
+
+
+def test_snapshots_and_writeback(kernel: str) -> None:
+    target = opened(build(kernel, "kcopyd-waiting"))
+    prog = target.prog
+    found = waits(Kernel(prog))
+    assert found.undetermined == 0
+    tasks = oracle.sleepers(prog)
+    for row, pid in enumerate(found.pid.tolist()):
+        assert oracle.is_waiter(prog, found.type[row], int(found.object[row]), tasks[pid])
+    by_function = Counter(found.function)
+    assert by_function["wait_for_in_progress"] >= 3
+    folios = [row for row, kind in enumerate(found.kind) if kind is WaitKind.FOLIO]
+    assert len(folios) == 1
+    # It is written to the block device itself.
+    assert found.device[folios[0]] >> 20 in (252, 253, 254)
