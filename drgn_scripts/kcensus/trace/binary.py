@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The binary files of blktrace.
 
-A file is a sequence of ``struct blk_io_trace`` (include/uapi/linux/blktrace_api.h), each followed by
-a payload of ``pdu_len`` bytes. A magic number with the version begins each of them; the byte order
-is that of the traced machine. The places of the events follow from one another, so that a loop
-would be needed to find them. Instead, the magic numbers are searched for, and each event must end
+A file is a sequence of ``struct blk_io_trace`` (include/uapi/linux/blktrace_api.h), each
+followed by a payload of ``pdu_len`` bytes. A magic number with the version begins each of them; the
+byte order is that of the traced machine. The places of the events follow from one another, so that
+a loop would be needed to find them. Instead, the magic numbers are searched for, and each event must end
 where the next one begins; only where it does not, the search goes on event by event.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +95,7 @@ class Format:
 
 
 def format_of(head: bytes) -> Format | None:
-    """Return the format of a file that begins with ``head``; None if it is not one of blktrace's."""
+    """Return the format of a file that begins with ``head``; None if it is not of blktrace."""
     for order, name in (("<", "little"), (">", "big")):
         value = int.from_bytes(head[:4], name)  # type: ignore[arg-type]
         if len(head) >= 4 and value & ~0xFF == MAGIC:
@@ -121,9 +122,9 @@ def read(path: Path, advance: Any = lambda amount: None) -> Part:
     return reader.part()
 
 
-def _left(file: Any) -> int:
+def _left(file: BinaryIO) -> int:
     here = file.tell()
-    return int(file.seek(0, 2)) - here
+    return file.seek(0, os.SEEK_END) - here
 
 
 class _Reader:
@@ -148,7 +149,8 @@ class _Reader:
             joined(group, kind)
             for group, kind in zip(every, (EVENT, MESSAGE, REST, NAME), strict=True)
         ]
-        return Part(*columns, [*self._queues], self.losses, self._clock)
+        events, said, rests, names = columns
+        return Part(events, said, rests, names, [*self._queues], self.losses, self._clock)
 
     def chunk(self, data: bytes) -> bytes:
         """Read the whole events of a chunk; return what the next one has to begin with."""
@@ -249,7 +251,8 @@ class _Reader:
         text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
     ) -> Integers:
         length = _field(text, layout.error + 2, f"{order}u2")[place]
-        return place + layout.size + length
+        end: Integers = place + layout.size + length
+        return end
 
     def _take(
         self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
@@ -264,7 +267,7 @@ class _Reader:
         if len(notes):
             kept = ~is_note
             place, action = place[kept], action[kept]
-        columns = {
+        columns: Columns = {
             "time": _field(text, 8, u8)[place].astype(np.int64),
             "sector": _field(text, 16, u8)[place].astype(np.uint64),
             "bytes": _field(text, layout.bytes, u4)[place].astype(np.uint32),
@@ -311,7 +314,7 @@ class _Reader:
         code, names, kinds = messages.parse(text, start[rows], length[rows])
         number = [self._queues.setdefault(name, len(self._queues)) for name in names]
         device = _field(text, layout.device, f"{order}u4")[place]
-        said = {
+        said: Columns = {
             "time": time[rows],
             "device": device[rows].astype(np.uint32),
             "queue": np.array(number, np.uint32)[code],
@@ -321,7 +324,7 @@ class _Reader:
         name = np.zeros((len(rows), 16), np.uint8)
         wide = np.arange(16) < length[rows][:, None]
         name[wide] = text[start[rows][:, None] + np.arange(16)][wide]
-        tasks = {
+        tasks: Columns = {
             "time": time[rows],
             "pid": _field(text, layout.pid, f"{order}u4")[place[rows]].astype(np.uint32),
             "name": _until_zero(name),
@@ -357,4 +360,3 @@ def _first_format(data: bytes) -> Format | None:
         if (place := data.find(form.magic)) >= 0
     ]
     return min(found, key=lambda pair: pair[0])[1] if found else None
-

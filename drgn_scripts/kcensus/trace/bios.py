@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Makes bios and requests of events: which moments of a trace are about the same I/O.
 
-Events have no identifier: what they have in common is device and sector. An event belongs to the bio
-that was queued last at the sector where the event begins. Where a request has several bios, events
-of the request belong also to bios that were merged (M, F) and lie inside of it, and where a bio is
-split (X), its rest is a bio of its own. These are the rules of btt, except that btt drops bios that
-are split and those queued where another one is in flight.
+Events have no identifier: what they have in common is device and sector. An event belongs to the
+bio that was queued last at the sector where the event begins. Where a request has several bios,
+events of the request belong also to bios that were merged (M, F) and lie inside of it, and where a
+bio is split (X), its rest is a bio of its own. These are the rules of btt, except that btt drops
+bios that are split and those queued where another one is in flight.
 
 All events are sorted by sector, then time, in one array of numbers that hold both; the bio that an
 event belongs to then is the last one before it.
@@ -22,7 +22,6 @@ import pandas as pd
 from kcensus.trace.events import (
     BACK_MERGE,
     COMPLETE,
-
     FRONT_MERGE,
     GET_REQUEST,
     INSERT,
@@ -248,7 +247,9 @@ class _Pairing:
         change = is_begin.astype(np.int64) - is_end
         total = np.cumsum(change)
         is_first = np.diff(group, prepend=-1) != 0
-        before = np.repeat((total - change)[is_first], np.diff(np.append(np.flatnonzero(is_first), len(rows))))
+        before = np.repeat(
+            (total - change)[is_first], np.diff(np.append(np.flatnonzero(is_first), len(rows)))
+        )
         total -= before
         # A completion without a bio does not count; groups are kept apart by a large step.
         step = 2 * len(rows) + 2
@@ -307,7 +308,8 @@ class _Pairing:
             found = links(*kinds)
             if not in_order:
                 found = found[np.argsort(bio[found], kind="stable")]
-            return found[found < last[bio[found]]]
+            kept: Integers = found[found < last[bio[found]]]
+            return kept
 
         issues = before_end(ISSUE)
         error = np.zeros(count, np.int16)
@@ -375,6 +377,3 @@ def _keys(time: Integers, sector: Integers) -> npt.NDArray[np.uint64]:
     """Return a number for each pair of time and sector; pairs are unlikely to share one."""
     odd = np.uint64(0x9E3779B97F4A7C15)
     return time.astype(np.uint64) * odd ^ sector.astype(np.uint64)
-
-
-

@@ -131,28 +131,30 @@ class Trace:
         counts = np.bincount(self.events["action"], minlength=256).tolist()
         return {action: count for action, count in enumerate(counts) if count}
 
-    def task_names(self, pid: Integers, time: Integers) -> npt.NDArray[np.bytes_]:
-        """Return the names of tasks at given times, empty where no notification has them.
+    def tasks(self, pid: Integers, time: Integers) -> tuple[Integers, list[bytes]]:
+        """Return the names of tasks at given times.
 
         Where the first notification of a pid is later than a time, its name is the best guess.
+
+        :return: an index for each pid, shape (n,), and the names by index; the first one is empty:
+            no notification has it
         """
         names = self.names
         if not len(names["pid"]):
-            return np.zeros(len(pid), "S16")
+            return np.zeros(len(pid), np.int64), [b""]
+        texts, code = np.unique(names["name"], return_inverse=True)
         known, start = np.unique(names["pid"], return_index=True)
         row = np.searchsorted(known, pid)
         row[row == len(known)] = 0
         place = start[row]
         if len(known) < len(names["pid"]):
-            code = np.searchsorted(known, names["pid"]) * 1.0
             span = float(max(names["time"].max(), time.max(initial=0)) + 1)
-            # Pids and times are exact as 64-bit floats up to 2**53 together; beyond, a name of
-            # the same pid may be that of a neighbouring moment.
-            keys = code * span + names["time"]
+            # Exact up to 2**53; beyond, a name may be that of a neighbouring moment.
+            keys = np.searchsorted(known, names["pid"]) * span + names["time"]
             place = np.maximum(np.searchsorted(keys, row * span + time, side="right") - 1, place)
-        found: npt.NDArray[np.bytes_] = names["name"][place].copy()
-        found[known[row] != pid] = b""
-        return found
+        index = code[place] + 1
+        index[known[row] != pid] = 0
+        return index, [b"", *(bytes(text) for text in texts)]
 
 
 def major_minor(device: int) -> str:

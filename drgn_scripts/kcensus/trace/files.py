@@ -110,9 +110,7 @@ def _missing(paths: Sequence[Path]) -> list[str]:
     ]
 
 
-def _read_each(
-    paths: Sequence[Path], losses: Losses, advance: Callable[[int], None]
-) -> list[Part]:
+def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], None]) -> list[Part]:
     """Read files side by side; those that cannot be read become losses."""
 
     def read(path: Path) -> Part | None:

@@ -104,10 +104,9 @@ def _words_at(matrix: npt.NDArray[np.uint8], place: Integers) -> Integers:
     rows, width = matrix.shape
     padded = np.zeros((rows, width + 8), np.uint8)
     padded[:, :width] = matrix
-    view: npt.NDArray[Any] = np.ndarray(
-        (padded.size - 7,), "<u8", padded.reshape(-1), strides=(1,)
-    )
-    return view[np.arange(rows) * (width + 8) + place]
+    view: npt.NDArray[Any] = np.ndarray((padded.size - 7,), "<u8", padded.reshape(-1), strides=(1,))
+    words: Integers = view[np.arange(rows) * (width + 8) + place]
+    return words
 
 
 def _factorized(names: npt.NDArray[np.uint8]) -> tuple[Integers, list[bytes]]:

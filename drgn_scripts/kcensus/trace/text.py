@@ -104,7 +104,8 @@ class _Reader:
             joined(group, kind)
             for group, kind in zip(every, (EVENT, MESSAGE, REST, NAME), strict=True)
         ]
-        return Part(*columns, [*self._queues], self.losses)
+        events_, messages_, rests, names = columns
+        return Part(events_, messages_, rests, names, [*self._queues], self.losses)
 
     def end(self, line: bytes) -> None:
         """Take the last line if it is whole: its line break may be all that is missing."""
@@ -245,8 +246,10 @@ class _Lines:
         after = self.token(7, rows)
         place = np.searchsorted(opens, after)
         found = place < len(opens)
-        begin = np.where(found, opens[np.minimum(place, len(opens) - 1)], 0) if len(opens) else (
-            np.zeros(len(rows), np.int64)
+        begin = (
+            np.where(found, opens[np.minimum(place, len(opens) - 1)], 0)
+            if len(opens)
+            else (np.zeros(len(rows), np.int64))
         )
         stop = self.end[rows] - 1
         good = (begin >= after) & (begin < stop) & (self.text[stop] == ord("]"))
@@ -296,9 +299,9 @@ class _Lines:
         mask = np.where(width > 0, ~np.uint64(0) << np.minimum(shift, np.uint64(63)), 0)
         mask = mask.astype(np.uint64)
         word = ((word & mask) | (_ZEROS & ~mask)) ^ _ZEROS
-        good = ((word | (word + np.uint64(0x0606060606060606))) & np.uint64(
-            0xF0F0F0F0F0F0F0F0
-        )) == 0
+        good = (
+            (word | (word + np.uint64(0x0606060606060606))) & np.uint64(0xF0F0F0F0F0F0F0F0)
+        ) == 0
         # Pairs of digits, then of pairs, then of fours; the first digit is in the lowest byte.
         word = (word * np.uint64(10) + (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
         word = (word * np.uint64(100) + (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
@@ -310,7 +313,10 @@ class _Lines:
         begin = self._begin(number)
         width = np.minimum(self._stop(number) - begin, 8).astype(np.uint64)
         word = self._words[np.minimum(begin, len(self._words) - 1)]
-        return word & (~np.uint64(0) >> np.minimum((_U8 - width) * _U8, np.uint64(63)))
+        letters: npt.NDArray[np.uint64] = word & (
+            ~np.uint64(0) >> np.minimum((_U8 - width) * _U8, np.uint64(63))
+        )
+        return letters
 
     def _flags(self) -> npt.NDArray[np.uint16]:
         code, unique = pd.factorize(self._letters(6))
@@ -343,5 +349,3 @@ def _flags_of(word: int) -> int:
     for letter in letters:
         flags |= _FLAGS.get(letter, 0)
     return flags
-
-

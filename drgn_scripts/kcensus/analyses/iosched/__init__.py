@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What was inserted into an I/O scheduler and not dispatched, and who sleeps behind it?
+
+Symptom: open() takes seconds to half a minute in D state, and disks are not busy with what it waits
+for. Cause: the scheduler lets requests of others go first, so that an asynchronous write stays in
+its queue long past its expiry.
+"""
+
+from __future__ import annotations
+
+from kcensus.analyses import Analysis, Param
+
+ANALYSIS = Analysis(
+    name="iosched",
+    question="what was inserted into an I/O scheduler and not dispatched, and who waits for it?",
+    runner="kcensus.analyses.iosched.run:run",
+    specs="kcensus.analyses.iosched.run:TABLES",
+    charts="kcensus.analyses.iosched.trace.charts:CHARTS",
+    headline=("worst_async_write_wait", "waiting", "requests"),
+    first_tables=("phases", "waits", "queues"),
+    description="""\
+A trace is what blktrace recorded: the files PREFIX.blktrace.0, .1 … of all CPUs, a directory with
+them, or the text that blkparse printed. No kernel is needed for it.
+
+The phases of a request are those of btt: Q2I from when it was queued until it was inserted into
+the scheduler, I2D until it was dispatched to the driver, D2C until it was completed, Q2C all of
+it. They are measured per bio, as btt does: a bio that was merged into another request has Q2M and
+M2D instead of Q2I and I2D. A request that was not dispatched until the end of the trace has waited
+until then.
+
+Synchronous requests are reads, and writes that are marked synchronous, FUA or flush, as in the
+kernel. A trace has the messages of CFQ and BFQ where the kernel was built to log them.
+""",
+    examples=(
+        ("kcensus iosched --trace sda", "the trace in sda.blktrace.0, sda.blktrace.1 …"),
+        (
+            "kcensus iosched --trace blkparse.txt --html io.html",
+            "the output of blkparse, as a page",
+        ),
+    ),
+    params=(
+        Param(
+            "trace",
+            str,
+            None,
+            "Read a trace: PREFIX of the files of blktrace, their directory, or a file with the "
+            "output of blkparse; needs no TARGET.",
+        ),
+    ),
+    without_target=("trace",),
+)
