@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The binary files of blktrace.
 
-A file is a sequence of ``struct blk_io_trace`` (include/uapi/linux/blktrace_api.h), each
-followed by a payload of ``pdu_len`` bytes. A magic number with the version begins each of them; the
-byte order is that of the traced machine. The places of the events follow from one another, so that
-a loop would be needed to find them. Instead, the magic numbers are searched for, and each event must end
-where the next one begins; only where it does not, the search goes on event by event.
+A file is a sequence of ``struct blk_io_trace`` (include/uapi/linux/blktrace_api.h), each followed
+by a payload of ``pdu_len`` bytes. A magic number with the version begins each of them; the byte
+order is that of the traced machine. The places of the events follow from one another, so that a
+loop would be needed to find them. Instead, the magic numbers are searched for, and each event must
+end where the next one begins; only where it does not, the search goes on event by event.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class _Reader:
         self._clock: tuple[int, float] | None = None
         self._sequences = Sequences()
         self._has_odd_payloads = False
+        self._is_end = False
 
     def part(self) -> Part:
         """Return everything that was read."""
@@ -174,8 +175,11 @@ class _Reader:
         return data[used:]
 
     def end(self, rest: bytes) -> None:
-        """Count what is left at the end of the file."""
-        if rest and self._format is not None and rest.startswith(self._format.magic):
+        """Read what is left at the end of the file, and count what is not a whole event."""
+        if rest and self._format is not None and not self.is_abandoned:
+            self._is_end = True
+            rest = self.chunk(rest)
+        if rest and self._format is not None and rest[:4] == self._format.magic[: len(rest)]:
             self.losses.cut[self._name] += len(rest)
         elif rest and not self.is_abandoned:
             self.losses.unreadable[self._name] += len(rest)
@@ -189,8 +193,8 @@ class _Reader:
             place = np.flatnonzero(text[: size & ~3].view("<u4") == magic) * 4
             after = self._ends(text, place, layout, form.order)
             if len(place) and place[0] == 0 and bool((after[:-1] == place[1:]).all()):
-                if after[-1] == size:
-                    return place, size
+                if size - 4 < after[-1] <= size:
+                    return place, int(after[-1])
                 if after[-1] > size:
                     return place[:-1], int(place[-1])
             # Payloads of messages are not whole words: events are anywhere from here on.
@@ -226,10 +230,12 @@ class _Reader:
             self.losses.unreadable[self._name] += int(place[row]) - done
             stop = int(breaks[np.searchsorted(breaks, row)])
             done = int(after[stop])
-            if done > size:  # the end of the last event is in the next chunk, or nowhere
-                runs.append(place[row:stop])
+            if done > size and not (self._is_end and stop + 1 < len(place)):
+                runs.append(place[row:stop])  # the end of the last one is in the next chunk
                 return np.concatenate(runs), int(place[stop])
             runs.append(place[row : stop + 1])
+            if size - 4 < done <= size:  # where the next event begins, its magic number is cut
+                return np.concatenate(runs), done
             following = int(np.searchsorted(place, done))
             if following < len(place) and place[following] == done and following > stop:
                 row = following

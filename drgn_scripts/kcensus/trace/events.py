@@ -85,6 +85,8 @@ class Losses:
     """Bytes behind so much damage that the rest of the file was not read."""
     unknown: Counter[str] = field(default_factory=Counter)
     """Events with actions, or lines, that are not known."""
+    displaced: int = 0
+    """Events whose times are impossible."""
     missing: list[str] = field(default_factory=list)
     """Files of CPUs that lie between those that are there."""
     failed: dict[str, str] = field(default_factory=dict)
@@ -95,6 +97,7 @@ class Losses:
         for name in ("skipped", "cut", "unreadable", "abandoned", "unknown"):
             counts = getattr(self, name)
             counts.update({file: count for file, count in getattr(other, name).items() if count})
+        self.displaced += other.displaced
         self.missing += other.missing
         self.failed |= other.failed
 

@@ -31,6 +31,8 @@ from kcensus.trace.events import (
 _MAX_FILES = 1 << 13
 """CPUs times devices."""
 _HEAD = 1 << 16
+_MAX_TIME = (1 << 21) * 1_000_000_000
+"""Nanoseconds between two events of a trace; more (24 days) are damage."""
 _CPU = re.compile(r"(?P<prefix>.*)\.blktrace\.(?P<cpu>\d{1,6})")
 
 
@@ -145,13 +147,29 @@ def _merged(parts: Sequence[Part], losses: Losses) -> Trace:
     messages = sorted_by_time(joined([part.messages for part in parts], MESSAGE))
     splits = sorted_by_time(joined([part.splits for part in parts], REST))
     names = _sorted_names(joined([part.names for part in parts], NAME))
-    begins = [each["time"][0] for each in (events, messages) if len(each["time"])]
-    first = int(min(begins))
+    moments = [each["time"] for each in (events, messages) if len(each["time"])]
+    if max(int(each[-1]) for each in moments) - min(int(each[0]) for each in moments) > _MAX_TIME:
+        # The events and messages around the middle one are the trace.
+        middle = int(max(moments, key=len)[len(max(moments, key=len)) // 2])
+        events, messages, splits, names = (
+            _around(middle, each) for each in (events, messages, splits, names)
+        )
+        losses.displaced += sum(len(each) for each in moments)
+        moments = [each["time"] for each in (events, messages) if len(each["time"])]
+        losses.displaced -= sum(len(each) for each in moments)
+    first = min(int(each[0]) for each in moments)
     for columns in (events, messages, splits, names):
         columns["time"] = columns["time"] - first
     clock = next((part.clock for part in parts if part.clock is not None), None)
     start = None if clock is None else clock[1] + (first - clock[0]) / 1e9
     return Trace(events, messages, splits, names, [*queues], losses, start)
+
+
+def _around(middle: int, columns: Columns) -> Columns:
+    """Return the rows whose times are possible if that of another one is."""
+    time = columns["time"]
+    kept = (time > middle - _MAX_TIME // 2) & (time < middle + _MAX_TIME // 2)
+    return {name: column[kept] for name, column in columns.items()}
 
 
 def _sorted_names(names: Columns) -> Columns:

@@ -87,6 +87,12 @@ def gaps(figures: Figures) -> list[Gap]:
             "they are not counted",
         ),
         Gap(
+            "events",
+            "their times are weeks away from those of the others",
+            losses.displaced,
+            "they are not counted",
+        ),
+        Gap(
             "bios",
             "another one was queued at the same sector before they were completed, so that "
             "events of theirs are missing",

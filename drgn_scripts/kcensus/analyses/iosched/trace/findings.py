@@ -49,7 +49,7 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
     severity = next(each for least, each in _SEVERITIES if seconds >= least)
     name = major_minor(device)
     queues = [queue for queue in figures.queues if queue.device == device]
-    is_cfq = any(queue.scheduler == "cfq" for queue in queues)
+    schedulers = {queue.scheduler for queue in queues}
     yield Finding(
         id=f"trace-async-starved:{name}",
         severity=severity,
@@ -67,8 +67,8 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
                 int(figures.is_waiting[rows].sum()), Unit.COUNT, "of these, still waiting"
             ),
         },
-        remedies=(_other_scheduler(device, is_cfq),),
-        patch="cfq-async-starvation" if is_cfq else "",
+        remedies=(_remedy(device, schedulers),),
+        patch="cfq-async-starvation" if "cfq" in schedulers else "",
     )
 
 
@@ -128,13 +128,22 @@ def _preempted(queues: list[Queue]) -> Iterator[str]:
         )
 
 
-def _other_scheduler(device: int, is_cfq: bool) -> Remedy:
-    name = "deadline" if is_cfq else "mq-deadline"
-    path = f"/sys/dev/block/{device >> 20}:{device & 0xFFFFF}/queue/scheduler"
+def _remedy(device: int, schedulers: set[str]) -> Remedy:
+    """Return what to do; only the messages of a trace tell which scheduler the device has."""
+    path = f"/sys/dev/block/{device >> 20}:{device & 0xFFFFF}/queue"
+    if not schedulers:
+        return Remedy(
+            effect=(
+                "Show the scheduler and its tunables; with mq-deadline, a lower write_expire or "
+                "writes_starved lets writes go earlier"
+            ),
+            command=f"grep . {path}/scheduler {path}/iosched/*",
+        )
+    name = "deadline" if "cfq" in schedulers else "mq-deadline"
     return Remedy(
         effect=f"Switch to {name}, which dispatches a write that has expired (write_expire, 5 s)",
-        command=f"echo {name} > {path}",
+        command=f"echo {name} > {path}/scheduler",
         risk="I/O priorities and the weights of cgroups have less effect or none",
-        undo=f"write the name that `cat {path}` shows in brackets before",
+        undo=f"echo {min(schedulers)} > {path}/scheduler",
         until="reboot",
     )
