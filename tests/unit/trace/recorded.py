@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Traces for tests: recorded ones, and files made of events.
 
-``starved`` was recorded in a guest with Linux 6.1: mq-deadline with a ``write_expire`` of 60 s and a
-disk of 60 IOPS, direct readers, and buffered writes; ``starved.txt`` is what blkparse printed of it,
-``starved.btt`` the first table of btt. ``bfq`` is half a second of a guest with BFQ and its messages.
+``starved`` was recorded in a guest with Linux 6.1: mq-deadline with a ``write_expire`` of 60 s and
+a disk of 60 IOPS, direct readers, and buffered writes; ``starved.txt`` is what blkparse printed of
+it, ``starved.btt`` the first table of btt. ``bfq`` is half a second of a guest with BFQ and its
+messages.
 """
 
 from __future__ import annotations

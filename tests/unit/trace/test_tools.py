@@ -22,7 +22,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(tmp_path_factory.mktemp("traces"), "starved")
 
 
-@pytest.fixture(scope="module", params=FORMS.values(), ids=FORMS)
+@pytest.fixture(scope="module", params=[*FORMS.values()], ids=[*FORMS])
 def trace(request: pytest.FixtureRequest, directory: Path) -> Trace:
     return read_trace(str(directory / request.param))
 
