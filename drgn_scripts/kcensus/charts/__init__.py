@@ -117,7 +117,8 @@ def _by_part(table: Table, key: str, spec: ChartSpec) -> Chart:
     part, labels = pd.factorize(np.array([_name(each) for each in table.frame[spec.parts]], object))
     sums = np.zeros((len(names), len(labels)))
     np.add.at(sums, (bar, part), lengths[:, 0])
-    order = np.argsort(-sums.sum(axis=0), kind="stable")
+    total = sums.sum(axis=0)
+    order = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
     shown, rest = order[: len(COLORS)], order[len(COLORS) :]
     unit = table.columns[key].unit
     columns = [sums[:, each] for each in shown]
@@ -125,7 +126,7 @@ def _by_part(table: Table, key: str, spec: ChartSpec) -> Chart:
     if len(rest):
         columns.append(sums[:, rest].sum(axis=1))
         legend.append(f"{len(rest):,} more")
-    stacked = np.stack(columns or [np.zeros(0)], axis=1)
+    stacked = np.stack(columns or [np.zeros(len(names))], axis=1)
     bars = tuple(
         Bar(str(name), tuple(parts), in_words(sum(parts), unit))
         for name, parts in zip(names[:_MAX_STEPS], stacked.tolist(), strict=False)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -110,19 +111,24 @@ def read(path: Path, advance: Any = lambda amount: None) -> Part:
     :raises OSError: the file cannot be read
     """
     reader = _Reader(path.name)
-    with path.open("rb") as file:
-        rest = b""
-        while data := file.read(_CHUNK):
-            rest = reader.chunk(rest + data)
-            advance(len(data))
+    # One buffer for all chunks: fresh memory for each costs more than what is done with it.
+    buffer = np.zeros(_CHUNK + 2 * _MAX_EVENT, np.uint8)
+    filled = 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer[filled : filled + _CHUNK].data):
+            filled += count
+            used = reader.chunk(buffer, filled)
+            buffer[: filled - used] = buffer[used:filled].copy()
+            filled -= used
+            advance(count)
             if reader.is_abandoned:
                 reader.losses.abandoned[path.name] += _left(file)
                 break
-        reader.end(rest)
+    reader.end(buffer, filled)
     return reader.part()
 
 
-def _left(file: BinaryIO) -> int:
+def _left(file: RawIOBase) -> int:
     here = file.tell()
     return file.seek(0, os.SEEK_END) - here
 
@@ -153,32 +159,38 @@ class _Reader:
         events, said, rests, names = columns
         return Part(events, said, rests, names, [*self._queues], self.losses, self._clock)
 
-    def chunk(self, data: bytes) -> bytes:
-        """Read the whole events of a chunk; return what the next one has to begin with."""
+    def chunk(self, buffer: npt.NDArray[np.uint8], size: int) -> int:
+        """Read the whole events of a chunk; return how many bytes are done with.
+
+        :param buffer: the chunk, and room for an event behind it
+        """
         if self._format is None:
-            self._format = format_of(data) or _first_format(data)
+            head = buffer[:size].tobytes()
+            self._format = format_of(head) or _first_format(head)
             if self._format is None:
-                self.losses.unreadable[self._name] += max(len(data) - 3, 0)
-                return data[-3:] if len(data) > 3 else data
+                self.losses.unreadable[self._name] += max(size - 3, 0)
+                return max(size - 3, 0)
             if self._format.version not in _LAYOUTS:
                 self.losses.failed[self._name] = (
                     f"it has version {self._format.version} of the format; 7 and 8 are known"
                 )
                 self.is_abandoned = True
-                return b""
+                return size
         layout = _LAYOUTS[self._format.version]
-        padding = bytes(_MAX_EVENT)
-        text = np.frombuffer(data + padding, np.uint8)
-        place, used = self._places(text, len(data), self._format, layout)
+        text = buffer[: size + _MAX_EVENT]
+        text[size:] = 0
+        place, used = self._places(text, size, self._format, layout)
         if len(place):
             self._take(text, place, layout, self._format.order)
-        return data[used:]
+        return used
 
-    def end(self, rest: bytes) -> None:
+    def end(self, buffer: npt.NDArray[np.uint8], size: int) -> None:
         """Read what is left at the end of the file, and count what is not a whole event."""
-        if rest and self._format is not None and not self.is_abandoned:
+        used = 0
+        if size and self._format is not None and not self.is_abandoned:
             self._is_end = True
-            rest = self.chunk(rest)
+            used = self.chunk(buffer, size)
+        rest = buffer[used:size].tobytes()
         if rest and self._format is not None and rest[:4] == self._format.magic[: len(rest)]:
             self.losses.cut[self._name] += len(rest)
         elif rest and not self.is_abandoned:

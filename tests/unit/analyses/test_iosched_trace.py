@@ -181,7 +181,8 @@ def test_charts_show_waits_over_time_by_length_and_as_a_timeline(tmp_path: Path)
     assert [*made] == titles
     over_time, histogram, timeline = made.values()
     frame = answer.tables["over_time"].frame
-    assert {*over_time.legend} == {*frame["task"]}
+    assert {*over_time.legend} == {*frame["task"]} - {"-"}
+    assert len(over_time.bars) == 32
     assert sum(sum(bar.parts) for bar in over_time.bars) == pytest.approx(frame["waited"].sum())
     assert sum(sum(bar.parts) for bar in histogram.bars) == 537
     starts = [bar.start for bar in timeline.bars]

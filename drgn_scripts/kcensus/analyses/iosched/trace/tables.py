@@ -23,7 +23,7 @@ from kcensus.trace.bios import NEVER
 from kcensus.trace.events import LETTERS, Integers, major_minor
 
 MAX_WAITS = 1000
-MAX_STEPS = 48
+MAX_STEPS = 32
 """Slices of time."""
 MAX_TASKS = 4
 """Tasks with slices of their own, so that each has a color."""
@@ -376,12 +376,18 @@ def _over_time(figures: Figures) -> pd.DataFrame:
     step = np.minimum(figures.bios.inserted[rows] // width, MAX_STEPS - 1)
     labels = [*(names[each] for each in top.tolist()), OTHERS]
     frame = by_group(step * len(labels) + place[index], waited)
-    number = frame["group"].to_numpy()
-    return frame.assign(
-        time=pd.Series(
-            [f"{each // len(labels) * width / 1e9:.2f} s" for each in number], dtype=object
-        ),
-        task=pd.Series([labels[each % len(labels)] for each in number], dtype=object),
-        requests=frame["count"],
-        waited=frame["total"],
+    frame = frame.assign(
+        step=frame["group"] // len(labels),
+        task=[labels[each] for each in frame["group"] % len(labels)],
+    )
+    # Slices without requests are steps of the scale, too.
+    frame = pd.DataFrame({"step": range(MAX_STEPS)}).merge(frame, how="left", on="step")
+    return pd.DataFrame(
+        {
+            "time": [f"{each * width / 1e9:.3f} s" for each in frame["step"]],
+            "task": frame["task"].fillna("-"),
+            "requests": frame["count"].fillna(0).astype(np.int64),
+            "waited": frame["total"].fillna(0.0),
+            "longest": frame["longest"].fillna(0.0),
+        }
     )
