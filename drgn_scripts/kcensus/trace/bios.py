@@ -148,19 +148,10 @@ class _Pairing:
         self._row = (word & np.uint64((1 << bits) - 1)).astype(np.int64)
         self._place = (word >> np.uint64(bits)).astype(np.int64)
         # The rest of a split bio is linked where it begins, the split itself at the bio.
-        is_own = np.ones(len(word), np.bool_)
+        self._is_own = np.ones(len(word), np.bool_)
         if len(row) > len(self._start):
-            own = np.sort(
-                (self._places_of_own(place)).astype(np.uint64) << np.uint64(bits)
-                | np.arange(len(self._start)).astype(np.uint64)
-            )
-            at = np.minimum(np.searchsorted(own, word), len(own) - 1)
-            is_own = own[at] == word
-        self._is_own = is_own
+            self._is_own = place[self._row] == self._place
         self._kind = self._action[self._row]
-
-    def _places_of_own(self, place: Integers) -> Integers:
-        return place[: len(self._start)]
 
     def _rests(self) -> tuple[Integers, Integers]:
         """Return splits, and the places where the rests of the bios begin."""

@@ -120,6 +120,11 @@ class Trace:
     start: float | None = None
     """Time of the first event in seconds since 1970, by the clock of the traced machine."""
 
+    @staticmethod
+    def without_events() -> Trace:
+        """Return a trace in which nothing happens."""
+        return Trace(empty(EVENT), empty(MESSAGE), empty(REST), empty(NAME), [b""], Losses())
+
     def __len__(self) -> int:
         return len(self.events["time"])
 

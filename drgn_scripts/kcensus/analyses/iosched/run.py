@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.iosched.trace import tables as trace_tables
 from kcensus.analyses.iosched.trace.checks import checks, gaps
@@ -12,7 +14,7 @@ from kcensus.analyses.iosched.trace.summary import summary
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.results import Answer
-from kcensus.trace.events import TraceError
+from kcensus.trace.events import Trace, TraceError
 from kcensus.trace.files import read_trace
 
 TABLES = trace_tables.TABLES
@@ -25,7 +27,12 @@ def run(kernel: Kernel, trace: str | None = None) -> Answer:
     :raises AnalysisError: there is no trace of that name, or it holds no events
     """
     if trace is None:
-        return Answer(nothing="no trace was given: --trace PREFIX reads one of blktrace")
+        return replace(
+            _answer(Figures(Trace.without_events())),
+            nothing="no trace was given: --trace PREFIX reads one of blktrace",
+            checks=[],
+            measures=False,
+        )
     return of_trace(trace, kernel.progress)
 
 
@@ -38,11 +45,14 @@ def of_trace(name: str, progress: Progress) -> Answer:
         figures = Figures(read_trace(name, progress))
     except TraceError as error:
         raise AnalysisError(str(error)) from error
+    return replace(_answer(figures), source=name)
+
+
+def _answer(figures: Figures) -> Answer:
     return Answer(
         summary=summary(figures),
         tables=trace_tables.tables(figures),
         checks=checks(figures),
         findings=findings(figures),
         gaps=gaps(figures),
-        source=name,
     )

@@ -381,7 +381,8 @@ def _over_time(figures: Figures) -> pd.DataFrame:
         task=[labels[each] for each in frame["group"] % len(labels)],
     )
     # Slices without requests are steps of the scale, too.
-    frame = pd.DataFrame({"step": range(MAX_STEPS)}).merge(frame, how="left", on="step")
+    steps = range(MAX_STEPS if len(rows) else 0)
+    frame = pd.DataFrame({"step": steps}, dtype=np.int64).merge(frame, how="left", on="step")
     return pd.DataFrame(
         {
             "time": [f"{each * width / 1e9:.3f} s" for each in frame["step"]],
