@@ -42,10 +42,11 @@ def of_trace(name: str, progress: Progress) -> Answer:
     :raises AnalysisError: there is no trace of that name, or it holds no events
     """
     try:
-        figures = Figures(read_trace(name, progress))
+        trace = read_trace(name, progress)
     except TraceError as error:
         raise AnalysisError(str(error)) from error
-    return replace(_answer(figures), source=name)
+    with progress.step("pairing the events", 0):
+        return replace(_answer(Figures(trace)), source=name)
 
 
 def _answer(figures: Figures) -> Answer:
