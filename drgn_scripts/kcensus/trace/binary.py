@@ -194,7 +194,8 @@ class _Reader:
         if rest and self._format is not None and rest[:4] == self._format.magic[: len(rest)]:
             self.losses.cut[self._name] += len(rest)
         elif rest and not self.is_abandoned:
-            self.losses.unreadable[self._name] += len(rest)
+            losses = self.losses.unreadable if any(rest) else self.losses.unwritten
+            losses[self._name] += len(rest)
 
     def _places(
         self, text: npt.NDArray[np.uint8], size: int, form: Format, layout: _Layout
@@ -261,7 +262,9 @@ class _Reader:
                 self.losses.abandoned[self._name] += size - done
                 return np.concatenate(runs), size
         tail = max(size - 3, done)  # an event may begin in the last three bytes
-        self.losses.unreadable[self._name] += tail - done
+        # blktrace maps its files, and cuts them to their sizes when it ends.
+        losses = self.losses.unreadable if text[done:tail].any() else self.losses.unwritten
+        losses[self._name] += tail - done
         return np.concatenate(runs or [place]), tail
 
     @staticmethod
@@ -285,6 +288,11 @@ class _Reader:
         if len(notes):
             kept = ~is_note
             place, action = place[kept], action[kept]
+        kind = action & 0xFF
+        is_known = (kind > 0) & (kind <= DRIVER_DATA)
+        if not is_known.all():
+            self.losses.unknown[self._name] += int((~is_known).sum())
+            place, action = place[is_known], action[is_known]
         columns: Columns = {
             "time": _field(text, 8, u8)[place].astype(np.int64),
             "sector": _field(text, 16, u8)[place].astype(np.uint64),
@@ -299,9 +307,6 @@ class _Reader:
         sequence = _field(text, 4, u4)[place].astype(np.int64)
         if skipped := self._sequences.skipped(columns, sequence):
             self.losses.skipped[self._name] += skipped
-        unknown = int(((columns["action"] == 0) | (columns["action"] > DRIVER_DATA)).sum())
-        if unknown:
-            self.losses.unknown[self._name] += unknown
         splits = np.flatnonzero(columns["action"] == SPLIT)
         lengths = _field(text, layout.error + 2, f"{order}u2")
         # The payload ends with what the event adds; the id of a cgroup may be before it.

@@ -81,6 +81,8 @@ class Losses:
     """Bytes of an event that the end of the file cuts."""
     unreadable: Counter[str] = field(default_factory=Counter)
     """Bytes that are not events."""
+    unwritten: Counter[str] = field(default_factory=Counter)
+    """Zeros behind the last event: blktrace was still writing when the file was copied."""
     abandoned: Counter[str] = field(default_factory=Counter)
     """Bytes behind so much damage that the rest of the file was not read."""
     unknown: Counter[str] = field(default_factory=Counter)
@@ -94,7 +96,7 @@ class Losses:
 
     def add(self, other: Losses) -> None:
         """Add the losses of another file."""
-        for name in ("skipped", "cut", "unreadable", "abandoned", "unknown"):
+        for name in ("skipped", "cut", "unreadable", "unwritten", "abandoned", "unknown"):
             counts = getattr(self, name)
             counts.update({file: count for file, count in getattr(other, name).items() if count})
         self.displaced += other.displaced

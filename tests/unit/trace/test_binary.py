@@ -83,6 +83,16 @@ def test_garbage_between_events_costs_no_event_but_those_it_replaces(tmp_path: P
     assert trace.losses.unreadable == {"sda.blktrace.0": 1001}
 
 
+def test_zeros_that_blktrace_has_not_written_yet_are_told_from_damage(tmp_path: Path) -> None:
+    data = packed(life(0, 10, 11, 12, 13, 14)) + (0x65617407).to_bytes(4, "little")
+    (tmp_path / "sda.blktrace.0").write_bytes(data + bytes(1 << 20))
+    trace = read_trace(str(tmp_path / "sda"))
+    assert trace.events["time"].tolist() == [*range(5)]
+    assert trace.losses.unknown == {"sda.blktrace.0": 1}
+    assert trace.losses.unwritten == {"sda.blktrace.0": (1 << 20) - 44}
+    assert not trace.losses.unreadable
+
+
 def test_a_file_of_magic_numbers_alone_is_abandoned_with_bounded_work(tmp_path: Path) -> None:
     magic = (0x65617407).to_bytes(4, "little")
     (tmp_path / "sda.blktrace.0").write_bytes(packed(life(0, *range(5))) + magic * (1 << 20))

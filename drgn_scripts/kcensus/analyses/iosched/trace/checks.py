@@ -75,6 +75,12 @@ def gaps(figures: Figures) -> list[Gap]:
             effect,
         ),
         Gap(
+            "bytes of zeros at the end of files",
+            f"blktrace was still writing {_names(losses.unwritten)}",
+            sum(losses.unwritten.values()),
+            "the last events are missing, and requests may seem to wait that do not",
+        ),
+        Gap(
             "bytes at the end of files",
             f"too much damage before them: {_names(losses.abandoned)}",
             sum(losses.abandoned.values()),

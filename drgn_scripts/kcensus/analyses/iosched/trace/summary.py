@@ -16,8 +16,8 @@ def summary(figures: Figures) -> dict[str, Figure]:
     bios, trace, losses = figures.bios, figures.trace, figures.trace.losses
     is_async = figures.kind == ASYNC_WRITE
     skipped = sum(losses.skipped.values())
-    damaged = sum(losses.unreadable.values()) + sum(losses.abandoned.values())
-    is_whole = not (skipped or damaged or losses.missing or losses.failed or losses.cut)
+    damaged = losses.unreadable + losses.unwritten + losses.abandoned + losses.cut
+    is_whole = not (skipped or damaged or losses.missing or losses.failed)
     start = None if trace.start is None else shown_time(trace.start)
 
     def count(value: int, label: str) -> Figure:
