@@ -77,7 +77,7 @@ class Bios:
     flushes: int = 0
     """Bios without data, which are not in the columns."""
     orphans: int = 0
-    """Dispatches and completions of what was queued before the trace, or whose events are lost."""
+    """Dispatches and completions of bios that the trace does not have."""
     passthrough: int = 0
     """Events of requests that user space made, which have no sector."""
     unpaired: int = 0
@@ -305,7 +305,9 @@ class _Pairing:
         issues = before_end(ISSUE)
         error = np.zeros(count, np.int16)
         error[bio[completions]] = events["error"][rows[self._row[completions]]]
-        is_orphan = (bio < 0) & self._is_own & ((kind == ISSUE) | (kind == COMPLETE))
+        # Of no bio, or of one that is completed already.
+        is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > last[bio]))
+        is_orphan &= self._is_own & ((kind == ISSUE) | (kind == COMPLETE))
         sector = self._sector[queue_row].copy()
         if len(self._rest):
             is_rest = kind[begins] == SPLIT

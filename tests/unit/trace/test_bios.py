@@ -105,6 +105,11 @@ def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) ->
     assert (bios.passthrough, bios.unpaired) == (2, 1)
 
 
+def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:
+    bios = paired(tmp_path, [*life(0, 0, 1, 2, 3, 4), *life(0, 5, 6, letters="DC")])
+    assert (bios.completed.tolist(), bios.orphans) == ([4], 2)
+
+
 def test_devices_do_not_mix(tmp_path: Path) -> None:
     made = []
     for device in range(1, 200):
