@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,9 +32,14 @@ from kcensus.trace.events import (
 _MAX_FILES = 1 << 13
 """CPUs times devices."""
 _HEAD = 1 << 16
+_MAX_WORKERS = 8
 _MAX_TIME = (1 << 21) * 1_000_000_000
 """Nanoseconds between two events of a trace; more (24 days) are damage."""
 _CPU = re.compile(r"(?P<prefix>.*)\.blktrace\.(?P<cpu>\d{1,6})")
+
+
+class _Stopped(Exception):
+    """Another thread has failed, or the user pressed Ctrl-C."""
 
 
 def read_trace(name: str, progress: Progress | None = None) -> Trace:
@@ -115,6 +121,13 @@ def _missing(paths: Sequence[Path]) -> list[str]:
 def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], None]) -> list[Part]:
     """Read files side by side; those that cannot be read become losses."""
 
+    stopped = threading.Event()
+
+    def advance_on(amount: int) -> None:
+        advance(amount)
+        if stopped.is_set():
+            raise _Stopped
+
     def read(path: Path) -> Part | None:
         try:
             with path.open("rb") as file:
@@ -122,18 +135,19 @@ def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], N
             if not head:
                 return None
             reads = text.read if text.is_text(head) else binary.read
-            return reads(path, advance)
+            return reads(path, advance_on)
         except OSError as error:
             losses.failed[path.name] = error.strerror or str(error)
             return None
 
     # NumPy works outside of the interpreter's lock most of the time.
-    workers = min(len(os.sched_getaffinity(0)), len(paths), 8)
+    workers = min(len(os.sched_getaffinity(0)), len(paths), _MAX_WORKERS)
     with ThreadPoolExecutor(workers) as pool:
         try:
             parts = [*pool.map(read, paths)]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:  # Ctrl-C, above all: the pool waits for its threads
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
     return [part for part in parts if part is not None]
 
