@@ -14,6 +14,7 @@ from rich.console import Console
 
 from kcensus import reports, results
 from kcensus.analyses import Analysis, analyses
+from kcensus.analyses.runner import Context
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
 from kcensus.catalogue import load
@@ -193,18 +194,25 @@ def analysis_function(analysis: Analysis) -> Callable[..., Result]:
     """Make the function that runs ``analysis`` on a program or a target."""
 
     def function(
-        source: Readable,
+        source: Readable | None = None,
         *,
         jobs: int | None = None,
         progress: Progress | None = None,
         **params: Any,
     ) -> Result:
         # Before it runs, where a TypeError can also mean unexpected types in a capsule.
-        signature.bind(source, **params)
-        context = context_of(source, jobs=jobs, progress=progress)
+        signature.bind(*([] if source is None else [source]), **params)
+        if source is not None:
+            context = context_of(source, jobs=jobs, progress=progress)
+        elif analysis.needs_target(None, params):
+            raise TypeError(f"{name}() needs a source, or {' or '.join(analysis.without_target)}")
+        else:
+            context = Context.without_target(progress)
         return answer_of(reports.analyse(context, analysis, **params))
 
     source, jobs, progress, _ = inspect.signature(function).parameters.values()
+    if not analysis.without_target:
+        source = source.replace(default=source.empty)
     own = [
         jobs.replace(name=param.name, default=param.default, annotation=param.type)
         for param in analysis.params
@@ -247,7 +255,7 @@ def report(
     >>> report = kcensus.report(kcensus.open_target("sample"))
     >>> severity = report.findings[0][1].severity.name
     >>> severity, sorted(report.results)
-    ('WARNING', ['dentries', 'kcopyd', 'list-lru', 'memcgs', 'patches', 'slab'])
+    ('WARNING', ['dentries', 'iosched', 'kcopyd', 'list-lru', 'memcgs', 'patches', 'slab'])
 
     :param source: a drgn program, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1

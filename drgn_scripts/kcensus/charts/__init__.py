@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,8 @@ class Bar:
     name: str
     parts: tuple[float, ...]
     value: str
+    start: float = 0.0
+    """Where it begins on the scale."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,13 @@ def chart(result: Result, spec: ChartSpec) -> Chart:
     table = result.tables.get(spec.table)
     columns: Mapping[str, Column] = table.columns if table is not None else {}
     keys = [key for key in spec.values if key in columns]
-    if table is None or not keys or spec.names not in columns:
+    if table is None or not keys or not {spec.names, spec.parts, spec.offset} - {""} <= {*columns}:
         return Chart(spec.title, (), (), Unit.COUNT)
     unit = columns[keys[0]].unit
+    if spec.parts:
+        return _by_part(table, keys[0], spec)
+    if spec.offset:
+        return _timeline(table, keys, spec)
     # A column has the same color where others are missing.
     colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
     names, lengths = _rows(table, keys, spec)
@@ -102,6 +108,54 @@ def chart(result: Result, spec: ChartSpec) -> Chart:
     legend = labels if len(keys) > 1 else ()
     measure = "" if unit is Unit.BYTES else spec.measure or labels[0]
     return Chart(spec.title, legend, bars, unit, colors, measure, note)
+
+
+def _by_part(table: Table, key: str, spec: ChartSpec) -> Chart:
+    """Return bars whose parts are rows: those of the longest parts have colors of their own."""
+    _, lengths = _rows(table, [key], replace(spec, is_ordered=True))
+    bar, names = pd.factorize(np.array([_name(value) for value in table.frame[spec.names]], object))
+    part, labels = pd.factorize(np.array([_name(each) for each in table.frame[spec.parts]], object))
+    sums = np.zeros((len(names), len(labels)))
+    np.add.at(sums, (bar, part), lengths[:, 0])
+    total = sums.sum(axis=0)
+    order = np.argsort(-total, kind="stable")[: np.count_nonzero(total)]
+    shown, rest = order[: len(COLORS)], order[len(COLORS) :]
+    unit = table.columns[key].unit
+    columns = [sums[:, each] for each in shown]
+    legend = [labels[each] for each in shown]
+    if len(rest):
+        columns.append(sums[:, rest].sum(axis=1))
+        legend.append(f"{len(rest):,} more")
+    stacked = np.stack(columns or [np.zeros(len(names))], axis=1)
+    bars = tuple(
+        Bar(str(name), tuple(parts), in_words(sum(parts), unit))
+        for name, parts in zip(names[:_MAX_STEPS], stacked.tolist(), strict=False)
+    )
+    measure = spec.measure or printable(table.columns[key].label)
+    return Chart(spec.title, tuple(legend), bars, unit, (*COLORS[: len(shown)], REST), measure)
+
+
+def _timeline(table: Table, keys: Sequence[str], spec: ChartSpec) -> Chart:
+    """Return bars that begin where a column says; the first rows of the table, by their starts."""
+    names, lengths = _rows(table, [*keys, spec.offset], replace(spec, is_ordered=True))
+    rows = np.argsort(lengths[:_MAX_BARS, -1], kind="stable").tolist()
+    unit = table.columns[keys[0]].unit
+    first = float(lengths[rows, -1].min()) if rows else 0.0
+    bars = tuple(
+        Bar(
+            names[row],
+            tuple(lengths[row, :-1].tolist()),
+            in_words(lengths[row, 0], unit),
+            float(lengths[row, -1]) - first,
+        )
+        for row in rows
+    )
+    legend = tuple(printable(table.columns[key].label or key) for key in keys)
+    colors = tuple(COLORS[spec.first_color + spec.values.index(key)] for key in keys)
+    more = len(names) - len(rows)
+    note = f"from {in_words(first, unit)} on"
+    note += f"; {more:,} more in the table" if more > 0 else ""
+    return Chart(spec.title, legend, bars, unit, colors, spec.measure, note)
 
 
 def totals(result: Result, spec: ChartSpec) -> tuple[Unit, dict[str, float]]:

@@ -112,13 +112,14 @@ def draw(chart: Chart, ax: Axes | None, *, together: int = 1) -> Axes:
     if not chart.bars:
         return nothing(ax)
     lengths = np.array([bar.parts for bar in chart.bars])
-    handles = _stack(ax, places, lengths, chart.colors)
+    begins = np.array([bar.start for bar in chart.bars])
+    handles = _stack(ax, places, lengths, chart.colors, begins)
     middle = places.reshape(-1, together).mean(axis=1)
     ax.set_yticks(middle, names[::together])
     ax.set_ylim(places[-1] + 0.5, -0.5)
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
-    _write_values(ax, places, lengths.sum(axis=1), [bar.value for bar in chart.bars])
+    _write_values(ax, places, begins + lengths.sum(axis=1), [bar.value for bar in chart.bars])
     scale(ax.xaxis, chart.unit)
     ax.set_xlabel(" · ".join(filter(None, (chart.measure, chart.note))))
     if chart.legend:
@@ -131,12 +132,14 @@ def _stack(
     places: npt.NDArray[np.float64],
     lengths: npt.NDArray[np.float64],
     colors: Sequence[str],
+    begins: npt.NDArray[np.float64],
 ) -> list[Artist]:
     """Draw horizontal bars, and return one of each part.
 
     :param lengths: shape (bars, parts)
+    :param begins: where the bars begin, shape (bars,)
     """
-    starts = np.cumsum(lengths, axis=1) - lengths
+    starts = begins[:, None] + np.cumsum(lengths, axis=1) - lengths
     parts = (
         ax.barh(
             places, length, left=start, height=0.68, color=color, hatch=HATCHES.get(color),

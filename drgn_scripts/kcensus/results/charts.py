@@ -24,6 +24,11 @@ class ChartSpec:
     """Index of the color of the first column; a column has the same color in all charts."""
     measure: str = ""
     """What is counted, where the label of the first column does not say it alone."""
+    parts: str = ""
+    """Column whose values are the parts of a bar, each as long as the only one of ``values``; rows
+    of one bar follow one another."""
+    offset: str = ""
+    """Column with the start of each bar, of the same unit: bars lie on a common line of time."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ LAYERS = (
     "progress",
     "results",
     "human",
+    "trace",
     "sources",
     "engine",
     "kernel",

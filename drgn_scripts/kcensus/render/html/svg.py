@@ -36,7 +36,7 @@ def svg(chart: Chart) -> str:
         _swatch(root, chart.colors[index], x, y + 2)
         # In SVG, a percentage cannot be shifted by pixels except by dx.
         _add(root, "text", words, x=f"{x}%", y=y + 11, dx=15)
-    longest = max((sum(bar.parts) for bar in chart.bars), default=0) or 1
+    longest = max((bar.start + sum(bar.parts) for bar in chart.bars), default=0) or 1
     names = shortened_names(printable(bar.name) for bar in chart.bars)
     for index, (name, bar) in enumerate(zip(names, chart.bars, strict=True)):
         group = ElementTree.SubElement(root, "g")
@@ -44,7 +44,8 @@ def svg(chart: Chart) -> str:
         _add(group, "title", printable(f"{bar.name}: {bar.value}"))
         _add(group, "text", name, y=y + 13)
         _add(group, "text", printable(bar.value), x="100%", y=y + 13, **{"text-anchor": "end"})
-        _stack(group, [100 * part / longest for part in bar.parts], chart.colors, y + 18)
+        shares = [100 * part / longest for part in bar.parts]
+        _stack(group, shares, chart.colors, y + 18, 100 * bar.start / longest)
     return ElementTree.tostring(root, encoding="unicode")
 
 
@@ -74,12 +75,16 @@ def _swatch(parent: ElementTree.Element, color: str, x: int, y: int) -> None:
 
 
 def _stack(
-    parent: ElementTree.Element, shares: Sequence[float], colors: Sequence[str], y: int
+    parent: ElementTree.Element,
+    shares: Sequence[float],
+    colors: Sequence[str],
+    y: int,
+    start: float = 0.0,
 ) -> None:
-    """Add the parts of a bar side by side; shares in percent of the width."""
+    """Add the parts of a bar side by side; shares and start in percent of the width."""
     place = {"y": y, "height": _THICKNESS}
     _add(parent, "rect", **place, width="100%", fill="currentColor", opacity=0.08)
-    x = 0.0
+    x = start
     for share, color in zip(shares, colors, strict=False):
         if share:
             _add(parent, "rect", **place, x=f"{x:.2f}%", width=f"{share:.2f}%", fill=color)

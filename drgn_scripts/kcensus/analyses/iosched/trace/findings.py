@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings of a trace: requests that a scheduler held back while it served others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, CLASSES, Figures
+from kcensus.human import human_seconds
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.text import printable
+from kcensus.trace.bios import NEVER
+from kcensus.trace.events import major_minor
+from kcensus.trace.queues import Queue
+
+_SEVERITIES = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
+"""Seconds from which on a wait is this severe. CFQ and BFQ expire asynchronous requests after
+0.25 s, deadline writes after 5 s; a system call that waits for 10 s is a stall to any user."""
+_MIN_OVERTAKEN = 10
+"""With fewer synchronous requests dispatched meanwhile, the device was slow, not the scheduler."""
+_MAX_DEVICES = 8
+
+
+def findings(figures: Figures) -> list[Finding]:
+    """Return what to act on."""
+    return [
+        finding
+        for device in [*figures.devices][:_MAX_DEVICES]
+        for finding in (*_starved(figures, device), *_stuck(figures, device))
+    ]
+
+
+def _starved(figures: Figures, device: int) -> Iterator[Finding]:
+    """Yield the finding that asynchronous writes waited while synchronous requests went first."""
+    bios, waits = figures.bios, figures.wait
+    mine = (figures.kind == ASYNC_WRITE) & (bios.device == device)
+    rows = np.flatnonzero(mine & (waits >= int(_SEVERITIES[-1][0] * 1e9)))
+    if not len(rows):
+        return
+    overtaken = figures.overtaken(rows)
+    rows, overtaken = rows[overtaken >= _MIN_OVERTAKEN], overtaken[overtaken >= _MIN_OVERTAKEN]
+    if not len(rows):
+        return
+    longest = int(np.argmax(waits[rows]))
+    row, meanwhile = int(rows[longest]), int(overtaken[longest])
+    seconds = float(waits[row]) / 1e9
+    severity = next(each for least, each in _SEVERITIES if seconds >= least)
+    name = major_minor(device)
+    queues = [queue for queue in figures.queues if queue.device == device]
+    schedulers = {queue.scheduler for queue in queues}
+    yield Finding(
+        id=f"trace-async-starved:{name}",
+        severity=severity,
+        danger=Danger.STALL,
+        title=(
+            f"{name}: an async write waited {human_seconds(seconds)} in the scheduler while "
+            f"{meanwhile:,} sync requests were dispatched"
+        ),
+        evidence="; ".join([_described(figures, row), *_preempted(queues)]),
+        figures={
+            "waited": Figure(seconds, Unit.SECONDS, "longest wait"),
+            "sync_dispatches": Figure(meanwhile, Unit.COUNT, "sync dispatches meanwhile"),
+            "starved": Figure(len(rows), Unit.COUNT, "async writes over 1 s"),
+            "waiting": Figure(
+                int(figures.is_waiting[rows].sum()), Unit.COUNT, "of these, still waiting"
+            ),
+        },
+        remedies=(_remedy(device, schedulers),),
+        patch="cfq-async-starvation" if "cfq" in schedulers else "",
+    )
+
+
+def _stuck(figures: Figures, device: int) -> Iterator[Finding]:
+    """Yield the finding that synchronous requests waited long in the scheduler."""
+    bios, waits = figures.bios, figures.wait
+    mine = figures.is_sync & (bios.device == device)
+    rows = np.flatnonzero(mine & (waits >= int(_SEVERITIES[-1][0] * 1e9)))
+    if not len(rows):
+        return
+    row = int(rows[np.argmax(waits[rows])])
+    seconds = float(waits[row]) / 1e9
+    severity = next(each for least, each in _SEVERITIES if seconds >= least)
+    name = major_minor(device)
+    yield Finding(
+        id=f"trace-sync-delayed:{name}",
+        severity=min(severity, Severity.WARNING),
+        title=(
+            f"{name}: {len(rows):,} sync requests waited over 1 s in the scheduler, "
+            f"one of them {human_seconds(seconds)}"
+        ),
+        evidence=_described(figures, row),
+        figures={
+            "waited": Figure(seconds, Unit.SECONDS, "longest wait"),
+            "delayed": Figure(len(rows), Unit.COUNT, "sync requests over 1 s"),
+        },
+        no_remedy=(
+            "the trace does not show whether a limit, the scheduler's weights or the device is "
+            "the cause: compare D2C and the queues"
+        ),
+    )
+
+
+def _described(figures: Figures, row: int) -> str:
+    """Return what there is to know about one request."""
+    bios, rows = figures.bios, np.array([row])
+    index, names = figures.tasks(rows)
+    kind = CLASSES[int(figures.kind[row])]
+    end = int(bios.dispatched[row])
+    left = f"dispatched at {end / 1e9:.6f} s" if end != NEVER else "not dispatched until the end"
+    return (
+        f"{names[int(index[0])]} (PID {int(bios.pid[row])}): {kind} of {int(bios.bytes[row]):,} "
+        f"bytes at sector {int(bios.sector[row])}, inserted at {int(bios.inserted[row]) / 1e9:.6f} "
+        f"s, {left}"
+    )
+
+
+def _preempted(queues: list[Queue]) -> Iterator[str]:
+    """Yield what messages say about the asynchronous queue that fared worst."""
+    mine = [queue for queue in queues if not queue.is_sync and queue.preempted]
+    if mine:
+        worst = max(mine, key=lambda queue: (queue.expired_empty, queue.preempted))
+        yield (
+            f"{printable(worst.name)} was selected {worst.selected:,} times, preempted "
+            f"{worst.preempted:,} times, and expired {worst.expired_empty:,} times without a "
+            "dispatch"
+        )
+
+
+def _remedy(device: int, schedulers: set[str]) -> Remedy:
+    """Return what to do; only the messages of a trace tell which scheduler the device has."""
+    path = f"/sys/dev/block/{device >> 20}:{device & 0xFFFFF}/queue"
+    if not schedulers:
+        return Remedy(
+            effect=(
+                "Show the scheduler and its tunables; with mq-deadline, a lower write_expire or "
+                "writes_starved lets writes go earlier"
+            ),
+            command=f"grep . {path}/scheduler {path}/iosched/*",
+        )
+    name = "deadline" if "cfq" in schedulers else "mq-deadline"
+    return Remedy(
+        effect=f"Switch to {name}, which dispatches a write that has expired (write_expire, 5 s)",
+        command=f"echo {name} > {path}/scheduler",
+        risk="I/O priorities and the weights of cgroups have less effect or none",
+        undo=f"echo {min(schedulers)} > {path}/scheduler",
+        until="reboot",
+    )

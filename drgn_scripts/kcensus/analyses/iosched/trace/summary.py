@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The totals of a trace."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, Figures
+from kcensus.human import shown_time
+from kcensus.results import Bound, Figure, Scalar, Unit
+from kcensus.trace.bios import NEVER
+
+
+def summary(figures: Figures) -> dict[str, Figure]:
+    """Return the totals; None for what no request shows."""
+    bios, trace, losses = figures.bios, figures.trace, figures.trace.losses
+    is_async = figures.kind == ASYNC_WRITE
+    skipped = sum(losses.skipped.values())
+    damaged = losses.unreadable + losses.unwritten + losses.abandoned + losses.cut
+    is_whole = not (skipped or damaged or losses.missing or losses.failed)
+    start = None if trace.start is None else shown_time(trace.start)
+
+    def count(value: int, label: str) -> Figure:
+        return Figure(value, Unit.COUNT, label, Bound.EXACT if is_whole else Bound.AT_LEAST)
+
+    def seconds(value: Scalar, label: str) -> Figure:
+        return Figure(value, Unit.SECONDS, label)
+
+    return {
+        "requests": count(int(figures.is_request.sum()), "requests"),
+        "worst_async_write_wait": seconds(_worst(figures, is_async), "longest wait, async write"),
+        "worst_sync_wait": seconds(_worst(figures, figures.is_sync), "longest wait, sync request"),
+        "waiting": Figure(
+            int(figures.is_waiting.sum()),
+            Unit.COUNT,
+            "in the scheduler at end",
+            Bound.EXACT if is_whole else Bound.ABOUT,
+        ),
+        "in_driver": Figure(
+            int(figures.is_in_driver.sum()),
+            Unit.COUNT,
+            "in the driver at end",
+            Bound.EXACT if is_whole else Bound.ABOUT,
+        ),
+        "bios": count(len(bios), "bios"),
+        "merged": count(int((bios.merged != NEVER).sum()), "merged bios"),
+        "requeued": count(int(bios.requeues.sum()), "requeues"),
+        "errors": count(int((bios.error != 0).sum()), "completed with an error"),
+        "flushes": count(bios.flushes, "flushes without data"),
+        "duration": seconds(figures.end / 1e9, "duration"),
+        "events": count(len(trace), "events"),
+        "messages": count(len(trace.messages["time"]), "messages of schedulers"),
+        "devices": Figure(len(figures.devices), Unit.COUNT, "devices"),
+        "lost_events": Figure(skipped, Unit.COUNT, "events lost"),
+        "start": Figure(start, Unit.TEXT, "start of the trace"),
+    }
+
+
+def _worst(figures: Figures, chosen: np.typing.NDArray[np.bool_]) -> float | None:
+    waits = figures.wait[chosen]
+    worst = int(waits.max(initial=NEVER))
+    return None if worst == NEVER else worst / 1e9

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The binary files of blktrace.
+
+A file is a sequence of ``struct blk_io_trace`` (include/uapi/linux/blktrace_api.h), each followed
+by a payload of ``pdu_len`` bytes. A magic number with the version begins each of them; the byte
+order is that of the traced machine. The places of the events follow from one another, so that a
+loop would be needed to find them. Instead, the magic numbers are searched for, and each event must
+end where the next one begins; only where it does not, the search goes on event by event.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.trace import messages
+from kcensus.trace.events import (
+    DRIVER_DATA,
+    EVENT,
+    MESSAGE,
+    NAME,
+    NOTIFY,
+    REST,
+    SPLIT,
+    Columns,
+    Integers,
+    Losses,
+    joined,
+)
+from kcensus.trace.sequence import Sequences
+
+MAGIC = 0x65617400
+_CHUNK = 8 << 20
+_MAX_EVENT = 64 + 0xFFFF
+_MAX_BREAKS = 10_000
+"""Places per file where events do not follow one another; behind them, it is abandoned."""
+_PROCESS, _TIMESTAMP, _MESSAGE = range(3)
+"""enum blktrace_notify."""
+_CGROUP = 1 << 8
+"""__BLK_TN_CGROUP: the payload begins with the id of a cgroup."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Offsets of the fields of one version; each field is read with its neighbour as one word."""
+
+    size: int
+    bytes: int
+    pid: int
+    action: int
+    device: int
+    cpu: int
+    error: int
+
+
+# Since Linux kernel v6.19, "blktrace: add definitions for struct blk_io_trace2" (commit not
+# verified), there is a version 8 with a 64-bit action.
+_LAYOUTS = {
+    7: _Layout(size=48, bytes=24, action=28, pid=32, device=36, cpu=40, error=44),
+    8: _Layout(size=64, bytes=24, pid=28, action=32, device=40, cpu=44, error=48),
+}
+
+
+@dataclass
+class Part:
+    """What one file holds."""
+
+    events: Columns
+    messages: Columns
+    splits: Columns
+    names: Columns
+    queues: list[bytes]
+    losses: Losses = field(default_factory=Losses)
+    clock: tuple[int, float] | None = None
+    """A time of the trace, and the same moment in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """Byte order and version of a file."""
+
+    order: str
+    version: int
+
+    @property
+    def magic(self) -> bytes:
+        """The first bytes of each event."""
+        value = MAGIC | self.version
+        return value.to_bytes(4, "little" if self.order == "<" else "big")
+
+
+def format_of(head: bytes) -> Format | None:
+    """Return the format of a file that begins with ``head``; None if it is not of blktrace."""
+    for order, name in (("<", "little"), (">", "big")):
+        value = int.from_bytes(head[:4], name)  # type: ignore[arg-type]
+        if len(head) >= 4 and value & ~0xFF == MAGIC:
+            return Format(order, value & 0xFF)
+    return None
+
+
+def read(path: Path, advance: Any = lambda amount: None) -> Part:
+    """Read one file.
+
+    :param advance: is called with the bytes that were read
+    :raises OSError: the file cannot be read
+    """
+    reader = _Reader(path.name)
+    # One buffer for all chunks: fresh memory for each costs more than what is done with it.
+    buffer = np.zeros(_CHUNK + 2 * _MAX_EVENT, np.uint8)
+    filled = 0
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer[filled : filled + _CHUNK].data):
+            filled += count
+            used = reader.chunk(buffer, filled)
+            buffer[: filled - used] = buffer[used:filled].copy()
+            filled -= used
+            advance(count)
+            if reader.is_abandoned:
+                reader.losses.abandoned[path.name] += _left(file)
+                break
+    reader.end(buffer, filled)
+    return reader.part()
+
+
+def _left(file: RawIOBase) -> int:
+    here = file.tell()
+    return file.seek(0, os.SEEK_END) - here
+
+
+class _Reader:
+    """Makes columns of the chunks of one file."""
+
+    def __init__(self, name: str) -> None:
+        self.losses = Losses()
+        self.is_abandoned = False
+        self._name = name
+        self._format: Format | None = None
+        self._breaks = 0
+        self._parts: list[tuple[Columns, Columns, Columns, Columns]] = []
+        self._queues: dict[bytes, int] = {b"": 0}
+        self._clock: tuple[int, float] | None = None
+        self._sequences = Sequences()
+        self._has_odd_payloads = False
+        self._is_end = False
+
+    def part(self) -> Part:
+        """Return everything that was read."""
+        every = [list(group) for group in zip(*self._parts, strict=True)] or [[], [], [], []]
+        columns = [
+            joined(group, kind)
+            for group, kind in zip(every, (EVENT, MESSAGE, REST, NAME), strict=True)
+        ]
+        events, said, rests, names = columns
+        return Part(events, said, rests, names, [*self._queues], self.losses, self._clock)
+
+    def chunk(self, buffer: npt.NDArray[np.uint8], size: int) -> int:
+        """Read the whole events of a chunk; return how many bytes are done with.
+
+        :param buffer: the chunk, and room for an event behind it
+        """
+        if self._format is None:
+            head = buffer[:size].tobytes()
+            self._format = format_of(head) or _first_format(head)
+            if self._format is None:
+                self.losses.unreadable[self._name] += max(size - 3, 0)
+                return max(size - 3, 0)
+            if self._format.version not in _LAYOUTS:
+                self.losses.failed[self._name] = (
+                    f"it has version {self._format.version} of the format; 7 and 8 are known"
+                )
+                self.is_abandoned = True
+                return size
+        layout = _LAYOUTS[self._format.version]
+        text = buffer[: size + _MAX_EVENT]
+        text[size:] = 0
+        place, used = self._places(text, size, self._format, layout)
+        if len(place):
+            self._take(text, place, layout, self._format.order)
+        return used
+
+    def end(self, buffer: npt.NDArray[np.uint8], size: int) -> None:
+        """Read what is left at the end of the file, and count what is not a whole event."""
+        used = 0
+        if size and self._format is not None and not self.is_abandoned:
+            self._is_end = True
+            used = self.chunk(buffer, size)
+        rest = buffer[used:size].tobytes()
+        if rest and self._format is not None and rest[:4] == self._format.magic[: len(rest)]:
+            self.losses.cut[self._name] += len(rest)
+        elif rest and not self.is_abandoned:
+            losses = self.losses.unreadable if any(rest) else self.losses.unwritten
+            losses[self._name] += len(rest)
+
+    def _places(
+        self, text: npt.NDArray[np.uint8], size: int, form: Format, layout: _Layout
+    ) -> tuple[Integers, int]:
+        """Return where the whole events of a chunk begin, and how many bytes are done with."""
+        magic = np.frombuffer(form.magic, "<u4")[0]
+        if not self._has_odd_payloads:
+            place = np.flatnonzero(text[: size & ~3].view("<u4") == magic) * 4
+            after = self._ends(text, place, layout, form.order)
+            if len(place) and place[0] == 0 and bool((after[:-1] == place[1:]).all()):
+                if size - 4 < after[-1] <= size:
+                    return place, int(after[-1])
+                if after[-1] > size:
+                    return place[:-1], int(place[-1])
+            # Payloads of messages are not whole words: events are anywhere from here on.
+            self._has_odd_payloads = True
+        shifted = [
+            np.flatnonzero(text[shift : shift + ((size - shift) & ~3)].view("<u4") == magic) * 4
+            + shift
+            for shift in range(4)
+        ]
+        place = np.sort(np.concatenate(shifted))
+        return self._chained(text, place, size, form, layout)
+
+    def _chained(
+        self,
+        text: npt.NDArray[np.uint8],
+        place: Integers,
+        size: int,
+        form: Format,
+        layout: _Layout,
+    ) -> tuple[Integers, int]:
+        """Return those of possible events that follow one another; see :meth:`_places`.
+
+        Magic numbers inside of payloads are skipped. Where an event ends anywhere else than at the
+        next one, the bytes between them are unreadable.
+        """
+        after = self._ends(text, place, layout, form.order)
+        is_break = np.ones(len(place), np.bool_)
+        is_break[:-1] = after[:-1] != place[1:]
+        breaks = np.flatnonzero(is_break)
+        runs: list[Integers] = []
+        row, done = 0, 0
+        while row < len(place):
+            self.losses.unreadable[self._name] += int(place[row]) - done
+            stop = int(breaks[np.searchsorted(breaks, row)])
+            done = int(after[stop])
+            if done > size and not (self._is_end and stop + 1 < len(place)):
+                runs.append(place[row:stop])  # the end of the last one is in the next chunk
+                return np.concatenate(runs), int(place[stop])
+            runs.append(place[row : stop + 1])
+            if size - 4 < done <= size:  # where the next event begins, its magic number is cut
+                return np.concatenate(runs), done
+            following = int(np.searchsorted(place, done))
+            if following < len(place) and place[following] == done and following > stop:
+                row = following
+                continue
+            row = stop + 1
+            if row < len(place):
+                done = min(done, int(place[row]))
+                self._breaks += 1
+            if self._breaks > _MAX_BREAKS:
+                self.is_abandoned = True
+                self.losses.abandoned[self._name] += size - done
+                return np.concatenate(runs), size
+        tail = max(size - 3, done)  # an event may begin in the last three bytes
+        # blktrace maps its files, and cuts them to their sizes when it ends.
+        losses = self.losses.unreadable if text[done:tail].any() else self.losses.unwritten
+        losses[self._name] += tail - done
+        return np.concatenate(runs or [place]), tail
+
+    @staticmethod
+    def _ends(
+        text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
+    ) -> Integers:
+        length = _field(text, layout.error + 2, f"{order}u2")[place]
+        end: Integers = place + layout.size + length
+        return end
+
+    def _take(
+        self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
+    ) -> None:
+        """Make columns of the events at some places."""
+        u4, u8 = f"{order}u4", f"{order}u8"
+        action = _field(text, layout.action, u8 if layout.size == 64 else u4)[place]
+        action = action.astype(np.uint32)
+        is_note = (action & (NOTIFY << 16)) != 0
+        notes = np.flatnonzero(is_note)
+        note_place, note_action = place[notes], action[notes]
+        if len(notes):
+            kept = ~is_note
+            place, action = place[kept], action[kept]
+        kind = action & 0xFF
+        is_known = (kind > 0) & (kind <= DRIVER_DATA)
+        if not is_known.all():
+            self.losses.unknown[self._name] += int((~is_known).sum())
+            place, action = place[is_known], action[is_known]
+        columns: Columns = {
+            "time": _field(text, 8, u8)[place].astype(np.int64),
+            "sector": _field(text, 16, u8)[place].astype(np.uint64),
+            "bytes": _field(text, layout.bytes, u4)[place].astype(np.uint32),
+            "pid": _field(text, layout.pid, u4)[place].astype(np.uint32),
+            "device": _field(text, layout.device, u4)[place].astype(np.uint32),
+            "flags": (action >> 16).astype(np.uint16),
+            "cpu": _field(text, layout.cpu, u4)[place].astype(np.uint16),
+            "error": _field(text, layout.error, f"{order}u2")[place].astype(np.int16),
+            "action": (action & 0xFF).astype(np.uint8),
+        }
+        sequence = _field(text, 4, u4)[place].astype(np.int64)
+        if skipped := self._sequences.skipped(columns, sequence):
+            self.losses.skipped[self._name] += skipped
+        splits = np.flatnonzero(columns["action"] == SPLIT)
+        lengths = _field(text, layout.error + 2, f"{order}u2")
+        # The payload ends with what the event adds; the id of a cgroup may be before it.
+        has_rest = lengths[place[splits]] >= 8
+        splits = splits[has_rest]
+        last = place[splits] + layout.size + lengths[place[splits]] - 8
+        rests = {name: columns[name][splits] for name in ("time", "device", "sector")}
+        rests["rest"] = _field(text, 0, ">u8")[last].astype(np.uint64)
+        notified = self._take_notes(text, note_place, note_action, layout, order)
+        self._parts.append((columns, notified[0], rests, notified[1]))
+
+    def _take_notes(
+        self,
+        text: npt.NDArray[np.uint8],
+        place: Integers,
+        action: Integers,
+        layout: _Layout,
+        order: str,
+    ) -> tuple[Columns, Columns]:
+        """Make columns of messages and of names of tasks."""
+        kind = action & 0xFF
+        length = _field(text, layout.error + 2, f"{order}u2")[place].astype(np.int64)
+        skip = np.where(action & _CGROUP, 8, 0)
+        skip = np.minimum(skip, length)
+        time = _field(text, 8, f"{order}u8")[place].astype(np.int64)
+        start, length = place + layout.size + skip, length - skip
+        rows = np.flatnonzero(kind == _MESSAGE)
+        code, names, kinds = messages.parse(text, start[rows], length[rows])
+        number = [self._queues.setdefault(name, len(self._queues)) for name in names]
+        device = _field(text, layout.device, f"{order}u4")[place]
+        said: Columns = {
+            "time": time[rows],
+            "device": device[rows].astype(np.uint32),
+            "queue": np.array(number, np.uint32)[code],
+            "kind": kinds,
+        }
+        rows = np.flatnonzero((kind == _PROCESS) & (length > 0))
+        name = np.zeros((len(rows), 16), np.uint8)
+        wide = np.arange(16) < length[rows][:, None]
+        name[wide] = text[start[rows][:, None] + np.arange(16)][wide]
+        tasks: Columns = {
+            "time": time[rows],
+            "pid": _field(text, layout.pid, f"{order}u4")[place[rows]].astype(np.uint32),
+            "name": _until_zero(name),
+        }
+        clocks = np.flatnonzero((kind == _TIMESTAMP) & (length >= 8))
+        if len(clocks) and self._clock is None:
+            first = clocks[0]
+            seconds = int(_field(text, 0, f"{order}u4")[start[first]])
+            nanoseconds = int(_field(text, 4, f"{order}u4")[start[first]])
+            self._clock = int(time[first]), seconds + nanoseconds / 1e9
+        return said, tasks
+
+
+def _until_zero(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
+    """Return rows of bytes as strings that end at the first zero; shape (n,)."""
+    ended = np.logical_or.accumulate(text == 0, axis=1)
+    text[ended] = 0
+    strings: npt.NDArray[np.bytes_] = text.view(f"S{text.shape[1]}").ravel()
+    return strings
+
+
+def _field(text: npt.NDArray[np.uint8], offset: int, dtype: str) -> npt.NDArray[Any]:
+    """Return a view with a number at each byte of ``text``, ``offset`` behind it."""
+    count = len(text) - offset - np.dtype(dtype).itemsize + 1
+    return np.ndarray((count,), dtype, text, offset=offset, strides=(1,))
+
+
+def _first_format(data: bytes) -> Format | None:
+    """Return the format of the first event in damaged data."""
+    found = [
+        (place, form)
+        for form in (Format(order, version) for order in "<>" for version in _LAYOUTS)
+        if (place := data.find(form.magic)) >= 0
+    ]
+    return min(found, key=lambda pair: pair[0])[1] if found else None

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The events of a trace as columns, and what of the trace was lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Integers: TypeAlias = npt.NDArray[Any]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+# enum blktrace_act in include/uapi/linux/blktrace_api.h: the low byte of the action.
+QUEUE, BACK_MERGE, FRONT_MERGE, GET_REQUEST, SLEEP, REQUEUE, ISSUE, COMPLETE = range(1, 9)
+PLUG, UNPLUG, UNPLUG_TIMER, INSERT, SPLIT, BOUNCE, REMAP, ABORT, DRIVER_DATA = range(9, 18)
+LETTERS = {
+    QUEUE: "Q",
+    BACK_MERGE: "M",
+    FRONT_MERGE: "F",
+    GET_REQUEST: "G",
+    SLEEP: "S",
+    REQUEUE: "R",
+    ISSUE: "D",
+    COMPLETE: "C",
+    PLUG: "P",
+    UNPLUG: "U",
+    UNPLUG_TIMER: "UT",
+    INSERT: "I",
+    SPLIT: "X",
+    BOUNCE: "B",
+    REMAP: "A",
+    ABORT: "ABORT",
+    DRIVER_DATA: "DRV_DATA",
+}
+"""The letters that blkparse prints, by action."""
+
+# enum blktrace_cat: the high half of the action.
+WRITE, FLUSH, SYNC, PASSTHROUGH, NOTIFY = 1 << 1, 1 << 2, 1 << 3, 1 << 9, 1 << 10
+AHEAD, META, DISCARD, FUA = 1 << 11, 1 << 12, 1 << 13, 1 << 15
+
+EVENT = np.dtype(
+    [
+        ("time", "<i8"),
+        ("sector", "<u8"),
+        ("bytes", "<u4"),
+        ("pid", "<u4"),
+        ("device", "<u4"),
+        ("flags", "<u2"),
+        ("cpu", "<u2"),
+        ("error", "<i2"),
+        ("action", "u1"),
+    ]
+)
+"""What is kept of an event: columns by name. The time is in nanoseconds, the device a dev_t of the
+trace (20 bits of minor), the flags are categories such as :data:`SYNC`."""
+MESSAGE = np.dtype([("time", "<i8"), ("device", "<u4"), ("queue", "<u4"), ("kind", "u1")])
+"""What is kept of a message: the queue is an index to :attr:`Trace.queues`, the kind is one of
+:mod:`kcensus.trace.messages`."""
+REST = np.dtype([("time", "<i8"), ("device", "<u4"), ("sector", "<u8"), ("rest", "<u8")])
+"""A split: where the bio began, and the sector at which the rest of it begins."""
+NAME = np.dtype([("time", "<i8"), ("pid", "<u4"), ("name", "S16")])
+"""A notification of a task's name."""
+
+Columns: TypeAlias = dict[str, Integers]
+
+
+class TraceError(Exception):
+    """The trace cannot be read; the message is one sentence."""
+
+
+@dataclass
+class Losses:
+    """What of a trace is not there or cannot be read; counts by name of the file."""
+
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Events that the sequence numbers of the kernel skip."""
+    cut: Counter[str] = field(default_factory=Counter)
+    """Bytes of an event that the end of the file cuts."""
+    unreadable: Counter[str] = field(default_factory=Counter)
+    """Bytes that are not events."""
+    unwritten: Counter[str] = field(default_factory=Counter)
+    """Zeros behind the last event: blktrace was still writing when the file was copied."""
+    abandoned: Counter[str] = field(default_factory=Counter)
+    """Bytes behind so much damage that the rest of the file was not read."""
+    unknown: Counter[str] = field(default_factory=Counter)
+    """Events with actions, or lines, that are not known."""
+    displaced: int = 0
+    """Events whose times are impossible."""
+    missing: list[str] = field(default_factory=list)
+    """Files of CPUs that lie between those that are there."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Why a file could not be read, by its name."""
+
+    def add(self, other: Losses) -> None:
+        """Add the losses of another file."""
+        for name in ("skipped", "cut", "unreadable", "unwritten", "abandoned", "unknown"):
+            counts = getattr(self, name)
+            counts.update({file: count for file, count in getattr(other, name).items() if count})
+        self.displaced += other.displaced
+        self.missing += other.missing
+        self.failed |= other.failed
+
+
+@dataclass
+class Trace:
+    """All events of a trace, in order of their times."""
+
+    events: Columns
+    """Columns of :data:`EVENT`; times count from the first event."""
+    messages: Columns
+    """Columns of :data:`MESSAGE`."""
+    splits: Columns
+    """Columns of :data:`REST`."""
+    names: Columns
+    """Columns of :data:`NAME`, sorted by pid, then time."""
+    queues: list[bytes]
+    """Names of schedulers' queues, as their messages have them."""
+    losses: Losses
+    start: float | None = None
+    """Time of the first event in seconds since 1970, by the clock of the traced machine."""
+
+    @staticmethod
+    def without_events() -> Trace:
+        """Return a trace in which nothing happens."""
+        return Trace(empty(EVENT), empty(MESSAGE), empty(REST), empty(NAME), [b""], Losses())
+
+    def __len__(self) -> int:
+        return len(self.events["time"])
+
+    @property
+    def end(self) -> int:
+        """Time of the last event or message."""
+        ends = [each["time"][-1] for each in (self.events, self.messages) if len(each["time"])]
+        return int(max(ends, default=0))
+
+    def counts(self) -> dict[int, int]:
+        """Return the number of events by action."""
+        counts = np.bincount(self.events["action"], minlength=256).tolist()
+        return {action: count for action, count in enumerate(counts) if count}
+
+    def tasks(self, pid: Integers, time: Integers) -> tuple[Integers, list[bytes]]:
+        """Return the names of tasks at given times.
+
+        Where the first notification of a pid is later than a time, its name is the best guess.
+
+        :return: an index for each pid, shape (n,), and the names by index; the first one is empty:
+            no notification has it
+        """
+        names = self.names
+        if not len(names["pid"]):
+            return np.zeros(len(pid), np.int64), [b""]
+        texts, code = np.unique(names["name"], return_inverse=True)
+        known, start = np.unique(names["pid"], return_index=True)
+        row = np.searchsorted(known, pid)
+        row[row == len(known)] = 0
+        place = start[row]
+        if len(known) < len(names["pid"]):
+            span = float(max(names["time"].max(), time.max(initial=0)) + 1)
+            # Exact up to 2**53; beyond, a name may be that of a neighbouring moment.
+            keys = np.searchsorted(known, names["pid"]) * span + names["time"]
+            place = np.maximum(np.searchsorted(keys, row * span + time, side="right") - 1, place)
+        index = code[place] + 1
+        index[known[row] != pid] = 0
+        return index, [b"", *(bytes(text) for text in texts)]
+
+
+def major_minor(device: int) -> str:
+    """Return the device of a trace as ``8,0``."""
+    return f"{device >> 20},{device & 0xFFFFF}"
+
+
+def empty(dtype: np.dtype[Any]) -> Columns:
+    """Return columns without rows."""
+    return {name: np.zeros(0, dtype[name]) for name in dtype.names or ()}
+
+
+def joined(parts: list[Columns], dtype: np.dtype[Any]) -> Columns:
+    """Return columns with the rows of all parts; the parts lose their columns."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: np.concatenate([part.pop(name) for part in parts] or [np.zeros(0, dtype[name])])
+        for name in dtype.names or ()
+    }
+
+
+def sorted_by_time(columns: Columns) -> Columns:
+    """Sort columns by time; equal times keep their order."""
+    time = columns["time"]
+    if not len(time) or bool((time[1:] >= time[:-1]).all()):
+        return columns
+    order = np.argsort(time, kind="stable")  # timsort: the parts are sorted already
+    return {name: columns.pop(name)[order] for name in list(columns)}

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Finds the files of a trace, and merges what they hold by time."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from kcensus.progress import Progress, SilentProgress
+from kcensus.text import printable
+from kcensus.trace import binary, text
+from kcensus.trace.binary import Part
+from kcensus.trace.events import (
+    EVENT,
+    MESSAGE,
+    NAME,
+    REST,
+    Columns,
+    Losses,
+    Trace,
+    TraceError,
+    joined,
+    sorted_by_time,
+)
+
+_MAX_FILES = 1 << 13
+"""CPUs times devices."""
+_HEAD = 1 << 16
+_MAX_WORKERS = 8
+_MAX_TIME = (1 << 21) * 1_000_000_000
+"""Nanoseconds between two events of a trace; more (24 days) are damage."""
+_CPU = re.compile(r"(?P<prefix>.*)\.blktrace\.(?P<cpu>\d{1,6})")
+
+
+class _Stopped(Exception):
+    """Another thread has failed, or the user pressed Ctrl-C."""
+
+
+def read_trace(name: str, progress: Progress | None = None) -> Trace:
+    """Read a trace.
+
+    :param name: PREFIX of files PREFIX.blktrace.0, .1 …, one of these files, a directory with such
+        files of one or more devices, a file with the binary output of ``blktrace -o -`` or
+        ``blkparse -d``, or the text that blkparse prints
+    :raises TraceError: there is no trace of that name, or nothing in it can be read
+    """
+    paths = _files(name)
+    losses = Losses(missing=_missing(paths))
+    total = sum(path.stat().st_size for path in paths)
+    with (progress or SilentProgress()).step("reading the trace", total) as step:
+        parts = _read_each(paths, losses, step.advance)
+    if not parts and losses.failed:
+        path, why = next(iter(losses.failed.items()))
+        raise TraceError(f"'{printable(path)}' cannot be read: {why}")
+    for part in parts:
+        losses.add(part.losses)
+    if not any(len(part.events["time"]) + len(part.messages["time"]) for part in parts):
+        raise TraceError(
+            f"'{printable(name)}' holds no events of blktrace; give the prefix of its files, such "
+            "as sda for sda.blktrace.0, or a file that blkparse printed"
+        )
+    return _merged(parts, losses)
+
+
+def _files(name: str) -> list[Path]:
+    """Return the files of a trace.
+
+    :raises TraceError: there are none
+    """
+    given = Path(name)
+    try:
+        if given.is_file():
+            match = _CPU.fullmatch(given.name)
+            return _of_prefix(given.parent, match["prefix"]) if match else [given]
+        paths = _of_prefix(given) if given.is_dir() else _of_prefix(given.parent, given.name)
+    except OSError as error:
+        raise TraceError(f"'{printable(name)}' cannot be read: {error.strerror}") from None
+    if not paths:
+        where = f"in '{printable(name)}'" if given.is_dir() else f"'{printable(name)}.blktrace.0'"
+        raise TraceError(
+            f"there is no trace {where}: give the prefix of the files that blktrace wrote, such as "
+            "sda for sda.blktrace.0, or a file that blkparse printed"
+        )
+    if len(paths) > _MAX_FILES:
+        raise TraceError(f"'{printable(name)}' has {len(paths):,} files; at most {_MAX_FILES:,}")
+    return paths
+
+
+def _of_prefix(directory: Path, prefix: str | None = None) -> list[Path]:
+    """Return the files of blktrace in a directory in the order of prefixes and CPUs."""
+    if not directory.is_dir():
+        return []
+    found = []
+    for entry in os.scandir(directory):
+        match = _CPU.fullmatch(entry.name)
+        if match and prefix in (None, match["prefix"]) and entry.is_file():
+            found.append((match["prefix"], int(match["cpu"]), Path(entry.path)))
+    return [path for _, _, path in sorted(found)]
+
+
+def _missing(paths: Sequence[Path]) -> list[str]:
+    """Return the files between those that are there: blktrace writes one for each CPU."""
+    cpus: dict[str, set[int]] = {}
+    for path in paths:
+        if match := _CPU.fullmatch(path.name):
+            cpus.setdefault(match["prefix"], set()).add(int(match["cpu"]))
+    return [
+        f"{prefix}.blktrace.{cpu}"
+        for prefix, known in cpus.items()
+        for cpu in range(min(max(known), _MAX_FILES))
+        if cpu not in known
+    ]
+
+
+def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], None]) -> list[Part]:
+    """Read files side by side; those that cannot be read become losses."""
+
+    stopped = threading.Event()
+
+    def advance_on(amount: int) -> None:
+        advance(amount)
+        if stopped.is_set():
+            raise _Stopped
+
+    def read(path: Path) -> Part | None:
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+            if not head:
+                return None
+            reads = text.read if text.is_text(head) else binary.read
+            return reads(path, advance_on)
+        except OSError as error:
+            losses.failed[path.name] = error.strerror or str(error)
+            return None
+
+    # NumPy works outside of the interpreter's lock most of the time.
+    workers = min(len(os.sched_getaffinity(0)), len(paths), _MAX_WORKERS)
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            parts = [*pool.map(read, paths)]
+        except BaseException:  # Ctrl-C, above all: the pool waits for its threads
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [part for part in parts if part is not None]
+
+
+def _merged(parts: Sequence[Part], losses: Losses) -> Trace:
+    queues: dict[bytes, int] = {b"": 0}
+    for part in parts:
+        number = [queues.setdefault(name, len(queues)) for name in part.queues]
+        part.messages["queue"] = np.array(number, np.uint32)[part.messages["queue"]]
+    events = sorted_by_time(joined([part.events for part in parts], EVENT))
+    messages = sorted_by_time(joined([part.messages for part in parts], MESSAGE))
+    splits = sorted_by_time(joined([part.splits for part in parts], REST))
+    names = _sorted_names(joined([part.names for part in parts], NAME))
+    moments = [each["time"] for each in (events, messages) if len(each["time"])]
+    if max(int(each[-1]) for each in moments) - min(int(each[0]) for each in moments) > _MAX_TIME:
+        # The events and messages around the middle one are the trace.
+        middle = int(max(moments, key=len)[len(max(moments, key=len)) // 2])
+        events, messages, splits, names = (
+            _around(middle, each) for each in (events, messages, splits, names)
+        )
+        losses.displaced += sum(len(each) for each in moments)
+        moments = [each["time"] for each in (events, messages) if len(each["time"])]
+        losses.displaced -= sum(len(each) for each in moments)
+    first = min(int(each[0]) for each in moments)
+    for columns in (events, messages, splits, names):
+        columns["time"] = columns["time"] - first
+    clock = next((part.clock for part in parts if part.clock is not None), None)
+    start = None if clock is None else clock[1] + (first - clock[0]) / 1e9
+    return Trace(events, messages, splits, names, [*queues], losses, start)
+
+
+def _around(middle: int, columns: Columns) -> Columns:
+    """Return the rows whose times are possible if that of another one is."""
+    time = columns["time"]
+    kept = (time > middle - _MAX_TIME // 2) & (time < middle + _MAX_TIME // 2)
+    return {name: column[kept] for name, column in columns.items()}
+
+
+def _sorted_names(names: Columns) -> Columns:
+    """Return names of tasks by pid, then time, each change of a name once."""
+    order = np.lexsort((names["time"], names["pid"]))
+    names = {key: column[order] for key, column in names.items()}
+    if not len(order):
+        return names
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = (np.diff(names["pid"].astype(np.int64)) != 0) | (
+        names["name"][1:] != names["name"][:-1]
+    )
+    return {key: column[is_new] for key, column in names.items()}

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Events that are missing by their numbers: the kernel counts them per device and CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.trace.events import Columns, Integers
+
+_MAX_SKIP = 1 << 31
+
+
+class Sequences:
+    """Checks the numbers of the events of one file, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
+
+    def skipped(self, columns: Columns, sequence: Integers) -> int:
+        """Return how many events the numbers of a chunk skip.
+
+        :param columns: of the events, with device and CPU
+        :param sequence: their numbers, shape (n,)
+        """
+        stream = columns["device"].astype(np.int64) << 16 | columns["cpu"]
+        if not bool((stream[1:] == stream[:-1]).all()):
+            order = np.argsort(stream, kind="stable")
+            stream, sequence = stream[order], sequence[order]
+        step = np.diff(sequence, prepend=sequence[:1])
+        first = np.flatnonzero(np.diff(stream, prepend=-1))
+        last = np.append(first[1:], len(stream)) - 1
+        for begin, end in zip(first.tolist(), last.tolist(), strict=False):
+            key = int(stream[begin])
+            step[begin] = sequence[begin] - self._last.get(key, int(sequence[begin]) - 1)
+            self._last[key] = int(sequence[end])
+        # Backwards: the trace was started again, or the number overflowed.
+        return int((step[(step > 1) & (step < _MAX_SKIP)] - 1).sum())

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What `kcensus iosched --trace` says of a trace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcensus import cli
+from kcensus.analyses import AnalysisError, analyses
+from kcensus.analyses.iosched.run import of_trace
+from kcensus.charts import charts
+from kcensus.progress import SilentProgress
+from kcensus.render.html.svg import svg
+from kcensus.results import Answer, CheckStatus, Result, Severity
+from tests.unit.trace.recorded import STARVED, WRITE, Event, life, message, name_of, packed, unpack
+
+HOSTILE = b"\x1b[2J<b>$x^2$\n|"
+
+
+def answer_of(directory: Path, name: str) -> Answer:
+    return of_trace(str(directory / name), SilentProgress())
+
+
+def traced(directory: Path, made: list[Event]) -> Answer:
+    made = sorted(made, key=lambda each: each.time)
+    (directory / "x.blktrace.0").write_bytes(packed(made))
+    return answer_of(directory, "x")
+
+
+def document(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
+    assert cli.main(["iosched", *args, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def starving(waited: float, count: int = 20, *, dispatched: bool = True) -> list[Event]:
+    """Return an async write that waits while sync reads of another task are dispatched."""
+    end = int(waited * 1e9)
+    moments = (0, 1, 2, end, end + 1) if dispatched else (0, 1, 2)
+    made = [name_of(0, 5, HOSTILE), *life(8, *moments, flags=WRITE, pid=5)]
+    for step in range(count):
+        start = 1000 + step * (end // (count + 1))
+        made += life(1000 + 8 * step, *(start + each for each in range(5)), pid=6)
+    return made
+
+
+def test_an_async_write_that_starved_is_the_first_finding(tmp_path: Path) -> None:
+    answer = answer_of(unpack(tmp_path, "starved"), "starved")
+    first = answer.findings[0]
+    assert (first.id, first.severity) == ("trace-async-starved:254,0", Severity.WARNING)
+    assert first.figures["waited"].value == pytest.approx(6.64755047)
+    assert first.figures["sync_dispatches"].value == 376
+    assert "kworker/u4:1" in first.evidence
+    assert answer.summary["worst_async_write_wait"].value == pytest.approx(6.64755047)
+    assert {each.status for each in answer.checks} == {CheckStatus.AGREE}
+    assert answer.gaps == []
+
+
+@pytest.mark.parametrize(
+    ("waited", "count", "severity"),
+    [
+        (0.9, 20, None),
+        (1.1, 20, Severity.NOTICE),
+        (5.1, 20, Severity.WARNING),
+        (15.6, 20, Severity.CRITICAL),
+        (15.6, 9, None),
+    ],
+)
+def test_the_wait_and_those_who_went_first_decide(
+    tmp_path: Path, waited: float, count: int, severity: Severity | None
+) -> None:
+    answer = traced(tmp_path, starving(waited, count))
+    assert [each.severity for each in answer.findings] == ([] if severity is None else [severity])
+    assert answer.summary["worst_async_write_wait"].value == pytest.approx(waited)
+
+
+def test_a_write_that_still_waits_counts_with_its_age(tmp_path: Path) -> None:
+    made = [*starving(20.0, dispatched=False), Event("P", 20_000_000_002, flags=0)]
+    answer = traced(tmp_path, made)
+    assert answer.summary["waiting"].value == 1
+    finding = answer.findings[0]
+    assert finding.figures["waiting"].value == 1
+    assert finding.figures["waited"].value == 20.0
+    row = answer.tables["waits"].frame.iloc[0]
+    assert (row["state"], row["waited"], row["overtaken_by"]) == ("inserted", 20.0, 20)
+
+
+def test_messages_name_the_scheduler_its_fix_and_the_queue(tmp_path: Path) -> None:
+    made = starving(15.6)
+    for step in range(3):
+        made.append(message(2000 + 3 * step, "cfq1618SN / preempt"))
+        made.append(message(2001 + 3 * step, "cfq5A  / slice expired t=1"))
+        made.append(message(2002 + 3 * step, "cfq5A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"))
+    answer = traced(tmp_path, made)
+    finding = answer.findings[0]
+    assert finding.patch == "cfq-async-starvation"
+    assert finding.remedies[0].command == "echo deadline > /sys/dev/block/8:0/queue/scheduler"
+    assert "cfq5A" in finding.evidence
+    queue = answer.tables["queues"].frame.iloc[0]
+    assert (queue["queue"], queue["preempted"], queue["expired_empty"]) == ("cfq5A", 3, 3)
+
+
+def test_the_posted_excerpt_waits_15_6_seconds(tmp_path: Path) -> None:
+    (tmp_path / "trace.txt").write_text(STARVED)
+    answer = answer_of(tmp_path, "trace.txt")
+    assert answer.summary["worst_async_write_wait"].value == 15.626265317
+    phases = answer.tables["phases"].frame.set_index("phase")
+    assert phases.loc["I2D", "longest"] == 15.626265317
+    assert phases.loc["I2D", "operation"] == "async write"
+    assert answer.tables["waits"].frame["task"].tolist() == ["xfsaild/sda1"]
+
+
+def test_phases_have_percentiles_by_operation_and_device(tmp_path: Path) -> None:
+    made = []
+    for step in range(1, 101):
+        start = 10_000 * step
+        made += life(8 * step, start, start + 1, start + 2, start + 2 + step, start + 1000)
+    frame = traced(tmp_path, made).tables["phases"].frame
+    row = frame[frame["phase"] == "I2D"].iloc[0]
+    assert (row["device"], row["operation"], row["count"]) == ("8,0", "sync read", 100)
+    nanoseconds = [round(row[key] * 1e9, 3) for key in ("average", "median", "p90", "p99")]
+    assert nanoseconds == [50.5, 50, 90, 99]
+    assert row["longest"] == 100e-9
+
+
+def test_losses_are_gaps(tmp_path: Path) -> None:
+    unpack(tmp_path, "starved")
+    part = tmp_path / "starved.blktrace.1"
+    (tmp_path / "starved.blktrace.3").write_bytes(part.read_bytes()[:-20])
+    part.unlink()
+    answer = answer_of(tmp_path, "starved")
+    counts = {gap.what: gap.count for gap in answer.gaps}
+    assert counts["files of CPUs"] == 2
+    assert counts["bytes of the last event"] == 28
+    assert answer.summary["requests"].bound.value == "at least"
+
+
+def test_nothing_from_a_trace_reaches_a_screen_or_page_unescaped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [*starving(15.6), message(7, "cfq5A\x1b / set_active"), message(8, "cfq5A / \x1b")]
+    traced(tmp_path, made)
+    page = tmp_path / "page.html"
+    assert cli.main(["iosched", "--trace", str(tmp_path / "x"), "--all", "--no-pager"]) == 0
+    screen = capsys.readouterr().out
+    assert "\x1b" not in screen
+    assert "\\x1b[2J" in screen
+    assert cli.main(["iosched", "--trace", str(tmp_path / "x"), "--html", str(page)]) == 0
+    text = page.read_text()
+    assert "\x1b" not in text
+    assert "<b>$x" not in text
+
+
+def test_no_target_is_opened_for_a_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(unpack(tmp_path, "starved") / "starved")
+    made = document(capsys, "--trace", path)
+    assert made["target"] == path
+    assert len(made["tables"]["waits"]) == 537
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing/x", ""])
+def test_a_trace_that_is_not_there_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(AnalysisError):
+        answer_of(tmp_path, name or "\x1b")
+    assert cli.main(["iosched", "--trace", str(tmp_path / (name or "x"))]) == 3
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_charts_show_waits_over_time_by_length_and_as_a_timeline(tmp_path: Path) -> None:
+    answer = answer_of(unpack(tmp_path, "starved"), "starved")
+    result = Result("iosched", "x", "", **{k: v for k, v in vars(answer).items() if k != "source"})
+    made = {chart.title: chart for chart in charts(result)}
+    titles = [spec.title for spec in analyses()["iosched"].chart_specs()]
+    assert [*made] == titles
+    over_time, histogram, timeline = made.values()
+    frame = answer.tables["over_time"].frame
+    assert {*over_time.legend} == {*frame["task"]} - {"-"}
+    assert len(over_time.bars) == 32
+    assert sum(sum(bar.parts) for bar in over_time.bars) == pytest.approx(frame["waited"].sum())
+    assert sum(sum(bar.parts) for bar in histogram.bars) == 537
+    starts = [bar.start for bar in timeline.bars]
+    assert starts == sorted(starts)
+    assert starts[0] == 0
+    assert max(bar.parts[0] for bar in timeline.bars) == pytest.approx(6.64755047)
+    for chart in made.values():
+        assert svg(chart).startswith("<svg")

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Files of blktrace: byte orders, versions, payloads, and damage."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcensus.trace import binary
+from kcensus.trace.events import TraceError
+from kcensus.trace.files import read_trace
+from tests.unit.trace.recorded import Event, life, message, name_of, packed, unpack
+
+NOTE_SIZE = 48
+
+
+def some_events(count: int = 300) -> list[Event]:
+    chance = random.Random(7)
+    made = [name_of(1, 100, b"fio")]
+    for step in range(count):
+        made += life(8 * step, *(1000 * step + each for each in (10, 20, 30, 40, 50)))
+        made.append(message(1000 * step + 60, "cfq1S " + "x" * chance.randrange(60)))
+    return made
+
+
+@pytest.mark.parametrize("version", [7, 8])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_each_byte_order_and_version_is_read(tmp_path: Path, order: str, version: int) -> None:
+    (tmp_path / "sda.blktrace.0").write_bytes(packed(some_events(), order, version))
+    trace = read_trace(str(tmp_path / "sda"))
+    assert trace.counts() == {1: 300, 4: 300, 7: 300, 8: 300, 12: 300}
+    assert trace.events["time"][:6].tolist() == [0, 10, 20, 30, 40, 1000]
+    assert trace.events["sector"][-1] == 8 * 299
+    assert len(trace.messages["time"]) == 300
+    assert set(trace.queues) == {b"", b"cfq1S"}
+    assert [bytes(name) for name in trace.names["name"]] == [b"fio"]
+    assert not trace.losses.unreadable
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=40), st.integers(60, 400))
+def test_payloads_of_any_length_and_content_are_skipped(
+    tmp_path_factory: pytest.TempPathFactory, payloads: list[bytes], chunk: int
+) -> None:
+    magic = (0x65617407).to_bytes(4, "little")
+    made = [
+        Event("U", step, payload=payload + magic * (step % 3), flags=0)
+        for step, payload in enumerate(payloads)
+    ]
+    path = tmp_path_factory.mktemp("payloads") / "x"
+    path.write_bytes(packed(made))
+    old, binary._CHUNK = binary._CHUNK, chunk
+    try:
+        part = binary.read(path)
+    finally:
+        binary._CHUNK = old
+    assert part.events["time"].tolist() == [*range(len(payloads))]
+    assert sum(part.losses.unreadable.values()) == 0
+
+
+@pytest.mark.parametrize("cut", [1, 47, 48, 60])
+def test_a_truncated_file_is_read_up_to_the_last_whole_event(tmp_path: Path, cut: int) -> None:
+    data = packed(some_events(20)[:-1])  # ends with a C, which has no payload
+    (tmp_path / "sda.blktrace.0").write_bytes(data[:-cut])
+    trace = read_trace(str(tmp_path / "sda"))
+    lost = -(-cut // NOTE_SIZE)
+    assert len(trace) == 100 - lost
+    assert sum(trace.losses.cut.values()) == lost * NOTE_SIZE - cut
+
+
+def test_garbage_between_events_costs_no_event_but_those_it_replaces(tmp_path: Path) -> None:
+    made = life(0, *range(5)) * 100
+    data = bytearray(packed(made))
+    data[48 * 10 : 48 * 10] = random.Random(1).randbytes(1001)
+    data[48 * 300 + 1001 + 46 : 48 * 300 + 1001 + 48] = b"\xff\xff"  # a length
+    (tmp_path / "sda.blktrace.0").write_bytes(data)
+    trace = read_trace(str(tmp_path / "sda"))
+    assert len(trace) == 500
+    assert trace.losses.unreadable == {"sda.blktrace.0": 1001}
+
+
+def test_zeros_that_blktrace_has_not_written_yet_are_told_from_damage(tmp_path: Path) -> None:
+    data = packed(life(0, 10, 11, 12, 13, 14)) + (0x65617407).to_bytes(4, "little")
+    (tmp_path / "sda.blktrace.0").write_bytes(data + bytes(1 << 20))
+    trace = read_trace(str(tmp_path / "sda"))
+    assert trace.events["time"].tolist() == [*range(5)]
+    assert trace.losses.unknown == {"sda.blktrace.0": 1}
+    assert trace.losses.unwritten == {"sda.blktrace.0": (1 << 20) - 44}
+    assert not trace.losses.unreadable
+
+
+def test_a_file_of_magic_numbers_alone_is_abandoned_with_bounded_work(tmp_path: Path) -> None:
+    magic = (0x65617407).to_bytes(4, "little")
+    (tmp_path / "sda.blktrace.0").write_bytes(packed(life(0, *range(5))) + magic * (1 << 20))
+    trace = read_trace(str(tmp_path / "sda"))
+    assert sum(trace.losses.abandoned.values()) > 3 << 20
+    assert len(trace) <= 2 * binary._MAX_BREAKS
+
+
+def test_other_files_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "sda.blktrace.0").write_bytes(random.Random(2).randbytes(100_000))
+    (tmp_path / "empty.blktrace.0").write_bytes(b"")
+    version = packed(life(0, 1)).replace(b"\x07tae", b"\x09tae")
+    (tmp_path / "new.blktrace.0").write_bytes(version)
+    for name in ("sda", "empty", "new", "sda.blktrace.0", "none", "none/none", "\x1b[2J"):
+        with pytest.raises(TraceError) as error:
+            read_trace(str(tmp_path / name))
+        assert "\x1b" not in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_of_a_cpu_and_skipped_numbers_are_losses(tmp_path: Path) -> None:
+    made = life(0, *range(5))
+    made[3].sequence = made[4].sequence = 0
+    for cpu in (0, 1, 3):
+        (tmp_path / f"sda.blktrace.{cpu}").write_bytes(packed(made[: 5 - cpu]))
+    skipping = [Event("P", time, sequence=number, flags=0) for time, number in ((9, 1), (10, 12))]
+    (tmp_path / "sda.blktrace.4").write_bytes(packed(skipping))
+    losses = read_trace(str(tmp_path / "sda")).losses
+    assert losses.missing == ["sda.blktrace.2"]
+    assert losses.skipped == {"sda.blktrace.4": 10}
+
+
+def test_a_directory_holds_all_devices(tmp_path: Path) -> None:
+    for device in (1, 2):
+        made = life(0, *range(5), device=device << 20)
+        (tmp_path / f"disk{device}.blktrace.0").write_bytes(packed(made))
+    trace = read_trace(str(tmp_path))
+    assert sorted(set(trace.events["device"].tolist())) == [1 << 20, 2 << 20]
+
+
+def test_memory_grows_with_the_events_and_not_with_the_file(tmp_path: Path) -> None:
+    # 64 KiB of payload for each event.
+    made = [Event("U", step, payload=bytes(0xFFFF), flags=0) for step in range(1500)]
+    (tmp_path / "sda.blktrace.0").write_bytes(packed(made))
+    tracemalloc.start()
+    trace = read_trace(str(tmp_path / "sda"))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(trace) == 1500
+    assert peak < 12 * binary._CHUNK
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damage_anywhere_raises_nothing_else(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    unpack(tmp_path, "bfq")
+    path = tmp_path / "bfq.blktrace.0"
+    data = bytearray(path.read_bytes()[:60_000])
+    for _ in range(chance.randrange(1, 60)):
+        at = chance.randrange(len(data))
+        data[at : at + chance.randrange(1, 64)] = chance.randbytes(chance.randrange(64))
+    if chance.random() < 0.3:
+        data = bytearray(data[chance.randrange(64) :])
+    path.write_bytes(data)
+    trace = read_trace(str(tmp_path / "bfq"))
+    whole = sum(trace.losses.unreadable.values()) + sum(trace.losses.abandoned.values())
+    assert whole <= len(data)
+    assert (trace.events["time"][1:] >= trace.events["time"][:-1]).all()

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Events become bios and requests, whatever happens to them."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+from kcensus.trace.bios import NEVER, Bios, pair
+from kcensus.trace.files import read_trace
+from tests.unit.trace.recorded import READ, WRITE, Event, life, packed
+
+PASSTHROUGH = 1 << 9
+
+
+def paired(directory: Path, made: list[Event]) -> Bios:
+    made = sorted(made, key=lambda each: each.time)
+    (directory / "x.blktrace.0").write_bytes(packed(made))
+    return pair(read_trace(str(directory / "x")))
+
+
+def rows(bios: Bios) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Return the times of bios by when and where they were queued."""
+    columns = (bios.got, bios.merged, bios.inserted, bios.dispatched, bios.issued, bios.completed)
+    return {
+        (int(bios.queued[row]), int(bios.sector[row])): tuple(int(each[row]) for each in columns)
+        for row in range(len(bios))
+    }
+
+
+def test_a_request_has_the_times_of_its_events(tmp_path: Path) -> None:
+    bios = paired(tmp_path, life(64, 0, 1, 2, 30, 40, flags=WRITE, pid=7, error=-5))
+    assert rows(bios) == {(0, 64): (1, NEVER, 2, 30, 30, 40)}
+    assert (bios.bytes[0], bios.pid[0], bios.error[0], bios.requeues[0]) == (4096, 7, -5, 0)
+
+
+def test_merged_bios_share_the_end_of_their_request(tmp_path: Path) -> None:
+    made = [*life(100, 0, 1), Event("Q", 2, 108), Event("M", 3, 108), Event("Q", 4, 92)]
+    made += [Event("F", 5, 92), Event("I", 6, 92, 24), Event("D", 7, 92, 24)]
+    made += [Event("C", 8, 92, 24)]
+    assert rows(paired(tmp_path, made)) == {
+        (0, 100): (1, NEVER, NEVER, 7, 7, 8),
+        (2, 108): (NEVER, 3, NEVER, 7, 7, 8),
+        (4, 92): (NEVER, 5, 6, 7, 7, 8),
+    }
+
+
+def test_a_merged_bio_is_not_completed_by_a_request_that_ends_inside_of_it(tmp_path: Path) -> None:
+    made = [*life(100, 0, 1), Event("Q", 2, 108, 16), Event("M", 3, 108, 16)]
+    made += [Event("D", 7, 100, 12), Event("C", 8, 100, 12)]
+    assert rows(paired(tmp_path, made))[2, 108][-1] == NEVER
+
+
+def test_the_rests_of_a_split_bio_are_bios(tmp_path: Path) -> None:
+    first, second = (struct.pack(">Q", sector) for sector in (16, 24))
+    made = [Event("Q", 0, 0, 32), Event("X", 1, 0, 16, payload=first), *life(0, 2, letters="G")]
+    made += [Event("X", 3, 16, 8, payload=second), Event("I", 4, 0, 16)]
+    for sector in (16, 24):
+        made += life(sector, 5, 6, 7, 8, letters="GIDC", sectors=8)
+    made += [Event("D", 9, 0, 16), Event("C", 10, 0, 16)]
+    bios = paired(tmp_path, made)
+    assert rows(bios) == {
+        (0, 0): (2, NEVER, 4, 9, 9, 10),
+        (0, 16): (5, NEVER, 6, 7, 7, 8),
+        (0, 24): (5, NEVER, 6, 7, 7, 8),
+    }
+    sizes = dict(zip(bios.sector.tolist(), (bios.bytes >> 9).tolist(), strict=True))
+    assert sizes == {0: 16, 16: 8, 24: 8}
+
+
+def test_a_requeued_request_left_the_scheduler_once_and_is_issued_again(tmp_path: Path) -> None:
+    made = life(0, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRDC")
+    bios = paired(tmp_path, made)
+    assert rows(bios) == {(0, 0): (1, NEVER, 2, 3, 5, 6)}
+    assert bios.requeues.tolist() == [1]
+
+
+def test_bios_at_one_sector_at_once_are_told_apart_in_turn(tmp_path: Path) -> None:
+    made = []
+    for step in range(3):
+        made += life(0, step, 10 + step, 20 + step, 30 + step, 40 + step)
+    assert rows(paired(tmp_path, made)) == {
+        (step, 0): (10 + step, NEVER, 20 + step, 30 + step, 30 + step, 40 + step)
+        for step in range(3)
+    }
+
+
+def test_a_lost_completion_does_not_shift_those_that_follow(tmp_path: Path) -> None:
+    made = life(0, 0, 1, 2, 3)  # without C
+    for step in range(1, 4):
+        made += life(0, *(10 * step + each for each in range(5)))
+    bios = paired(tmp_path, made)
+    assert bios.is_lost.tolist() == [True, False, False, False]
+    assert rows(bios)[30, 0] == (31, NEVER, 32, 33, 33, 34)
+
+
+def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) -> None:
+    made = [*life(0, 3, 4, letters="DC"), *life(8, 3, letters="C"), Event("Q", 5, 0, 0)]
+    made += [*life(16, 6, 7, flags=READ | PASSTHROUGH), Event("Q", 8, 1 << 60)]
+    bios = paired(tmp_path, [*made, *life(24, 0, 1, 2)])
+    assert (len(bios), bios.orphans, bios.flushes) == (1, 3, 1)
+    assert (bios.passthrough, bios.unpaired) == (2, 1)
+
+
+def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:
+    bios = paired(tmp_path, [*life(0, 0, 1, 2, 3, 4), *life(0, 5, 6, letters="DC")])
+    assert (bios.completed.tolist(), bios.orphans) == ([4], 2)
+
+
+def test_devices_do_not_mix(tmp_path: Path) -> None:
+    made = []
+    for device in range(1, 200):
+        made += life(device, *(1000 * each + device for each in range(5)), device=device << 20)
+    bios = paired(tmp_path, made)
+    assert len(bios) == 199
+    assert (bios.completed - bios.queued == 4000).all()
+    assert (bios.device >> 20).tolist() == bios.sector.tolist()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_requests_are_what_they_were_made_as(tmp_path: Path, seed: int) -> None:
+    """Requests of one to six bios, merged at both ends, on few sectors, of several disks."""
+    chance = random.Random(seed)
+    made: list[Event] = []
+    truth: dict[tuple[int, int], tuple[int, ...]] = {}
+    clock = 0
+    free_at: dict[tuple[int, int], int] = {}
+    for _ in range(400):
+        clock += chance.randrange(1, 50)
+        device, base = chance.randrange(1, 4) << 20, 1000 * chance.randrange(12)
+        clock = max(clock, free_at.get((device, base), 0) + 1)
+        first, last = base + 480, base + 488
+        time = clock
+        bios = [(time, first, "G", time + 1)]
+        for _ in range(chance.choice([0, 0, 1, 5])):
+            time += chance.randrange(2, 9)
+            if chance.random() < 0.5:
+                first -= 8
+                bios.append((time, first, "F", time + 1))
+            else:
+                bios.append((time, last, "M", time + 1))
+                last += 8
+        inserted, dispatched, completed = time + 5, time + 9, time + chance.randrange(11, 900)
+        free_at[device, base] = completed
+        for queued, sector, letter, moment in bios:
+            made += [
+                Event("Q", queued, sector, device=device),
+                Event(letter, moment, sector, device=device),
+            ]
+            is_merged = letter != "G"
+            truth[queued, (device << 12) + sector] = (
+                NEVER if is_merged else moment,
+                moment if is_merged else NEVER,
+                inserted if sector == first else NEVER,
+                dispatched,
+                dispatched,
+                completed,
+            )
+        for letter, moment in (("I", inserted), ("D", dispatched), ("C", completed)):
+            made.append(Event(letter, moment, first, last - first, device=device))
+    bios_found = paired(tmp_path, made)
+    begin = min(queued for queued, _ in truth)
+    bios_found.sector = bios_found.sector + (bios_found.device.astype("int64") << 12)
+    shift = {
+        (queued - begin, sector): tuple(each if each == NEVER else each - begin for each in times)
+        for (queued, sector), times in truth.items()
+    }
+    assert rows(bios_found) == shift
+    assert not bios_found.is_lost.any()
