@@ -6,38 +6,57 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kcensus.analyses import AnalysisError
+from kcensus.analyses.iosched import both
+from kcensus.analyses.iosched.kernel.figures import Figures
+from kcensus.analyses.iosched.kernel.run import answer
+from kcensus.analyses.iosched.kernel.sleepers import sleepers
+from kcensus.analyses.iosched.kernel.tables import TABLES as KERNEL_TABLES
+from kcensus.analyses.iosched.kernel.tasks import SLEEPERS
 from kcensus.analyses.iosched.trace import tables as trace_tables
 from kcensus.analyses.iosched.trace.checks import checks, gaps
-from kcensus.analyses.iosched.trace.figures import Figures
+from kcensus.analyses.iosched.trace.figures import Figures as Traced
 from kcensus.analyses.iosched.trace.findings import findings
 from kcensus.analyses.iosched.trace.summary import summary
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.results import Answer
-from kcensus.trace.events import Trace, TraceError
+from kcensus.trace.events import TraceError
 from kcensus.trace.files import read_trace
 
-TABLES = trace_tables.TABLES
+TABLES = (*KERNEL_TABLES, SLEEPERS, *trace_tables.TABLES, both.REQUESTS_TRACED)
 
 
 def run(kernel: Kernel, trace: str | None = None) -> Answer:
-    """Say what a trace shows.
+    """Say what the memory of a kernel shows, what a trace does, and what both do.
 
     :param trace: prefix of the files of blktrace, their directory, or the output of blkparse
     :raises AnalysisError: there is no trace of that name, or it holds no events
+    :raises LookupError: the debug info lacks block devices, requests or tasks
     """
-    if trace is None:
-        return replace(
-            _answer(Figures(Trace.without_events())),
-            nothing="no trace was given: --trace PREFIX reads one of blktrace",
-            checks=[],
-            measures=False,
-        )
-    return of_trace(trace, kernel.progress)
+    traced = None if trace is None else _traced(trace, kernel.progress)
+    if traced is not None and kernel.prog.platform is None:
+        return replace(_answer(traced), source=trace or "")
+    figures = Figures(kernel)
+    asleep = sleepers(figures)
+    inside = answer(figures, asleep)
+    if traced is None:
+        return inside
+    outside, pairs = _answer(traced), both.pairs(figures, traced)
+    return replace(
+        inside,
+        nothing="",
+        summary=inside.summary | outside.summary | both.summary(pairs),
+        tables=inside.tables
+        | outside.tables
+        | {"requests_traced": both.table(figures, asleep, traced, pairs)},
+        checks=inside.checks + outside.checks,
+        findings=both.folded(figures, inside.findings, outside.findings),
+        gaps=inside.gaps + outside.gaps,
+    )
 
 
-def of_trace(name: str, progress: Progress) -> Answer:
-    """Return what a trace shows; it needs no kernel.
+def _traced(name: str, progress: Progress) -> Traced:
+    """Read a trace.
 
     :raises AnalysisError: there is no trace of that name, or it holds no events
     """
@@ -46,10 +65,18 @@ def of_trace(name: str, progress: Progress) -> Answer:
     except TraceError as error:
         raise AnalysisError(str(error)) from error
     with progress.step("pairing the events", 0):
-        return replace(_answer(Figures(trace)), source=name)
+        return Traced(trace)
 
 
-def _answer(figures: Figures) -> Answer:
+def of_trace(name: str, progress: Progress) -> Answer:
+    """Return what a trace shows; it needs no kernel.
+
+    :raises AnalysisError: there is no trace of that name, or it holds no events
+    """
+    return replace(_answer(_traced(name, progress)), source=name)
+
+
+def _answer(figures: Traced) -> Answer:
     return Answer(
         summary=summary(figures),
         tables=trace_tables.tables(figures),

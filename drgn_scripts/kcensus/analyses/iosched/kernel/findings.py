@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
+from kcensus.analyses.iosched.kernel.sleepers import Sleepers
+from kcensus.analyses.iosched.kernel.tasks import sentence
 from kcensus.human import human_seconds
 from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.requests import State
@@ -20,14 +22,14 @@ _STUCK = 30.0
 """Seconds in the driver: the time after which most drivers abort a request."""
 
 
-def findings(figures: Figures) -> list[Finding]:
+def findings(figures: Figures, sleepers: Sleepers) -> list[Finding]:
     """Return what to act on."""
     return [
         finding
         for row in figures.with_requests
         for finding in (
-            *_starved(figures, row),
-            *_stuck(figures, row),
+            *_starved(figures, sleepers, row),
+            *_stuck(figures, sleepers, row),
             *_frozen(figures, row),
             *_exhausted(figures, row),
         )
@@ -39,7 +41,7 @@ def _severity(queue: Queue) -> Severity | None:
     return next((each for least, each in _SEVERITIES if seconds >= least), None)
 
 
-def _starved(figures: Figures, row: int) -> Iterator[Finding]:
+def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
     """Yield that asynchronous requests are starved, and as a part of that, synchronous ones."""
     own = [
         queue
@@ -56,6 +58,8 @@ def _starved(figures: Figures, row: int) -> Iterator[Finding]:
         late, expiry = worst.late_ns / 1e9, figures.expiry_ns(worst) / 1e9
         overdue = sum(queue.overdue for queue in queues)
         label, scheduler = printable(figures.label(worst)), printable(figures.disks[row].scheduler)
+        behind = np.concatenate([queue.requests for queue in queues])
+        tasks = len(sleepers.behind(behind))
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
             # What leads is as severe as its parts.
@@ -66,9 +70,10 @@ def _starved(figures: Figures, row: int) -> Iterator[Finding]:
                 f"first by {human_seconds(late)} ({figures.times(worst):,.0f} times "
                 f"{human_seconds(expiry)})"
             ),
-            evidence=_evidence(figures, worst, label),
+            evidence=_evidence(figures, worst, label, sentence(figures, sleepers, behind)),
             figures={
                 "overdue": Figure(overdue),
+                "sleepers": Figure(tasks),
                 "late": Figure(late, Unit.SECONDS),
                 "times_expiry": Figure(round(figures.times(worst), 1), Unit.NONE),
                 "served": Figure(worst.served_ns / 1e9, Unit.SECONDS),
@@ -80,7 +85,7 @@ def _starved(figures: Figures, row: int) -> Iterator[Finding]:
         lead = lead or f"requests-starved:{name}-{kind}"
 
 
-def _evidence(figures: Figures, queue: Queue, label: str) -> str:
+def _evidence(figures: Figures, queue: Queue, label: str, behind: str) -> str:
     requests = figures.requests
     write = requests.operations.is_write(requests.operation[queue.requests])
     counts = f"{int(np.count_nonzero(write)):,} writes and {int(np.count_nonzero(~write)):,} reads"
@@ -89,7 +94,7 @@ def _evidence(figures: Figures, queue: Queue, label: str) -> str:
     others = f", among them {since:,} that are in the driver" if since else ""
     return (
         f"The queue {label} holds {counts}; others were dispatched until {served} after the expiry "
-        f"of its first{others}"
+        f"of its first{others}" + (f". Behind them sleep {behind}" if behind else "")
     )
 
 
@@ -111,7 +116,7 @@ def _remedies(figures: Figures, row: int) -> tuple[Remedy, ...]:
     )
 
 
-def _stuck(figures: Figures, row: int) -> Iterator[Finding]:
+def _stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
     """Yield that the driver does not finish requests."""
     rows = figures.rows(row)
     since = figures.requests.in_driver_ns[rows] / 1e9
@@ -119,13 +124,19 @@ def _stuck(figures: Figures, row: int) -> Iterator[Finding]:
     if not stuck.any():
         return
     name, longest, count = printable(figures.disks[row].name), float(since.max()), int(stuck.sum())
+    behind = sentence(figures, sleepers, rows[stuck])
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=Severity.WARNING,
         danger=Danger.STALL,
         title=f"{name}: {count:,} requests are in the driver for up to {human_seconds(longest)}",
-        evidence="They were dispatched and have not completed: the device or its path is the cause",
-        figures={"requests": Figure(count), "longest": Figure(longest, Unit.SECONDS)},
+        evidence="They were dispatched and have not completed: the device or its path is the cause"
+        + (f". Behind them sleep {behind}" if behind else ""),
+        figures={
+            "requests": Figure(count),
+            "longest": Figure(longest, Unit.SECONDS),
+            "sleepers": Figure(len(sleepers.behind(rows[stuck]))),
+        },
         no_remedy="Find out from the kernel log and the storage why the device does not answer",
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from kcensus.analyses.iosched.kernel import tasks
 from kcensus.analyses.iosched.kernel.checks import checks, gaps
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import findings
+from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
 from kcensus.analyses.iosched.kernel.tables import tables
 from kcensus.kernel.block.requests import State
 from kcensus.kernel.kernel import Kernel
@@ -15,19 +17,23 @@ from kcensus.results import Answer, Figure, Unit
 
 
 def of_kernel(kernel: Kernel) -> Answer:
-    """Return what the memory of a kernel tells about its requests.
+    """Return what the memory of a kernel tells about its requests, and who sleeps behind them.
 
-    :raises LookupError: the debug info lacks block devices or requests
+    :raises LookupError: the debug info lacks block devices, requests or tasks
     """
     figures = Figures(kernel)
-    if not figures.with_requests:
-        return Answer(nothing="no disk has a queue of requests")
+    return answer(figures, sleepers(figures))
+
+
+def answer(figures: Figures, asleep: Sleepers) -> Answer:
+    """Return what was read of a kernel in the form of a result."""
     return Answer(
-        summary=summary(figures),
-        tables=tables(figures),
-        checks=checks(figures),
-        findings=findings(figures),
-        gaps=gaps(figures),
+        nothing="" if figures.with_requests else "no disk has a queue of requests",
+        summary=summary(figures) | tasks.summary(asleep),
+        tables=tables(figures) | {"sleepers": tasks.table(figures, asleep)},
+        checks=checks(figures) + tasks.checks(figures),
+        findings=findings(figures, asleep),
+        gaps=gaps(figures) + tasks.gaps(figures, asleep),
     )
 
 
