@@ -150,6 +150,31 @@ char *help_memcgs[] = {
 	NULL,
 };
 
+char *help_iostall[] = {
+	"iostall",
+	"requests that were inserted and not dispatched, and who sleeps behind them",
+	"[options]",
+	"  This command is \"kcensus iosched\".  \"iostall --help\" shows its options, and",
+	"  \"help kcensus\" those that several commands have.",
+	"",
+	"EXAMPLES",
+	"  Which queues of I/O schedulers are starved?",
+	"",
+	"    crash> iostall --table scheduler_queues --top 3",
+	"    ...",
+	"    Queues of schedulers with requests",
+	"      disk  queue     kind   requests  overdue  late by  times expiry  verdict",
+	"      sda   cfq155A   async       136      136   40.9 s         163.4  starved",
+	"      sda   cfq1039S  sync          1        1   18.3 s         146.5  starved",
+	"      sda   cfq1032S  sync          1        1   11.8 s          94.7  starved",
+	"      ... and 5 more rows (use --top 0 or --json)",
+	"",
+	"  Which tasks wait for requests, and how is that known?",
+	"",
+	"    crash> iostall --table sleepers --csv out",
+	NULL,
+};
+
 char *help_negdent[] = {
 	"negdent",
 	"negative dentries: whose they are, and what they cost",

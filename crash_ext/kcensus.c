@@ -191,6 +191,7 @@ static void cmd_kcensus(void)
 
 /* One line for each short command: its function, and the analysis. */
 #define SHORT_COMMANDS(EACH)             \
+	EACH(iostall, "iosched")         \
 	EACH(listlru, "list-lru")        \
 	EACH(kcopyd, "kcopyd")           \
 	EACH(memcgs, "memcgs")           \

@@ -21,6 +21,7 @@ from tests.vm.crash.conftest import RELEASES
 from tests.vm.crash.session import Session
 
 _SHORT = {
+    "iostall": "iosched",
     "listlru": "list-lru",
     "kcopyd": "kcopyd",
     "memcgs": "memcgs",
