@@ -9,6 +9,7 @@ its queue long past its expiry.
 from __future__ import annotations
 
 from kcensus.analyses import Analysis, Param
+from kcensus.kernel.block import MODULES
 
 ANALYSIS = Analysis(
     name="iosched",
@@ -58,14 +59,6 @@ kernel. A trace has the messages of CFQ and BFQ where the kernel was built to lo
             "output of blkparse; needs no TARGET.",
         ),
     ),
-    modules=(
-        "bfq",
-        "dm_mod",
-        "kyber_iosched",
-        "loop",
-        "md_mod",
-        "mq_deadline",
-        "xfs",
-    ),
+    modules=MODULES,
     without_target=("trace",),
 )
