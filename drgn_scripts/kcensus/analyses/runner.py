@@ -167,18 +167,31 @@ class Context:
             )
             for sentence in self.need_modules(*analysis.modules)
         ]
+        return gaps + self._unrecorded(analysis)
+
+    def _unrecorded(self, analysis: Analysis) -> list[Gap]:
+        """Return that the target is a capsule that was not recorded for an analysis."""
         recorded_for = self.target.recorded_for if self.target is not None else None
-        if recorded_for is not None and analysis.name not in recorded_for:
-            gaps.append(
-                Gap(
-                    "capsule without this analysis",
-                    f"it was recorded for {', '.join(recorded_for) or 'nothing'}",
-                    1,
-                    "any figure may lack what is not in the capsule; record the vmcore again with "
-                    f"`kcensus capsule create VMCORE OUT --analyses {analysis.name}`",
-                )
+        if recorded_for is None or analysis.name in recorded_for:
+            return []
+        return [
+            Gap(
+                "capsule without this analysis",
+                f"it was recorded for {', '.join(recorded_for) or 'nothing'}",
+                1,
+                "any figure may lack what is not in the capsule; record the vmcore again with "
+                f"`kcensus capsule create VMCORE OUT --analyses {analysis.name}`",
             )
-        return gaps
+        ]
+
+    def left_out(self, analysis: Analysis) -> Result | None:
+        """Return the result of an analysis that a capsule lacks everything for.
+
+        :return: None if the target was recorded for it, or is not a capsule
+        """
+        gaps = self._unrecorded(analysis)
+        nothing = f"the capsule was recorded without {analysis.name}"
+        return self._result(analysis.name, Answer(nothing=nothing, gaps=gaps)) if gaps else None
 
     def _result(self, name: str, answer: Answer) -> Result:
         if self.release and answer.measures:

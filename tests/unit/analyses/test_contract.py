@@ -120,6 +120,22 @@ def test_exchanged_types_are_blamed_on_the_capsule() -> None:
         Context.of(capsule).run(analysis_of("confused", confused))
 
 
+def test_a_report_leaves_out_what_a_capsule_was_not_recorded_for() -> None:
+    def lacking(kernel: Kernel) -> Answer:
+        kernel.prog["no_such_variable"]
+        return Answer()
+
+    analysis = analysis_of("lacking", lacking)
+    for recorded_for, is_failure in (((), False), (("lacking",), True), (None, True)):
+        target = dataclasses.replace(target_of(FakeKernel()), recorded_for=recorded_for)
+        made = report(Context.of(target), [analysis])
+        assert (set(made.errors) == {"lacking"}) == is_failure
+        if not is_failure:
+            gaps = [gap.what for gap in made.results["lacking"].gaps]
+            assert gaps == ["capsule without this analysis"]
+            assert made.findings == []
+
+
 def test_memory_that_is_missing_is_named() -> None:
     """With the structure, why it is missing, and what to do."""
 
