@@ -62,7 +62,7 @@ SCHEDULER_QUEUES = TableSpec(
     {
         "disk": _DISK,
         "queue": Column(
-            Unit.TEXT, "queue", Show.ALWAYS, "As its scheduler's traces call it: cfq1618SN, …"
+            Unit.TEXT, "queue", Show.ALWAYS, "As its scheduler's traces call it, such as cfq1618SN."
         ),
         "is_async": Column(
             Unit.TEXT, "kind", Show.ALWAYS, "async if most of its requests are asynchronous."
