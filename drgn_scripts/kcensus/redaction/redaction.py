@@ -7,12 +7,18 @@ While a capsule is written, its pages are changed in three ways:
   names (``d_name.hash``) by pseudonyms of numbers.
 * The same names are replaced wherever else they occur as separate tokens: in messages, mount
   options, copies.
-* Free slab objects are zeroed except their freelist pointer, because they hold older names.
+* Free slab objects are zeroed except their freelist pointer, because they hold older names; and so
+  is what :mod:`~kcensus.redaction.task_memory` finds: registers of programs, and what is left of
+  returned functions on the stacks of tasks that sleep.
 
 On pages that an analysis read, the following is not redacted:
 
 * anything but names, such as file contents or environment variables;
-* names that have no dentry, such as directory entries that a file system caches;
+* the frames in use on the kernel stacks of tasks in state D, which ``iosched`` reads: addresses,
+  numbers, and what functions of the kernel keep in local variables, such as a part of a path, or of
+  data that is being copied, encrypted or compared;
+* names that have no dentry, such as directory entries that a file system caches; names of disks,
+  which are the kernel's, but for md arrays that their users named;
 * outside of their own place: names of fewer than
   :data:`~kcensus.redaction.tokens.MIN_TOKEN_BYTES` bytes, numbers of fewer than 8 digits, parts of
   names, names glued to other text, and names that are also words of the kernel (``dentry``);
@@ -32,6 +38,8 @@ from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel
 from kcensus.progress import Progress
 from kcensus.redaction.pseudonyms import Pseudonyms
+from kcensus.redaction.storage_names import MODULES
+from kcensus.redaction.task_memory import Ranges, covered, task_memory
 from kcensus.redaction.tokens import MAX_TOKEN_BYTES, TokenSet, token_hashes
 from kcensus.redaction.user_names import Hashes, UserNames, kernel_words
 from kcensus.sources import Target
@@ -70,7 +78,7 @@ class Redaction:
     """Redacts the pages of one target, as a :data:`~kcensus.sources.capsule.recorder.Scrub`.
 
     :param recorded: per page frame, whether it is recorded; read when the first page is redacted
-    :param key: secret of the pseudonyms; None keeps names, and only zeroes free objects
+    :param key: secret of the pseudonyms; None keeps names, and only zeroes what is unused
     :raises LookupError: the debug info lacks a type or variable that names are found with
     :raises drgn.FaultError: the dump lacks memory that names are found with
     """
@@ -78,11 +86,12 @@ class Redaction:
     def __init__(
         self, target: Target, recorded: Mask, key: bytes | None, progress: Progress
     ) -> None:
-        target.need_modules("dm_mod")
+        target.need_modules("dm_mod", *MODULES)
         self._kernel = Kernel(target.prog, progress=progress)
         self._slab_map = self._kernel.slab_map
         self._recorded = recorded
         self._free: FreeSlots | None = None
+        self._tasks: Ranges | None = None
         self._pseudonyms = Pseudonyms(key) if key is not None else None
         self._patches: list[Patches] = []
         self._spans = np.empty((0, 2), np.int64)
@@ -123,10 +132,11 @@ class Redaction:
 
     def __call__(self, first_frame: int, pages: bytearray) -> None:
         """Redact pages in place."""
-        if self._free is None:
+        if self._free is None or self._tasks is None:
             # Not earlier: looking up the last types may still record pages.
             report = ScanReport()
             self._free = free_slots(self._slab_map, self._recorded, report)
+            self._tasks = task_memory(self._kernel, report)
             if not report.complete:
                 self.missing.append("free objects of slabs that are corrupt or not in the dump")
         start = first_frame << self._kernel.memory.page_shift
@@ -141,7 +151,7 @@ class Redaction:
             low, high = self._spans.T
             for number in np.flatnonzero((low < start + len(buffer)) & (high > start)).tolist():
                 self._patches[number].apply(start, buffer)
-        buffer[free] = 0
+        buffer[free | self._tasks.inside(start, len(buffer))] = 0
 
     def _replace_tokens(self, start: int, buffer: Bytes, pseudonyms: Pseudonyms) -> None:
         """Replace names that are separate tokens, also where they cross the ends of ``buffer``."""
@@ -171,10 +181,7 @@ class Redaction:
         reach = base - int(slots.size.max(initial=0))
         low, high = np.searchsorted(slots.address, np.array([reach, base + size], np.uint64))
         begin = (slots.address[low:high] - np.uint64(base)).astype(np.int64)
-        marks = np.zeros(size + 1, np.int8)
-        np.add.at(marks, np.clip(begin, 0, size), 1)
-        np.add.at(marks, np.clip(begin + slots.size[low:high], 0, size), -1)
-        free = np.cumsum(marks[:-1], dtype=np.int8) > 0
+        free = covered(begin, slots.size[low:high], size)
         linked = slots.link[low:high] >= 0
         words = (begin + slots.link[low:high])[linked]
         words = words[(words >= 0) & (words < size)]

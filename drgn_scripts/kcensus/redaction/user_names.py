@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Names that users chose, and where the kernel keeps them.
 
-They are the names of files (dentries), cgroups, device-mapper devices, processes and the host.
+They are the names of files (dentries), cgroups, device-mapper devices, processes and the host, and
+those in :mod:`~kcensus.redaction.storage_names`.
 Names that the kernel chose are kept where they can be recognized; see :func:`kernel_words`.
 """
 
@@ -30,6 +31,7 @@ from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.redaction.storage_names import storage_names
 
 _BATCH = 1 << 16
 """Names to read at once."""
@@ -91,6 +93,7 @@ class UserNames:
         yield from self._dentries()
         yield from self._processes()
         yield from self._device_mapper()
+        yield from self._storage()
 
     def _all(
         self, type_name: str, columns: Layout
@@ -264,6 +267,17 @@ class UserNames:
             self.missing.append("names of device-mapper devices: debug info of dm_mod is missing")
             return
         yield from self._strings(np.array(strings, np.uint64))
+
+
+    # Storage
+
+    def _storage(self) -> Iterator[Names]:
+        for places, text in storage_names(self.kernel):
+            width = text.shape[1]
+            # A name that fills its array has no NUL.
+            ended = np.pad(text, ((0, 0), (0, 1)))
+            names = _texts(ended, width + 1)[:, :width]
+            yield Names(places - self._direct, names, np.full(len(text), width))
 
 
 def _texts(column: npt.NDArray[Any], width: int) -> Bytes:

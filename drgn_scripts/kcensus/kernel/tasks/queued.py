@@ -167,7 +167,8 @@ def stack_words(
     :param rows: of the tasks
     :param size: bytes of a stack
     :return: an iterator of (indexes in ``rows``, addresses of the first words, words); the words
-        have shape (stacks, words), and are 0 where they could not be read
+        have shape (stacks, words), and are 0 where they could not be read, and below the stack
+        pointer
     """
     page = np.uint64(memory.page_size)
     start = known.sp[rows] & ~(page - np.uint64(1))
@@ -180,6 +181,8 @@ def stack_words(
         for cut in range(0, len(lanes), _CHUNK):
             some = lanes[cut : cut + _CHUNK]
             values, _ = gather_arrays(memory, start[some], words, word_dtype(memory.prog), faults)
+            unused = (known.sp[rows[some]] - start[some]) // np.uint64(8)
+            values[np.arange(words, dtype=np.uint64) < unused[:, None]] = 0
             yield some, start[some], values
 
 

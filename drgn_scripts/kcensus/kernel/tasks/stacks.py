@@ -85,6 +85,12 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
     return Stacks(lane, pc, bottom, is_cut, names, size)
 
 
+def unknown_stacks(count: int) -> Stacks:
+    """Return stacks of which no frame is known."""
+    none = np.empty(0, np.uint64)
+    return Stacks(np.empty(0, np.int64), none, none, np.ones(count, np.bool_), {}, 0)
+
+
 def _stack_size(prog: drgn.Program) -> int:
     size = int(prog["THREAD_SIZE"])
     if not 0 < size <= _MAX_STACK:

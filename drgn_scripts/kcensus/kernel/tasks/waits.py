@@ -19,6 +19,7 @@ import numpy.typing as npt
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
+from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.wait_tables import bit_waiters
 from kcensus.kernel.locking.waiters import entry_link, queues_type
@@ -33,7 +34,7 @@ from kcensus.kernel.tasks.functions import (
 )
 from kcensus.kernel.tasks.places import Places, places_of_devices, places_of_inodes
 from kcensus.kernel.tasks.queued import Queued, Shape, queued
-from kcensus.kernel.tasks.stacks import Stacks, stacks
+from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.xfs.buffers import buffer_waiters, buffers
 from kcensus.kernel.xfs.mounts import log_waiters, mounts
@@ -97,6 +98,8 @@ class Waits:
     torn: int = 0
     """Lists of waiters that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
+    report: ScanReport = field(default_factory=ScanReport)
+    """Of the slabs with XFS buffers."""
 
     def __len__(self) -> int:
         return len(self.task)
@@ -118,7 +121,7 @@ class Waits:
 def waits(kernel: Kernel) -> Waits:
     """Return what every task in state D waits for.
 
-    :raises LookupError: the debug info lacks tasks, or the machine is not x86-64
+    :raises LookupError: the debug info lacks tasks
     :raises drgn.FaultError: the head of the list of tasks is not in the dump
     """
     return _Reader(kernel).read()
@@ -127,11 +130,18 @@ def waits(kernel: Kernel) -> Waits:
 class _Reader:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.known, self.faults = kernel, tasks(kernel), Faults()
+        self.report = ScanReport()
         self.rows = np.flatnonzero(self.known.is_blocked)
         count = len(self.rows)
-        self.stacks = stacks(
-            kernel, self.known.stack[self.rows], self.known.sp[self.rows], self.faults
-        )
+        self.missing: list[str] = []
+        try:
+            self.stacks = stacks(
+                kernel, self.known.stack[self.rows], self.known.sp[self.rows], self.faults
+            )
+        except LookupError:
+            # Lists of waiters prove objects without them.
+            self.missing.append("stacks of tasks")
+            self.stacks = unknown_stacks(count)
         self.functions = [self.stacks.functions(row) for row in range(count)]
         self.kind = [kind_of(each) for each in self.functions]
         self.type = [""] * count
@@ -142,7 +152,6 @@ class _Reader:
         self.device, self.sector, self.offset = (np.full(count, -1) for _ in range(3))
         self.sectors = np.zeros(count, np.int64)
         self.unmatched = self.torn = self.contradicted = 0
-        self.missing: list[str] = []
 
     def read(self) -> Waits:
         for what, look in (
@@ -185,6 +194,7 @@ class _Reader:
             missing=self.missing,
             torn=self.torn,
             faults=self.faults,
+            report=self.report,
         )
 
     def _found(
@@ -226,6 +236,8 @@ class _Reader:
         proof = [f"xfs_buf.{waiting.member[index]}" for index in kept.tolist()]
         self._found(lane, known.address[row], WaitKind.XFS_BUF, "struct xfs_buf", proof)
         self.torn += waiting.torn
+        self.faults += waiting.faults + known.faults
+        self.report.add(known.report)
         self._describe_buffers()
 
     def _describe_buffers(self) -> None:
@@ -248,7 +260,8 @@ class _Reader:
         members = [waiting.member[index] for index in kept.tolist()]
         types = [f"struct {_object_type(member)}" for member in members]
         self._found(lane, waiting.object[kept], WaitKind.LOG, types, members)
-        self.torn += waiting.torn
+        self.torn += waiting.torn + known.damaged
+        self.faults += waiting.faults + known.faults
         row = waiting.mount[kept]
         self.device[lane] = known.log_device[row]
         self._place(lane, places_of_devices(self.kernel, known.log_bdev[row], self.faults))
@@ -266,6 +279,7 @@ class _Reader:
             proof = [waiting.table[index] for index in kept[some].tolist()]
             self._found(lane[some], waiting.object[kept[some]], kind, type_, proof)
         self.torn += waiting.torn
+        self.faults += waiting.faults
         pages = lane[is_page]
         pages = pages[self.object[pages] == waiting.object[kept[is_page]]]
         members = {"mapping": "mapping", "index": ("index", "__folio_index")}
@@ -285,6 +299,7 @@ class _Reader:
     def _queued(self) -> None:
         links = queued(self.kernel, self.known, self.rows)
         self.torn += links.torn
+        self.faults += links.faults
         for index, lane in enumerate(links.lane.tolist()):
             if self.object[lane]:
                 continue
@@ -394,6 +409,7 @@ class _Reader:
         kernel, known = self.kernel, self.known
         own = self._stacks_of(waiting)
         found = direct_io(kernel, known, self.rows[waiting], own)
+        self.faults += found.faults
         lane = waiting[found.lane]
         types = [f"struct {_object_type(member)}" for member in found.member]
         self._found(lane, found.object, WaitKind.REQUEST, types, found.member)

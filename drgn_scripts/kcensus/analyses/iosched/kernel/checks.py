@@ -67,6 +67,7 @@ def gaps(figures: Figures) -> list[Gap]:
     inside = int(np.count_nonzero(requests.place == Place.NONE))
     faults = [requests.faults, figures.devices.faults, figures.hardware.faults]
     faults += [scheduler.faults for scheduler in figures.schedulers]
+    faults += [figures.bios.faults, figures.stacks.faults]
     return [
         *(
             Gap("schedulers of disks", what, count, "their queues, and who is starved, are unknown")
@@ -112,10 +113,10 @@ def gaps(figures: Figures) -> list[Gap]:
                 "spare requests may be counted as allocated",
             ),
             Gap(
-                "pages with requests and queues",
+                "pages with requests, bios and queues",
                 reasons(*faults),
                 sum(each.total() for each in faults),
-                "what is on them is not counted",
+                "what is on them is not counted, or unknown",
             ),
         ),
         *(

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.analyses.gaps import reasons
+from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.human import human_seconds
@@ -165,7 +165,7 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
     """Return what could not be said about tasks."""
     waits, every = sleepers.waits, tasks(figures.kernel)
     faults = [waits.faults, every.faults]
-    return nonzero_gaps(
+    own = nonzero_gaps(
         *(
             Gap("waits of tasks", what, 1, "what it proves about tasks in state D is unknown")
             for what in waits.missing
@@ -182,6 +182,12 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
             waits.contradicted,
             "these tasks in state D may wait for something else",
         ),
+        Gap(
+            "stacks of tasks",
+            "unreadable or cut",
+            0 if "stacks of tasks" in waits.missing else int(np.count_nonzero(waits.stacks.is_cut)),
+            "where these tasks in state D sleep, or how they got there, is unknown",
+        ),
         Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
         Gap("lists of tasks", "torn or unreadable", every.damaged, "their tasks are missing"),
         Gap(
@@ -191,6 +197,7 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
             "what is on them is unknown",
         ),
     )
+    return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")
 
 
 def sentence(figures: Figures, sleepers: Sleepers, requests: Counts) -> str:
