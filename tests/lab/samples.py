@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Record the bundled samples again: ``python3 -m tests.lab samples``.
 
-Two guests, one workload: a kernel before the patches and one after them. A series of a host that
-boots twice, and grows in its second boot. What the guests counted lies beside the tests that hold
+Two guests, one workload: a kernel before the patches and one after them. A guest whose disk's
+scheduler starves writes. A series of a host that boots twice, and grows in its second boot. What the guests counted lies beside the tests that hold
 the samples against it.
 """
 
@@ -18,8 +18,12 @@ from . import series
 from .dumps import Dump, build, live
 from .host import say
 
-KERNELS = {"sample": "5.10", "sample-after": "6.12"}
-"""Which kernel each sample is of."""
+GUESTS = {
+    "sample": ("5.10", "sample"),
+    "sample-after": ("6.12", "sample"),
+    "sample-io": ("6.1", "iosched-starved"),
+}
+"""Kernel and scenario of each sample."""
 SERIES = "sample-series"
 """A store; both boots are of one kernel."""
 _SERIES_KERNEL = "6.1"
@@ -30,6 +34,7 @@ _SERIES_EVERY = 5
 TRUTH = Path(__file__).parents[1] / "sample" / "truth"
 
 _KEPT = ("dentry-state", "cgroup.stat", "created.json", "dmsetup-status", "slabinfo.4", "meminfo")
+_KEPT_OF_IO = ("dentry-state", "slabinfo.4", "meminfo", "disks.last", "tasks.last")
 _SMALLEST = 19
 
 
@@ -44,8 +49,8 @@ def make() -> None:
     shutil.rmtree(TRUTH, ignore_errors=True)
     TRUTH.mkdir(parents=True)
     SAMPLES.mkdir(exist_ok=True)
-    for name, kernel in KERNELS.items():
-        dump = build(kernel, "sample")
+    for name, (kernel, scenario) in GUESTS.items():
+        dump = build(kernel, scenario)
         path = SAMPLES / f"{name}.capsule"
         target = open_target(dump.formats["elf"], dump.debug)
         path.unlink(missing_ok=True)
@@ -83,7 +88,8 @@ def make_series() -> None:
 
 
 def _write_truth(name: str, dump: Dump) -> None:
-    _write(name, {"release": dump.release, **{key: dump.truth[key] for key in _KEPT}})
+    kept = _KEPT_OF_IO if "disks.last" in dump.truth else _KEPT
+    _write(name, {"release": dump.release, **{key: dump.truth[key] for key in kept}})
 
 
 def _write(name: str, kept: dict[str, Any]) -> None:

@@ -20,6 +20,9 @@ _TRUTH = Path(__file__).parent / "truth"
 
 
 NAMES = ("sample", "sample-after")
+"""Of one workload."""
+IO = "sample-io"
+"""A guest whose disk's scheduler starves writes."""
 
 
 class Sample:
@@ -47,6 +50,11 @@ open_sample = cache(Sample)
 @pytest.fixture(scope="session", params=NAMES)
 def sample(request: pytest.FixtureRequest) -> Sample:
     return open_sample(request.param)
+
+
+@pytest.fixture(scope="session")
+def starved() -> Sample:
+    return open_sample(IO)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,10 @@ import pytest
 
 from kcensus.analyses import analyses
 from kcensus.sources import open_target
-from tests.lab.samples import KERNELS
+from tests.lab.samples import GUESTS
 
 
-@pytest.mark.parametrize("name", list(KERNELS))
+@pytest.mark.parametrize("name", list(GUESTS))
 def test_samples_hold_every_analysis(name: str) -> None:
     recorded_for = open_target(name).recorded_for or ()
     missing = sorted(set(analyses()) - set(recorded_for))

@@ -268,7 +268,6 @@ class UserNames:
             return
         yield from self._strings(np.array(strings, np.uint64))
 
-
     # Storage
 
     def _storage(self) -> Iterator[Names]:

@@ -3,8 +3,8 @@
 
 The guest's IDE disk served 80 requests a second: six direct readers, two direct writers, buffered
 writers, and metadata updates. It read the figures below from sysfs right before it was dumped. The
-lab cannot boot this kernel, so the capsule is kept with the test; :func:`kcensus.capsule.create`
-made it with an analysis whose runner is ``of_kernel``.
+lab cannot boot this kernel, so the capsule is kept with the test; it was made with ``kcensus capsule
+create --analyses iosched --level 19``.
 """
 
 from __future__ import annotations
@@ -121,8 +121,18 @@ def test_bios_and_their_owners(figures: Figures) -> None:
     assert Counter(figures.files) == {"/mnt/x/buf2": 135, "": 10}
 
 
+def test_tasks_in_state_d(answer: Answer) -> None:
+    frame = answer.tables["sleepers"].frame.set_index("pid")
+    assert len(frame) == answer.summary["sleepers"].value == 15
+    assert {XFSAILD, *READERS, *WRITERS} <= set(frame.index)
+    direct = frame.loc[[*READERS, *WRITERS]]
+    assert set(direct["function"]) == {"iomap_dio_rw"}
+    assert set(direct["link"]) == {"proven"}
+    assert tuple(frame.loc[XFSAILD, ["function", "link"]]) == ("xfs_buf_iowait", "proven")
+
+
 def test_what_the_kernel_counts(answer: Answer) -> None:
     assert {check.status for check in answer.checks} == {CheckStatus.AGREE}
-    assert len(answer.checks) == 2
+    assert len(answer.checks) == 3
     assert answer.gaps == []
     assert answer.summary["requests"].value == sum(INFLIGHT.values())

@@ -88,7 +88,10 @@ def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | 
     """
     try:
         counter = prog.variable(name, file) if file else prog[name]
-        return max(sum(int(each) for each in _per_cpu(counter.address_of_())), 0)
+        # The kernel adds them up as long: unsigned ones of single CPUs may have wrapped around.
+        bits = 8 * drgn.sizeof(counter)
+        total = sum(int(each) for each in _per_cpu(counter.address_of_())) % (1 << bits)
+        return 0 if total >> (bits - 1) else total
     except (LookupError, drgn.FaultError):
         return None
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
-from kcensus.engine.slub.slabs import ScanReport
+from kcensus.engine.slub.slabs import ScanReport, UnsupportedAllocator
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.wait_tables import bit_waiters
 from kcensus.kernel.locking.waiters import entry_link, queues_type
@@ -164,7 +164,10 @@ class _Reader:
         ):
             try:
                 look()
-            except LookupError:
+            except (LookupError, UnsupportedAllocator):
+                self.missing.append(what)
+            except drgn.FaultError as error:
+                self.faults.note(error)
                 self.missing.append(what)
         for row in np.flatnonzero(self.object == 0).tolist():
             function = waits_in(self.functions[row])

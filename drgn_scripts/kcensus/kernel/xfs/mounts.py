@@ -55,7 +55,8 @@ class Mounts:
     ail_buffers: list[Words]
     """Addresses of the ``xfs_buf.b_list`` that it has queued for writing but not yet submitted."""
     damaged: int = 0
-    """Lists of buffers that could not be followed to their end, and unreadable mounts."""
+    """Lists of buffers and of super blocks that could not be followed to their end, and unreadable
+    mounts."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
@@ -90,8 +91,9 @@ def mounts(kernel: Kernel) -> Mounts:
 
     :raises LookupError: there is no debug info of XFS
     """
-    memory, prog, faults = kernel.memory, kernel.prog, Faults()
+    memory, prog = kernel.memory, kernel.prog
     blocks = super_blocks(kernel)
+    faults = Faults(blocks.faults)
     members = layout(prog, "struct xfs_mount", {**_TARGETS, "log_address": "m_log", "ail": "m_ail"})
     rows = np.array([row for row, type_ in enumerate(blocks.type) if type_ == "xfs"], np.int64)
     info = layout(prog, "struct super_block", ["s_fs_info"])
@@ -119,7 +121,7 @@ def mounts(kernel: Kernel) -> Mounts:
         ail=read["ail"],
         xfsaild=gather(memory, read["ail"], ail, faults)["task"],
         ail_buffers=[node[known[lane] == row] for row in range(len(rows))],
-        damaged=len(torn) + int(np.count_nonzero(~read.readable)),
+        damaged=len(torn) + int(np.count_nonzero(~read.readable)) + blocks.damaged,
         faults=faults,
     )
 

@@ -113,6 +113,12 @@ def gaps(figures: Figures) -> list[Gap]:
                 "spare requests may be counted as allocated",
             ),
             Gap(
+                "cgroups of requests",
+                "unreadable, or without debug info",
+                figures.groups_unknown,
+                "which cgroups their requests belong to is unknown",
+            ),
+            Gap(
                 "pages with requests, bios and queues",
                 reasons(*faults),
                 sum(each.total() for each in faults),

@@ -181,9 +181,17 @@ class Figures:
     @cached_property
     def groups(self) -> list[str]:
         """Path of the cgroup that each request's first bio is charged to; not safe to print."""
-        paths = group_paths(self.kernel, self.bios.group)
         groups = [*self.bios.group.tolist(), 0]
-        return [paths.get(groups[row], "") for row in self.first_bio.tolist()]
+        return [self._paths.get(groups[row], "") for row in self.first_bio.tolist()]
+
+    @cached_property
+    def _paths(self) -> dict[int, str]:
+        return group_paths(self.kernel, self.bios.group)
+
+    @property
+    def groups_unknown(self) -> int:
+        """Cgroups that bios are charged to, and whose path could not be read."""
+        return len({*self.bios.group.tolist()} - {0} - self._paths.keys())
 
     @cached_property
     def files(self) -> list[str]:

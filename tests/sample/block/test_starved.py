@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``sample-io``: writes that BFQ starves on a 6.1 kernel, against what the guest saw."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcensus.results import Result, Severity
+from tests.lab.truth import io
+from tests.sample.conftest import Sample
+
+
+@pytest.fixture(scope="module")
+def result(starved: Sample) -> Result:
+    return starved.run("iosched")
+
+
+@pytest.fixture(scope="module")
+def disk(starved: Sample) -> io.Disk:
+    return io.read(starved.truth).disks["vda"]
+
+
+def test_requests_are_those_in_flight(result: Result, disk: io.Disk) -> None:
+    frame = result.tables["disks"].frame.set_index("disk")
+    assert frame["scheduler"]["vda"] == disk.scheduler == "bfq"
+    # With a scheduler, requests count as in flight from when they are dispatched.
+    assert result.summary["dispatched"].value == sum(disk.inflight) > 0
+    tags = disk.tags("hctx0/sched_tags_bitmap")
+    assert result.summary["requests"].value == len(tags)
+
+
+def test_starved_writes_are_named_first_with_who_sleeps_behind_them(
+    starved: Sample, result: Result
+) -> None:
+    first, *_ = result.findings
+    assert (first.id, first.severity) == ("requests-starved:vda-async", Severity.CRITICAL)
+    openers = {
+        pid
+        for pid, task in io.read(starved.truth).tasks.items()
+        if task.comm == "look-up" and "xfs_buf_lock" in task.stack
+    }
+    assert first.figures["sleepers"].value == len(openers) > 3
+    assert openers <= set(_rows(result, "proven"))
+
+
+def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: Result) -> None:
+    tasks = io.read(starved.truth).tasks
+    frame = result.tables["sleepers"].frame.set_index("pid")
+    assert set(frame.index) == set(tasks)
+    assert {pid: frame["comm"][pid] for pid in tasks} == {
+        pid: task.comm for pid, task in tasks.items()
+    }
+    assert [pid for pid, task in tasks.items() if frame["function"][pid] not in task.stack] == []
+
+
+def _rows(result: Result, link: str) -> list[int]:
+    frame = result.tables["sleepers"].frame
+    pids: list[int] = frame["pid"][frame["link"] == link].tolist()
+    return pids
