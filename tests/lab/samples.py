@@ -2,8 +2,8 @@
 """Record the bundled samples again: ``python3 -m tests.lab samples``.
 
 Two guests, one workload: a kernel before the patches and one after them. A guest whose disk's
-scheduler starves writes. A series of a host that boots twice, and grows in its second boot. What the guests counted lies beside the tests that hold
-the samples against it.
+scheduler starves writes. A series of a host that boots twice, and grows in its second boot. What
+the guests counted lies beside the tests that hold the samples against it.
 """
 
 from __future__ import annotations

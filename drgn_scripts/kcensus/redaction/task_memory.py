@@ -91,10 +91,10 @@ def _vector_registers(prog: drgn.Program) -> int:
     # x86_task_fpu(). On arm64, thread.uw holds them.
     for member in ("thread.fpu", "thread.uw"):
         try:
-            return drgn.offsetof(type_, member)
+            return int(drgn.offsetof(type_, member))
         except LookupError:
             continue
-    return drgn.sizeof(type_)
+    return int(drgn.sizeof(type_))
 
 
 def _of_stacks(kernel: Kernel, tasks: dict[str, npt.NDArray[np.uint64]]) -> list[_Range]:

@@ -3,8 +3,8 @@
 
 The guest's IDE disk served 80 requests a second: six direct readers, two direct writers, buffered
 writers, and metadata updates. It read the figures below from sysfs right before it was dumped. The
-lab cannot boot this kernel, so the capsule is kept with the test; it was made with ``kcensus capsule
-create --analyses iosched --level 19``.
+lab cannot boot this kernel, so the capsule is kept with the test; ``kcensus capsule create
+--analyses iosched --level 19`` made it.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def test_pages_that_are_missing(poked: Poked, sound: Answer, seed: int) -> None:
     answer = of_kernel(Kernel(poked.prog))
     assert _gaps(answer)
     for name in ("requests", "sleepers"):
-        assert answer.summary[name].value <= sound.summary[name].value
+        assert len(answer.tables[name].frame) <= len(sound.tables[name].frame)
 
 
 def _only(values: np.ndarray[Any, Any]) -> int:

@@ -194,9 +194,9 @@ def test_registers_of_programs_are_wiped(capsules: Capsules) -> None:
 def _vectors(prog: drgn.Program) -> int:
     type_ = prog.type("struct task_struct")
     try:
-        return drgn.offsetof(type_, "thread.fpu")
+        return int(drgn.offsetof(type_, "thread.fpu"))
     except LookupError:
-        return drgn.sizeof(type_)
+        return int(drgn.sizeof(type_))
 
 
 def _known(prog: drgn.Program, start: int, length: int) -> bytes:
