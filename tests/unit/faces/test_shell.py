@@ -162,7 +162,7 @@ def test_the_prompt(prompt: pexpect.spawn[str]) -> None:
     prompt.expect_exact(PROMPT)
     banner = str(prompt.before).split("\r\n")[:-1]
     assert len(banner) == 4
-    assert all(len(line) <= 90 for line in banner)
+    assert all(len(line) <= 100 for line in banner)
     assert all(name in banner[1] for name in ("slab()", "list_lru()", "report()"))
     assert all(name in banner[2] for name in ("as_object()", "rows()", "last"))
     assert "on sample" in answer(prompt, "%kcensus slab --top 1 --no-progress").splitlines()[0]
