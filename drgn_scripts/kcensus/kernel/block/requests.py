@@ -374,7 +374,10 @@ class _Reader:
         return found
 
     def _lists(self) -> list[tuple[Place, str, Words]]:
-        """Return the lists of requests besides those of schedulers: place, link, heads."""
+        """Return the lists of requests besides those of schedulers: place, link, heads.
+
+        Those of flushes come last.
+        """
         queue = self.prog.type("struct request_queue")
         by_kind = {
             kind: np.array([d.queue for d in self.devices.disks if d.kind == kind], np.uint64)
@@ -400,18 +403,19 @@ class _Reader:
         has_link = self.type.member("flush").type.has_member("list")
         link = "flush.list" if has_link else "queuelist"
         own = self._flush_queues()[1]
+        flushes = []
         if len(own):
             flush = self.prog.type("struct blk_flush_queue")
             names = ["flush_queue[0]", "flush_queue[1]"]
             if flush.member("flush_data_in_flight").type.kind == drgn.TypeKind.STRUCT:
                 names.append("flush_data_in_flight")
-            found += [(Place.FLUSH, link, at(own, flush, name)) for name in names]
+            flushes = [(Place.FLUSH, link, at(own, flush, name)) for name in names]
         if queue.has_member("flush_list"):
             found.append((Place.REQUEUE, "queuelist", at(multi, queue, "flush_list")))
         if len(single):
             found.append((Place.DISPATCH, "queuelist", at(single, queue, "queue_head")))
             found.append((Place.TIMEOUT, "timeout_list", at(single, queue, "timeout_list")))
-        return found
+        return found + flushes
 
     def _with_listed(self, address: Words, hardware: Counts) -> tuple[Words, Counts]:
         """Add requests on lists, where it is not known which are allocated."""
@@ -448,7 +452,12 @@ class _Reader:
         for where, link, heads in self._lists():
             lists = fifos(self.kernel, heads, self.faults, link)
             self.damage["torn"] += lists.torn
-            put(lists.request, where)
+            listed = lists.request
+            if link == "flush.list":
+                # The data of a flush goes its way on other lists meanwhile.
+                rows = rows_of(address, listed, order)
+                listed = listed[(rows < 0) | (place[rows] == Place.NONE)]
+            put(listed, where)
         return place, queue, late, waiting
 
     def _states(
