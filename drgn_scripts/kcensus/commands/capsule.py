@@ -72,9 +72,9 @@ COMMAND = click.Group(
     help="Extract the part of a vmcore that the analyses need, small enough to attach to a ticket."
     "\n\nA capsule holds the memory that analyses read and the types they used. Every command"
     " takes it in place of the vmcore, without debug info."
-    "\n\nPages of programs and files are not in it. For iosched, it holds the kernel stacks of tasks"
-    " in state D: addresses, numbers, and what functions of the kernel keep in local variables, such"
-    " as a part of a path, or of data that they copy or encrypt.",
+    "\n\nPages of programs and files are not in it. For iosched, it holds the kernel stacks of"
+    " tasks in state D: addresses, numbers, and what functions of the kernel keep in local"
+    " variables, such as a part of a path, or of data that they copy or encrypt.",
     short_help="extract the part of a vmcore that the analyses need",
     context_settings=CONTEXT_SETTINGS,
     commands=[_CREATE],

@@ -80,7 +80,27 @@ def test_a_capsule_replays_it(kernel: str, tmp_path: Path) -> None:
 def test_without_debug_info_of_the_scheduler(kernel: str) -> None:
     dump = build(kernel, "iosched-bfq")
     target = open_target(str(dump.formats["elf"]), dump.debug)
+    target.need_modules("xfs")
     answer = of_kernel(Kernel(target.prog))
     assert answer.summary["requests"].value
     assert [gap.what for gap in answer.gaps] == ["schedulers of disks"]
     assert not any(finding.id.startswith("requests-starved") for finding in answer.findings)
+
+
+@pytest.mark.parametrize("scenario", ["iosched-bfq", "iosched-deadline", "iosched-kyber"])
+def test_without_debug_info_of_any_module(kernel: str, scenario: str) -> None:
+    dump = build(kernel, scenario)
+    sound, bare = (
+        open_target(str(dump.formats["elf"]), debug) for debug in (dump.debug, dump.debug[:1])
+    )
+    sound.need_modules(*MODULES)
+    expected, answer = (of_kernel(Kernel(target.prog)) for target in (sound, bare))
+    # What is built into the kernel has debug info.
+    gaps = {(gap.what, gap.reason) for gap in answer.gaps}
+    assert {("waits of tasks", "XFS buffers"), ("waits of tasks", "XFS logs")} <= gaps
+    lacking = {"schedulers of disks", "stacked disks", "waits of tasks"}
+    assert {what for what, _ in gaps} <= lacking
+    for name in ("requests", "dispatched", "sleepers"):
+        assert answer.summary[name] == expected.summary[name], name
+    sleeping = [each.tables["sleepers"].frame["function"].tolist() for each in (answer, expected)]
+    assert sleeping[0] == sleeping[1]
