@@ -38,7 +38,7 @@ def ask_everything(patches: Mapping[str, Patch], prober: Prober) -> None:
     for patch in patches.values():
         for rule in patch.detection.rules:
             for probe in (*rule.has, *rule.lacks):
-                prober.ask(probe, patch.detection.modules)
+                prober.ask(probe, _modules(patch, rule))
         if patch.validation and patch.validation.switch:
             prober.number(patch.validation.switch)
 
@@ -68,12 +68,17 @@ def _evaluate(rule: Rule, patch: Patch, prober: Prober) -> Answer:
     """
     answers: list[Answer] = []
     for probe in (*rule.has, *rule.lacks):
-        answer = prober.ask(probe, patch.detection.modules)
+        answer = prober.ask(probe, _modules(patch, rule))
         if answer.value is (probe not in rule.has):
             return Answer(False, answer.reason)
         answers.append(answer)
     unknown = (answer for answer in answers if answer.value is None)
     return next(unknown, Answer(True, _list([answer.reason for answer in answers])))
+
+
+def _modules(patch: Patch, rule: Rule) -> tuple[str, ...]:
+    """Return the modules that may define the names of a rule."""
+    return () if rule.ignores_modules else patch.detection.modules
 
 
 def _list(reasons: list[str]) -> str:

@@ -111,6 +111,38 @@ class Rule:
     why: str = ""
     by: str = ""
     """Id of the replacement, for the state superseded."""
+    ignores_modules: bool = False
+    """Whether a name that is not found does not exist, whichever modules are loaded: names that
+    are never in a module, or a later rule asks whether the module is there."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of an analysis, or the difference of two."""
+
+    analysis: str
+    key: str
+    """Key of the summary."""
+    minus: str = ""
+    """Key of the figure to subtract."""
+    what: str = ""
+
+    def __str__(self) -> str:
+        formula = f"{self.analysis}.{self.key}"
+        return f"{formula} - {self.analysis}.{self.minus}" if self.minus else formula
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a figure of the same machine says about a patch that types cannot tell."""
+
+    metric: Metric
+    at_least: float
+    """The figure proves nothing below this."""
+    why: str
+    """A clause: why that follows."""
+    state: State = State.UNDETERMINED
+    """What it proves; undetermined: it only goes with the reason."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +154,8 @@ class Undetectable:
     carriers: tuple[str, ...] = ()
     """Release patterns (fnmatch) of kernels that may have it. If any are given, the patch is
     absent on every other release."""
+    shown_by: tuple[Evidence, ...] = ()
+    """Figures that tell more; the first one that is large enough counts."""
 
 
 @dataclass(frozen=True)
@@ -212,22 +246,6 @@ class PublishedFigure:
 
 
 @dataclass(frozen=True)
-class Metric:
-    """A figure of an analysis, or the difference of two."""
-
-    analysis: str
-    key: str
-    """Key of the summary."""
-    minus: str = ""
-    """Key of the figure to subtract."""
-    what: str = ""
-
-    def __str__(self) -> str:
-        formula = f"{self.analysis}.{self.key}"
-        return f"{formula} - {self.analysis}.{self.minus}" if self.minus else formula
-
-
-@dataclass(frozen=True)
 class FindingRule:
     """Turns a figure into a finding, optionally depending on the state of a patch."""
 
@@ -302,6 +320,8 @@ class Patch:
     costs: Metric | None = None
     saves: Metric | None = None
     validation: Validation | None = None
+    trace_validation: Validation | None = None
+    """The same for a pair of traces, which have no types."""
     figures: tuple[PublishedFigure, ...] = ()
     rules: tuple[FindingRule, ...] = ()
     remedy: str = ""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kcensus.catalogue.files import Catalogue
-from kcensus.catalogue.model import LACKS_IT, Detected, FindingRule, Metric, State
+from kcensus.catalogue.model import LACKS_IT, Detected, Evidence, FindingRule, Metric, State
 from kcensus.human import human
 from kcensus.results import Figure, Finding, Remedy, Result, Severity, Unit, rank
 
@@ -39,6 +39,11 @@ class Price:
         return self.detected.state in LACKS_IT
 
     @property
+    def seconds(self) -> float | None:
+        """Return the value if it was measured and is a time."""
+        return None if self.unit is not Unit.SECONDS else self.value
+
+    @property
     def bytes(self) -> int | None:
         """Return the value if it was measured and is in bytes."""
         return None if self.value is None or self.unit is not Unit.BYTES else int(self.value)
@@ -55,7 +60,33 @@ def analyses_wanted(catalogue: Catalogue, detected: Mapping[str, Detected]) -> t
     """Return the names of the analyses that :func:`prices` and :func:`findings` need, sorted."""
     wanted = {metric.analysis for patch in detected.values() if (metric := metric_of(patch))}
     wanted |= {rule.metric.analysis for rule in catalogue.rules if _applies(rule, detected)}
+    wanted |= {each.metric.analysis for patch in detected.values() for each in evidence_of(patch)}
     return tuple(sorted(wanted))
+
+
+def evidence_of(detected: Detected) -> tuple[Evidence, ...]:
+    """Return the figures that may say more about a patch than the debug info did."""
+    undetectable = detected.patch.detection.undetectable
+    if detected.state is not State.UNDETERMINED or undetectable is None:
+        return ()
+    return undetectable.shown_by
+
+
+def weigh(detected: Detected, results: Mapping[str, Result]) -> Detected:
+    """Return the state of a patch after a look at the figures of the same machine.
+
+    :param results: by analysis
+    """
+    for evidence in evidence_of(detected):
+        try:
+            value, unit = measure(evidence.metric, results)
+        except Unmeasured:
+            continue
+        if value >= evidence.at_least:
+            shown = f"{evidence.metric} is {human(value, unit)}: {evidence.why}"
+            before = "" if evidence.state is not State.UNDETERMINED else f"{detected.reason}; "
+            return replace(detected, state=evidence.state, reason=f"{before}{shown}")
+    return detected
 
 
 def measure(metric: Metric, results: Mapping[str, Result]) -> tuple[float, Unit]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from kcensus.catalogue.files import Catalogue
 from kcensus.catalogue.model import HAS_IT, UNITS, Detected, Kind, State
-from kcensus.catalogue.price import Price, findings, prices, unmeasured
+from kcensus.catalogue.price import Price, findings, prices, unmeasured, weigh
 from kcensus.results import Figure, Gap, Result, Unit
 from kcensus.results.tables import Column, Show, TableSpec
 from kcensus.sources.debuginfo.packages import missing_debug_info
@@ -44,6 +44,7 @@ def column(
 
 _ALWAYS, _DATA = Show.ALWAYS, Show.DATA
 _BYTES = Unit.BYTES, "Int64"  # exact, some of them missing
+_SECONDS = Unit.SECONDS, "Float64"
 _PATCH = column("patch.id", "patch", "Id in the catalogue.", _ALWAYS)
 _SUBSYSTEM = column("patch.subsystem", "subsystem", "Kernel subsystem.")
 _RELEASE = column("release", "release", "First mainline release with the patch.")
@@ -81,6 +82,9 @@ PATCHES = TableSpec(
         "cost_bytes": column(
             "cost", "absence costs", "What its absence costs here.", _ALWAYS, *_BYTES
         ),
+        "cost_seconds": column(
+            "delay", "absence delays", "How long its absence delays I/O here.", _ALWAYS, *_SECONDS
+        ),
         "saving_bytes": column(
             "saving", "presence saves", "What its presence saves here.", Show.WIDE, *_BYTES
         ),
@@ -101,6 +105,7 @@ PRICES = TableSpec(
         "patch": _PATCH,
         "kind": column("kind", "kind", "Whether absence or presence costs or saves it."),
         "bytes": column("bytes", "bytes", "Cost or saving.", _ALWAYS, *_BYTES),
+        "seconds": column("seconds", "time", "Cost or saving of time.", _ALWAYS, *_SECONDS),
         "formula": column("formula", "figure", "Figure that measures it.", _ALWAYS),
         "meaning": column("metric.what", "meaning", "What the figure measures.", _DATA),
     },
@@ -176,6 +181,7 @@ def patches_result(
     :param priced: whether to include costs and savings
     """
     result = Result("patches", target, kernel, live, measures=False)
+    detected = {name: weigh(one, results) for name, one in detected.items()}
     all_prices = prices(detected, results) if priced else []
     classes = [_class(patch) for patch in detected.values() if patch.state is State.ABSENT]
     for key, label in _ABSENT.items():
@@ -229,12 +235,19 @@ def _patch_rows(
         if price.bytes is not None and price.bytes >= 0
     }
 
+    delays = {
+        price.detected.patch.id: price.seconds
+        for price in all_prices
+        if price.is_cost and price.seconds is not None and price.seconds >= 0
+    }
+
     def order(name: str) -> tuple[object, ...]:
         return (
             _SECTIONS.index(_class(detected[name])),
             detected[name].state is State.SUPERSEDED,
             name in series,  # the cost of a stage is contained in that of its series
             -amounts.get((name, True), 0),
+            -delays.get(name, 0),
             detected[name].patch.subsystem,
             series.get(name, ""),
             name,
@@ -247,6 +260,7 @@ def _patch_rows(
             stage=detected[name].stage or None,
             reason=detected[name].reason,
             cost=amounts.get((name, True)),
+            delay=delays.get(name),
             saving=amounts.get((name, False)),
             series=series.get(name),
             release=detected[name].patch.release or None,
@@ -266,7 +280,7 @@ def _kind(price: Price) -> str:
 def _price_rows(all_prices: Sequence[Price], series: Mapping[str, str]) -> list[SimpleNamespace]:
     def order(price: Price) -> tuple[object, ...]:
         name = price.detected.patch.id
-        return name in series, -(price.value or 0), name
+        return name in series, price.unit is Unit.SECONDS, -(price.value or 0), name
 
     largest_first = sorted(all_prices, key=order)
     return [
@@ -274,6 +288,7 @@ def _price_rows(all_prices: Sequence[Price], series: Mapping[str, str]) -> list[
             patch=price.detected.patch,
             kind=_kind(price),
             bytes=None if price.bytes is None else abs(price.bytes),
+            seconds=None if price.seconds is None else abs(price.seconds),
             formula=str(price.metric),
             metric=price.metric,
         )

@@ -24,6 +24,7 @@ from kcensus.catalogue.model import (
     UNITS,
     Commit,
     Detection,
+    Evidence,
     FindingRule,
     Patch,
     Probe,
@@ -130,6 +131,11 @@ def _number(place: _Place, value: Any) -> float:
     return float(value)
 
 
+def _boolean(place: _Place, value: Any) -> bool:
+    _expect(place, value, bool)
+    return bool(value)
+
+
 def _numbers(place: _Place, value: Any) -> dict[str, float]:
     _expect(place, value, dict)
     places = {name: place.at(name[:_MAX_QUOTED]) for name in value}
@@ -178,7 +184,12 @@ _PROBES = {
     ProbeKind.ENUMERATOR: _NAME,
     ProbeKind.PARAMETER: _text(rf"{_C}\.{_C}", "a parameter, 'module.name'"),
 }
-_KEYS = {"postings": "posted", "detection": "detect", "validation": "validate"}
+_KEYS = {
+    "postings": "posted",
+    "detection": "detect",
+    "validation": "validate",
+    "trace_validation": "validate-traces",
+}
 """Keys that differ from the field they set in more than dashes."""
 _REQUIRED = ("what",)
 """Fields whose keys are required although they have a default."""
@@ -198,7 +209,7 @@ def _reader(field: str, hint: Any) -> _Reader:
         return _numbers
     if issubclass(hint, enum.Enum):
         return _choice({member.value: member for member in hint})
-    return {Probe: _probe, float: _number}.get(hint) or _record(hint)
+    return {Probe: _probe, float: _number, bool: _boolean}.get(hint) or _record(hint)
 
 
 def _record(cls: type[Any], without: tuple[str, ...] = ()) -> _Reader:
@@ -274,14 +285,20 @@ def _problems(record: Any) -> Iterator[tuple[str, str]]:
                 yield "at-least", "is missing: a rule needs at-least or at-most"
             if re.search("[{}]", record.title.replace("{value}", "")):
                 yield "title", "must not contain braces other than {value}"
-        case Patch(stages=stages, detection=detection, validation=validation, figures=figures):
+        case Evidence():
+            if record.state not in (State.PRESENT, State.ABSENT, State.UNDETERMINED):
+                yield "state", f"{record.state.value!r} does not follow from a figure"
+        case Patch(stages=stages, detection=detection, figures=figures):
             if stages and detection != Detection():
                 yield "detect", "must be left out: a series is detected by its stages"
             if not stages and detection == Detection():
                 yield "detect", "is missing: without rules, add [detect.undetectable]"
-            claim = validation.claim if validation else ""
-            if claim and claim not in {figure.run for figure in figures}:
-                yield "validate.claim", f"{claim!r} is not the run of any published figure"
+            runs = {figure.run for figure in figures}
+            for name in ("validation", "trace_validation"):
+                validation = getattr(record, name)
+                if validation and validation.claim and validation.claim not in runs:
+                    problem = f"{validation.claim!r} is not the run of any published figure"
+                    yield f"{_KEYS[name]}.claim", problem
             if twice := _first_repeated([figure.name for figure in figures]):
                 yield "figures", f"the name {twice!r} is used twice"
 

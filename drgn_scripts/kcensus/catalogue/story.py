@@ -8,7 +8,16 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kcensus.catalogue.model import Bound, Commit, Kind, Patch, Posting, PublishedFigure, Rule
+from kcensus.catalogue.model import (
+    Bound,
+    Commit,
+    Kind,
+    Patch,
+    Posting,
+    PublishedFigure,
+    Rule,
+    Validation,
+)
 
 
 def document(patch: Patch) -> dict[str, Any]:
@@ -90,6 +99,9 @@ def _detection(patch: Patch) -> Iterator[str]:
         yield "by its stages"
     elif undetectable:
         yield f"not from types: {undetectable.reason}; best evidence: {undetectable.evidence}"
+        for evidence in undetectable.shown_by:
+            figure = f"{evidence.metric} is at least {_number(evidence.at_least)}"
+            yield f"{evidence.state.value} if {figure}: {evidence.why}"
     else:
         yield "otherwise absent"
     if patch.detection.modules:
@@ -109,10 +121,13 @@ def _metrics(patch: Patch) -> Iterator[str]:
 
 
 def _validation(patch: Patch) -> Iterator[str]:
-    validation = patch.validation
-    if validation is None:
-        return
-    yield f"kcensus validate {patch.id} BEFORE AFTER: {validation.metric} must be smaller after"
+    for validation, option in ((patch.validation, ""), (patch.trace_validation, " --traces")):
+        if validation is not None:
+            yield from _pair(f"kcensus validate {patch.id} BEFORE AFTER{option}", validation)
+
+
+def _pair(command: str, validation: Validation) -> Iterator[str]:
+    yield f"{command}: {validation.metric} must be smaller after"
     for workload in validation.workload:
         yield f"needs on both: at least {_number(workload.at_least)} {workload.metric.what}"
     if validation.predicted:

@@ -286,15 +286,17 @@ def notes(machine: Machine) -> dict[str, list[str]]:
 
 
 def has_content(table: Table) -> bool:
-    """Return whether a table says anything: it has rows, and not all of its amounts are 0."""
+    """Return whether a table says anything: it has rows, and not all of its amounts are 0.
+
+    Columns of amounts that some rows do not have are a remark; the rows are the content.
+    """
     amounts = [
         table.frame[name]
         for name, column in table.columns.items()
         if column.unit in _AMOUNTS and table.frame[name].dtype.kind in "iufb"
     ]
-    return len(table.frame) > 0 and (
-        not amounts or any(bool(amount.fillna(0).any()) for amount in amounts)
-    )
+    known = [amount for amount in amounts if not amount.isna().any()]
+    return len(table.frame) > 0 and (not known or any(bool(each.any()) for each in amounts))
 
 
 def is_zero(figure: Figure) -> bool:
