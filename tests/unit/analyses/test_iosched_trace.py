@@ -89,11 +89,12 @@ def test_a_write_that_still_waits_counts_with_its_age(tmp_path: Path) -> None:
 
 
 def test_messages_name_the_scheduler_its_fix_and_the_queue(tmp_path: Path) -> None:
-    made = starving(15.6)
-    for step in range(3):
-        made.append(message(2000 + 3 * step, "cfq1618SN / preempt"))
-        made.append(message(2001 + 3 * step, "cfq5A  / slice expired t=1"))
-        made.append(message(2002 + 3 * step, "cfq5A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"))
+    made = [*starving(15.6), message(3, "cfq5A  / insert_request")]
+    for start in (10**9, 2 * 10**9, 3 * 10**9):
+        made.append(message(start, "cfq5A  / set_active wl_class:1 wl_type:0"))
+        made.append(message(start + 1, "cfq1618SN / preempt"))
+        made.append(message(start + 2, "cfq5A  / slice expired t=1"))
+        made.append(message(start + 3, "cfq5A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"))
     answer = traced(tmp_path, made)
     finding = answer.findings[0]
     assert finding.patch == "cfq-async-starvation"
@@ -103,10 +104,45 @@ def test_messages_name_the_scheduler_its_fix_and_the_queue(tmp_path: Path) -> No
     assert (queue["queue"], queue["preempted"], queue["expired_empty"]) == ("cfq5A", 3, 3)
 
 
+@pytest.mark.parametrize(
+    ("began", "dispatched", "lost"),
+    [
+        (10.0, False, 1),  # selected long after the write had expired, and left without it
+        (0.2, False, 0),  # when it was selected, the write had not expired
+        (10.0, True, 0),  # it dispatched something
+    ],
+)
+def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
+    tmp_path: Path, began: float, dispatched: bool, lost: int
+) -> None:
+    start = int(began * 1e9)
+    made = starving(15.6)
+    made.append(message(3, "cfq5A  / insert_request"))
+    made.append(message(start, "cfq5A  / set_active wl_class:1 wl_type:0"))
+    if dispatched:
+        made.append(message(start + 1, "cfq5A  / dispatched a request"))
+    made.append(message(start + 2, "cfq6S  / preempt"))
+    made.append(message(start + 3, "cfq5A  / slice expired t=1"))
+    count = int(dispatched)
+    made.append(message(start + 4, f"cfq5A  / sl_used=1 disp={count} charge=0 iops=1 sect=0"))
+    answer = traced(tmp_path, made)
+    assert answer.summary["cfq_turns_lost"].value == lost
+    finding = answer.findings[0]
+    assert finding.figures["turns_lost"].value == lost
+    assert ("lacks the fix" in finding.evidence) == bool(lost)
+    assert finding.patch == ("cfq-async-starvation" if lost else "")
+
+
+def test_without_messages_of_cfq_turns_are_unknown(tmp_path: Path) -> None:
+    assert traced(tmp_path, starving(15.6)).summary["cfq_turns_lost"].value is None
+
+
 def test_the_posted_excerpt_waits_15_6_seconds(tmp_path: Path) -> None:
     (tmp_path / "trace.txt").write_text(STARVED)
     answer = answer_of(tmp_path, "trace.txt")
     assert answer.summary["worst_async_write_wait"].value == 15.626265317
+    # The preemption that it shows is 25 ms after the insertion: too early to prove anything.
+    assert answer.summary["cfq_turns_lost"].value == 0
     phases = answer.tables["phases"].frame.set_index("phase")
     assert phases.loc["I2D", "longest"] == 15.626265317
     assert phases.loc["I2D", "operation"] == "async write"

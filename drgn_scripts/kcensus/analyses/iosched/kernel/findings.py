@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.analyses.iosched.kernel.costs import lacking_patch
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import sentence
@@ -18,6 +19,10 @@ from kcensus.text import printable
 
 _SEVERITIES = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
 """Seconds past its expiry from which on a request is starved this much."""
+_CFQ = (
+    ". Whether the kernel has the fix cfq-async-starvation, memory does not show: with it, too, a "
+    "queue waits until CFQ selects it"
+)
 _STUCK = 30.0
 """Seconds in the driver: the time after which most drivers abort a request."""
 
@@ -70,7 +75,8 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
                 f"first by {human_seconds(late)} ({figures.times(worst):,.0f} times "
                 f"{human_seconds(expiry)})"
             ),
-            evidence=_evidence(figures, worst, label, sentence(figures, sleepers, behind)),
+            evidence=_evidence(figures, worst, label, sentence(figures, sleepers, behind))
+            + (_CFQ if scheduler == "cfq" and is_async else ""),
             figures={
                 "overdue": Figure(overdue),
                 "sleepers": Figure(tasks),
@@ -81,6 +87,7 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
             },
             remedies=() if lead else _remedies(figures, row),
             part_of=lead,
+            patch=lacking_patch(figures, worst),
         )
         lead = lead or f"requests-starved:{name}-{kind}"
 

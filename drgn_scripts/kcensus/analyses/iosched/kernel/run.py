@@ -7,6 +7,7 @@ import numpy as np
 
 from kcensus.analyses.iosched.kernel import tasks
 from kcensus.analyses.iosched.kernel.checks import checks, gaps
+from kcensus.analyses.iosched.kernel.costs import costs
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import findings
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
@@ -29,7 +30,7 @@ def answer(figures: Figures, asleep: Sleepers) -> Answer:
     """Return what was read of a kernel in the form of a result."""
     return Answer(
         nothing="" if figures.with_requests else "no disk has a queue of requests",
-        summary=summary(figures) | tasks.summary(asleep),
+        summary=summary(figures) | tasks.summary(asleep) | costs(figures, asleep),
         tables=tables(figures) | {"sleepers": tasks.table(figures, asleep)},
         checks=checks(figures) + tasks.checks(figures),
         findings=findings(figures, asleep),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, CLASSES, Figures
+from kcensus.analyses.iosched.trace.turns import lost_turns
 from kcensus.human import human_seconds
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
@@ -50,6 +51,7 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
     name = major_minor(device)
     queues = [queue for queue in figures.queues if queue.device == device]
     schedulers = {queue.scheduler for queue in queues}
+    lost = lost_turns(figures, device)
     yield Finding(
         id=f"trace-async-starved:{name}",
         severity=severity,
@@ -58,7 +60,7 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
             f"{name}: an async write waited {human_seconds(seconds)} in the scheduler while "
             f"{meanwhile:,} sync requests were dispatched"
         ),
-        evidence="; ".join([_described(figures, row), *_preempted(queues)]),
+        evidence="; ".join([_described(figures, row), *_preempted(queues), *_unfixed(lost)]),
         figures={
             "waited": Figure(seconds, Unit.SECONDS, "longest wait"),
             "sync_dispatches": Figure(meanwhile, Unit.COUNT, "sync dispatches meanwhile"),
@@ -66,9 +68,10 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
             "waiting": Figure(
                 int(figures.is_waiting[rows].sum()), Unit.COUNT, "of these, still waiting"
             ),
+            **({} if lost is None else {"turns_lost": Figure(lost, Unit.COUNT, "turns lost")}),
         },
         remedies=(_remedy(device, schedulers),),
-        patch="cfq-async-starvation" if "cfq" in schedulers else "",
+        patch="cfq-async-starvation" if lost else "",
     )
 
 
@@ -125,6 +128,15 @@ def _preempted(queues: list[Queue]) -> Iterator[str]:
             f"{printable(worst.name)} was selected {worst.selected:,} times, preempted "
             f"{worst.preempted:,} times, and expired {worst.expired_empty:,} times without a "
             "dispatch"
+        )
+
+
+def _unfixed(lost: int | None) -> Iterator[str]:
+    """Yield that the kernel lacks the fix of CFQ, where messages prove it."""
+    if lost:
+        yield (
+            f"in {lost:,} turns, an async queue dispatched nothing although a request in it had "
+            "expired: the kernel lacks the fix of CFQ"
         )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, Figures
+from kcensus.analyses.iosched.trace.turns import lost_turns
 from kcensus.human import shown_time
 from kcensus.results import Bound, Figure, Scalar, Unit
 from kcensus.trace.bios import NEVER
@@ -30,6 +31,9 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "requests": count(int(figures.is_request.sum()), "requests"),
         "worst_async_write_wait": seconds(_worst(figures, is_async), "longest wait, async write"),
         "worst_sync_wait": seconds(_worst(figures, figures.is_sync), "longest wait, sync request"),
+        "async_writes": count(int((is_async & figures.is_request).sum()), "async writes"),
+        "sync_requests": count(int((figures.is_sync & figures.is_request).sum()), "sync requests"),
+        "cfq_turns_lost": Figure(lost_turns(figures), Unit.COUNT, "turns lost, async, cfq"),
         "waiting": Figure(
             int(figures.is_waiting.sum()),
             Unit.COUNT,

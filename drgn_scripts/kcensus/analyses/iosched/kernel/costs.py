@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How long each scheduler delays requests and tasks, and which patch is lacking against it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
+from kcensus.analyses.iosched.kernel.sleepers import Sleepers
+from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.results import Figure, Unit
+
+_SCHEDULERS = ("bfq", "cfq", "mq-deadline")
+_RANKS = np.array([1, 0, 1, 2])
+"""Rank of I/O priority classes none, realtime, best effort and idle, as mq-deadline serves them."""
+_RESERVED = 0.75
+"""Share of tags beyond which schedulers with a limit leave the rest to synchronous reads."""
+
+
+def costs(figures: Figures, sleepers: Sleepers) -> dict[str, Figure]:
+    """Return the longest delays by scheduler, in seconds; 0 where a scheduler causes none."""
+    starved = [queue for queue in figures.queues if queue.verdict is Verdict.STARVED]
+    found = {}
+    for name in _SCHEDULERS:
+        own = [queue for queue in starved if figures.disks[queue.disk].scheduler == name]
+        key = name.replace("-", "_")
+        found[f"starved_{key}"] = _seconds(_worst(own), f"longest starved by {name}")
+        if name == "cfq":
+            own = [queue for queue in own if figures.is_async(queue)]
+            found["async_starved_cfq"] = _seconds(_worst(own), "longest starved, async, cfq")
+            continue
+        if name == "mq-deadline":
+            own = [queue for queue in own if _is_behind_higher_class(figures, queue)]
+            label = "longest starved by class"
+            found["class_starved_mq_deadline"] = _seconds(_worst(own), label)
+        wait = _tag_wait(figures, sleepers, name)
+        found[f"tag_wait_{key}"] = _seconds(wait, f"longest without tag, {name}")
+    return found
+
+
+def lacking_patch(figures: Figures, queue: Queue) -> str:
+    """Return the patch against this starvation that the kernel lacks by its types; empty if none.
+
+    Types do not show the fix of CFQ, and requests are starved with it, too.
+    """
+    scheduler = figures.schedulers[queue.disk]
+    if scheduler.scheduler == "bfq":
+        type_ = figures.kernel.prog.type("struct bfq_queue")
+        fixes = {"inject_limit": "bfq-injection", "waker_bfqq": "bfq-wakers"}
+        return next((fix for member, fix in fixes.items() if not type_.has_member(member)), "")
+    lacks_aging = "prio_aging_expire" not in scheduler.tunables
+    if scheduler.scheduler == "mq-deadline" and lacks_aging:
+        return "mq-deadline-prio-aging" if _is_behind_higher_class(figures, queue) else ""
+    return ""
+
+
+def _seconds(nanoseconds: int, label: str) -> Figure:
+    return Figure(nanoseconds / 1e9, Unit.SECONDS, label)
+
+
+def _worst(queues: list[Queue]) -> int:
+    return max((queue.late_ns for queue in queues), default=0)
+
+
+def _is_behind_higher_class(figures: Figures, queue: Queue) -> bool:
+    """Return whether mq-deadline served a higher class after a queue's first request expired."""
+    if len(figures.schedulers[queue.disk]) <= 2:
+        return False  # one queue for reads and one for writes, of all classes
+    rows, requests = figures.rows(queue.disk), figures.requests
+    is_later = requests.dispatched_ns[rows] > figures.clock.ns - queue.late_ns
+    is_higher = _RANKS[requests.priority_class[rows] & 3] < queue.row // 2
+    return bool((is_later & is_higher).any())
+
+
+def _tag_wait(figures: Figures, sleepers: Sleepers, scheduler: str) -> int:
+    """Return the nanoseconds for which a task has waited for a tag that writes use up, or 0.
+
+    A task in blk_mq_get_tag() does not show which disk it waits for; it counts if all tags of a
+    disk with the scheduler are in use, most of them by writes and asynchronous requests.
+    """
+    if not any(_is_used_up(figures, row, scheduler) for row in figures.with_requests):
+        return 0
+    waits = sleepers.waits
+    is_tag = np.array([kind is WaitKind.TAG for kind in waits.kind], np.bool_)
+    return max(int(waits.since_ns[is_tag].max(initial=0)), 0)
+
+
+def _is_used_up(figures: Figures, row: int, scheduler: str) -> bool:
+    if figures.disks[row].scheduler != scheduler:
+        return False
+    hardware, requests = figures.hardware, figures.requests
+    sets = np.unique(hardware.tag_sets.rows(hardware.sched_tags[hardware.disk == row]))
+    sets = sets[sets >= 0]
+    used, depth = hardware.tag_sets.used[sets].sum(), hardware.tag_sets.depth[sets].sum()
+    own = figures.rows(row)
+    is_write = requests.operations.is_write(requests.operation[own])
+    limited = int(np.count_nonzero(is_write | ~requests.is_sync[own]))
+    return bool(depth and used >= depth and limited > _RESERVED * depth)

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which delays are the price of absent patches, and which patches a finding names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kcensus.analyses.iosched.kernel.costs import costs, lacking_patch
+from kcensus.analyses.iosched.kernel.figures import Queue, Verdict
+from kcensus.kernel.tasks.functions import WaitKind
+from tests.unit import distributions as known
+
+SECOND = 10**9
+NOW = 100 * SECOND
+NONE = np.empty(0, np.int64)
+REALTIME, BEST_EFFORT, IDLE = 1, 2, 3
+
+
+@dataclass
+class Scheduler:
+    """Six queues: reads and writes of three classes."""
+
+    scheduler: str
+    tunables: dict[str, int]
+
+    def __len__(self) -> int:
+        return 6
+
+
+def queue(row: int, late: float, verdict: Verdict = Verdict.STARVED) -> Queue:
+    return Queue(0, row, NONE, int(late * SECOND), 1, 0, 1, verdict)
+
+
+def figures(
+    scheduler: str,
+    queues: list[Queue],
+    *,
+    dispatched: tuple[float, int] = (0.0, BEST_EFFORT),
+    lists: int = 6,
+    writes: int = 0,
+    reads: int = 0,
+    depth: int = 64,
+) -> Any:
+    """One disk: a request in the driver since a time, of a class, and others that hold tags."""
+    count = writes + reads
+    since, kind = dispatched
+    stamps = np.zeros(count + 1, np.uint64)
+    stamps[0] = int(since * SECOND)
+    operation = np.array([0] + [1] * writes + [0] * reads)
+    requests = SimpleNamespace(
+        dispatched_ns=stamps,
+        priority_class=np.full(count + 1, kind),
+        operation=operation,
+        is_sync=operation == 0,
+        operations=SimpleNamespace(is_write=lambda values: values == 1),
+    )
+    sets = SimpleNamespace(
+        rows=lambda found: np.zeros(len(found), np.int64),
+        used=np.array([count]),
+        depth=np.array([depth]),
+    )
+    return SimpleNamespace(
+        disks=[SimpleNamespace(scheduler=scheduler)],
+        queues=queues,
+        schedulers=[range(lists)],
+        requests=requests,
+        clock=SimpleNamespace(ns=NOW),
+        rows=lambda disk: np.arange(count + 1),
+        with_requests=[0],
+        is_async=lambda one: one.row % 2 == 1,
+        hardware=SimpleNamespace(disk=np.zeros(1), sched_tags=np.ones(1), tag_sets=sets),
+    )
+
+
+def sleepers(**since: float) -> Any:
+    waits = SimpleNamespace(
+        kind=[WaitKind(name) for name in since],
+        since_ns=np.array([int(each * SECOND) for each in since.values()], np.int64),
+    )
+    return SimpleNamespace(waits=waits)
+
+
+def values(found: Any, asleep: Any = None) -> dict[str, float]:
+    every = costs(found, asleep or sleepers())
+    return {key: float(figure.value) for key, figure in every.items() if figure.value}
+
+
+def test_each_scheduler_has_its_own() -> None:
+    queues = [queue(0, 2.0), queue(1, 9.0), queue(1, 30.0, Verdict.DEVICE)]
+    assert values(figures("bfq", queues)) == {"starved_bfq": 9.0}
+    assert values(figures("cfq", [queue(0, 9.0), queue(1, 2.0)])) == {
+        "starved_cfq": 9.0,
+        "async_starved_cfq": 2.0,
+    }
+    assert values(figures("none", queues)) == {}
+
+
+@pytest.mark.parametrize(
+    ("since", "kind", "row", "lists", "is_by_class"),
+    [
+        (99.0, REALTIME, 3, 6, True),  # served after best effort had expired
+        (99.0, BEST_EFFORT, 3, 6, False),  # the same class
+        (99.0, BEST_EFFORT, 5, 6, True),  # idle behind best effort
+        (80.0, REALTIME, 3, 6, False),  # served before it had expired
+        (99.0, IDLE, 3, 6, False),
+        (99.0, REALTIME, 1, 2, False),  # no classes before 5.14
+    ],
+)
+def test_starved_by_a_higher_class(
+    since: float, kind: int, row: int, lists: int, is_by_class: bool
+) -> None:
+    found = figures("mq-deadline", [queue(row, 10.0)], dispatched=(since, kind), lists=lists)
+    expected = {"starved_mq_deadline": 10.0}
+    assert values(found) == expected | ({"class_starved_mq_deadline": 10.0} if is_by_class else {})
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "writes", "reads", "key"),
+    [
+        ("mq-deadline", 60, 4, "tag_wait_mq_deadline"),
+        ("bfq", 60, 4, "tag_wait_bfq"),
+        ("bfq", 48, 16, ""),  # what the patches leave to writes, too
+        ("bfq", 60, 3, ""),  # a tag is free
+        ("kyber", 60, 4, ""),
+    ],
+)
+def test_tags_that_writes_use_up(scheduler: str, writes: int, reads: int, key: str) -> None:
+    found = figures(scheduler, [], writes=writes, reads=reads)
+    asleep = sleepers(tag=12.5, xfs_buf=20.0)
+    assert values(found, asleep) == ({key: 12.5} if key else {})
+    assert values(found, sleepers(xfs_buf=20.0)) == {}
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "row", "tunables", "members", "patch"),
+    [
+        ("cfq", 1, {}, (), ""),  # types do not show its fix
+        ("bfq", 1, {}, (), "bfq-injection"),
+        ("bfq", 1, {}, ("inject_limit",), "bfq-wakers"),
+        ("bfq", 1, {}, ("inject_limit", "waker_bfqq"), ""),
+        ("mq-deadline", 3, {}, (), "mq-deadline-prio-aging"),
+        ("mq-deadline", 3, {"prio_aging_expire": 10_000}, (), ""),
+        ("mq-deadline", 1, {}, (), ""),  # the highest class
+        ("kyber", 1, {}, (), ""),
+    ],
+)
+def test_the_patch_that_is_lacking(
+    scheduler: str, row: int, tunables: dict[str, int], members: tuple[str, ...], patch: str
+) -> None:
+    found = figures(scheduler, [], dispatched=(99.0, REALTIME))
+    kernel = replace(
+        known.MAINLINE_4_19_BFQ, structs=known.MAINLINE_4_19_BFQ.with_members(bfq_queue=members)
+    )
+    found.kernel = SimpleNamespace(prog=kernel.program())
+    found.schedulers = [Scheduler(scheduler, tunables)]
+    assert lacking_patch(found, queue(row, 10.0)) == patch
