@@ -109,6 +109,17 @@ MAINLINE_4_19 = Distribution(
     "4.19.0", _MAINLINE_4_19_STRUCTS, ("memcg_nr_cache_ids", "memcg_cache_ida", "list_lrus")
 )
 
+MAINLINE_4_19_BFQ = replace(
+    MAINLINE_4_19,
+    structs=MAINLINE_4_19.structs
+    | {
+        "bfq_data": ("queue", "active_list", "word_depths"),
+        "bfq_queue": ("fifo", "dispatched", "pid"),
+        "bfq_entity": ("service", "budget", "weight"),
+    },
+)
+"""The same with BFQ, whose debug info a vmlinux of 4.19.40 has."""
+
 STABLE_4_19_SEMAPHORE = replace(
     MAINLINE_4_19,
     release="4.19.19",

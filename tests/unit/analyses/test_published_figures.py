@@ -256,6 +256,8 @@ UNMODELLED: dict[tuple[str, str], str] = {
     (SLABS, "utilization-no-accounting"): "the load of the authors' machines",
     (SLABS, "deadlock-threads"): "a graph of waiting tasks, not a number",
     (CFQ, "open"): MEASURED,
+    ("mq-deadline-prio-aging", "low-priority"): MEASURED,
+    ("mq-deadline-prio-aging", "low-priority-aged"): MEASURED,
 }
 
 

@@ -114,9 +114,15 @@ def test_undetermined_patches_have_no_price() -> None:
 
 def test_analyses_that_are_asked() -> None:
     # This kernel has no limit of jobs, no list_lru by cgroup, and the old controller.
-    assert analyses_wanted(CATALOGUE, on(known.RHEL_7_4)) == ("kcopyd", "list-lru", "slab")
-    # Nothing is left to price but what is there, and the limit that no kernel has.
-    assert analyses_wanted(CATALOGUE, on(known.RHEL_9_2)) == ("dentries", "list-lru", "slab")
+    assert analyses_wanted(CATALOGUE, on(known.RHEL_7_4)) == (
+        "iosched",
+        "kcopyd",
+        "list-lru",
+        "slab",
+    )
+    # Nothing is left to price but what is there, the limit that no kernel has, and schedulers.
+    newer = analyses_wanted(CATALOGUE, on(known.RHEL_9_2))
+    assert newer == ("dentries", "iosched", "list-lru", "slab")
 
 
 EMPTY = FindingRule(

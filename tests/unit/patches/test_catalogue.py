@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[3]
 
 # Ids that findings of the analyses refer to.
 PROMISED = {
+    "bfq-injection",
+    "bfq-wakers",
     "cfq-async-starvation",
     "cfq-removal",
     "dm-kcopyd-callback-list",
@@ -34,6 +36,7 @@ PROMISED = {
     "list-lru-on-demand",
     "list-lru-per-memcg-arrays",
     "list-lru-xarray",
+    "mq-deadline-prio-aging",
     "negative-dentry-dir-limit",
     "negative-dentry-hash-limit",
     "negative-dentry-sysctl-limit",
@@ -91,7 +94,7 @@ def test_every_patch_is_complete() -> None:
 
 def test_markers_are_merged_patches_without_cost() -> None:
     markers = [patch for patch in CATALOGUE.patches.values() if patch.kind is Kind.MARKER]
-    assert len(markers) == 17
+    assert len(markers) == 18
     for patch in markers:
         assert patch.is_upstream, patch.id
         assert (patch.costs, patch.saves, patch.validation) == (None, None, None), patch.id
@@ -437,9 +440,9 @@ def test_the_examples_of_the_readme_are_valid(tmp_path: Path) -> None:
         if "[[" in block or "[detect" in block
     ]
     parts = [block.replace("predicted = { … }", "") for block in blocks]
-    assert len(parts) == 4
+    assert len(parts) == 5
     head = GOOD[: GOOD.index("[detect]")]
     figures = FIGURE + 'run = "mounts"\n'
-    text = "\n".join((head, parts[0], parts[1], figures, parts[3]))
-    assert read_file(patch_file(tmp_path, text))
-    assert read_file(patch_file(tmp_path, parts[2], "rules"))
+    text = "\n".join((head, *parts[:3], figures, parts[4]))
+    assert read_file(patch_file(tmp_path, text)).detection.undetectable.shown_by  # type: ignore[union-attr]
+    assert read_file(patch_file(tmp_path, parts[3], "rules"))

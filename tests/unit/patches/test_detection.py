@@ -95,6 +95,26 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
             },
         },
     ),
+    # The schedulers of 4.19: no classes in mq-deadline, no injection in BFQ.
+    "4.19 with BFQ": (
+        known.MAINLINE_4_19_BFQ,
+        {
+            PRESENT: {"bfq-async-tags"},
+            UNDETERMINED: {"bfq-write-overcharge", "cfq-async-starvation"},
+            ABSENT: {
+                "bfq-cgroup-tags",
+                "bfq-injection",
+                "bfq-wakers",
+                "blk-mq-async-depth",
+                "mq-deadline-head-fifo-time",
+                "mq-deadline-prio-aging",
+                "mq-deadline-priorities",
+                "mq-deadline-sync-tags",
+                "mq-deadline-tag-reservation",
+                "sbitmap-shallow-depth",
+            },
+        },
+    ),
     # The limit is there in its first form, which can deadlock: the rework is not.
     "4.19 stable, before the rework": (
         known.STABLE_4_19_SEMAPHORE,
@@ -362,7 +382,21 @@ def test_members_behind_pointers_and_in_anonymous_unions() -> None:
 
 
 def test_modules_that_detection_needs() -> None:
-    assert modules(CATALOGUE.patches) == ("dm_mod", "dm_snapshot", "mq_deadline")
+    assert modules(CATALOGUE.patches) == ("bfq", "dm_mod", "dm_snapshot", "mq_deadline")
+
+
+def test_a_rule_that_ignores_modules_leaves_them_to_the_next_rule() -> None:
+    patch = "mq-deadline-tag-reservation"
+    structs = {
+        name: members
+        for name, members in known.MAINLINE_4_19.structs.items()
+        if name != "deadline_data"
+    }
+    assert detected(replace(known.MAINLINE_4_19, structs=structs))[patch].state is UNDETERMINED
+    symbols = ("dd_to_word_depth",)
+    assert detected(replace(known.MAINLINE_4_19, symbols=symbols))[patch].state is PRESENT
+    symbols = ("__map_depth_with_shallow",)
+    assert detected(replace(known.MAINLINE_4_19, symbols=symbols))[patch].state is SUPERSEDED
 
 
 def test_parameters_of_modules() -> None:

@@ -29,6 +29,18 @@ TRUTH = {
     "cfq-async-starvation": "SSSS",  # 4.9; CFQ went in 5.0
     "cfq-removal": "PPPP",  # 5.0
     "mq-deadline-priorities": "AP??",  # 5.14; on the last two the module is not loaded
+    # The modules of the schedulers: see SCHEDULERS.
+    "bfq-async-tags": "????",
+    "bfq-cgroup-tags": "????",
+    "bfq-injection": "????",
+    "bfq-wakers": "????",
+    "bfq-write-overcharge": "????",
+    "blk-mq-async-depth": "AAAP",  # 7.0
+    "mq-deadline-head-fifo-time": "A???",  # 5.18, which only its successors show
+    "mq-deadline-prio-aging": "AP??",  # 5.16
+    "mq-deadline-sync-tags": "AP?S",  # 5.14, replaced in 7.0
+    "mq-deadline-tag-reservation": "APSS",  # 6.11, went to stable 6.1; replaced in 6.17
+    "sbitmap-shallow-depth": "AAPP",  # 6.17, is in Debian's 6.12
     "dentry-limit-sysctl": "AAAA",  # only posted
     "negative-dentry-bloat": "AAAA",  # only posted
     "negative-dentry-counter": "PPPP",  # 5.0
@@ -75,6 +87,25 @@ TRUTH = {
 }
 
 
+# The same with BFQ and mq-deadline in use.
+SCHEDULERS = {
+    "iosched-bfq": {
+        "bfq-async-tags": "PPPP",  # before 4.18
+        "bfq-cgroup-tags": "APPP",  # 5.17
+        "bfq-injection": "PPPP",  # 5.2
+        "bfq-wakers": "PPPP",  # 5.3
+        "bfq-write-overcharge": "PPPP",  # 4.19; shown by what is newer
+    },
+    "iosched-deadline": {
+        "mq-deadline-head-fifo-time": "A?PP",
+        "mq-deadline-prio-aging": "APPP",
+        "mq-deadline-priorities": "APPP",
+        "mq-deadline-sync-tags": "APPS",
+        "mq-deadline-tag-reservation": "APSS",
+    },
+}
+
+
 def detected(target: Target) -> dict[str, Detected]:
     lacking = target.need_modules(*modules(CATALOGUE.patches))
     assert lacking == []
@@ -87,10 +118,24 @@ def test_states(kernel: str, mixed_target: Target) -> None:
     assert found == {patch: STATES[states[at]] for patch, states in TRUTH.items()}
 
 
+@pytest.mark.parametrize("scenario", SCHEDULERS)
+def test_states_of_schedulers_in_use(kernel: str, scenario: str) -> None:
+    dump = build(kernel, scenario)
+    found = detected(open_target(str(dump.formats["elf"]), dump.debug))
+    at, truth = KERNELS.index(kernel), SCHEDULERS[scenario]
+    states = {patch: STATES[each[at]] for patch, each in truth.items()}
+    assert {patch: found[patch].state for patch in truth} == states
+
+
 def test_releases_agree_where_nothing_was_backported(kernel: str, mixed_target: Target) -> None:
     """A second opinion: what the catalogue says of releases, against what types say."""
     running = tuple(map(int, kernel.split(".")))
-    backported = {"fsnotify-lazy-parent-watched", "workqueue-inactive-works"}
+    backported = {
+        "fsnotify-lazy-parent-watched",
+        "mq-deadline-tag-reservation",
+        "sbitmap-shallow-depth",
+        "workqueue-inactive-works",
+    }
     compared = 0
     for patch, one in detected(mixed_target).items():
         if not one.patch.release or patch in backported or one.state is State.UNDETERMINED:
@@ -123,6 +168,8 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
         ("5.10", "list-lru", "list-lru-memory"),
         ("6.12", "negatives", "negative-dentry-bloat"),
         ("6.1", "mixed", "slab-objcg-controller"),
+        # Times come behind sizes.
+        ("5.10", "iosched-deadline", "negative-dentry-bloat"),
     ],
 )
 def test_prices_are_the_figures_of_the_analyses(
@@ -143,14 +190,16 @@ def test_prices_are_the_figures_of_the_analyses(
         if name not in figures:
             figures[name] = run(capsys, name, *target)["summary"]
         expected = figures[name][key] - (figures[name][other.partition(".")[2]] if other else 0)
+        row, is_cost = rows[price["patch"]], price["kind"].startswith("absence")
+        if price["bytes"] is None:
+            assert price["seconds"] == expected == row["cost_seconds"], price
+            continue
         assert price["bytes"] == abs(expected), price
         assert price["kind"] in (
             ("absence costs", "presence saves")
             if expected >= 0
             else ("absence saves", "presence costs")
         )
-        row = rows[price["patch"]]
-        is_cost = price["kind"].startswith("absence")
         amount = row["cost_bytes"] if is_cost else row["saving_bytes"]
         assert amount == (expected if expected >= 0 else None)
     assert len(figures) >= 2
