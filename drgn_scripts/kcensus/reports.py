@@ -13,11 +13,12 @@ import drgn
 
 from kcensus.analyses import Analysis, AnalysisError, analyses
 from kcensus.analyses.runner import UNEXPECTED, Context
-from kcensus.catalogue import Catalogue, Detected, Patch, Prober, detect, load, modules
-from kcensus.catalogue.price import analyses_wanted
+from kcensus.catalogue import Catalogue, Detected, Patch, Prober, State, detect, load, modules
+from kcensus.catalogue.price import analyses_wanted, evidence_of, weigh
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
 from kcensus.kernel.machine import machine
+from kcensus.progress import Progress
 from kcensus.results import Danger, Figure, Finding, Remedy, Result, Severity, fold, rank
 from kcensus.sources import faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
@@ -216,19 +217,45 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
     if validation.predicted is not None:
         metrics.append(validation.predicted)
     lacking, detected = _detect(context, catalogue)
+    metrics += [evidence.metric for evidence in evidence_of(detected[patch.id])]
     results, failed = _run_named(context, dict.fromkeys(metric.analysis for metric in metrics))
     size = machine(context.kernel)
     switch = validation.switch
     return Side(
         target=context.name,
         kernel=context.release,
-        detected=detected[patch.id],
+        detected=weigh(detected[patch.id], results),
         results=results,
         failed=failed,
         ram_bytes=size.ram_bytes,
         cpus=size.cpus,
         uptime_seconds=size.uptime_seconds,
         switch=Prober(context.kernel.prog, lacking).number(switch) if switch else None,
+    )
+
+
+def traced(patch: Patch, name: str, progress: Progress | None = None) -> Side:
+    """Return what a trace shows of a patch, and the figures that show its effect.
+
+    :param patch: one with :attr:`~kcensus.catalogue.model.Patch.trace_validation` as validation
+    :raises AnalysisError: there is no such trace, or it holds no events
+    """
+    validation = patch.validation
+    assert validation is not None
+    context, known = Context.without_target(progress), analyses()
+    metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
+    results = {
+        analysis: context.run(known[analysis], trace=name)
+        for analysis in dict.fromkeys(metric.analysis for metric in metrics)
+    }
+    detected = Detected(patch, State.UNDETERMINED, "a trace has no types")
+    return Side(
+        target=printable(name),
+        kernel="",
+        detected=weigh(detected, results),
+        results=results,
+        failed={},
+        is_trace=True,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,11 +13,11 @@ import click
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.patches import load_catalogue
 from kcensus.actions.shared.output import check_output, show
-from kcensus.actions.shared.target import context_of, opened
+from kcensus.actions.shared.target import context_of, opened, progress_bars
 from kcensus.catalogue import Catalogue, Patch
 from kcensus.catalogue.validate import Refused, Verdict, judge, look_at
 from kcensus.catalogue.verdict import validation_result
-from kcensus.reports import conclude, measured
+from kcensus.reports import conclude, measured, traced
 from kcensus.text import printable
 
 
@@ -25,6 +26,8 @@ def run(
     before: str,
     after: str,
     more: tuple[tuple[str, str], ...],
+    traces: bool,
+    as_given: bool,
     catalogue: tuple[Path, ...],
     reading: Reading,
     showing: Showing,
@@ -32,15 +35,22 @@ def run(
     """Judge a patch by pairs of targets."""
     check_output(showing)
     known = load_catalogue(catalogue)
-    chosen = _patch(known, patch)
+    chosen = _patch(known, patch, traces)
     names = [(before, after), *more]
     _check_pairs(names)
     sides = {}
     for name in dict.fromkeys(itertools.chain(*names)):
+        if traces:
+            with progress_bars(reading.no_progress) as progress:
+                sides[name] = traced(chosen, name, progress)
+            continue
         with opened(name, reading) as (target, progress):
             sides[name] = measured(context_of(target, progress, reading), chosen, known)
     try:
-        pairs = [look_at(chosen, sides[first], sides[second]) for first, second in names]
+        pairs = [
+            look_at(chosen, sides[first], sides[second], as_given=as_given)
+            for first, second in names
+        ]
     except Refused as error:
         raise click.UsageError(f"{error}.") from None
     judgement = judge(chosen, pairs)
@@ -49,13 +59,19 @@ def run(
     return statuses.get(judgement.verdict, Exit.INCONCLUSIVE)
 
 
-def _patch(catalogue: Catalogue, name: str) -> Patch:
-    patch = catalogue.patches.get(name)
-    choices = [other.id for other in catalogue.patches.values() if other.validation]
-    if patch is None or patch.validation is None:
-        problem = "unknown patch" if patch is None else "no validation is defined for"
-        raise click.UsageError(f"{problem} '{printable(name)}' (choose from {', '.join(choices)}).")
-    return patch
+def _patch(catalogue: Catalogue, name: str, traces: bool) -> Patch:
+    """Return the patch to judge; by traces, with what traces show of it as its validation."""
+    known = {
+        patch.id: patch.trace_validation if traces else patch.validation
+        for patch in catalogue.patches.values()
+    }
+    validation = known.get(name)
+    if validation is None:
+        choices = ", ".join(each for each, how in known.items() if how)
+        how = " by traces" * traces
+        problem = f"no validation{how} is defined for" if name in known else "unknown patch"
+        raise click.UsageError(f"{problem} '{printable(name)}' (choose from {choices}).")
+    return replace(catalogue.patches[name], validation=validation)
 
 
 def _check_pairs(pairs: list[tuple[str, str]]) -> None:

@@ -26,7 +26,7 @@ def diff(before: Report, after: Report) -> Result:
     return Result(compare.compare(before.report, after.report), compare.FIRST_TABLES)
 
 
-def validate(patch: str, before: Readable, after: Readable) -> Result:
+def validate(patch: str, before: Readable, after: Readable, *, as_given: bool = False) -> Result:
     """Judge whether a patch has the promised effect, as ``kcensus validate`` does.
 
     >>> import kcensus
@@ -37,6 +37,7 @@ def validate(patch: str, before: Readable, after: Readable) -> Result:
     :param patch: id of a patch in the catalogue
     :param before: a target of :func:`kcensus.open_target` or a drgn program: without the patch
     :param after: one with the patch, under the same workload
+    :param as_given: count the pair whatever types say about the patch on both
     :raises LookupError: the catalogue has no such patch, or does not say how to validate it
     :raises ValueError: the two are not a valid pair; the message says why
     :raises AnalysisError: an analysis that the patch needs cannot be run on one of them
@@ -48,7 +49,7 @@ def validate(patch: str, before: Readable, after: Readable) -> Result:
         raise LookupError(f"no validation is defined for {patch!r} (choose from {ids})")
     sides = [reports.measured(context_of(side), chosen, known) for side in (before, after)]
     try:
-        judgement = judge(chosen, [look_at(chosen, *sides)])
+        judgement = judge(chosen, [look_at(chosen, *sides, as_given=as_given)])
     except Refused as error:
         raise ValueError(str(error)) from None
     return Result(reports.conclude(validation_result(chosen, judgement), known))

@@ -28,7 +28,7 @@ from kcensus.catalogue.model import (
 )
 from kcensus.catalogue.price import Unmeasured, measure
 from kcensus.human import human
-from kcensus.results import Result, Unit
+from kcensus.results import Bound, Result, Unit
 
 MIN_CHANGE = 0.1
 """Relative to the value before; smaller changes count as noise."""
@@ -68,6 +68,17 @@ class Side:
     uptime_seconds: float | None = None
     switch: int | None = None
     """Value of :attr:`~kcensus.catalogue.model.Validation.switch`."""
+    is_trace: bool = False
+    """Whether it has no types that could tell the state of the patch."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no figure is only a lower bound."""
+        return all(
+            figure.bound is not Bound.AT_LEAST
+            for result in self.results.values()
+            for figure in result.summary.values()
+        )
 
     def figure(self, metric: Metric) -> tuple[float, Unit]:
         """Return the value of a metric and its unit.
@@ -111,6 +122,8 @@ class Pair:
     conditions: tuple[Condition, ...]
     problems: tuple[str, ...]
     """Why the pair proves nothing; empty if it counts."""
+    note: str = ""
+    """What is taken as given about the states of the patch."""
 
     @property
     def counts(self) -> bool:
@@ -139,15 +152,22 @@ class Judgement:
     """The published change."""
 
 
-def look_at(patch: Patch, before: Side, after: Side) -> Pair:
+def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) -> Pair:
     """Return the measurements of a pair.
 
+    :param as_given: whether the user's word decides that the patch, or what stands in for it,
+        differs between the two; with traces it does unless they prove the opposite
     :raises Refused: ``before`` has the patch at full strength, ``after`` lacks it, or the metric
         is not available
     """
     validation = patch.validation
     assert validation is not None
-    _check_states(patch.id, validation.switch, before, after)
+    is_traced = before.is_trace and after.is_trace
+    note = ""
+    if as_given or is_traced:
+        note = _given(patch.id, before, after)
+    if not as_given:
+        _check_states(patch.id, validation.switch, before, after)
     metric, minimum = validation.metric, validation.symptom_at_least
     try:
         (old, unit), (new, other_unit) = before.figure(metric), after.figure(metric)
@@ -161,14 +181,35 @@ def look_at(patch: Patch, before: Side, after: Side) -> Pair:
             predicted = before.figure(validation.predicted)[0]
     conditions = tuple(_conditions(validation, before, after))
     problems = [condition.problem for condition in conditions if condition.problem]
-    if State.UNDETERMINED in (before.detected.state, after.detected.state):
+    problems += [
+        f"the trace {side.target} lacks events, so that a wait may seem longer than it was"
+        for side in (before, after)
+        if side.is_trace and not side.is_whole
+    ]
+    if not note and State.UNDETERMINED in (before.detected.state, after.detected.state):
         problems.append(f"whether both targets have {patch.id} is undetermined")
     if old < minimum:
         problems.append(
             f"{before.target} does not show the symptom: {metric.what} take {human(old, unit)}, "
             f"at least {_bound(minimum, unit)} are needed"
         )
-    return Pair(before, after, old, new, unit, predicted, conditions, tuple(problems))
+    return Pair(before, after, old, new, unit, predicted, conditions, tuple(problems), note)
+
+
+def _given(patch: str, before: Side, after: Side) -> str:
+    """Return what is known about the states where the user's word decides."""
+    first, second = before.detected, after.detected
+    proven = next((side.reason for side in (first, second) if side.state in LACKS_IT), "")
+    if before.is_trace and not proven:
+        return f"traces do not show whether a kernel has {patch}: that only AFTER has it is given"
+    if before.is_trace:
+        return f"{patch} is {first.state.value} before and {second.state.value} after ({proven})"
+    states = (
+        f"{first.state.value} on both"
+        if first.state is second.state
+        else f"{first.state.value} before and {second.state.value} after"
+    )
+    return f"{patch} is {states}: that the effect is from what else differs is given"
 
 
 def _check_states(patch: str, switch: str, before: Side, after: Side) -> None:
@@ -181,9 +222,11 @@ def _check_states(patch: str, switch: str, before: Side, after: Side) -> None:
             raise Refused(f"{neither}; choose an AFTER that has it")
         if first in HAS_IT:
             raise Refused(f"{before.target} has {patch} and {after.target} lacks it: swap them")
+        if after.is_trace:
+            raise Refused(f"{after.target} is of a kernel without {patch}; is it the BEFORE?")
     elif first in HAS_IT and second in HAS_IT:
         if not switch:
-            raise Refused(f"{both}; choose a BEFORE that lacks it")
+            raise Refused(f"{both}; choose a BEFORE that lacks it, or pass --as-given")
         if before.switch is None or after.switch is None:
             raise Refused(f"{both}, and {switch} cannot be read")
         if before.switch == after.switch:
@@ -196,7 +239,7 @@ def _check_states(patch: str, switch: str, before: Side, after: Side) -> None:
 
 
 def _conditions(validation: Validation, before: Side, after: Side) -> Iterator[Condition]:
-    for what, name, unit, within in _MACHINE:
+    for what, name, unit, within in () if before.is_trace else _MACHINE:
         yield _condition(what, getattr(before, name), getattr(after, name), unit, within)
     for workload in validation.workload:
         what, minimum = workload.metric.what, workload.at_least
@@ -244,7 +287,8 @@ def judge(patch: Patch, pairs: Sequence[Pair]) -> Judgement:
     elif useful:
         reasons.append(f"a change below {MIN_CHANGE:.0%} may be noise")
     middle = statistics.median(changes)
-    return Judgement(verdict, tuple(reasons), tuple(pairs), middle, low, high, _claimed(patch))
+    claimed = _claimed(patch, pairs[0].unit)
+    return Judgement(verdict, tuple(reasons), tuple(pairs), middle, low, high, claimed)
 
 
 def interval(changes: Sequence[float]) -> tuple[float, float]:
@@ -257,14 +301,14 @@ def interval(changes: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _claimed(patch: Patch) -> float | None:
-    """Return the published change of the run that the catalogue names."""
+def _claimed(patch: Patch, unit: Unit) -> float | None:
+    """Return the published change of the run that the catalogue names, in a unit."""
     claim = patch.validation.claim if patch.validation else ""
-    # A run may also have published times; the metric is in bytes.
+    # A run may also have figures in other units.
     sizes = [
         (figure.moment, figure.base)
         for figure in patch.figures
-        if claim and figure.run == claim and UNITS[figure.unit][0] == Unit.BYTES.value
+        if claim and figure.run == claim and UNITS[figure.unit][0] == unit.value
     ]
     before = [size for moment, size in sizes if moment is Moment.BEFORE]
     after = [size for moment, size in sizes if moment is Moment.AFTER]

@@ -120,7 +120,9 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         conditions = [condition for pair in useful for condition in pair.conditions]
         unknown = dict.fromkeys(one.what for one in conditions if one.alike is None)
         but = f" (unknown: {', '.join(unknown)})" if unknown else ""
-        reasons.insert(0, f"{what} alike in memory, CPUs and workload{but}")
+        how = "workload" if first.before.is_trace else "memory, CPUs and workload"
+        reasons.insert(0, f"{what} alike in {how}{but}")
+    reasons += dict.fromkeys(pair.note for pair in judgement.pairs if pair.note)
     if validation.switch and first.before.switch is not None:
         values = [human(side.switch, Unit.COUNT) for side in (first.before, first.after)]
         reasons.append(f"{validation.switch} is {values[0]} before and {values[1]} after")

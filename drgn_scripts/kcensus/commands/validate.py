@@ -21,6 +21,12 @@ the patch reduces is measured on both, and compared with the published figures a
 model predicts from BEFORE. Both may have the patch if a module parameter switches it off, such as
 snapshot_cow_threshold of dm-snapshot.
 
+A patch of I/O schedulers can also be judged by two traces of blktrace, or what blkparse printed of
+them, which need no dump (--traces). A trace does not show types: that the kernel of AFTER has the
+patch is taken as given, unless the messages of its scheduler prove the opposite. With --as-given,
+this holds for dumps, too: where types cannot tell, or another scheduler or tunable takes the place
+of the patch.
+
 A pair counts only if memory, CPUs, workload and uptime are alike; the table "conditions" shows
 them. With several pairs the figures are medians, with a 95% confidence interval.
 
@@ -43,6 +49,17 @@ COMMAND = command(
             metavar="BEFORE AFTER",
             help="Another pair. May be repeated.",
         ),
+        click.Option(
+            ["--traces"],
+            is_flag=True,
+            help="BEFORE and AFTER are traces: PREFIX of the files of blktrace, their directory, "
+            "or a file with the output of blkparse.",
+        ),
+        click.Option(
+            ["--as-given"],
+            is_flag=True,
+            help="Count the pair whatever types say about the patch on both.",
+        ),
         catalogue_option(),
         *showing_options(),
         help_tables_option(named("kcensus.catalogue.verdict:TABLES")),
@@ -54,6 +71,10 @@ COMMAND = command(
         (
             "kcensus validate list-lru-memory a1 b1 --more a2 b2 --more a3 b3",
             "several pairs, for a confidence interval",
+        ),
+        (
+            "kcensus validate cfq-async-starvation --traces old/sda new/sda",
+            "two traces of blktrace: the longest waits of async writes",
         ),
     ),
 )

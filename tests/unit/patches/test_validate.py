@@ -19,11 +19,13 @@ from kcensus.catalogue.schema import read_file
 from kcensus.catalogue.validate import Refused, Side, Verdict, interval, judge, look_at
 from kcensus.catalogue.verdict import validation_result
 from kcensus.kernel.kernel import Kernel
-from kcensus.results import Answer, Figure, Machine, Result, Severity, Unit
+from kcensus.results import Answer, Bound, Figure, Machine, Result, Severity, Unit
 from kcensus.results.tables import TableSpec
 from tests.running import analysis_of
 from tests.unit import distributions as known
+from tests.unit.analyses.test_iosched_trace import starving
 from tests.unit.patches.test_catalogue import FIGURE, GOOD, patch_file
+from tests.unit.trace.recorded import WRITE, Event, life, packed
 
 PATCHES = load(entry_points=False).patches
 SERIES = PATCHES["list-lru-memory"]
@@ -184,6 +186,96 @@ def test_a_patch_that_is_switched_off_makes_a_pair() -> None:
     off = replace(side("A", State.PRESENT, 100 * MIB), switch=2**32 - 1)
     on = replace(AFTER, switch=2048)
     assert judge(SWITCHED, [look_at(SWITCHED, off, on)]).verdict is Verdict.CONFIRMED
+
+
+# Traces, and the user's word
+
+CFQ = PATCHES["cfq-async-starvation"]
+BY_TRACES = replace(CFQ, validation=CFQ.trace_validation)
+
+
+def trace_side(
+    name: str, wait: float, state: State = State.UNDETERMINED, bound: Bound = Bound.EXACT
+) -> Side:
+    figures = {
+        "worst_async_write_wait": Figure(wait, Unit.SECONDS),
+        "async_writes": Figure(50),
+        "sync_requests": Figure(1000, bound=bound),
+        "duration": Figure(30.0, Unit.SECONDS),
+    }
+    results = {"iosched": Result("iosched", name, "", summary=figures)}
+    detected = Detected(CFQ, state, "made up")
+    return Side(name, "", detected, results, {}, is_trace=True)
+
+
+def test_two_traces_are_a_pair_without_types() -> None:
+    pair = look_at(BY_TRACES, trace_side("A", 15.626265317), trace_side("B", 0.131))
+    judgement = judge(BY_TRACES, [pair])
+    assert judgement.verdict is Verdict.CONFIRMED
+    # 15.6 s in the scheduler and 131 ms were published: the same on these two.
+    assert judgement.claimed == pytest.approx(judgement.change)
+    assert judgement.claimed == pytest.approx(1 - 0.131 / 15.626265317)
+    evidence = validation_result(BY_TRACES, judgement).findings[0].evidence
+    assert "that only AFTER has it is given" in evidence
+    assert {condition.what for condition in pair.conditions} == {
+        "async writes",
+        "sync requests",
+        "duration",
+    }
+
+
+def test_a_trace_without_some_of_its_events_proves_nothing() -> None:
+    torn = trace_side("A", 15.6, bound=Bound.AT_LEAST)
+    judgement = judge(BY_TRACES, [look_at(BY_TRACES, torn, trace_side("B", 0.131))])
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert any("the trace A lacks events" in reason for reason in judgement.reasons)
+
+
+def test_a_trace_that_proves_the_opposite_is_refused() -> None:
+    without = trace_side("B", 0.131, State.ABSENT)
+    with pytest.raises(Refused, match="B is of a kernel without cfq-async-starvation"):
+        look_at(BY_TRACES, trace_side("A", 15.6), without)
+    proven = look_at(BY_TRACES, trace_side("A", 15.6, State.ABSENT), trace_side("B", 0.131))
+    assert "absent before and undetermined after (made up)" in proven.note
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (State.PRESENT, State.PRESENT),
+        (State.ABSENT, State.ABSENT),
+        (State.UNDETERMINED, State.UNDETERMINED),
+        (State.PRESENT, State.ABSENT),
+    ],
+)
+def test_the_word_of_the_user_replaces_states(first: State, second: State) -> None:
+    sides = side("A", first, 100 * MIB), side("B", second, 10 * MIB)
+    judgement = judge(SERIES, [look_at(SERIES, *sides, as_given=True)])
+    assert judgement.verdict is Verdict.CONFIRMED
+    evidence = validation_result(SERIES, judgement).findings[0].evidence
+    assert first.value in evidence
+    assert "is given" in evidence
+    small = side("A", first, 1000)
+    judgement = judge(SERIES, [look_at(SERIES, small, sides[1], as_given=True)])
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_command_reads_traces(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, wait in (("before", 15.6), ("after", 1.2)):
+        made = starving(wait, 120, dispatched=True)
+        for step in range(12):
+            start = int(wait * 1e9) + 10_000 + step
+            made += life(10_000 + 8 * step, *(start + each for each in range(5)), flags=WRITE)
+        made.append(Event("P", 16_000_000_000, flags=0))
+        made.sort(key=lambda each: each.time)
+        (tmp_path / f"{name}.blktrace.0").write_bytes(packed(made))
+    targets = [str(tmp_path / name) for name in ("before", "after")]
+    assert cli.main(["validate", "cfq-async-starvation", *targets, "--traces", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["summary"]
+    assert found["verdict"] == "confirmed"
+    assert [found["before"], found["after"]] == pytest.approx([15.6, 1.2])
+    assert cli.main(["validate", "list-lru-memory", *targets, "--traces"]) == 2
+    assert "no validation by traces is defined for" in capsys.readouterr().err
 
 
 def pairs(*after: int) -> list[Any]:

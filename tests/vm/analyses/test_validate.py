@@ -181,6 +181,57 @@ def test_the_same_limit_on_both_is_no_pair(
     assert "cow_threshold is 2,048 on both" in capsys.readouterr().err
 
 
+def expected(found: Any) -> tuple[int, str]:
+    """Exit status and verdict that follow from the figures: guests differ in how long they take."""
+    summary = found["summary"]
+    change = 1 - summary["after"] / summary["before"]
+    assert summary["change"] == pytest.approx(change)
+    if {row["alike"] for row in found["tables"]["conditions"]} != {"yes"}:
+        return 5, "inconclusive"
+    if change >= 0.1:
+        return 0, "confirmed"
+    return (1, "contradicted") if change <= 0 else (5, "inconclusive")
+
+
+@pytest.mark.parametrize("patch", ["cfq-async-starvation", "bfq-wakers"])
+def test_waits_of_async_writes_by_dumps(patch: str, run: Run) -> None:
+    """The same kernel with a setting that starves, and without: what differs is given."""
+    dumps = words(("6.1", "iosched-starved-deadline"), ("6.1", "iosched-deadline"))
+    status, found = run("validate", patch, *dumps, "--as-given")
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == expected(found)
+    assert summary["before"] > 5
+    for name, scenario in (("before", "iosched-starved-deadline"), ("after", "iosched-deadline")):
+        _, alone = run("iosched", *words(("6.1", scenario)))
+        assert summary[name] == alone["summary"]["worst_async_wait"]
+    claimed = {"cfq-async-starvation": pytest.approx(1 - 0.131 / 15.626265317)}
+    assert summary["claimed_change"] == claimed.get(patch)
+    assert "is given" in found["findings"][0]["evidence"]
+
+
+def test_without_the_word_of_the_user_the_states_decide(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dumps = words(("6.1", "iosched-starved-deadline"), ("6.1", "iosched-deadline"))
+    assert cli.main(["validate", "cfq-async-starvation", *dumps]) == 2
+    assert "or pass --as-given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("after", ["iosched-deadline", "iosched-bfq"])
+def test_waits_of_async_writes_by_traces(after: str, run: Run) -> None:
+    traces = [
+        str(build("6.1", name).formats["elf"].parent / "traces")
+        for name in ("iosched-starved", after)
+    ]
+    status, found = run("validate", "cfq-async-starvation", *traces, "--traces")
+    summary = found["summary"]
+    assert (status, summary["verdict"]) == expected(found)
+    for name, trace in zip(("before", "after"), traces, strict=True):
+        _, alone = run("iosched", "--trace", trace)
+        assert summary[name] == alone["summary"]["worst_async_write_wait"]
+    assert summary["before"] > 5
+
+
 def test_diff_of_a_dump_with_itself_is_empty(run: Run) -> None:
     path, *debug = words(("6.1", "list-lru"))
     status, found = run("diff", path, path, *debug)
