@@ -139,6 +139,18 @@ RHEL_8_3 = replace(
     symbols=(*MAINLINE_4_19.symbols, "nr_dentry_negative"),
 )
 
+RHEL_8_1_BFQ = replace(
+    RHEL_8_3,
+    release="4.18.0-147.el8.x86_64",
+    structs=RHEL_8_3.structs
+    | MAINLINE_4_19_BFQ.structs
+    | {
+        "request_queue": ("mq_ops", "queue_hw_ctx"),
+        "bfq_queue": ("fifo", "dispatched", "pid", "inject_limit"),
+    },
+)
+"""The schedulers of RHEL 8.1: BFQ of 5.2, mq-deadline without classes."""
+
 RHEL_8_10 = replace(
     RHEL_8_3,
     release="4.18.0-553.el8_10.x86_64",

@@ -325,6 +325,10 @@ def test_prices_can_be_left_out(run: Any) -> None:
     assert status == 0
     assert document["gaps"] == []
     assert "prices" not in document["tables"]
+    # On screen, the patches are not taken for a table of zeros.
+    _, out, _ = run("rhel9.2", "--no-prices")
+    assert "list-lru-xarray" in out
+    assert "Empty or zero" not in out
 
 
 def test_all_rows_are_shown(run: Any) -> None:

@@ -115,6 +115,14 @@ TRUTH: dict[str, tuple[Distribution, dict[State, set[str]]]] = {
             },
         },
     ),
+    # "4.18" with the injection of 5.2.
+    "RHEL 8.1 with BFQ": (
+        known.RHEL_8_1_BFQ,
+        {
+            PRESENT: {"bfq-async-tags", "bfq-injection", "bfq-write-overcharge", "cfq-removal"},
+            ABSENT: {"bfq-cgroup-tags", "bfq-wakers", "mq-deadline-prio-aging"},
+        },
+    ),
     # The limit is there in its first form, which can deadlock: the rework is not.
     "4.19 stable, before the rework": (
         known.STABLE_4_19_SEMAPHORE,
