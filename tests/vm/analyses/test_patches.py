@@ -94,7 +94,7 @@ SCHEDULERS = {
         "bfq-cgroup-tags": "APPP",  # 5.17
         "bfq-injection": "PPPP",  # 5.2
         "bfq-wakers": "PPPP",  # 5.3
-        "bfq-write-overcharge": "PPPP",  # 4.19; shown by what is newer
+        "bfq-write-overcharge": "PPPP",  # shown by what is newer
     },
     "iosched-deadline": {
         "mq-deadline-head-fifo-time": "A?PP",
