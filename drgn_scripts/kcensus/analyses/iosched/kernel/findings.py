@@ -76,7 +76,7 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
                 f"{human_seconds(expiry)})"
             ),
             evidence=_evidence(figures, worst, label, sentence(figures, sleepers, behind))
-            + (_CFQ if scheduler == "cfq" and is_async else ""),
+            + (_CFQ if scheduler == "cfq" and kind == "async" else ""),
             figures={
                 "overdue": Figure(overdue),
                 "sleepers": Figure(tasks),
