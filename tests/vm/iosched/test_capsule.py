@@ -178,6 +178,8 @@ def test_registers_of_programs_are_wiped(capsules: Capsules) -> None:
         if not task.mm:
             continue
         place = int(task.stack) + int(prog["THREAD_SIZE"]) - size
+        if plain.read(place + segment, 1)[0] not in (0x23, 0x33):
+            place -= 16  # CONFIG_X86_FRED
         old, new = plain.read(place, size), redacted.read(place, size)
         assert old[segment : segment + 8] == new[segment : segment + 8]
         assert any(old[:segment])
