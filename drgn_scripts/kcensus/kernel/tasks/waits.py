@@ -265,7 +265,9 @@ class _Reader:
         self._found(lane, waiting.object[kept], WaitKind.LOG, types, members)
         self.torn += waiting.torn + known.damaged
         self.faults += waiting.faults + known.faults
-        row = waiting.mount[kept]
+        # A task on another object's list, too, is at that one's place.
+        noted = self.object[lane] == waiting.object[kept]
+        lane, row = lane[noted], waiting.mount[kept][noted]
         self.device[lane] = known.log_device[row]
         self._place(lane, places_of_devices(self.kernel, known.log_bdev[row], self.faults))
         self.sector[lane] = -1
@@ -331,6 +333,9 @@ class _Reader:
         if shape is Shape.LOCK and not lock and function != _LIKE_A_LOCK:
             return None
         if shape is Shape.LOCK and lock:
+            # Since v7.1, and with PREEMPT_RT, locks have no such list: this is none of theirs.
+            if not prog.type(lock).has_member("wait_list"):
+                return None
             start = head - drgn.offsetof(prog.type(lock), "wait_list")
             return start, kind, lock, f"{lock.removeprefix('struct ')}.wait_list"
         if shape is Shape.SIMPLE:
@@ -348,6 +353,9 @@ class _Reader:
         if is_completion:
             inside = drgn.offsetof(prog.type("struct completion"), "wait")
             return queue - inside, kind, "struct completion", "completion.wait"
+        if kind in (WaitKind.FOLIO, WaitKind.BIT):
+            # Many pages and words share a queue of a table: it is not what the task waits for.
+            return None
         return queue, kind, queues_type(prog).type_name(), "wait_queue_entry.entry"
 
     def _request_queue(self, queue: int) -> int:
@@ -391,6 +399,8 @@ class _Reader:
     def _compare(self, links: Queued) -> None:
         """Count the tasks whose stack contradicts the lists of XFS buffers."""
         known = buffers(self.kernel)
+        if not len(known):
+            return
         size = np.uint64(drgn.sizeof(self.kernel.prog.type("struct xfs_buf")))
         for lane in np.flatnonzero(known.rows(self.object) >= 0).tolist():
             heads = links.head[links.lane == lane]
@@ -416,7 +426,8 @@ class _Reader:
         lane = waiting[found.lane]
         types = [f"struct {_object_type(member)}" for member in found.member]
         self._found(lane, found.object, WaitKind.REQUEST, types, found.member)
-        self._place_files(lane, found.inode, found.offset)
+        noted = self.object[lane] == found.object
+        self._place_files(lane[noted], found.inode[noted], found.offset[noted])
 
     def _stacks_of(self, lanes: Numbers) -> Stacks:
         every = self.stacks

@@ -9,21 +9,27 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import drgn
-import numpy as np
 import pytest
 
+from kcensus.engine.layout import Layout, layout
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.tasks.waits import Waits, waits
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.xfs import buffers as buffers_module
+from kcensus.kernel.xfs import mounts as mounts_module
 from kcensus.kernel.xfs.buffers import buffers
 from kcensus.kernel.xfs.mounts import mounts
 from kcensus.sources import open_target
 
 _DATA = Path(__file__).parents[2] / "data"
+_CAPSULE = _DATA / "cfq-waits.capsule"
 _TASK = re.compile(r"^DTASK (\d+) (\S+)\n((?:\[<0>\] .*\n)+)", re.MULTILINE)
 _FRAME = re.compile(r"^\[<0>\] ([\w.]+)\+", re.MULTILINE)
 _DISK = 8 << 20
@@ -32,7 +38,7 @@ _DISK = 8 << 20
 
 @pytest.fixture(scope="module")
 def cfq() -> Kernel:
-    return Kernel(open_target(str(_DATA / "cfq-waits.capsule")).prog)
+    return Kernel(open_target(str(_CAPSULE)).prog)
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +131,60 @@ def test_buffers_and_log(cfq: Kernel) -> None:
     assert (len(known), known.foreign) == (48, 20)
     assert known.is_locked.sum() == 2
     assert file_systems.log_device.tolist() == [_DISK]
-    xfsaild = tasks(cfq).rows(file_systems.xfsaild)
-    assert tasks(cfq).pid[xfsaild].tolist() == [1032]
-    queued = known.node[np.isin(known.node, file_systems.ail_buffers[0])]
-    assert len(queued) == 4
+
+
+def with_words(place: int, *values: int) -> Kernel:
+    """The guest's kernel with other words at a place."""
+    target, content = open_target(str(_CAPSULE)), b"".join(v.to_bytes(8, "little") for v in values)
+
+    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
+        return content[offset : offset + count]
+
+    target.prog.add_memory_segment(place, len(content), read, False)
+    return Kernel(target.prog)
+
+
+def test_a_buffer_of_several_maps_is_where_its_first_map_says(cfq: Kernel, found: Waits) -> None:
+    row = rows(found, WaitKind.XFS_BUF)[1]
+    type_, buffer = cfq.prog.type("struct xfs_buf"), int(found.object[row])
+    # Such a buffer has its maps elsewhere: here, where it has its own otherwise unused words.
+    place = buffer + drgn.offsetof(type_, "b_maps")
+    own = drgn.offsetof(type_, "__b_map")
+    assert own == drgn.offsetof(type_, "b_maps") + 8
+    elsewhere = buffer + own + 8
+    several = waits(with_words(place, elsewhere, 0, 4711, 8))
+    row = several.pid.tolist().index(int(found.pid[row]))
+    assert (several.sector[row], several.sectors[row]) == (4711, 8)
+    # Where the maps are unreadable, so is the place.
+    several = waits(with_words(place, 1 << 46, 0))
+    assert several.sector[row] == -1
+
+
+def test_a_kernel_without_xfs_has_all_that_is_needed(
+    cfq: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(open_target(str(_CAPSULE)).prog)
+    blocks = super_blocks(kernel)
+    types = [type_.replace("xfs", "ext4") for type_ in blocks.type]
+    monkeypatch.setattr(mounts_module, "super_blocks", lambda _: replace(blocks, type=types))
+
+    def no_xfs(prog: drgn.Program, type_: object, *args: Any) -> Layout:
+        if "xfs" in str(type_):
+            raise LookupError(f"no {type_}")
+        return layout(prog, type_, *args)  # type: ignore[arg-type]  # as it came
+
+    for module in (mounts_module, buffers_module):
+        monkeypatch.setattr(module, "layout", no_xfs)
+    none = waits(kernel)
+    assert none.missing == []
+    assert (none.torn, len(buffers(kernel)), len(mounts(kernel))) == (0, 0, 0)
+    assert len(none) == 15
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_damage_costs_only_what_it_hits(found: Waits, seed: int) -> None:
     """Where a task, stack, buffer or table is damaged, the rest is found nevertheless."""
-    target = open_target(str(_DATA / "cfq-waits.capsule"))
+    target = open_target(str(_CAPSULE))
     choice = random.Random(seed)
     row = choice.choice([row for row, address in enumerate(found.object.tolist()) if address])
     task, object_ = int(found.task[row]), int(found.object[row])
