@@ -231,3 +231,25 @@ def test_waiters_of_a_ring_without_a_head(fake: Fake) -> None:
     assert found.head.tolist() == [0, 0, 0]
     assert found.shape == [Shape.LOCK] * 3
     assert found.torn == 0
+
+
+def test_a_ring_of_which_a_part_was_asked_for(fake: Fake) -> None:
+    waiters = [fake.on_stack(task, "struct semaphore_waiter") for task in range(3)]
+    fake.ring(*waiters)
+    # The third one sleeps interruptibly, or was just woken up.
+    for asked in ((0, 1), (1,)):
+        found = fake.queued(*asked)
+        assert found.lane.tolist() == list(range(len(asked)))
+        assert found.head.tolist() == [0] * len(asked)
+        assert found.torn == 0
+
+
+def test_a_waiter_on_the_heap_is_no_head(fake: Fake) -> None:
+    queue = int(fake.k.alloc("struct wait_queue_head").address_)
+    entries = [fake.on_stack(task, "struct wait_queue_entry") for task in (0, 1)]
+    heap = int(fake.k.alloc("struct wait_queue_entry").address_)
+    first, second = (entry + 24 for entry in entries)
+    fake.ring(queue + 8, first, heap + 24, second)
+    found = fake.queued(0, 1)
+    assert found.lane.tolist() == [0, 1]
+    assert (found.head.tolist(), found.torn) == ([0, 0], 0)
