@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import drgn
+import numpy as np
 import pytest
 
+from kcensus.engine.gather import Gathered, gather
 from kcensus.engine.layout import Layout, layout
+from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks import tasks as tasks_module
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.tasks.waits import Waits, waits
@@ -123,6 +127,58 @@ def test_all_tasks(cfq: Kernel) -> None:
     assert len(every) == every.counted == 69
     assert every.is_blocked.sum() == 15
     assert every.in_iowait[every.is_blocked].sum() == 12
+
+
+@pytest.mark.parametrize("clock", ["clock", "clock_task"])
+def test_one_damaged_clock_does_not_age_all_tasks(
+    cfq: Kernel, monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    def four_cpus(memory: Memory, addresses: Words, members: Layout, faults: Faults) -> Gathered:
+        read = gather(memory, addresses, members, faults)
+        if "clock_task" not in members:
+            return read
+        columns = {name: np.repeat(column, 4) for name, column in read.columns.items()}
+        columns["cpu"] = np.arange(4)
+        columns[clock][3] |= np.uint64(1 << 55)
+        return Gathered(columns, np.ones(4, np.bool_))
+
+    sound = tasks(cfq)
+    monkeypatch.setattr(tasks_module, "gather", four_cpus)
+    every = tasks(Kernel(open_target(str(_CAPSULE)).prog))
+    assert (sound.bad_clocks, every.bad_clocks) == (0, 1)
+    # All tasks are on the first one.
+    assert every.off_cpu_ns.tolist() == sound.off_cpu_ns.tolist()
+    assert every.arrived_ns.tolist() == sound.arrived_ns.tolist()
+
+
+def clocks_of(*readings: tuple[int, int]) -> tasks_module._Clocks:
+    clocks = tasks_module._Clocks.__new__(tasks_module._Clocks)
+    clock, task = (np.array(readings, np.uint64) * np.uint64(10**9)).T
+    columns = {"clock": clock, "clock_task": task, "cpu": np.arange(len(clock))}
+    clocks._readings = Gathered(columns, np.ones(len(clock), np.bool_))
+    clocks._sound = np.ones(len(clock), np.bool_)
+    return clocks
+
+
+@pytest.mark.parametrize(
+    ("readings", "stamp", "damaged", "age"),
+    [
+        # An idle CPU's clock stopped long ago: a task confirms the only one that goes on.
+        ([(1000, 1000), (100, 100)], 990, 0, 10),
+        ([(1000, 1000), (100, 100)], 90, 1, 10),
+        # Two that are damaged do not confirm each other.
+        ([(100, 100), (9000, 9000), (8000, 8000)], 90, 2, 10),
+        # The only one is taken as it is.
+        ([(9000, 9000)], 90, 0, 8910),
+    ],
+)
+def test_clocks_are_confirmed(
+    readings: list[tuple[int, int]], stamp: int, damaged: int, age: int
+) -> None:
+    clocks, stamps = clocks_of(*readings), np.array([stamp], np.uint64) * np.uint64(10**9)
+    clocks.judge(stamps)
+    assert clocks.damaged == damaged
+    assert clocks.since(stamps, np.array([0]), "clock").tolist() == [age * 10**9]
 
 
 def test_buffers_and_log(cfq: Kernel) -> None:

@@ -191,6 +191,12 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
         Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
         Gap("lists of tasks", "torn or unreadable", every.damaged, "their tasks are missing"),
         Gap(
+            "clocks of CPUs",
+            "impossible",
+            every.bad_clocks,
+            "tasks in state D of these CPUs may have been off their CPU for less",
+        ),
+        Gap(
             "pages with tasks and what they wait for",
             reasons(*faults),
             sum(each.total() for each in faults),
