@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import stat
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -198,6 +199,25 @@ def with_words(place: int, *values: int) -> Kernel:
 
     target.prog.add_memory_segment(place, len(content), read, False)
     return Kernel(target.prog)
+
+
+@pytest.mark.parametrize("target", [0, 0xFFFF_8880_0000_1234])
+def test_a_damaged_return_address_cuts_a_stack(found: Waits, target: int) -> None:
+    row = found.pid.tolist().index(7)
+    frames = found.stacks.frames(row)
+    # The return address of a frame is right below the stack pointer of its caller.
+    damaged = waits(with_words(int(found.stacks.sp[frames][5]) - 8, target))
+    assert damaged.stacks.is_cut.tolist() == [each == row for each in range(len(found))]
+    assert damaged.stacks.functions(row) == found.stacks.functions(row)[:5]
+
+
+def test_the_disk_of_a_node_is_not_the_one_that_it_is_on(found: Waits) -> None:
+    row = rows(found, WaitKind.REQUEST)[0]
+    assert found.disk[row]
+    node = waits(with_words(int(found.inode[row]), stat.S_IFBLK))
+    assert node.inode[row] == found.inode[row]
+    # It is for device 0:0, as i_rdev of a file is 0.
+    assert (node.disk[row], node.device[row]) == (0, 0)
 
 
 def test_a_buffer_of_several_maps_is_where_its_first_map_says(cfq: Kernel, found: Waits) -> None:

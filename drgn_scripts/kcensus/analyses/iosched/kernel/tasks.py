@@ -79,10 +79,13 @@ def table(figures: Figures, sleepers: Sleepers) -> Table:
     names = {disk.address: printable(disk.name) for disk in figures.disks}
     # A legacy queue, in which tasks wait for a request, has no pointer to its disk.
     names |= {disk.queue: printable(disk.name) for disk in figures.disks if disk.queue}
+    numbers = {disk.number: printable(disk.name) for disk in figures.disks}
     disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
     shown = [
-        printable(figures.disks[int(requests.disk[row])].name) if row >= 0 else names.get(disk, "")
-        for row, disk in zip(chosen.tolist(), disks, strict=True)
+        printable(figures.disks[int(requests.disk[row])].name)
+        if row >= 0
+        else names.get(disk) or numbers.get(device, "")
+        for row, disk, device in zip(chosen.tolist(), disks, waits.device.tolist(), strict=True)
     ]
     proofs = [joins.evidence[row] if row >= 0 else "" for row in join.tolist()]
     proven = [bool(joins.is_proven[row]) if row >= 0 else False for row in join.tolist()]
