@@ -167,7 +167,7 @@ def checks(figures: Figures) -> list[Check]:
 def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
     """Return what could not be said about tasks."""
     waits, every = sleepers.waits, tasks(figures.kernel)
-    faults = [waits.faults, every.faults]
+    faults = [waits.faults, every.faults, sleepers.joins.faults]
     own = nonzero_gaps(
         *(
             Gap("waits of tasks", what, 1, "what it proves about tasks in state D is unknown")
@@ -190,6 +190,12 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
             "unreadable or cut",
             0 if "stacks of tasks" in waits.missing else int(np.count_nonzero(waits.stacks.is_cut)),
             "where these tasks in state D sleep, or how they got there, is unknown",
+        ),
+        Gap(
+            "requests of tasks",
+            "too many of one object",
+            sleepers.joins.dropped,
+            "tasks in state D are shown behind a part of their requests",
         ),
         Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
         Gap("lists of tasks", "torn or unreadable", every.damaged, "their tasks are missing"),
