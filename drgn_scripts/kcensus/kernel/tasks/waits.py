@@ -200,7 +200,7 @@ class _Reader:
             report=self.report,
         )
 
-    def _found(
+    def _note_objects(
         self,
         lane: Numbers,
         object_: Words,
@@ -237,7 +237,7 @@ class _Reader:
         kept, lane = self._lanes(waiting.task)
         row = waiting.buffer[kept]
         proof = [f"xfs_buf.{waiting.member[index]}" for index in kept.tolist()]
-        self._found(lane, known.address[row], WaitKind.XFS_BUF, "struct xfs_buf", proof)
+        self._note_objects(lane, known.address[row], WaitKind.XFS_BUF, "struct xfs_buf", proof)
         self.torn += waiting.torn
         self.faults += waiting.faults + known.faults
         self.report.add(known.report)
@@ -262,7 +262,7 @@ class _Reader:
         kept, lane = self._lanes(waiting.task)
         members = [waiting.member[index] for index in kept.tolist()]
         types = [f"struct {_object_type(member)}" for member in members]
-        self._found(lane, waiting.object[kept], WaitKind.LOG, types, members)
+        self._note_objects(lane, waiting.object[kept], WaitKind.LOG, types, members)
         self.torn += waiting.torn + known.damaged
         self.faults += waiting.faults + known.faults
         # A task on another object's list, too, is at that one's place.
@@ -282,7 +282,7 @@ class _Reader:
         ):
             some = np.flatnonzero(mask)
             proof = [waiting.table[index] for index in kept[some].tolist()]
-            self._found(lane[some], waiting.object[kept[some]], kind, type_, proof)
+            self._note_objects(lane[some], waiting.object[kept[some]], kind, type_, proof)
         self.torn += waiting.torn
         self.faults += waiting.faults
         pages = lane[is_page]
@@ -312,7 +312,7 @@ class _Reader:
             if resolve is None:
                 continue
             object_, kind, type_, proof = resolve
-            self._found(np.array([lane]), np.array([object_], np.uint64), kind, type_, proof)
+            self._note_objects(np.array([lane]), np.array([object_], np.uint64), kind, type_, proof)
         if "XFS buffers" not in self.missing:
             self._compare(links)
 
@@ -425,7 +425,7 @@ class _Reader:
         self.faults += found.faults
         lane = waiting[found.lane]
         types = [f"struct {_object_type(member)}" for member in found.member]
-        self._found(lane, found.object, WaitKind.REQUEST, types, found.member)
+        self._note_objects(lane, found.object, WaitKind.REQUEST, types, found.member)
         noted = self.object[lane] == found.object
         self._place_files(lane[noted], found.inode[noted], found.offset[noted])
 
@@ -447,7 +447,9 @@ class _Reader:
         address = blocker[lane] & ~np.uint64(3)
         types = [_BLOCKER_TYPES[int(bits)] for bits in blocker[lane] & np.uint64(3)]
         for row, each, type_ in zip(lane.tolist(), address, types, strict=True):
-            self._found(np.array([row]), np.array([each]), self.kind[row], type_, "task.blocker")
+            self._note_objects(
+                np.array([row]), np.array([each]), self.kind[row], type_, "task.blocker"
+            )
 
     # Where objects are
 

@@ -253,3 +253,27 @@ def test_a_waiter_on_the_heap_is_no_head(fake: Fake) -> None:
     found = fake.queued(0, 1)
     assert found.lane.tolist() == [0, 1]
     assert (found.head.tolist(), found.torn) == ([0, 0], 0)
+
+
+def test_older_waiters_for_bits() -> None:
+    k = FakeKernel("6.10")
+    types = {**_COMMON, **_ERAS["list"]}
+    del types["struct wait_bit_queue_entry"]
+    del types["struct wait_page_queue"]
+    members = "0 struct wait_bit_key key\n24 struct wait_queue_entry wait"
+    add_types(k.prog, {**types, "struct wait_bit_queue": (64, members)}, "waiters")
+    task = int(k.alloc("struct task_struct").address_)
+    entries = [int(k.alloc("struct wait_bit_queue").address_) for _ in range(3)]
+    # There is a table of pages, too, but no type of its waiters.
+    for name in ("page_wait_table", "bit_wait_table"):
+        table = k.variable(name, "struct wait_queue_head [4]")
+    heads = [int(queue.address_) + 8 for queue in table]
+    fake = Fake(k, Kernel(k.prog), [task], [], Faults())
+    fake.ring(heads[2], *(entry + 48 for entry in entries))
+    k.write_words(entries[0], 0xFFFF_8880_0001_0000, 3)
+    k.write_words(entries[0] + 32, task)
+    found = bit_waiters(fake.kernel)
+    assert (found.task.tolist(), found.bit.tolist()) == ([task], [3])
+    assert found.tables == ("bit_wait_table",)
+    # The other two have no object: one queue.
+    assert found.torn == 1
