@@ -169,13 +169,12 @@ def test_steps_through_saved_registers_and_indirect_frames() -> None:
     }
     walk = _Walk(memory, np.array([stack], np.uint64), 16384, Faults())
     walk.tables = _Given(given)  # type: ignore[assignment]  # has what the walk calls
-    start = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
-    lane, places, bottoms, is_cut = walk.run(*start, np.array([True]))
+    first, sp, bp = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
+    lane, places, bottoms, is_cut = walk.run(first, sp, bp, np.array([True]))
     assert places.tolist() == pc
     assert bottoms.tolist() == at
     assert (lane.tolist(), is_cut.tolist()) == ([0] * 6, [False])
     # A place without a rule cuts the stack there.
     given[pc[3]] = (orc.NONE, orc.UNDEFINED, 0, orc.UNDEFINED, 0)
-    start = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
-    lane, places, _, is_cut = walk.run(*start, np.array([True]))
+    _, places, _, is_cut = walk.run(first, sp, bp, np.array([True]))
     assert (places.tolist(), is_cut.tolist()) == (pc[:4], [True])
