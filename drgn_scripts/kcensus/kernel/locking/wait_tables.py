@@ -63,12 +63,12 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     ):
         try:
             queues = _queues(kernel.prog, table)
+            type_name, entry, paths = _PAGE if is_page else _bit_type(kernel.prog)
+            type_ = kernel.prog.type(type_name)
         except LookupError:
             continue
         read.append(table)
         waiters = queue_waiters(kernel, queues, faults)
-        type_name, entry, paths = ("struct wait_page_queue", "wait", _PAGE) if is_page else _BIT
-        type_ = kernel.prog.type(type_name)
         place = drgn.offsetof(type_, entry) + entry_link(kernel.prog)
         columns = gather(
             kernel.memory,
@@ -83,7 +83,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
         bits.append(columns["bit"].astype(np.int64)[is_sound])
         pages.append(np.full(int(is_sound.sum()), is_page))
         names += [table] * int(is_sound.sum())
-        torn += len(waiters.torn) + int((~is_sound).sum())
+        torn += len(np.union1d(waiters.torn, waiters.lane[~is_sound]))
     empty = np.empty(0, np.uint64)
     return BitWaiters(
         task=np.concatenate([*tasks, empty]),
@@ -98,12 +98,27 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
 
 
 # Since v5.16 (commit not verified), `page` is `folio`.
-_PAGE: dict[str, Path] = {"object": ("folio", "page"), "bit": "bit_nr"}
-_BIT: tuple[str, str, dict[str, Path]] = (
-    "struct wait_bit_queue_entry",
-    "wq_entry",
-    {"object": "key.flags", "bit": "key.bit_nr"},
+_PAGE: tuple[str, str, dict[str, Path]] = (
+    "struct wait_page_queue",
+    "wait",
+    {"object": ("folio", "page"), "bit": "bit_nr"},
 )
+
+
+def _bit_type(prog: drgn.Program) -> tuple[str, str, dict[str, Path]]:
+    """Return the structure of waiters for bits, its entry in the queue, and its members."""
+    members: dict[str, Path] = {"object": "key.flags", "bit": "key.bit_nr"}
+    # Since v4.13 (commit not verified), types and members have these names.
+    for name, entry in (
+        ("struct wait_bit_queue_entry", "wq_entry"),
+        ("struct wait_bit_queue", "wait"),
+    ):
+        try:
+            prog.type(name)
+        except LookupError:
+            continue
+        return name, entry, members
+    raise LookupError("the debug info has no struct wait_bit_queue_entry")
 
 
 def _queues(prog: drgn.Program, name: str) -> Words:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import drgn
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
-from kcensus.engine.rows import rows_of
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.waits import Waits
@@ -28,6 +27,10 @@ _PRIVATE, _TASK, _PAGE, _BIO = (
 )
 SAME_SECTORS = "same sectors"
 """Evidence of a join that is only likely: no pointer leads from the request to the object."""
+_EVIDENCE = (_PRIVATE, _TASK, _BIO, _PAGE, SAME_SECTORS)
+_MAX_PAIRS = 1 << 20
+"""By each kind of evidence. An object has a few requests, of damaged bios more."""
+_NONE = np.empty(0, np.int64)
 
 
 class BioColumns(Protocol):
@@ -81,6 +84,9 @@ class Joins:
     """Whether pointers lead from the request to the task; else device and sectors are the same."""
     evidence: list[str]
     """The last pointer, or :data:`SAME_SECTORS`."""
+    dropped: int = 0
+    """Pairs beyond the bound: their tasks have other requests of the same object."""
+    faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
         return len(self.wait)
@@ -92,76 +98,118 @@ def joined(kernel: Kernel, waits: Waits, bios: BioColumns, requests: RequestPlac
     :param bios: of all requests of interest
     :param requests: the requests that they refer to
     """
-    faults = Faults()
-    known = np.flatnonzero(waits.object)
-    kinds = np.array([waits.kind[row].value for row in known.tolist()], object)
-    pages = known[kinds == WaitKind.FOLIO.value]
-    others = known[kinds != WaitKind.FOLIO.value]
-    parts: list[tuple[Numbers, Numbers, str]] = []
+    return _Joiner(kernel, waits, bios, requests).run()
 
-    def by_address(
-        rows: Numbers, objects: Words, column: Words, evidence: str, bio: Numbers | None = None
+
+class _Joiner:
+    def __init__(
+        self, kernel: Kernel, waits: Waits, bios: BioColumns, requests: RequestPlaces
     ) -> None:
-        wait, row = _equal(objects, column)
-        parts.append((rows[wait], bios.request[row if bio is None else bio[row]], evidence))
+        self.kernel, self.waits, self.bios, self.requests = kernel, waits, bios, requests
+        self.faults = Faults()
+        self.pairs = [(_NONE, _NONE, _NONE)]
+        """Waits, requests, and what proves them: indexes in :data:`_EVIDENCE`."""
+        self.dropped = 0
 
-    # Buffers of XFS, buffer heads, direct I/O, and completions on the stack of submit_bio_wait().
-    by_address(others, waits.object[others], bios.origin_private, _PRIVATE)
-    # Synchronous reads and writes of block devices up to v5.18 have the task itself there.
-    every = np.arange(len(waits))
-    by_address(every, waits.task, bios.origin_private, _TASK)
-    logs = np.array(
-        [row for row in known.tolist() if waits.type[row] == "struct xlog_in_core"], int
-    )
-    if len(logs):
-        wait, bio = _log_bios(kernel, waits.object[logs], bios, faults)
-        parts.append((logs[wait], bios.request[bio], _BIO))
-    # A kernel before v5.16 waits for a page, a newer one for a folio.
-    for column in (bios.page, bios.folio):
-        by_address(pages, waits.object[pages], column, _PAGE, bios.page_bio)
-    proven = np.unique(np.concatenate([part[0] for part in parts]))
-    at = np.flatnonzero((waits.sector >= 0) & (waits.sectors > 0))
-    at = np.setdiff1d(at, proven)
-    parts.append((*_same_sectors(waits, at, requests), SAME_SECTORS))
-    wait = np.concatenate([part[0] for part in parts]).astype(np.int64)
-    request = np.concatenate([part[1] for part in parts]).astype(np.int64)
-    evidence = [name for rows, _, name in parts for _ in range(len(rows))]
-    # A request has several bios, and several segments, of the same object.
-    pairs, first = np.unique(np.stack([wait, request], axis=1), axis=0, return_index=True)
-    proof = [evidence[index] for index in first.tolist()]
-    is_proven = np.array([name != SAME_SECTORS for name in proof], np.bool_)
-    return Joins(pairs[:, 0], pairs[:, 1], is_proven, proof)
+    def run(self) -> Joins:
+        waits, bios = self.waits, self.bios
+        is_known = waits.object != 0
+        is_page = np.array([kind is WaitKind.FOLIO for kind in waits.kind], np.bool_)
+        pages, others = np.flatnonzero(is_known & is_page), np.flatnonzero(is_known & ~is_page)
+        # Buffers of XFS, buffer heads, direct I/O, and completions on the stack of
+        # submit_bio_wait().
+        private, request = bios.origin_private, bios.request
+        self._by_address(others, waits.object[others], private, request, _PRIVATE)
+        # Synchronous reads and writes of block devices up to v5.18 have the task itself there.
+        every = np.arange(len(waits))
+        self._by_address(every, waits.task, private, request, _TASK)
+        self._log_buffers()
+        # A kernel before v5.16 waits for a page, a newer one for a folio.
+        page_request = request[bios.page_bio]
+        for column in (bios.page, bios.folio):
+            self._by_address(pages, waits.object[pages], column, page_request, _PAGE)
+        proven = np.unique(np.concatenate([wait for wait, _, _ in self.pairs]))
+        placed = np.flatnonzero((waits.sector >= 0) & (waits.sectors > 0))
+        self._same_sectors(np.setdiff1d(placed, proven))
+        wait, request, proof = (np.concatenate(part) for part in zip(*self.pairs, strict=True))
+        # A request has several bios, and several segments, of the same object.
+        key = wait * max(len(self.requests.disk), int(request.max(initial=0)) + 1) + request
+        first = np.unique(key, return_index=True)[1]
+        proof = proof[first]
+        evidence = [_EVIDENCE[code] for code in proof.tolist()]
+        is_proven = proof != _EVIDENCE.index(SAME_SECTORS)
+        return Joins(wait[first], request[first], is_proven, evidence, self.dropped, self.faults)
 
+    def _add(self, wait: Numbers, request: Numbers, evidence: str) -> None:
+        code = np.full(len(wait), _EVIDENCE.index(evidence))
+        self.pairs.append((wait, request, code))
 
-def rows_of_tags(kernel: Kernel, bitmaps: Words, tags: Words) -> Numbers:
-    """Return which ``struct blk_mq_tags`` bitmaps of tags belong to: rows of ``tags``, or -1.
+    def _by_address(
+        self, rows: Numbers, objects: Words, column: Words, request: Numbers, evidence: str
+    ) -> None:
+        """Join waits with the requests that have the same address in a column."""
+        # A request has many pages and bios; only what a task waits for counts, and that once.
+        asked = np.flatnonzero(np.isin(column, objects))
+        order = np.lexsort((request[asked], column[asked]))
+        column, request = column[asked][order], request[asked][order]
+        is_new = np.ones(len(column), np.bool_)
+        is_new[1:] = (column[1:] != column[:-1]) | (request[1:] != request[:-1])
+        column, request = column[is_new], request[is_new]
+        first = np.searchsorted(column, objects, "left")
+        last = np.searchsorted(column, objects, "right")
+        row, place = self._ranges(first, last)
+        self._add(rows[row], request[place], evidence)
 
-    Tasks that wait for a tag wait for a ``struct sbitmap_queue``.
+    def _ranges(self, first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
+        """Return each number in some ranges with the range's row, at most ``_MAX_PAIRS``."""
+        count = np.maximum(last - first, 0)
+        total = int(count.sum())
+        if total > _MAX_PAIRS:
+            # Many tasks behind many requests of one object: each task keeps some.
+            count = np.minimum(count, max(_MAX_PAIRS // len(count), 1))
+            self.dropped += total - int(count.sum())
+        return _ranges(first, first + count)
 
-    :param tags: addresses, each once
-    :raises LookupError: the debug info lacks blk-mq
-    """
-    rows = np.full(len(bitmaps), -1)
-    type_ = kernel.prog.type("struct blk_mq_tags")
-    for member in ("bitmap_tags", "breserved_tags"):
-        if type_.member(member).type.kind == drgn.TypeKind.POINTER:
-            # From v5.10 to v5.15 (commits not verified), it may be one that queues share.
-            column = gather(kernel.memory, tags, layout(kernel.prog, type_, [member]), Faults())
-            own = column[member]
-        else:
-            own = tags + np.uint64(drgn.offsetof(type_, member))
-        found = rows_of(own, bitmaps, np.argsort(own))
-        rows = np.where(rows < 0, found, rows)
-    return rows
+    def _log_buffers(self) -> None:
+        """Join tasks that wait for a log buffer with the bios that write it."""
+        waits, bios = self.waits, self.bios
+        is_log = [type_ == "struct xlog_in_core" for type_ in waits.type]
+        rows = np.flatnonzero((waits.object != 0) & np.array(is_log, np.bool_))
+        if not len(rows):
+            return
+        objects = waits.object[rows]
+        type_ = self.kernel.prog.type("struct xlog_in_core")
+        # Since Linux kernel commit 79b54d9bfcdc ("xfs: use bios directly to write log buffers") (in
+        # v5.3), the bio is a member of the log buffer; before, the log buffer has an xfs_buf.
+        if not type_.has_member("ic_bio"):
+            members = layout(self.kernel.prog, type_, ["ic_bp"])
+            buffer = gather(self.kernel.memory, objects, members, self.faults)["ic_bp"]
+            rows, buffer = rows[buffer != 0], buffer[buffer != 0]
+            self._by_address(rows, buffer, bios.origin_private, bios.request, _BIO)
+            return
+        logs = np.unique(objects)
+        within = np.searchsorted(logs, bios.origin, "right") - 1
+        start = logs[np.maximum(within, 0)]
+        inside = (within >= 0) & (bios.origin - start < np.uint64(drgn.sizeof(type_)))
+        self._by_address(rows, objects, start[inside], bios.request[inside], _BIO)
 
-
-def _equal(objects: Words, column: Words) -> tuple[Numbers, Numbers]:
-    """Return all pairs of a row in ``objects`` and one in ``column`` with the same address."""
-    order = np.argsort(column, kind="stable")
-    first = np.searchsorted(column, objects, "left", sorter=order)
-    last = np.searchsorted(column, objects, "right", sorter=order)
-    row, place = _ranges(first, last)
-    return row, order[place]
+    def _same_sectors(self, rows: Numbers) -> None:
+        """Join waits with the requests on the same disk whose sectors overlap."""
+        waits, requests = self.waits, self.requests
+        for disk in np.unique(waits.disk[rows][waits.disk[rows] != 0]).tolist():
+            lanes = rows[waits.disk[rows] == disk]
+            request = np.flatnonzero((requests.disk == disk) & (requests.sector >= 0))
+            request = request[requests.sectors[request] > 0]
+            request = request[np.argsort(requests.sector[request], kind="stable")]
+            begin = requests.sector[request]
+            # The last sector that any request up to each one reaches: no overlap is before it.
+            reach = np.maximum.accumulate(begin + requests.sectors[request])
+            start, end = waits.sector[lanes], waits.sector[lanes] + waits.sectors[lanes]
+            first = np.searchsorted(reach, start, "right")
+            last = np.searchsorted(begin, end, "left")
+            lane, place = self._ranges(first, last)
+            overlaps = begin[place] + requests.sectors[request[place]] > start[lane]
+            self._add(lanes[lane[overlaps]], request[place[overlaps]], SAME_SECTORS)
 
 
 def _ranges(first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
@@ -170,44 +218,3 @@ def _ranges(first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
     row = np.repeat(np.arange(len(count)), count)
     offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     return row, np.repeat(first, count) + offset
-
-
-def _within(objects: Words, start: Words, length: Words) -> tuple[Numbers, Numbers]:
-    """Return all pairs of an object and a range of addresses that contains it."""
-    order = np.argsort(objects, kind="stable")
-    first = np.searchsorted(objects, start, "left", sorter=order)
-    last = np.searchsorted(objects, start + length, "left", sorter=order)
-    span, place = _ranges(first, last)
-    return order[place], span
-
-
-def _log_bios(
-    kernel: Kernel, logs: Words, bios: BioColumns, faults: Faults
-) -> tuple[Numbers, Numbers]:
-    """Return all pairs of a log buffer and a bio that writes it."""
-    type_ = kernel.prog.type("struct xlog_in_core")
-    # Since Linux kernel commit 79b54d9bfcdc ("xfs: use bios directly to write log buffers") (in
-    # v5.3), the bio is a member of the log buffer; before, the log buffer has an xfs_buf.
-    if type_.has_member("ic_bio"):
-        length = np.full(len(logs), drgn.sizeof(type_), np.uint64)
-        bio, wait = _within(bios.origin, logs, length)
-        return wait, bio
-    read = gather(kernel.memory, logs, layout(kernel.prog, type_, ["ic_bp"]), faults)
-    return _equal(read["ic_bp"], bios.origin_private)
-
-
-def _same_sectors(waits: Waits, rows: Numbers, requests: RequestPlaces) -> tuple[Numbers, Numbers]:
-    """Return all pairs of a wait and a request on the same disk whose sectors overlap."""
-    wait, request = [], []
-    for disk in np.unique(waits.disk[rows][waits.disk[rows] != 0]).tolist():
-        own = rows[waits.disk[rows] == disk]
-        others = np.flatnonzero((requests.disk == disk) & (requests.sector >= 0))
-        start = waits.sector[own][:, None]
-        end = start + waits.sectors[own][:, None]
-        begin = requests.sector[others][None, :]
-        overlap = (begin < end) & (begin + requests.sectors[others][None, :] > start)
-        left, right = np.nonzero(overlap)
-        wait.append(own[left])
-        request.append(others[right])
-    empty = np.empty(0, np.int64)
-    return np.concatenate([*wait, empty]), np.concatenate([*request, empty])

@@ -54,10 +54,19 @@ class Rules:
     bp_offset: npt.NDArray[np.int64]
 
 
+def has_tables(prog: drgn.Program) -> bool:
+    """Return whether the kernel was built with tables."""
+    try:
+        prog.symbol("__start_orc_unwind_ip")
+    except LookupError:
+        return False
+    return True
+
+
 class OrcTables:
     """The tables of the kernel and its modules.
 
-    :raises LookupError: the kernel has none
+    :raises LookupError: the kernel has none, or they are damaged
     """
 
     def __init__(self, memory: Memory, faults: Faults) -> None:
@@ -84,6 +93,9 @@ class OrcTables:
         )
         used = np.bincount(gather(memory, sample, self._entry, faults)["sp_reg"], minlength=16)
         numbering = _NEW_REGISTERS if used[3] > used[5] else _OLD_REGISTERS
+        named = sum(used[number] for number, name in numbering.items() if name in (SP, BP))
+        if named < _SAMPLE // 2:
+            raise LookupError("the table of ORC is unreadable or damaged")
         self._registers = np.array([numbering.get(each, OTHER) for each in range(16)])
         self._number = np.dtype("i4").newbyteorder(word_dtype(prog).byteorder)
 

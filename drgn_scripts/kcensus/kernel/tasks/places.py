@@ -58,7 +58,9 @@ def places_of_devices(kernel: Kernel, devices: Words, faults: Faults) -> Places:
 
 
 def places_of_inodes(kernel: Kernel, inodes: Words, faults: Faults) -> Places:
-    """Return the disk that each file is on; of a block device, the disk itself.
+    """Return the disk that each file is on; of a block device, its number alone.
+
+    The node of a block device may be on another device, which is not the one that it is for.
 
     :raises LookupError: the debug info lacks a type
     """
@@ -71,8 +73,8 @@ def places_of_inodes(kernel: Kernel, inodes: Words, faults: Faults) -> Places:
     places = places_of_devices(kernel, super_block["s_bdev"], faults)
     device = np.where(is_block, read["i_rdev"], super_block["s_dev"]).astype(np.int64)
     return Places(
-        disk=places.disk,
-        start=places.start,
+        disk=np.where(is_block, np.uint64(0), places.disk),
+        start=np.where(is_block, -1, places.start),
         device=np.where(read.readable, device, -1),
     )
 

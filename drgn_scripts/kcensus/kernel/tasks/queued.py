@@ -4,6 +4,8 @@
 A task that waits on a queue, a completion or a lock has a small structure on its stack that is
 linked into the list of all waiters. The ring of links leads to the head of the list, and the head
 is a member of what is waited on. A word that only looks like such a structure is not in a ring.
+Waiters that are not on the stack of a task, such as those of epoll, look like a head from one side;
+a head is what both ways along the ring lead to.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from kcensus.kernel.tasks.tasks import Tasks
 
 _MAX_WAITERS = 1 << 16
 """Waiters to pass on the way to a head, besides the tasks that were asked for."""
-_CHUNK = 512
-"""Stacks to look at together: at most 8 MiB."""
+_MAX_BYTES = 1 << 23
+"""Of stacks to look at together."""
 
 
 class Shape(Enum):
@@ -52,8 +54,8 @@ class Queued:
     node: Words
     """Address of the ``list_head`` in the structure on the stack."""
     head: Words
-    """Address of the ``list_head`` that the list belongs to; 0 where waiters form a ring without a
-    head: locks, since v7.1."""
+    """Address of the ``list_head`` that the list belongs to; 0 where it is unknown, as others than
+    tasks wait there, too, and where waiters form a ring without a head: locks, since v7.1."""
     shape: list[Shape]
     torn: int = 0
     """Links whose ring could not be followed to its head."""
@@ -124,7 +126,14 @@ class _Search:
 
     def _heads(self, node: Words, shape: npt.NDArray[np.int64]) -> tuple[Words, int]:
         """Return the head of each node's list, and how many could not be found."""
-        following = gather(self.memory, node, self.links, self.faults)["next"]
+        (ahead, torn), (behind, torn_too) = (
+            self._ends(node, shape, way) for way in ("next", "prev")
+        )
+        return np.where(ahead == behind, ahead, np.uint64(0)), max(torn, torn_too)
+
+    def _ends(self, node: Words, shape: npt.NDArray[np.int64], way: str) -> tuple[Words, int]:
+        """Return what is no task's, one way along each node's list; 0 for a ring of tasks."""
+        following = gather(self.memory, node, self.links, self.faults)[way]
         # Most neighbours in a list are nodes themselves: jump over them, ever further.
         order = np.argsort(node)
         after = rows_of(node, following, order)
@@ -133,13 +142,18 @@ class _Search:
             last = last[last]
         is_ring = after[last] >= 0
         ends = np.flatnonzero(after < 0)
-        found, torn = self._walk(following[ends], shape[ends])
-        head = np.zeros(len(node), np.uint64)
-        head[ends] = found
-        return np.where(is_ring, np.uint64(0), head[last]), torn
+        found, torn = self._walk(following[ends], shape[ends], way, node[ends])
+        end = np.zeros(len(node), np.uint64)
+        end[ends] = found
+        return np.where(is_ring, np.uint64(0), end[last]), torn
 
-    def _walk(self, start: Words, shape: npt.NDArray[np.int64]) -> tuple[Words, int]:
-        """Return the first nodes from ``start`` on that are not on the stack of their task."""
+    def _walk(
+        self, start: Words, shape: npt.NDArray[np.int64], way: str, before: Words
+    ) -> tuple[Words, int]:
+        """Return the first nodes from ``start`` on that are not on the stack of their task.
+
+        :param before: the node before each: 0 for a ring that leads back to it
+        """
         task = np.array([each[1] for each in self.shapes], np.int64)
         link = np.array([each[2] for each in self.shapes], np.int64)
         distance = (task - link)[shape].view(np.uint64)
@@ -151,10 +165,11 @@ class _Search:
             row = self.known.rows(owner)
             waits = (row >= 0) & self._on_stack(nodes, np.maximum(row, 0))
             read = gather(self.memory, nodes, self.links, self.faults)
-            return np.where(waits, read["next"], np.uint64(0)), read.readable
+            head[lanes[~waits]] = nodes[~waits]
+            return np.where(waits, read[way], np.uint64(0)), read.readable
 
-        for lanes, nodes in chase(start, step, limit=_MAX_WAITERS, damage=damage):
-            head[lanes] = nodes
+        for _ in chase(start, step, limit=_MAX_WAITERS, damage=damage, ends=before):
+            pass
         head[damage.lanes()] = 0
         return head, damage.lists
 
@@ -178,8 +193,9 @@ def stack_words(
     for count in np.unique(pages[pages > 0]).tolist():
         lanes = np.flatnonzero(pages == count)
         words = count * memory.page_size // 8
-        for cut in range(0, len(lanes), _CHUNK):
-            some = lanes[cut : cut + _CHUNK]
+        chunk = max(_MAX_BYTES // (count * memory.page_size), 1)
+        for cut in range(0, len(lanes), chunk):
+            some = lanes[cut : cut + chunk]
             values, _ = gather_arrays(memory, start[some], words, word_dtype(memory.prog), faults)
             unused = (known.sp[rows[some]] - start[some]) // np.uint64(8)
             values[np.arange(words, dtype=np.uint64) < unused[:, None]] = 0

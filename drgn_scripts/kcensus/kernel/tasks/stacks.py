@@ -8,7 +8,6 @@ kernel itself unwinds with: ORC tables, or frame pointers.
 from __future__ import annotations
 
 import bisect
-import contextlib
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +24,7 @@ from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks import orc
-from kcensus.kernel.tasks.orc import OrcTables
+from kcensus.kernel.tasks.orc import OrcTables, has_tables
 
 _MAX_FRAMES = 256
 _MAX_STACK = 1 << 18
@@ -70,7 +69,8 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
 
     :param stack: lowest addresses of the stacks
     :param sp: their stack pointers
-    :raises LookupError: the machine is not x86-64, or the debug info lacks a type
+    :raises LookupError: the machine is not x86-64, the debug info lacks a type, or the tables to
+        unwind with are damaged
     """
     memory, prog = kernel.memory, kernel.prog
     frame = layout(prog, "struct inactive_task_frame", ["bp", "ret_addr"])
@@ -98,6 +98,10 @@ def _stack_size(prog: drgn.Program) -> int:
     return size
 
 
+_MAX_PADDING = 64
+"""TOP_OF_KERNEL_STACK_PADDING at the end of a stack, at most, and words below saved registers."""
+
+
 class _Walk:
     """The walk along all stacks at once."""
 
@@ -107,8 +111,9 @@ class _Walk:
         self.word = word_dtype(memory.prog)
         self.registers: Layout = layout(memory.prog, "struct pt_regs", ["ip", "sp", "bp", "cs"])
         self.tables: OrcTables | None = None
-        # Without CONFIG_UNWINDER_ORC, the kernel is built with frame pointers.
-        with contextlib.suppress(LookupError):
+        # Without CONFIG_UNWINDER_ORC, the kernel is built with frame pointers; with it, frame
+        # pointers lead nowhere, so that tables that are damaged leave nothing to unwind with.
+        if has_tables(memory.prog):
             self.tables = OrcTables(memory, faults)
 
     def holds(self, addresses: Words, lanes: Lanes | None = None, room: int = 8) -> Mask:
@@ -164,11 +169,14 @@ class _Walk:
             here, and which are cut
         """
         back, ok = self._load(bp, lanes, np.ones(len(lanes), np.bool_))
-        target, _ = self._load(bp + np.uint64(8), lanes, ok)
+        target, target_ok = self._load(bp + np.uint64(8), lanes, ok)
+        above = bp + np.uint64(16)
         # The outermost frame has none: entry code clears it, or marks saved registers with bit 0.
-        done = (bp == 0) | ((bp & np.uint64(1)) != 0) | (ok & (target == 0))
-        done |= ok & ~_is_code(target)
-        return target, bp + np.uint64(16), back, interrupted, done, ~ok & ~done
+        # Where it does neither, there is no return address right below these registers.
+        outermost = above >= self.high[lanes] - np.uint64(self.registers.size + _MAX_PADDING)
+        done = (bp == 0) | ((bp & np.uint64(1)) != 0)
+        done |= target_ok & (target == 0) & outermost
+        return target, above, back, interrupted, done, ~target_ok & ~done
 
     def _by_orc(
         self, lanes: Lanes, pc: Words, sp: Words, bp: Words, interrupted: Mask
@@ -184,7 +192,8 @@ class _Walk:
         loaded, ok = self._load(above, lanes, register == orc.BP_INDIRECT)
         above = np.where(register == orc.BP_INDIRECT, loaded, above)
         # Since Linux kernel commit 87ccc826bf1c ("x86/unwind/orc: Change REG_SP_INDIRECT") (in
-        # v5.13), the word at the stack pointer comes first, the offset is added to it.
+        # v5.12), the word at the stack pointer comes first, the offset is added to it. Before, the
+        # offset came first: such a frame leads to no code, and the stack is cut there.
         inner, inner_ok = self._load(sp, lanes, register == orc.SP_INDIRECT)
         above = np.where(register == orc.SP_INDIRECT, inner + offset, above)
         ok |= inner_ok | np.isin(register, (orc.BP, orc.SP))

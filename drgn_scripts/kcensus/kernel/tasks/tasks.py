@@ -32,6 +32,9 @@ NOLOAD = 0x400
 Since Linux kernel commit 80ed87c8a9ca ("sched/wait: Introduce TASK_NOLOAD and TASK_IDLE") (in
 v4.2). Its value has never changed.
 """
+_MAX_LEAD = 60 * 10**9
+"""Nanoseconds by which a sound clock may be ahead of all that confirms it: a CPU may be idle, and
+its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
 _KTHREAD = 0x00200000
 """PF_KTHREAD."""
 
@@ -77,12 +80,16 @@ class Tasks:
     rwsem.
 
     Since Linux kernel commit 3cf67d61ff98 ("hung_task: show the blocker task if the task is hung on
-    mutex") and e711faaafbe5 ("hung_task: replace blocker_mutex with encoded blocker") (in v6.16),
-    with CONFIG_DETECT_HUNG_TASK_BLOCKER."""
+    mutex") and e711faaafbe5 ("hung_task: replace blocker_mutex with encoded blocker") (in
+    v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER. Between the two (v6.15, not verified), another
+    member has mutexes only."""
     counted: int | None = None
     """``nr_threads``, the kernel's own count; None if unknown."""
     damaged: int = 0
     """Lists of tasks or threads that could not be followed to their end, and unreadable tasks."""
+    bad_clocks: int = 0
+    """Run queues with an impossible clock: of their CPUs' tasks, :attr:`off_cpu_ns` is
+    :attr:`arrived_ns`."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
@@ -144,6 +151,7 @@ def tasks(kernel: Kernel) -> Tasks:
 
     cpu = column("cpu").astype(np.int64)
     clocks = _Clocks(memory, faults)
+    clocks.judge(np.concatenate([column("last_arrival"), column("exec_start")]))
     arrived = clocks.since(column("last_arrival"), cpu, "clock")
     off_cpu = clocks.since(column("exec_start"), cpu, "clock_task")
     return Tasks(
@@ -163,6 +171,7 @@ def tasks(kernel: Kernel) -> Tasks:
         blocker=column("blocker"),
         counted=integer(prog, "nr_threads", faults),
         damaged=damaged,
+        bad_clocks=clocks.damaged,
         faults=faults,
     )
 
@@ -196,11 +205,44 @@ class _Clocks:
     def __init__(self, memory: Memory, faults: Faults) -> None:
         prog = memory.prog
         self._readings: Gathered | None = None
+        self._sound: Mask = np.empty(0, np.bool_)
         with contextlib.suppress(*ABSENT, ValueError):
             # A kernel for one CPU only has no `cpu`.
             members = layout(prog, "struct rq", ["clock", "clock_task"], {"cpu": "cpu"})
             queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
             self._readings = gather(memory, queues, members, faults)
+            self._sound = self._readings.readable.copy()
+
+    @property
+    def damaged(self) -> int:
+        """How many clocks are impossible."""
+        readings = self._readings
+        return 0 if readings is None else int(np.count_nonzero(readings.readable & ~self._sound))
+
+    def judge(self, stamps: npt.NDArray[np.uint64]) -> None:
+        """Find the impossible clocks: those ahead of all that the other ones and tasks show.
+
+        :param stamps: times that any of the clocks gave
+        """
+        readings = self._readings
+        if readings is None or not self._sound.any():
+            return
+        clock = readings["clock"]
+        # It lacks the time that interrupts took, so it never is ahead of the clock.
+        behind = readings["clock_task"] <= clock + np.uint64(_MAX_LEAD)
+        if (self._sound & behind).any():
+            self._sound &= behind
+        times = np.sort(stamps)
+        sound = np.flatnonzero(self._sound)
+        order = sound[np.argsort(clock[sound])]
+        # One is left at least: the latest that another one or a stamp confirms, or the earliest.
+        for row, other in zip(order[:0:-1].tolist(), clock[order[-2::-1]].tolist(), strict=True):
+            latest = int(clock[row])
+            near = np.array([max(latest - _MAX_LEAD, 0), latest], np.uint64)
+            first, last = np.searchsorted(times, near)
+            if latest - other <= _MAX_LEAD or first < last:
+                break
+            self._sound[row] = False
 
     def since(
         self, stamps: npt.NDArray[np.uint64], cpu: npt.NDArray[np.int64], clock: str
@@ -208,15 +250,16 @@ class _Clocks:
         """Return the nanoseconds since ``stamps``, which ``clock`` of their ``cpu`` gave; -1 where
         unknown."""
         readings = self._readings
-        if readings is None or not readings.readable.any():
+        if readings is None or not self._sound.any():
             return np.full(len(stamps), -1)
         none = np.uint64((1 << 64) - 1)
         number = readings.columns.get("cpu", np.zeros(len(readings.readable), np.uint64))
         number = np.where(readings.readable, number.astype(np.uint64), none)
         row = rows_of(number, cpu.astype(np.uint64), np.argsort(number))
         # The clock of an idle CPU stops, so its time goes on with that of the latest one.
-        lag = readings["clock"].max() - readings["clock"][row]
-        now = readings[clock][row] + lag
+        now = readings[clock][row] + (readings["clock"][self._sound].max() - readings["clock"][row])
         known = (stamps != 0) & (row >= 0)
+        if clock != "clock":
+            known &= self._sound[row]
         age = (now - stamps).view(np.int64)
         return np.where(known, np.maximum(age, 0), -1)

@@ -127,6 +127,28 @@ def waits(kernel: Kernel) -> Waits:
     return _Reader(kernel).read()
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What the functions on a stack say."""
+
+    function: str
+    entry: str
+    kind: WaitKind
+    lock: str
+    """C type of the lock that the task waits for; empty for none."""
+    is_completion: bool
+
+    @classmethod
+    def of(cls, functions: tuple[str, ...]) -> _Facts:
+        return cls(
+            function=waits_in(functions),
+            entry=entered_by(functions),
+            kind=kind_of(functions),
+            lock=lock_type(functions),
+            is_completion=_is_completion(functions),
+        )
+
+
 class _Reader:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.known, self.faults = kernel, tasks(kernel), Faults()
@@ -142,8 +164,15 @@ class _Reader:
             # Lists of waiters prove objects without them.
             self.missing.append("stacks of tasks")
             self.stacks = unknown_stacks(count)
-        self.functions = [self.stacks.functions(row) for row in range(count)]
-        self.kind = [kind_of(each) for each in self.functions]
+        # Tasks behind one disk have few different stacks.
+        known: dict[tuple[str, ...], _Facts] = {}
+        self.facts: list[_Facts] = []
+        for row in range(count):
+            functions = tuple(self.stacks.functions(row))
+            if functions not in known:
+                known[functions] = _Facts.of(functions)
+            self.facts.append(known[functions])
+        self.kind = [each.kind for each in self.facts]
         self.type = [""] * count
         self.evidence = [""] * count
         self.object, self.holder, self.disk, self.inode = (
@@ -170,15 +199,15 @@ class _Reader:
                 self.faults.note(error)
                 self.missing.append(what)
         for row in np.flatnonzero(self.object == 0).tolist():
-            function = waits_in(self.functions[row])
+            function = self.facts[row].function
             self.evidence[row] = f"frame {function}" if function else ""
         known, rows = self.known, self.rows
         return Waits(
             task=known.address[rows],
             pid=known.pid[rows],
             comm=[known.comm[row] for row in rows.tolist()],
-            function=[waits_in(each) for each in self.functions],
-            entry=[entered_by(each) for each in self.functions],
+            function=[each.function for each in self.facts],
+            entry=[each.entry for each in self.facts],
             kind=self.kind,
             object=self.object,
             type=self.type,
@@ -200,7 +229,7 @@ class _Reader:
             report=self.report,
         )
 
-    def _found(
+    def _note_objects(
         self,
         lane: Numbers,
         object_: Words,
@@ -237,7 +266,7 @@ class _Reader:
         kept, lane = self._lanes(waiting.task)
         row = waiting.buffer[kept]
         proof = [f"xfs_buf.{waiting.member[index]}" for index in kept.tolist()]
-        self._found(lane, known.address[row], WaitKind.XFS_BUF, "struct xfs_buf", proof)
+        self._note_objects(lane, known.address[row], WaitKind.XFS_BUF, "struct xfs_buf", proof)
         self.torn += waiting.torn
         self.faults += waiting.faults + known.faults
         self.report.add(known.report)
@@ -262,10 +291,12 @@ class _Reader:
         kept, lane = self._lanes(waiting.task)
         members = [waiting.member[index] for index in kept.tolist()]
         types = [f"struct {_object_type(member)}" for member in members]
-        self._found(lane, waiting.object[kept], WaitKind.LOG, types, members)
+        self._note_objects(lane, waiting.object[kept], WaitKind.LOG, types, members)
         self.torn += waiting.torn + known.damaged
         self.faults += waiting.faults + known.faults
-        row = waiting.mount[kept]
+        # A task on another object's list, too, is at that one's place.
+        noted = self.object[lane] == waiting.object[kept]
+        lane, row = lane[noted], waiting.mount[kept][noted]
         self.device[lane] = known.log_device[row]
         self._place(lane, places_of_devices(self.kernel, known.log_bdev[row], self.faults))
         self.sector[lane] = -1
@@ -280,7 +311,7 @@ class _Reader:
         ):
             some = np.flatnonzero(mask)
             proof = [waiting.table[index] for index in kept[some].tolist()]
-            self._found(lane[some], waiting.object[kept[some]], kind, type_, proof)
+            self._note_objects(lane[some], waiting.object[kept[some]], kind, type_, proof)
         self.torn += waiting.torn
         self.faults += waiting.faults
         pages = lane[is_page]
@@ -303,26 +334,31 @@ class _Reader:
         links = queued(self.kernel, self.known, self.rows)
         self.torn += links.torn
         self.faults += links.faults
+        bitmaps = self._bitmaps(links)
         for index, lane in enumerate(links.lane.tolist()):
             if self.object[lane]:
                 continue
-            resolve = self._resolver(links, index)
+            resolve = self._resolver(links, index, int(bitmaps[index]))
             if resolve is None:
                 continue
             object_, kind, type_, proof = resolve
-            self._found(np.array([lane]), np.array([object_], np.uint64), kind, type_, proof)
+            self._note_objects(np.array([lane]), np.array([object_], np.uint64), kind, type_, proof)
         if "XFS buffers" not in self.missing:
             self._compare(links)
 
-    def _resolver(self, links: Queued, index: int) -> tuple[int, WaitKind, str, str] | None:
-        """Return the object that a list of waiters belongs to, its kind, type and the proof."""
+    def _resolver(
+        self, links: Queued, index: int, bitmap: int
+    ) -> tuple[int, WaitKind, str, str] | None:
+        """Return the object that a list of waiters belongs to, its kind, type and the proof.
+
+        :param bitmap: of tags that the task waits for, or 0
+        """
         lane, head = int(links.lane[index]), int(links.head[index])
         if not head:
             return None
-        prog, functions = self.kernel.prog, self.functions[lane]
-        function, kind = waits_in(functions), kind_of(functions)
-        shape, lock = links.shape[index], lock_type(functions)
-        is_completion = _is_completion(functions)
+        prog, facts = self.kernel.prog, self.facts[lane]
+        function, kind, lock = facts.function, facts.kind, facts.lock
+        shape, is_completion = links.shape[index], facts.is_completion
         low = int(self.known.stack[self.rows[lane]])
         on_own_stack = low <= head < low + self.stacks.size
         # What an earlier wait left on the stack may still look like a list, if the head was there.
@@ -331,6 +367,9 @@ class _Reader:
         if shape is Shape.LOCK and not lock and function != _LIKE_A_LOCK:
             return None
         if shape is Shape.LOCK and lock:
+            # Since v7.1, and with PREEMPT_RT, locks have no such list: this is none of theirs.
+            if not prog.type(lock).has_member("wait_list"):
+                return None
             start = head - drgn.offsetof(prog.type(lock), "wait_list")
             return start, kind, lock, f"{lock.removeprefix('struct ')}.wait_list"
         if shape is Shape.SIMPLE:
@@ -341,13 +380,14 @@ class _Reader:
             legacy = self._request_queue(queue)
             if legacy:
                 return legacy, WaitKind.TAG, "struct request_queue", "request_list.wait"
-        if kind is WaitKind.TAG:
-            bitmap = self._bitmap(int(links.node[index]), queue)
-            if bitmap:
-                return bitmap, WaitKind.TAG, "struct sbitmap_queue", "sbq_wait.sbq"
+        if bitmap:
+            return bitmap, WaitKind.TAG, "struct sbitmap_queue", "sbq_wait.sbq"
         if is_completion:
             inside = drgn.offsetof(prog.type("struct completion"), "wait")
             return queue - inside, kind, "struct completion", "completion.wait"
+        if kind in (WaitKind.FOLIO, WaitKind.BIT):
+            # Many pages and words share a queue of a table: it is not what the task waits for.
+            return None
         return queue, kind, queues_type(prog).type_name(), "wait_queue_entry.entry"
 
     def _request_queue(self, queue: int) -> int:
@@ -370,30 +410,45 @@ class _Reader:
             return 0
         return 0
 
-    def _bitmap(self, node: int, queue: int) -> int:
-        """Return the bitmap of tags that the ``struct sbq_wait`` at a link waits for, or 0."""
+    def _bitmaps(self, links: Queued) -> Words:
+        """Return the bitmap of tags that the ``struct sbq_wait`` at each link waits for, or 0."""
+        bitmaps = np.zeros(len(links.lane), np.uint64)
+        facts = [self.facts[lane] for lane in links.lane.tolist()]
+        # Legacy queues have lists of requests instead.
+        is_tag = [
+            shape is Shape.QUEUE and each.kind is WaitKind.TAG and each.function != "get_request"
+            for shape, each in zip(links.shape, facts, strict=True)
+        ]
+        some = np.flatnonzero((links.head != 0) & np.array(is_tag, np.bool_))
+        if not len(some):
+            return bitmaps
         # Since v5.0 (commit not verified). Before, the tags are unknown, but not the queue.
         try:
-            prog = self.kernel.prog
+            prog, memory = self.kernel.prog, self.kernel.memory
             wait = prog.type("struct sbq_wait")
-            place = node - entry_link(prog) - drgn.offsetof(wait, "wait")
+            inside = entry_link(prog) + drgn.offsetof(wait, "wait")
             members = layout(prog, wait, ["sbq"])
-            read = gather(self.kernel.memory, np.array([place], np.uint64), members, self.faults)
             bitmap = layout(prog, "struct sbitmap_queue", ["ws"])
-            queues = gather(self.kernel.memory, read["sbq"], bitmap, self.faults)
             state = drgn.sizeof(prog.type("struct sbq_wait_state"))
         except LookupError:
-            return 0
-        first = int(queues["ws"][0])
+            return bitmaps
+        owner = gather(memory, links.node[some] - np.uint64(inside), members, self.faults)["sbq"]
+        first = gather(memory, owner, bitmap, self.faults)["ws"]
+        queue = links.head[some] - np.uint64(_queue_head(prog))
         # SBQ_WAIT_QUEUES is 8.
-        return int(read["sbq"][0]) if first <= queue < first + 8 * state else 0
+        holds = (owner != 0) & (queue >= first) & (queue - first < np.uint64(8 * state))
+        bitmaps[some] = np.where(holds, owner, np.uint64(0))
+        return bitmaps
 
     def _compare(self, links: Queued) -> None:
         """Count the tasks whose stack contradicts the lists of XFS buffers."""
         known = buffers(self.kernel)
+        if not len(known):
+            return
         size = np.uint64(drgn.sizeof(self.kernel.prog.type("struct xfs_buf")))
         for lane in np.flatnonzero(known.rows(self.object) >= 0).tolist():
-            heads = links.head[links.lane == lane]
+            first, last = np.searchsorted(links.lane, [lane, lane + 1])
+            heads = links.head[first:last]
             heads = heads[heads != 0]
             inside = (heads >= self.object[lane]) & (heads < self.object[lane] + size)
             self.contradicted += int(len(heads) > 0 and not inside.any())
@@ -402,8 +457,8 @@ class _Reader:
         waiting = np.array(
             [
                 row
-                for row, functions in enumerate(self.functions)
-                if not self.object[row] and kind_of(functions) is WaitKind.REQUEST
+                for row, facts in enumerate(self.facts)
+                if not self.object[row] and facts.kind is WaitKind.REQUEST
             ],
             np.int64,
         )
@@ -415,8 +470,9 @@ class _Reader:
         self.faults += found.faults
         lane = waiting[found.lane]
         types = [f"struct {_object_type(member)}" for member in found.member]
-        self._found(lane, found.object, WaitKind.REQUEST, types, found.member)
-        self._place_files(lane, found.inode, found.offset)
+        self._note_objects(lane, found.object, WaitKind.REQUEST, types, found.member)
+        noted = self.object[lane] == found.object
+        self._place_files(lane[noted], found.inode[noted], found.offset[noted])
 
     def _stacks_of(self, lanes: Numbers) -> Stacks:
         every = self.stacks
@@ -436,7 +492,9 @@ class _Reader:
         address = blocker[lane] & ~np.uint64(3)
         types = [_BLOCKER_TYPES[int(bits)] for bits in blocker[lane] & np.uint64(3)]
         for row, each, type_ in zip(lane.tolist(), address, types, strict=True):
-            self._found(np.array([row]), np.array([each]), self.kind[row], type_, "task.blocker")
+            self._note_objects(
+                np.array([row]), np.array([each]), self.kind[row], type_, "task.blocker"
+            )
 
     # Where objects are
 

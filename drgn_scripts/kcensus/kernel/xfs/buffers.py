@@ -9,8 +9,8 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
+from kcensus.engine.gather import gather, gather_arrays
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.caches import find_caches
@@ -37,7 +37,7 @@ class Buffers:
     block: npt.NDArray[np.int64]
     """First 512-byte block on the device (``xfs_daddr_t``); -1 for buffers that have none."""
     blocks: npt.NDArray[np.int64]
-    """Length in blocks of 512 bytes."""
+    """Length from there on in blocks of 512 bytes; a buffer of several maps goes on elsewhere."""
     flags: npt.NDArray[np.uint64]
     """``b_flags``: XBF_…"""
     target: Words
@@ -92,15 +92,19 @@ class BufferWaiters:
 def buffers(kernel: Kernel) -> Buffers:
     """Return the buffers of all mounted file systems.
 
-    :raises LookupError: there is no debug info of XFS, or no slab cache of buffers
+    :raises LookupError: XFS is mounted, and there is no debug info of it, or no slab cache of
+        buffers
     """
     prog, faults, report = kernel.prog, Faults(), ScanReport()
+    if not len(mounts(kernel)):
+        return _no_buffers()
     type_ = prog.type("struct xfs_buf")
     members = {
         # Since Linux kernel commit 4c7f65aea7b7 ("xfs: rename buffer cache index variable b_bn")
         # (in v5.15). The first map also has the block of buffers that are not cached.
         "block": ("__b_map.bm_bn", "b_rhash_key", "b_bn"),
-        "blocks": "b_length",
+        "blocks": "__b_map.bm_len",
+        "maps": "b_maps",
         "flags": "b_flags",
         "target": "b_target",
         "transaction": "b_transp",
@@ -122,13 +126,18 @@ def buffers(kernel: Kernel) -> Buffers:
     task = layout(prog, "struct xlog_ticket", ["t_task"])
     tickets = gather(kernel.memory, columns["transaction"], ticket, faults)["t_ticket"]
     owner = gather(kernel.memory, tickets, task, faults)["t_task"]
+    block, blocks = columns["block"].astype(np.int64), columns["blocks"].astype(np.int64)
+    # xfs_buf_get_maps() lets b_maps point to the buffer's own map only where that is enough.
+    own_map = np.uint64(drgn.offsetof(type_, "__b_map"))
+    several = np.flatnonzero(columns["maps"] != address + own_map)
+    block[several], blocks[several] = _first_maps(kernel, type_, columns["maps"][several], faults)
     is_locked = columns["count"] == 0
     last = columns.get("last_holder", np.zeros(len(address), np.uint64))
     device = np.where(mount.readable, mount["device"].astype(np.int64), -1)
     return Buffers(
         address=address,
-        block=columns["block"].astype(np.int64),
-        blocks=columns["blocks"].astype(np.int64),
+        block=block,
+        blocks=blocks,
         flags=columns["flags"].astype(np.uint64),
         target=columns["target"],
         bdev=mount["bdev"][target],
@@ -144,6 +153,48 @@ def buffers(kernel: Kernel) -> Buffers:
     )
 
 
+def _no_buffers() -> Buffers:
+    none, numbers = np.empty(0, np.uint64), np.empty(0, np.int64)
+    return Buffers(
+        address=none,
+        block=numbers,
+        blocks=numbers,
+        flags=none,
+        target=none,
+        bdev=none,
+        device=numbers,
+        transaction=none,
+        holder=none,
+        is_locked=np.empty(0, np.bool_),
+        pins=numbers,
+        node=none,
+    )
+
+
+def _first_maps(
+    kernel: Kernel, type_: drgn.Type, maps: Words, faults: Faults
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return first block and length of the first map in each of some arrays; -1 and 0 where it is
+    unreadable.
+
+    :param type_: ``struct xfs_buf``
+    :param maps: addresses of ``struct xfs_buf_map``
+    """
+    start = drgn.offsetof(type_, "__b_map")
+    word = word_dtype(kernel.prog)
+    columns = []
+    for member, dtype in (("bm_bn", "i8"), ("bm_len", "i4")):
+        place = maps + np.uint64(drgn.offsetof(type_, f"__b_map.{member}") - start)
+        number = np.dtype(dtype).newbyteorder(word.byteorder)
+        values, readable = gather_arrays(
+            kernel.memory, np.where(maps != 0, place, np.uint64(0)), 1, number, faults
+        )
+        columns.append((values[:, 0].astype(np.int64), readable & (maps != 0)))
+    (block, has_block), (blocks, has_length) = columns
+    known = has_block & has_length & (blocks > 0)
+    return np.where(known, block, -1), np.where(known, blocks, 0)
+
+
 @once
 def buffer_waiters(kernel: Kernel) -> BufferWaiters:
     """Return all tasks that sleep on buffers: for their lock, for I/O, or until they are unpinned.
@@ -151,6 +202,9 @@ def buffer_waiters(kernel: Kernel) -> BufferWaiters:
     :raises LookupError: see :func:`buffers`
     """
     known, faults = buffers(kernel), Faults()
+    if not len(known):
+        none = np.empty(0, np.uint64)
+        return BufferWaiters(none, np.empty(0, np.int64), [], faults=faults)
     type_ = kernel.prog.type("struct xfs_buf")
 
     def queue(member: str) -> Words:

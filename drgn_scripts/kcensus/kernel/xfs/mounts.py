@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Mounted XFS file systems: their devices, their active item lists, and who waits for their log."""
+"""Mounted XFS file systems: their devices, and who waits for their log."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from kcensus.kernel.locking.waiters import (
 )
 from kcensus.kernel.vfs.super_blocks import super_blocks
 
-_MAX_BUFFERS = 1 << 24
-"""Of delayed writes of one file system."""
 _MAX_TICKETS = 1 << 22
 """On one head: PID_MAX_LIMIT."""
 _MAX_ICLOGS = 256
@@ -38,8 +36,6 @@ class Mounts:
 
     address: Words
     """Of the ``struct xfs_mount``."""
-    super_block: npt.NDArray[np.int64]
-    """Row in :func:`super_blocks`."""
     target: dict[str, Words]
     """``struct xfs_buftarg *`` of the ``data``, ``log`` and ``realtime`` devices; 0 for none."""
     log: Words
@@ -50,13 +46,8 @@ class Mounts:
     """``struct block_device *`` of that device."""
     ail: Words
     """``struct xfs_ail *``, the active item list."""
-    xfsaild: Words
-    """The task that writes its items."""
-    ail_buffers: list[Words]
-    """Addresses of the ``xfs_buf.b_list`` that it has queued for writing but not yet submitted."""
     damaged: int = 0
-    """Lists of buffers and of super blocks that could not be followed to their end, and unreadable
-    mounts."""
+    """Lists of super blocks that could not be followed to their end, and unreadable mounts."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
@@ -89,39 +80,33 @@ class LogWaiters:
 def mounts(kernel: Kernel) -> Mounts:
     """Return all XFS file systems.
 
-    :raises LookupError: there is no debug info of XFS
+    :raises LookupError: one is mounted, and there is no debug info of XFS
     """
     memory, prog = kernel.memory, kernel.prog
     blocks = super_blocks(kernel)
     faults = Faults(blocks.faults)
-    members = layout(prog, "struct xfs_mount", {**_TARGETS, "log_address": "m_log", "ail": "m_ail"})
     rows = np.array([row for row, type_ in enumerate(blocks.type) if type_ == "xfs"], np.int64)
+    if not len(rows):
+        # There need not be debug info of a module that is not loaded.
+        none = np.empty(0, np.uint64)
+        targets, device = dict.fromkeys(_TARGETS, none), np.empty(0, np.int64)
+        return Mounts(none, targets, none, device, none, none, blocks.damaged, faults)
+    members = layout(prog, "struct xfs_mount", {**_TARGETS, "log_address": "m_log", "ail": "m_ail"})
     info = layout(prog, "struct super_block", ["s_fs_info"])
     address = gather(memory, blocks.address[rows], info, faults)["s_fs_info"]
     # While a file system is being mounted, parts of it are missing.
-    rows, address = rows[address != 0], address[address != 0]
+    address = address[address != 0]
     read = gather(memory, address, members, faults)
     target = layout(prog, "struct xfs_buftarg", {"device": "bt_dev", "bdev": "bt_bdev"})
     log_target = gather(memory, read["log"], target, faults)
-    ail = layout(prog, "struct xfs_ail", {"task": "ail_task"})
-    # Since Linux kernel commit 57e809561118 ("xfs: Rename xa_ elements to ail_") (in v4.17),
-    # members have this prefix.
-    heads = read["ail"] + np.uint64(drgn.offsetof(prog.type("struct xfs_ail"), "ail_buf_list"))
-    known = np.flatnonzero(read["ail"])
-    lane, node, torn = list_members(
-        memory, heads[known], faults, limit=_MAX_BUFFERS, verify=not kernel.live
-    )
     return Mounts(
         address=address,
-        super_block=rows,
         target={name: read[name] for name in _TARGETS},
         log=read["log_address"],
         log_device=np.where(log_target.readable, log_target["device"].astype(np.int64), -1),
         log_bdev=log_target["bdev"],
         ail=read["ail"],
-        xfsaild=gather(memory, read["ail"], ail, faults)["task"],
-        ail_buffers=[node[known[lane] == row] for row in range(len(rows))],
-        damaged=len(torn) + int(np.count_nonzero(~read.readable)) + blocks.damaged,
+        damaged=int(np.count_nonzero(~read.readable)) + blocks.damaged,
         faults=faults,
     )
 
@@ -147,12 +132,17 @@ class _LogReader:
 
     def read(self) -> LogWaiters:
         known = self.known
+        if not len(known):
+            none = np.empty(0, np.uint64)
+            return LogWaiters(none, np.empty(0, np.int64), none, [])
         every = np.flatnonzero(known.log)
         log = known.log[every]
         for head in ("l_reserve_head", "l_write_head"):
             self._tickets(every, log, head)
         self._queues("struct xlog", "l_flush_wait", every, log)
-        self._queues("struct xfs_ail", "ail_empty", every, known.ail[every])
+        # Since Linux kernel commit 57e809561118 ("xfs: Rename xa_ elements to ail_") (in v4.17).
+        for queue in ("ail_empty", "xa_empty"):
+            self._queues("struct xfs_ail", queue, every, known.ail[every])
         columns = self._gather(log, "struct xlog", {"iclog": "l_iclog", "cil": "l_cilp"})
         for queue in ("xc_push_wait", "xc_commit_wait", "xc_start_wait"):
             self._queues("struct xfs_cil", queue, every, columns["cil"])

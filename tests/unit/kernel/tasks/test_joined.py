@@ -11,8 +11,9 @@ import pytest
 
 from kcensus.engine.memory import Words
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.tasks import joined as joined_module
 from kcensus.kernel.tasks.functions import WaitKind
-from kcensus.kernel.tasks.joined import SAME_SECTORS, RequestPlaces, joined, rows_of_tags
+from kcensus.kernel.tasks.joined import SAME_SECTORS, RequestPlaces, joined
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.waits import Waits
 from tests.unit.fakekernel import FakeKernel, add_types
@@ -139,24 +140,57 @@ def test_the_same_sectors_are_only_likely(synthetic: Kernel) -> None:
     assert not found.is_proven.any()
 
 
-@pytest.mark.parametrize("is_pointer", [False, True])
-def test_tags_by_their_bitmaps(is_pointer: bool) -> None:
-    k = FakeKernel("6.10")
-    kind = "struct sbitmap_queue *" if is_pointer else "struct sbitmap_queue"
-    members = f"64 {kind} bitmap_tags\n128 {kind} breserved_tags"
-    types = {"struct sbitmap_queue": (48, ""), "struct blk_mq_tags": (192, members)}
-    add_types(k.prog, types, "tags")
-    tags = [k.alloc("struct blk_mq_tags") for _ in range(2)]
-    bitmaps = [int(each.address_) + 64 for each in tags]
-    reserved = int(tags[1].address_) + 128
-    if is_pointer:
-        bitmaps, reserved = [0x1000, 0x2000], 0x3000
-        for each, bitmap in zip(tags, bitmaps, strict=True):
-            k.set(each.bitmap_tags, bitmap)
-        k.set(tags[1].breserved_tags, reserved)
-    addresses = words(*(int(each.address_) for each in tags))
-    asked = words(bitmaps[1], 0x77, bitmaps[0], reserved)
-    assert rows_of_tags(Kernel(k.prog), asked, addresses).tolist() == [1, -1, 0, 1]
+def test_many_tasks_behind_many_bios_are_bounded(
+    synthetic: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 40
+    known = waits(*[(WaitKind.XFS_BUF, BUFFER, "struct xfs_buf")] * count)
+    known.disk[:], known.sector[:], known.sectors[:] = DISK, 100, 8
+    bios = replace(
+        columns(),
+        request=np.repeat(np.arange(count), 3),
+        origin=np.zeros(3 * count, np.uint64),
+        origin_private=np.full(3 * count, BUFFER, np.uint64),
+        page_bio=numbers(),
+        page=words(),
+        folio=words(),
+    )
+    disk = np.full(count, DISK, np.uint64)
+    places = RequestPlaces(disk, np.full(count, 100), np.full(count, 8))
+    found = joined(synthetic, known, bios, places)
+    # The three bios of a request are one join.
+    assert (len(found), found.dropped) == (count * count, 0)
+    monkeypatch.setattr(joined_module, "_MAX_PAIRS", 200)
+    found = joined(synthetic, known, bios, places)
+    assert (len(found), found.dropped) == (200, count * count - 200)
+    assert np.unique(found.wait).tolist() == list(range(count))
+    # So are the pairs of the same sectors.
+    found = joined(synthetic, known, replace(bios, origin_private=disk), places)
+    assert len(found) == 200
+    assert not found.is_proven.any()
+
+
+def test_sectors_against_all_pairs(synthetic: Kernel) -> None:
+    choice = np.random.default_rng(7)
+    known = waits(*[(WaitKind.XFS_BUF, 0x77, "struct xfs_buf")] * 60)
+    known.disk[:], known.sector[:] = DISK, choice.integers(0, 2000, 60)
+    known.sectors[:] = choice.integers(1, 40, 60)
+    # One request is far longer than the others, and one has no sectors.
+    length = choice.integers(1, 40, 50)
+    length[7], length[9] = 900, 0
+    start = choice.integers(0, 2000, 50)
+    places = RequestPlaces(np.full(50, DISK, np.uint64), start, length)
+    empty = replace(columns(), page_bio=numbers(), page=words(), folio=words())
+    found = joined(synthetic, known, replace(empty, origin_private=words(1, 2, 3, 4)), places)
+    expected = [
+        (wait, request)
+        for wait in range(60)
+        for request in range(50)
+        if length[request]
+        and start[request] < known.sector[wait] + known.sectors[wait]
+        and known.sector[wait] < start[request] + length[request]
+    ]
+    assert list(zip(found.wait.tolist(), found.request.tolist(), strict=True)) == expected
 
 
 def test_no_wait_and_no_bio(synthetic: Kernel) -> None:

@@ -231,3 +231,49 @@ def test_waiters_of_a_ring_without_a_head(fake: Fake) -> None:
     assert found.head.tolist() == [0, 0, 0]
     assert found.shape == [Shape.LOCK] * 3
     assert found.torn == 0
+
+
+def test_a_ring_of_which_a_part_was_asked_for(fake: Fake) -> None:
+    waiters = [fake.on_stack(task, "struct semaphore_waiter") for task in range(3)]
+    fake.ring(*waiters)
+    # The third one sleeps interruptibly, or was just woken up.
+    for asked in ((0, 1), (1,)):
+        found = fake.queued(*asked)
+        assert found.lane.tolist() == list(range(len(asked)))
+        assert found.head.tolist() == [0] * len(asked)
+        assert found.torn == 0
+
+
+def test_a_waiter_on_the_heap_is_no_head(fake: Fake) -> None:
+    queue = int(fake.k.alloc("struct wait_queue_head").address_)
+    entries = [fake.on_stack(task, "struct wait_queue_entry") for task in (0, 1)]
+    heap = int(fake.k.alloc("struct wait_queue_entry").address_)
+    first, second = (entry + 24 for entry in entries)
+    fake.ring(queue + 8, first, heap + 24, second)
+    found = fake.queued(0, 1)
+    assert found.lane.tolist() == [0, 1]
+    assert (found.head.tolist(), found.torn) == ([0, 0], 0)
+
+
+def test_older_waiters_for_bits() -> None:
+    k = FakeKernel("6.10")
+    types = {**_COMMON, **_ERAS["list"]}
+    del types["struct wait_bit_queue_entry"]
+    del types["struct wait_page_queue"]
+    members = "0 struct wait_bit_key key\n24 struct wait_queue_entry wait"
+    add_types(k.prog, {**types, "struct wait_bit_queue": (64, members)}, "waiters")
+    task = int(k.alloc("struct task_struct").address_)
+    entries = [int(k.alloc("struct wait_bit_queue").address_) for _ in range(3)]
+    # There is a table of pages, too, but no type of its waiters.
+    for name in ("page_wait_table", "bit_wait_table"):
+        table = k.variable(name, "struct wait_queue_head [4]")
+    heads = [int(queue.address_) + 8 for queue in table]
+    fake = Fake(k, Kernel(k.prog), [task], [], Faults())
+    fake.ring(heads[2], *(entry + 48 for entry in entries))
+    k.write_words(entries[0], 0xFFFF_8880_0001_0000, 3)
+    k.write_words(entries[0] + 32, task)
+    found = bit_waiters(fake.kernel)
+    assert (found.task.tolist(), found.bit.tolist()) == ([task], [3])
+    assert found.tables == ("bit_wait_table",)
+    # The other two have no object: one queue.
+    assert found.torn == 1

@@ -79,10 +79,13 @@ def table(figures: Figures, sleepers: Sleepers) -> Table:
     names = {disk.address: printable(disk.name) for disk in figures.disks}
     # A legacy queue, in which tasks wait for a request, has no pointer to its disk.
     names |= {disk.queue: printable(disk.name) for disk in figures.disks if disk.queue}
+    numbers = {disk.number: printable(disk.name) for disk in figures.disks}
     disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
     shown = [
-        printable(figures.disks[int(requests.disk[row])].name) if row >= 0 else names.get(disk, "")
-        for row, disk in zip(chosen.tolist(), disks, strict=True)
+        printable(figures.disks[int(requests.disk[row])].name)
+        if row >= 0
+        else names.get(disk) or numbers.get(device, "")
+        for row, disk, device in zip(chosen.tolist(), disks, waits.device.tolist(), strict=True)
     ]
     proofs = [joins.evidence[row] if row >= 0 else "" for row in join.tolist()]
     proven = [bool(joins.is_proven[row]) if row >= 0 else False for row in join.tolist()]
@@ -164,7 +167,7 @@ def checks(figures: Figures) -> list[Check]:
 def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
     """Return what could not be said about tasks."""
     waits, every = sleepers.waits, tasks(figures.kernel)
-    faults = [waits.faults, every.faults]
+    faults = [waits.faults, every.faults, sleepers.joins.faults]
     own = nonzero_gaps(
         *(
             Gap("waits of tasks", what, 1, "what it proves about tasks in state D is unknown")
@@ -188,8 +191,20 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
             0 if "stacks of tasks" in waits.missing else int(np.count_nonzero(waits.stacks.is_cut)),
             "where these tasks in state D sleep, or how they got there, is unknown",
         ),
+        Gap(
+            "requests of tasks",
+            "too many of one object",
+            sleepers.joins.dropped,
+            "tasks in state D are shown behind a part of their requests",
+        ),
         Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
         Gap("lists of tasks", "torn or unreadable", every.damaged, "their tasks are missing"),
+        Gap(
+            "clocks of CPUs",
+            "impossible",
+            every.bad_clocks,
+            "tasks in state D of these CPUs may have been off their CPU for less",
+        ),
         Gap(
             "pages with tasks and what they wait for",
             reasons(*faults),

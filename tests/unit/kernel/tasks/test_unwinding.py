@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Tables of ORC in each of their formats, and steps of the unwinder, of *synthetic* kernels."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import drgn
+import numpy as np
+import pytest
+
+from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.kernel.tasks import orc
+from kcensus.kernel.tasks.orc import OrcTables, Rules, has_tables
+from kcensus.kernel.tasks.stacks import _Walk
+from tests.unit.fakekernel import FakeKernel, add_types
+
+_RULES = 4096
+_STEP = 16
+"""Bytes of code that a rule is for."""
+_BLOCKS = _RULES * _STEP // 256
+_COMMON = "0 short sp_offset\n2 short bp_offset\n4 unsigned int sp_reg:4\n4.4 unsigned int bp_reg:4"
+_CODE = (1 << 64) - (1 << 30)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a release writes rules: (kind, end) by what lies below a frame, and registers."""
+
+    members: str
+    kinds: dict[int, tuple[int, int]]
+    registers: dict[int, int]
+    """Number of each register by our name."""
+
+
+_OLD = {orc.UNDEFINED: 0, orc.PREVIOUS_SP: 1, orc.BP: 4, orc.SP: 5}
+_OLD |= {orc.BP_INDIRECT: 8, orc.SP_INDIRECT: 9}
+_NEW = {orc.UNDEFINED: 0, orc.PREVIOUS_SP: 8, orc.BP: 4, orc.SP: 3}
+_NEW |= {orc.BP_INDIRECT: 10, orc.SP_INDIRECT: 9}
+_END = f"{_COMMON}\n5 unsigned int type:2\n5.2 unsigned int end:1"
+_SIGNAL = f"{_COMMON}\n5 unsigned int type:3\n5.3 unsigned int signal:1"
+_BEFORE_6_4 = {orc.CALL: (0, 0), orc.REGS: (1, 0), orc.REGS_PARTIAL: (2, 0), orc.END: (0, 1 << 2)}
+_SINCE_6_4 = {orc.CALL: (2, 0), orc.REGS: (3, 0), orc.REGS_PARTIAL: (4, 0), orc.END: (1, 0)}
+FORMATS = {
+    "4.18": Format(_END, _BEFORE_6_4, _OLD),
+    "6.4": Format(_SIGNAL, _SINCE_6_4, _OLD),
+    "7.3": Format(_SIGNAL, _SINCE_6_4, _NEW),
+}
+
+
+def with_tables(form: Format, special: list[tuple[int, int, int, int, int]]) -> tuple[Memory, int]:
+    """A kernel whose first rules are special, all others plain calls; and where its code begins.
+
+    :param special: (kind, sp register, sp offset, bp register, bp offset)
+    """
+    k = FakeKernel("6.10")
+    add_types(k.prog, {"struct orc_entry": (6, form.members)}, "orc")
+    rules = [*special, *[(orc.CALL, orc.SP, 8, orc.UNDEFINED, 0)] * (_RULES - len(special))]
+    places = {
+        name: int(k.alloc(f"char [{size}]", alone=True).address_)
+        for name, size in {
+            "_stext": _RULES * _STEP,
+            "__start_orc_unwind_ip": _RULES * 4,
+            "__start_orc_unwind": _RULES * 6,
+            "orc_lookup": (_BLOCKS + 1) * 4,
+        }.items()
+    }
+    text, table = places["_stext"], places["__start_orc_unwind_ip"]
+    for row, (kind, sp, sp_offset, bp, bp_offset) in enumerate(rules):
+        number, end = form.kinds[kind]
+        registers = form.registers[sp] | form.registers[bp] << 4
+        entry = struct.pack("<hhBB", sp_offset, bp_offset, registers, number | end)
+        k.write(places["__start_orc_unwind"] + 6 * row, entry)
+        k.write(table + 4 * row, struct.pack("<i", text + _STEP * row - (table + 4 * row)))
+    for block in range(_BLOCKS + 1):
+        row = min(block * 256 // _STEP, _RULES - 1)
+        k.write(places["orc_lookup"] + 4 * block, struct.pack("<I", row))
+    k.constant("lookup_num_blocks", _BLOCKS + 1, "unsigned int")
+
+    def find(
+        prog: drgn.Program, name: str | None, address: int | None, one: bool
+    ) -> list[drgn.Symbol]:
+        if name not in places:
+            return []
+        kinds = drgn.SymbolBinding.GLOBAL, drgn.SymbolKind.OBJECT
+        return [drgn.Symbol(name, places[name], 8, *kinds)]
+
+    k.prog.register_symbol_finder("orc", find, enable_index=0)
+    return Memory(k.prog), text
+
+
+@pytest.mark.parametrize("release", FORMATS)
+def test_rules_of_each_format(release: str) -> None:
+    special = [
+        (orc.CALL, orc.BP, 16, orc.PREVIOUS_SP, -16),
+        (orc.REGS, orc.SP, 0, orc.UNDEFINED, 0),
+        (orc.REGS_PARTIAL, orc.SP, 40, orc.UNDEFINED, 0),
+        (orc.END, orc.UNDEFINED, 0, orc.UNDEFINED, 0),
+        (orc.CALL, orc.BP_INDIRECT, -8, orc.BP, 24),
+        (orc.CALL, orc.SP_INDIRECT, 8, orc.UNDEFINED, 0),
+    ]
+    memory, text = with_tables(FORMATS[release], special)
+    assert has_tables(memory.prog)
+    faults = Faults()
+    every = range(len(special))
+    # The last byte of each rule's code, and one of a plain call far behind.
+    code = np.array([*(text + _STEP * (row + 1) - 1 for row in every), text + 40_000], np.uint64)
+    rules = OrcTables(memory, faults).rules(code)
+    columns = rules.kind, rules.sp_register, rules.sp_offset, rules.bp_register, rules.bp_offset
+    read = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert read == [*special, (orc.CALL, orc.SP, 8, orc.UNDEFINED, 0)]
+    # Outside of all code, there is no rule.
+    outside = OrcTables(memory, faults).rules(np.array([text - 1], np.uint64))
+    assert outside.kind.tolist() == [orc.NONE]
+    assert not faults
+
+
+def test_a_damaged_table_is_not_taken_for_an_older_format() -> None:
+    memory, _ = with_tables(
+        FORMATS["7.3"], [(orc.END, orc.UNDEFINED, 0, orc.UNDEFINED, 0)] * (_RULES // 2 + 1)
+    )
+    assert has_tables(memory.prog)
+    with pytest.raises(LookupError):
+        OrcTables(memory, Faults())
+
+
+class _Given:
+    """Rules that a test gives, by the place in code that they are for."""
+
+    def __init__(self, rules: dict[int, tuple[int, int, int, int, int]]) -> None:
+        self._rules = rules
+
+    def rules(self, places: Words) -> Rules:
+        """Return the rule for each place."""
+        rows = [self._rules[place] for place in places.tolist()]
+        return Rules(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+
+
+def test_steps_through_saved_registers_and_indirect_frames() -> None:
+    k = FakeKernel("6.10")
+    registers = "32 unsigned long bp\n128 unsigned long ip\n136 unsigned long cs"
+    registers += "\n152 unsigned long sp"
+    add_types(k.prog, {"struct pt_regs": (168, registers)}, "registers")
+    memory = Memory(k.prog)
+    assert not has_tables(memory.prog)
+    stack = int(k.alloc("char [16384]", alone=True).address_)
+    at = [stack + 8192 + 512 * step for step in range(6)]
+    pc = [_CODE + 0x1000 * step for step in range(6)]
+    # 0: a call whose frame is at bp. 1: all registers of an interrupt. 2: a part of them.
+    # 3: the word at the stack pointer, plus 16. 4: the word at bp - 8. 5: the end.
+    k.write_words(at[1] - 16, at[5], pc[1])
+    k.write_words(at[1] + 32, at[4] + 8)
+    k.write_words(at[1] + 128, pc[2], 0x10)
+    k.write_words(at[1] + 152, at[2])
+    k.write_words(at[2], pc[3], 0x10)
+    k.write_words(at[2] + 24, at[3])
+    k.write_words(at[3], at[4] - 16)
+    k.write_words(at[4] - 8, pc[4])
+    k.write_words(at[4], at[5])
+    k.write_words(at[5] - 8, pc[5])
+    given = {
+        pc[0] - 1: (orc.CALL, orc.BP, 16, orc.PREVIOUS_SP, -16),
+        pc[1] - 1: (orc.REGS, orc.SP, 0, orc.UNDEFINED, 0),
+        pc[2]: (orc.REGS_PARTIAL, orc.SP, 0, orc.UNDEFINED, 0),
+        pc[3]: (orc.CALL, orc.SP_INDIRECT, 16, orc.UNDEFINED, 0),
+        pc[4] - 1: (orc.CALL, orc.BP_INDIRECT, -8, orc.UNDEFINED, 0),
+        pc[5] - 1: (orc.END, orc.UNDEFINED, 0, orc.UNDEFINED, 0),
+    }
+    walk = _Walk(memory, np.array([stack], np.uint64), 16384, Faults())
+    walk.tables = _Given(given)  # type: ignore[assignment]  # has what the walk calls
+    first, sp, bp = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
+    lane, places, bottoms, is_cut = walk.run(first, sp, bp, np.array([True]))
+    assert places.tolist() == pc
+    assert bottoms.tolist() == at
+    assert (lane.tolist(), is_cut.tolist()) == ([0] * 6, [False])
+    # A place without a rule cuts the stack there.
+    given[pc[3]] = (orc.NONE, orc.UNDEFINED, 0, orc.UNDEFINED, 0)
+    _, places, _, is_cut = walk.run(first, sp, bp, np.array([True]))
+    assert (places.tolist(), is_cut.tolist()) == (pc[:4], [True])
