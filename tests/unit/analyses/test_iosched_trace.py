@@ -18,6 +18,7 @@ from kcensus.render.html.svg import svg
 from kcensus.results import Answer, CheckStatus, Result, Severity
 from tests.unit.trace.recorded import STARVED, WRITE, Event, life, message, name_of, packed, unpack
 
+TITLES = {spec.name: spec.title for spec in analyses()["iosched"].tables()}
 HOSTILE = b"\x1b[2J<b>$x^2$\n|"
 
 
@@ -54,7 +55,7 @@ def test_an_async_write_that_starved_is_the_first_finding(tmp_path: Path) -> Non
     assert first.figures["waited"].value == pytest.approx(6.64755047)
     assert first.figures["sync_dispatches"].value == 376
     assert "kworker/u4:1" in first.evidence
-    assert answer.summary["worst_async_write_wait"].value == pytest.approx(6.64755047)
+    assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(6.64755047)
     assert {each.status for each in answer.checks} == {CheckStatus.AGREE}
     assert answer.gaps == []
 
@@ -74,17 +75,17 @@ def test_the_wait_and_those_who_went_first_decide(
 ) -> None:
     answer = traced(tmp_path, starving(waited, count))
     assert [each.severity for each in answer.findings] == ([] if severity is None else [severity])
-    assert answer.summary["worst_async_write_wait"].value == pytest.approx(waited)
+    assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(waited)
 
 
 def test_a_write_that_still_waits_counts_with_its_age(tmp_path: Path) -> None:
     made = [*starving(20.0, dispatched=False), Event("P", 20_000_000_002, flags=0)]
     answer = traced(tmp_path, made)
-    assert answer.summary["waiting"].value == 1
+    assert answer.summary["trace_waiting"].value == 1
     finding = answer.findings[0]
     assert finding.figures["waiting"].value == 1
     assert finding.figures["waited"].value == 20.0
-    row = answer.tables["waits"].frame.iloc[0]
+    row = answer.tables["trace_waits"].frame.iloc[0]
     assert (row["state"], row["waited"], row["overtaken_by"]) == ("inserted", 20.0, 20)
 
 
@@ -100,7 +101,7 @@ def test_messages_name_the_scheduler_its_fix_and_the_queue(tmp_path: Path) -> No
     assert finding.patch == "cfq-async-starvation"
     assert finding.remedies[0].command == "echo deadline > /sys/dev/block/8:0/queue/scheduler"
     assert "cfq5A" in finding.evidence
-    queue = answer.tables["queues"].frame.iloc[0]
+    queue = answer.tables["trace_queues"].frame.iloc[0]
     assert (queue["queue"], queue["preempted"], queue["expired_empty"]) == ("cfq5A", 3, 3)
 
 
@@ -126,7 +127,7 @@ def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
     count = int(dispatched)
     made.append(message(start + 4, f"cfq5A  / sl_used=1 disp={count} charge=0 iops=1 sect=0"))
     answer = traced(tmp_path, made)
-    assert answer.summary["cfq_turns_lost"].value == lost
+    assert answer.summary["trace_cfq_turns_lost"].value == lost
     finding = answer.findings[0]
     assert finding.figures["turns_lost"].value == lost
     assert ("lacks the fix" in finding.evidence) == bool(lost)
@@ -134,19 +135,19 @@ def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
 
 
 def test_without_messages_of_cfq_turns_are_unknown(tmp_path: Path) -> None:
-    assert traced(tmp_path, starving(15.6)).summary["cfq_turns_lost"].value is None
+    assert traced(tmp_path, starving(15.6)).summary["trace_cfq_turns_lost"].value is None
 
 
 def test_the_posted_excerpt_waits_15_6_seconds(tmp_path: Path) -> None:
     (tmp_path / "trace.txt").write_text(STARVED)
     answer = answer_of(tmp_path, "trace.txt")
-    assert answer.summary["worst_async_write_wait"].value == 15.626265317
+    assert answer.summary["trace_worst_async_write_wait"].value == 15.626265317
     # The preemption that it shows is 25 ms after the insertion: too early to prove anything.
-    assert answer.summary["cfq_turns_lost"].value == 0
-    phases = answer.tables["phases"].frame.set_index("phase")
+    assert answer.summary["trace_cfq_turns_lost"].value == 0
+    phases = answer.tables["trace_phases"].frame.set_index("phase")
     assert phases.loc["I2D", "longest"] == 15.626265317
     assert phases.loc["I2D", "operation"] == "async write"
-    assert answer.tables["waits"].frame["task"].tolist() == ["xfsaild/sda1"]
+    assert answer.tables["trace_waits"].frame["task"].tolist() == ["xfsaild/sda1"]
 
 
 def test_phases_have_percentiles_by_operation_and_device(tmp_path: Path) -> None:
@@ -154,7 +155,7 @@ def test_phases_have_percentiles_by_operation_and_device(tmp_path: Path) -> None
     for step in range(1, 101):
         start = 10_000 * step
         made += life(8 * step, start, start + 1, start + 2, start + 2 + step, start + 1000)
-    frame = traced(tmp_path, made).tables["phases"].frame
+    frame = traced(tmp_path, made).tables["trace_phases"].frame
     row = frame[frame["phase"] == "I2D"].iloc[0]
     assert (row["device"], row["operation"], row["count"]) == ("8,0", "sync read", 100)
     nanoseconds = [round(row[key] * 1e9, 3) for key in ("average", "median", "p90", "p99")]
@@ -171,7 +172,7 @@ def test_losses_are_gaps(tmp_path: Path) -> None:
     counts = {gap.what: gap.count for gap in answer.gaps}
     assert counts["files of CPUs"] == 2
     assert counts["bytes of the last event"] == 28
-    assert answer.summary["requests"].bound.value == "at least"
+    assert answer.summary["trace_requests"].bound.value == "at least"
 
 
 def test_nothing_from_a_trace_reaches_a_screen_or_page_unescaped(
@@ -190,13 +191,29 @@ def test_nothing_from_a_trace_reaches_a_screen_or_page_unescaped(
     assert "<b>$x" not in text
 
 
+def test_the_screen_shows_tables_of_a_trace_without_a_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(unpack(tmp_path, "starved") / "starved")
+    assert cli.main(["iosched", "--trace", path, "--no-pager"]) == 0
+    screen = capsys.readouterr().out
+    for name in ("trace_phases", "trace_waits"):
+        assert TITLES[name] in screen
+    assert all(each.startswith("trace_") for each in answer_of(tmp_path, "starved").tables)
+
+
+def test_memory_and_trace_have_no_key_in_common(tmp_path: Path) -> None:
+    answer = answer_of(unpack(tmp_path, "starved"), "starved")
+    assert all(key.startswith("trace_") for key in answer.summary)
+
+
 def test_no_target_is_opened_for_a_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(unpack(tmp_path, "starved") / "starved")
     made = document(capsys, "--trace", path)
     assert made["target"] == path
-    assert len(made["tables"]["waits"]) == 537
+    assert len(made["tables"]["trace_waits"]) == 537
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing/x", ""])
@@ -216,7 +233,7 @@ def test_charts_show_waits_over_time_by_length_and_as_a_timeline(tmp_path: Path)
     titles = [spec.title for spec in analyses()["iosched"].chart_specs()]
     assert [*made] == titles
     over_time, histogram, timeline = made.values()
-    frame = answer.tables["over_time"].frame
+    frame = answer.tables["trace_over_time"].frame
     assert {*over_time.legend} == {*frame["task"]} - {"-"}
     assert len(over_time.bars) == 32
     assert sum(sum(bar.parts) for bar in over_time.bars) == pytest.approx(frame["waited"].sum())

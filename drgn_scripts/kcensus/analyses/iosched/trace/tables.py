@@ -45,7 +45,7 @@ _STATISTICS = {
 }
 
 PHASE_TABLE = TableSpec(
-    "phases",
+    "trace_phases",
     "Time from event to event",
     {
         "phase": Column(
@@ -63,7 +63,7 @@ PHASE_TABLE = TableSpec(
 )
 
 TASKS = TableSpec(
-    "tasks",
+    "trace_tasks",
     "Waits in the scheduler by task",
     {
         "task": _TASK,
@@ -76,7 +76,7 @@ TASKS = TableSpec(
 )
 
 WAITS = TableSpec(
-    "waits",
+    "trace_waits",
     "Longest waits in the scheduler",
     {
         "task": _TASK,
@@ -105,7 +105,7 @@ WAITS = TableSpec(
 )
 
 QUEUES = TableSpec(
-    "queues",
+    "trace_queues",
     "Queues of the scheduler by its messages",
     {
         "queue": Column(Unit.TEXT, "queue", Show.ALWAYS, "As CFQ or BFQ names it: PID, S or A."),
@@ -129,7 +129,7 @@ QUEUES = TableSpec(
 )
 
 DEVICES = TableSpec(
-    "devices",
+    "trace_devices",
     "Devices of the trace",
     {
         "device": _DEVICE,
@@ -147,7 +147,7 @@ DEVICES = TableSpec(
 )
 
 EVENTS = TableSpec(
-    "events",
+    "trace_events",
     "Events by action",
     {
         "device": _DEVICE,
@@ -159,7 +159,7 @@ EVENTS = TableSpec(
 )
 
 HISTOGRAM = TableSpec(
-    "histogram",
+    "trace_histogram",
     "Waits in the scheduler by length",
     {
         "waited": Column(Unit.TEXT, "waited", Show.ALWAYS, "From the length before, up to this."),
@@ -172,7 +172,7 @@ HISTOGRAM = TableSpec(
 )
 
 OVER_TIME = TableSpec(
-    "over_time",
+    "trace_over_time",
     "Waits in the scheduler over time",
     {
         "time": Column(Unit.TEXT, "inserted at", Show.ALWAYS, "Start of a slice of the trace."),
@@ -190,14 +190,14 @@ TABLES = (PHASE_TABLE, TASKS, WAITS, QUEUES, DEVICES, EVENTS, HISTOGRAM, OVER_TI
 def tables(figures: Figures) -> dict[str, Table]:
     """Return all tables by name."""
     rows = {
-        "phases": _phases(figures),
-        "tasks": _tasks(figures),
-        "waits": waits(figures),
-        "queues": _queues(figures),
-        "devices": _devices(figures),
-        "events": _events(figures),
-        "histogram": _histogram(figures),
-        "over_time": _over_time(figures),
+        "trace_phases": _phases(figures),
+        "trace_tasks": _tasks(figures),
+        "trace_waits": waits(figures),
+        "trace_queues": _queues(figures),
+        "trace_devices": _devices(figures),
+        "trace_events": _events(figures),
+        "trace_histogram": _histogram(figures),
+        "trace_over_time": _over_time(figures),
     }
     return {spec.name: spec.of(rows[spec.name]) for spec in TABLES}
 
