@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from kcensus.trace import messages
 from kcensus.trace.events import (
-    DRIVER_DATA,
     EVENT,
     MESSAGE,
     NAME,
     NOTIFY,
     REST,
     SPLIT,
+    ZONE_MANAGEMENT,
     Columns,
     Integers,
     Losses,
@@ -289,7 +289,7 @@ class _Reader:
             kept = ~is_note
             place, action = place[kept], action[kept]
         kind = action & 0xFF
-        is_known = (kind > 0) & (kind <= DRIVER_DATA)
+        is_known = (kind > 0) & (kind <= ZONE_MANAGEMENT)
         if not is_known.all():
             self.losses.unknown[self._name] += int((~is_known).sum())
             place, action = place[is_known], action[is_known]

@@ -52,16 +52,20 @@ class Bios:
     """
 
     queued: Integers
+    """:data:`NEVER` if the trace begins with the insertion of its request."""
     got: Integers
     """When it got a request (G)."""
     merged: Integers
     """When it was merged into a request (M, F)."""
     inserted: Integers
-    """When its request was inserted into the scheduler, the last time."""
+    """When its request was inserted into the scheduler, the first time."""
     dispatched: Integers
     """When its request left the scheduler, the first time."""
     issued: Integers
     """When its request went to the driver, the last time: after a requeue it does so again."""
+    returned: Integers
+    """Since when its request is in the scheduler again: inserted after a requeue, or requeued;
+    :data:`NEVER` if it was dispatched or completed since."""
     completed: Integers
     device: Integers
     """dev_t of the trace."""
@@ -77,7 +81,7 @@ class Bios:
     flushes: int = 0
     """Bios without data, which are not in the columns."""
     orphans: int = 0
-    """Dispatches and completions of bios that the trace does not have."""
+    """Insertions, dispatches and completions of bios that the trace does not have."""
     passthrough: int = 0
     """Events of requests that user space made, which have no sector."""
     unpaired: int = 0
@@ -202,6 +206,19 @@ class _Pairing:
     def _link(self) -> None:
         """Link each event to the bio that was queued last at its place."""
         begins = (self._kind == QUEUE) | ((self._kind == SPLIT) & ~self._is_own)
+        self._link_to(begins)
+        # Queued before the trace, or the event is lost: the insertion tells what the wait needs.
+        inserts = np.flatnonzero((self._bio < 0) & (self._kind == INSERT))
+        if not len(inserts):
+            return
+        is_first = np.ones(len(inserts), np.bool_)
+        is_first[1:] = self._place[inserts[1:]] != self._place[inserts[:-1]]
+        is_first |= self._kind[inserts - 1] == COMPLETE
+        begins[inserts[is_first]] = True
+        self._link_to(begins)
+
+    def _link_to(self, begins: Mask) -> None:
+        """Link each event to the last one of ``begins`` at its place."""
         self._begins = np.flatnonzero(begins)
         self._bio = np.cumsum(begins) - 1
         if not len(self._begins):
@@ -302,24 +319,44 @@ class _Pairing:
             kept: Integers = found[found < last[bio[found]]]
             return kept
 
+        def returned(
+            requeues: Integers, issues: Integers, inserts: Integers, completed: Integers
+        ) -> Integers:
+            since = moments(requeues)
+            again = np.flatnonzero(since != NEVER)
+            if not len(again):
+                return since
+            link, issue, insert = (np.full(count, -1) for _ in range(3))
+            for each, links_ in ((link, requeues), (issue, issues), (insert, inserts)):
+                each[bio[links_]] = links_
+            inserted = moments(inserts)
+            is_again = insert[again] > link[again]
+            since[again[is_again]] = inserted[again[is_again]]
+            since[(issue > link) | (completed != NEVER)] = NEVER
+            return since
+
         issues = before_end(ISSUE)
         error = np.zeros(count, np.int16)
         error[bio[completions]] = events["error"][rows[self._row[completions]]]
         # Of no bio, or of one that is completed already.
         is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > last[bio]))
-        is_orphan &= self._is_own & ((kind == ISSUE) | (kind == COMPLETE))
+        is_orphan &= self._is_own & ((kind == INSERT) | (kind == ISSUE) | (kind == COMPLETE))
         sector = self._sector[queue_row].copy()
         if len(self._rest):
             is_rest = kind[begins] == SPLIT
             sector[is_rest] = self._rest[queue_row[is_rest]]
-        completed = moments(completions)
+        completed, issued = moments(completions), moments(issues)
+        requeues = before_end(REQUEUE)
+        queued = time[source].copy()
+        queued[kind[begins[root]] == INSERT] = NEVER
         return Bios(
-            queued=time[source],
+            queued=queued,
             got=moments(_first(bio, before_end(GET_REQUEST))),
             merged=moments(_first(bio, before_end(BACK_MERGE, FRONT_MERGE))),
             inserted=moments(_first(bio, before_end(INSERT))),
             dispatched=moments(_first(bio, issues)),
-            issued=moments(issues),
+            issued=issued,
+            returned=returned(requeues, issues, before_end(INSERT), completed),
             completed=completed,
             device=events["device"][source],
             sector=sector,
@@ -327,7 +364,7 @@ class _Pairing:
             flags=events["flags"][source],
             pid=events["pid"][source],
             error=error,
-            requeues=np.bincount(bio[before_end(REQUEUE)], minlength=count),
+            requeues=np.bincount(bio[requeues], minlength=count),
             is_lost=self._is_followed & (completed == NEVER),
             orphans=int(is_orphan.sum()),
             unpaired=self._unpaired,

@@ -18,7 +18,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
     is_async = figures.kind == ASYNC_WRITE
     skipped = sum(losses.skipped.values())
     damaged = losses.unreadable + losses.unwritten + losses.abandoned + losses.cut
-    is_whole = not (skipped or damaged or losses.missing or losses.failed)
+    is_whole = not (skipped or damaged or losses.displaced or losses.missing or losses.failed)
     start = None if trace.start is None else shown_time(trace.start)
 
     def count(value: int, label: str) -> Figure:
@@ -62,6 +62,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "trace_messages": count(len(trace.messages["time"]), "messages of schedulers"),
         "trace_devices": Figure(len(figures.devices), Unit.COUNT, "devices in the trace"),
         "trace_lost_events": Figure(skipped, Unit.COUNT, "events lost"),
+        "trace_offline_cpus": Figure(len(losses.offline), Unit.COUNT, "CPUs without a file"),
         "trace_start": Figure(start, Unit.TEXT, "start of the trace"),
     }
 

@@ -96,7 +96,10 @@ WAITS = TableSpec(
             Unit.COUNT, "sync dispatches", Show.ALWAYS, "Sync requests dispatched meanwhile."
         ),
         "state": Column(
-            Unit.TEXT, "state at end", Show.ALWAYS, "inserted (still waits), dispatched, completed."
+            Unit.TEXT,
+            "state at end",
+            Show.ALWAYS,
+            "inserted and requeued (still wait), dispatched, completed.",
         ),
         "label": Column(Unit.TEXT, "name", Show.DATA, "Task, operation and sector."),
     },
@@ -124,7 +127,7 @@ QUEUES = TableSpec(
             Unit.COUNT, "preempts", Show.WIDE, "Times it preempted another one (CFQ)."
         ),
     },
-    "A queue of CFQ or BFQ.",
+    "A queue of CFQ or BFQ; the 10,000 with most turns without a dispatch.",
     ("expired_empty", "device", "queue"),
 )
 
@@ -245,6 +248,7 @@ def waits(figures: Figures, count: int = MAX_WAITS) -> pd.DataFrame:
     index, names = figures.tasks(rows)
     served = figures.phase("D2C")[rows] / 1e9
     state = np.where(bios.issued[rows] == NEVER, "inserted", "dispatched")
+    state[figures.is_requeued[rows]] = "requeued"
     state[bios.completed[rows] != NEVER] = "completed"
     kinds = [CLASSES[each] for each in figures.kind[rows].tolist()]
     tasks = [names[each] for each in index.tolist()]
@@ -259,7 +263,7 @@ def waits(figures: Figures, count: int = MAX_WAITS) -> pd.DataFrame:
             "operation": pd.Series(kinds, dtype=object),
             "sector": sectors,
             "bytes": bios.bytes[rows],
-            "inserted": bios.inserted[rows] / 1e9,
+            "inserted": figures.since[rows] / 1e9,
             "waited": figures.wait[rows] / 1e9,
             "served": np.where(served < 0, np.nan, served),
             "overtaken_by": figures.overtaken(rows),
@@ -276,7 +280,7 @@ def waits(figures: Figures, count: int = MAX_WAITS) -> pd.DataFrame:
 
 
 def _queues(figures: Figures) -> pd.DataFrame:
-    queues = figures.queues[:MAX_ROWS]
+    queues = sorted(figures.queues, key=lambda queue: -queue.expired_empty)[:MAX_ROWS]
     pid = np.array([queue.pid or 0 for queue in queues], np.int64)
     index, names = figures.trace.tasks(pid, np.full(len(pid), figures.end))
     rows = [
