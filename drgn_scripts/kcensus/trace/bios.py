@@ -101,9 +101,12 @@ def pair(trace: Trace) -> Bios:
     is_user = (events["flags"] & PASSTHROUGH) != 0
     flushes = int((is_paired & ~has_data & (events["action"] == QUEUE) & ~is_user).sum())
     possible = events["sector"] < _MAX_SECTOR
-    code, devices = pd.factorize(events["device"])
-    if len(devices) > _MAX_DEVICES:
-        possible &= code < _MAX_DEVICES
+    device = events["device"]
+    code = np.zeros(len(device), np.int64)
+    if len(device) and not bool((device == device[0]).all()):
+        code, devices = pd.factorize(device)
+        if len(devices) > _MAX_DEVICES:
+            possible &= code < _MAX_DEVICES
     rows = np.flatnonzero(is_paired & has_data & possible & ~is_user)
     bios = _Pairing(trace, rows, code[rows]).bios()
     bios.flushes = flushes
@@ -189,7 +192,11 @@ class _Pairing:
         places = np.unique(
             np.concatenate([self._start[merges], self._base[fronts] + self._end[fronts]])
         )
-        rows = np.flatnonzero(np.isin(self._action, (ISSUE, COMPLETE, REQUEUE)))
+        # A request with a merged bio is larger than the smallest one of these.
+        size = self._end - self._sector
+        is_larger = size > int(size[merges].min())
+        rows = np.flatnonzero(is_larger)
+        rows = rows[np.isin(self._action[rows], (ISSUE, COMPLETE, REQUEUE))]
         low = np.searchsorted(places, self._start[rows], side="right")
         high = np.searchsorted(places, self._base[rows] + self._end[rows])
         count = np.maximum(high - low, 0)

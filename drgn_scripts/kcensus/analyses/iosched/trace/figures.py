@@ -182,6 +182,8 @@ class Figures:
 
 def _between(begin: Integers, end: Integers) -> Integers:
     """Return the time from one moment to another, at least 1 ns; -1 where one is missing."""
+    if not len(begin) or int(begin.max()) == NEVER or int(end.max()) == NEVER:
+        return np.full(len(begin), NEVER, np.int64)
     took: Integers = np.minimum(np.maximum(end - begin, 1), MAX_SECONDS * 1_000_000_000)
     took[(begin == NEVER) | (end == NEVER)] = NEVER
     return took

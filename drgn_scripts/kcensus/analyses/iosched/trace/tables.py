@@ -329,8 +329,12 @@ def _devices(figures: Figures) -> pd.DataFrame:
 
 def _events(figures: Figures) -> pd.DataFrame:
     events = figures.trace.events
-    code, devices = pd.factorize(events["device"])
-    counts = np.bincount(code * 256 + events["action"])
+    device = events["device"]
+    if len(device) and bool((device == device[0]).all()):
+        counts, devices = np.bincount(events["action"]), device[:1]
+    else:
+        code, devices = pd.factorize(device)
+        counts = np.bincount(code * 256 + events["action"])
     found = np.flatnonzero(counts)[:MAX_ROWS]
     return pd.DataFrame(
         {
