@@ -40,6 +40,8 @@ _MAX_SECTOR = 1 << 48
 _MAX_SHARE = 4
 """Links of requests to merged bios, relative to the events; only a damaged trace has more."""
 _PAIRED = (QUEUE, GET_REQUEST, BACK_MERGE, FRONT_MERGE, INSERT, ISSUE, REQUEUE, COMPLETE, SPLIT)
+_PLAIN = (QUEUE, GET_REQUEST, INSERT, ISSUE, COMPLETE)
+"""The events of most bios."""
 NEVER = -1
 """The time of what did not happen in the trace."""
 
@@ -127,6 +129,7 @@ class _Pairing:
         self._base = device * span
         self._start = self._base + self._sector
         self._unpaired = 0
+        self._is_in_turn: Mask | None = None
 
     def bios(self) -> Bios:
         """Link events to bios, and return the bios."""
@@ -275,6 +278,8 @@ class _Pairing:
         ends = np.full(int(period.max(initial=0)) + 1, -1)
         ends[period[is_last]] = in_flight[is_last]
         bios = self._bio[rows]
+        self._is_in_turn = np.zeros(len(self._begins), np.bool_)
+        self._is_in_turn[bios[bios >= 0]] = True
         first = np.full(len(ends), -1)
         count = np.bincount(period[is_begin], minlength=len(ends))
         begin_rows = np.flatnonzero(is_begin)[::-1]
@@ -286,6 +291,21 @@ class _Pairing:
             good = (turn < count[own]) & (first[own] >= 0)
             self._bio[rows[mine[good]]] = (first[own] + turn)[good]
 
+    def _plain(self) -> Integers:
+        """Return the bios whose links are those of :data:`_PLAIN`, all their own."""
+        begins = self._begins
+        bios = np.flatnonzero(np.diff(begins, append=len(self._kind)) == len(_PLAIN))
+        if self._is_in_turn is not None:
+            bios = bios[~self._is_in_turn[bios]]
+        begin = begins[bios]
+        good = self._bio[begin + len(_PLAIN) - 1] == bios
+        all_own = bool(self._is_own.all())
+        for step, kind in enumerate(_PLAIN):
+            good &= self._kind[begin + step] == kind
+            if not all_own:
+                good &= self._is_own[begin + step]
+        return bios[good]
+
     def _columns(self) -> Bios:
         begins = self._begins
         count = len(begins)
@@ -293,14 +313,25 @@ class _Pairing:
         root, end = self._roots(count)
         events, rows = self._trace.events, self._rows
         source = rows[queue_row[root]]
-        bio, kind = self._bio, self._kind
+        plain = self._plain()
+        is_other = np.ones(len(self._kind), np.bool_)
+        for step in range(len(_PLAIN)):
+            is_other[begins[plain] + step] = False
+        # From here on, links are those of all other bios.
+        others = np.flatnonzero(is_other)
+        bio, kind, row = self._bio[others], self._kind[others], self._row[others]
+        is_own = self._is_own[others]
         is_linked = bio >= 0
-        if not bool(self._is_own.all()):
-            foreign = np.flatnonzero(~self._is_own & is_linked)
+        if not bool(is_own.all()):
+            foreign = np.flatnonzero(~is_own & is_linked)
             # A merged bio belongs to a request that reaches its end.
-            outside = self._end[self._row[foreign]] < end[bio[foreign]]
+            outside = self._end[row[foreign]] < end[bio[foreign]]
             is_linked[foreign[outside & (kind[foreign] != SPLIT)]] = False
         time = events["time"]
+
+        def times_of(step: int) -> Integers:
+            """Return the times of an event of the plain bios."""
+            return time[rows[self._row[begins[plain] + step]]]
 
         def links(*kinds: int) -> Integers:
             mine = kind == kinds[0]
@@ -313,10 +344,12 @@ class _Pairing:
         last[bio[completions]] = completions
         in_order = bool((np.diff(bio[is_linked]) >= 0).all())
 
-        def moments(found: Integers) -> Integers:
-            """Return the times of links by bio."""
+        def moments(found: Integers, step: int | None = None) -> Integers:
+            """Return the times of links by bio, and of an event of the plain ones."""
             times = np.full(count, NEVER, np.int64)
-            times[bio[found]] = time[rows[self._row[found]]]
+            times[bio[found]] = time[rows[row[found]]]
+            if step is not None:
+                times[plain] = times_of(step)
             return times
 
         def before_end(*kinds: int) -> Integers:
@@ -344,24 +377,25 @@ class _Pairing:
 
         issues = before_end(ISSUE)
         error = np.zeros(count, np.int16)
-        error[bio[completions]] = events["error"][rows[self._row[completions]]]
+        error[bio[completions]] = events["error"][rows[row[completions]]]
+        error[plain] = events["error"][rows[self._row[begins[plain] + len(_PLAIN) - 1]]]
         # Of no bio, or of one that is completed already.
         is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > last[bio]))
-        is_orphan &= self._is_own & ((kind == INSERT) | (kind == ISSUE) | (kind == COMPLETE))
+        is_orphan &= is_own & ((kind == INSERT) | (kind == ISSUE) | (kind == COMPLETE))
         sector = self._sector[queue_row].copy()
         if len(self._rest):
-            is_rest = kind[begins] == SPLIT
+            is_rest = self._kind[begins] == SPLIT
             sector[is_rest] = self._rest[queue_row[is_rest]]
-        completed, issued = moments(completions), moments(issues)
+        completed, issued = moments(completions, 4), moments(issues, 3)
         requeues = before_end(REQUEUE)
         queued = time[source].copy()
-        queued[kind[begins[root]] == INSERT] = NEVER
+        queued[self._kind[begins[root]] == INSERT] = NEVER
         return Bios(
             queued=queued,
-            got=moments(_first(bio, before_end(GET_REQUEST))),
+            got=moments(_first(bio, before_end(GET_REQUEST)), 1),
             merged=moments(_first(bio, before_end(BACK_MERGE, FRONT_MERGE))),
-            inserted=moments(_first(bio, before_end(INSERT))),
-            dispatched=moments(_first(bio, issues)),
+            inserted=moments(_first(bio, before_end(INSERT)), 2),
+            dispatched=moments(_first(bio, issues), 3),
             issued=issued,
             returned=returned(requeues, issues, before_end(INSERT), completed),
             completed=completed,
@@ -382,9 +416,9 @@ class _Pairing:
         begins = self._begins
         root = np.arange(count)
         end = self._end[self._row[begins]].copy()
-        splits = np.flatnonzero((self._kind == SPLIT) & self._is_own & (self._bio >= 0))
-        if not len(splits) or not len(self._rest):
+        if not len(self._rest):
             return root, end
+        splits = np.flatnonzero((self._kind == SPLIT) & self._is_own & (self._bio >= 0))
         splits = splits[self._rest[self._row[splits]] >= 0]
         parent = np.full(len(self._action), -1)
         parent[self._row[splits]] = self._bio[splits]

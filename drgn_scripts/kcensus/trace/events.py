@@ -204,4 +204,4 @@ def sorted_by_time(columns: Columns) -> Columns:
     if not len(time) or bool((time[1:] >= time[:-1]).all()):
         return columns
     order = np.argsort(time, kind="stable")  # timsort: the parts are sorted already
-    return {name: columns.pop(name)[order] for name in list(columns)}
+    return {name: np.take(columns.pop(name), order, mode="clip") for name in list(columns)}
