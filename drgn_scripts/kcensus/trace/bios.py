@@ -40,6 +40,8 @@ _MAX_SECTOR = 1 << 48
 _MAX_SHARE = 4
 """Links of requests to merged bios, relative to the events; only a damaged trace has more."""
 _PAIRED = (QUEUE, GET_REQUEST, BACK_MERGE, FRONT_MERGE, INSERT, ISSUE, REQUEUE, COMPLETE, SPLIT)
+_KIND_BITS = 4
+"""Enough for the actions of :data:`_PAIRED`."""
 _PLAIN = (QUEUE, GET_REQUEST, INSERT, ISSUE, COMPLETE)
 """The events of most bios."""
 NEVER = -1
@@ -150,18 +152,25 @@ class _Pairing:
         if any(len(rows) for rows, _ in more):
             row = np.concatenate([row, *(rows for rows, _ in more)])
             place = np.concatenate([place, *(places for _, places in more)])
-        bits = max(len(self._start) - 1, 1).bit_length()
+        # A number holds the place, the row, whether the link is at the event's own place, and the
+        # action: to look these up after sorting would take longer than to sort.
+        bits = max(len(self._start) - 1, 1).bit_length() + _KIND_BITS + 1
         if (int(place.max(initial=0)) + 1).bit_length() + bits > 64:
             place = np.unique(place, return_inverse=True)[1]
-        word = (place.astype(np.uint64) << np.uint64(bits)) | row.astype(np.uint64)
-        word.sort()
-        self._row = (word & np.uint64((1 << bits) - 1)).astype(np.int64)
-        self._place = (word >> np.uint64(bits)).astype(np.int64)
+        word = place.astype(np.uint64)
+        word <<= np.uint64(bits)
+        word |= row.astype(np.uint64) << np.uint64(_KIND_BITS + 1)
         # The rest of a split bio is linked where it begins, the split itself at the bio.
-        self._is_own = np.ones(len(word), np.bool_)
-        if len(row) > len(self._start):
-            self._is_own = place[self._row] == self._place
-        self._kind = self._action[self._row]
+        word[len(self._start) :] |= np.uint64(1 << _KIND_BITS)
+        word |= self._action[row] if len(row) > len(self._start) else self._action
+        word.sort()
+        self._row = ((word & np.uint64((1 << bits) - 1)) >> np.uint64(_KIND_BITS + 1)).view(
+            np.int64
+        )
+        self._place = (word >> np.uint64(bits)).view(np.int64)
+        low = word.astype(np.uint8)
+        self._kind = low & np.uint8((1 << _KIND_BITS) - 1)
+        self._is_own = (low & np.uint8(1 << _KIND_BITS)) == 0
 
     def _rests(self) -> tuple[Integers, Integers]:
         """Return splits, and the places where the rests of the bios begin."""
@@ -304,7 +313,8 @@ class _Pairing:
             good &= self._kind[begin + step] == kind
             if not all_own:
                 good &= self._is_own[begin + step]
-        return bios[good]
+        plain: Integers = bios[good]
+        return plain
 
     def _columns(self) -> Bios:
         begins = self._begins
@@ -331,7 +341,8 @@ class _Pairing:
 
         def times_of(step: int) -> Integers:
             """Return the times of an event of the plain bios."""
-            return time[rows[self._row[begins[plain] + step]]]
+            times: Integers = time[rows[self._row[begins[plain] + step]]]
+            return times
 
         def links(*kinds: int) -> Integers:
             mine = kind == kinds[0]
