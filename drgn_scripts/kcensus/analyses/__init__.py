@@ -68,7 +68,8 @@ class Analysis:
     headline: tuple[str, ...] = ()
     """Up to three keys of the summary that tell most; the line of the report shows them."""
     first_tables: tuple[str, ...] = ()
-    """Two or three tables that tell most; the screen shows them first and names the others."""
+    """Two or three tables that tell most, of memory before those of a trace; the screen shows those
+    of the result first and names the others."""
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info it uses where the kernel has them loaded."""
     without_target: tuple[str, ...] = ()

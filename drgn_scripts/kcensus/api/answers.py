@@ -234,7 +234,7 @@ Answer: {analysis.question}
 
 >>> import kcensus
 >>> result = kcensus.{name}(kcensus.open_target("sample"))
->>> all(table in result.tables for table in {analysis.first_tables})
+>>> all(table in result.tables for table in {analysis.first_tables[:2]})
 True
 
 :param source: a drgn program, or a target of :func:`kcensus.open_target`

@@ -40,6 +40,10 @@ _MAX_SECTOR = 1 << 48
 _MAX_SHARE = 4
 """Links of requests to merged bios, relative to the events; only a damaged trace has more."""
 _PAIRED = (QUEUE, GET_REQUEST, BACK_MERGE, FRONT_MERGE, INSERT, ISSUE, REQUEUE, COMPLETE, SPLIT)
+_KIND_BITS = 4
+"""Enough for the actions of :data:`_PAIRED`."""
+_PLAIN = (QUEUE, GET_REQUEST, INSERT, ISSUE, COMPLETE)
+"""The events of most bios."""
 NEVER = -1
 """The time of what did not happen in the trace."""
 
@@ -52,16 +56,20 @@ class Bios:
     """
 
     queued: Integers
+    """:data:`NEVER` if the trace begins with the insertion of its request."""
     got: Integers
     """When it got a request (G)."""
     merged: Integers
     """When it was merged into a request (M, F)."""
     inserted: Integers
-    """When its request was inserted into the scheduler, the last time."""
+    """When its request was inserted into the scheduler, the first time."""
     dispatched: Integers
     """When its request left the scheduler, the first time."""
     issued: Integers
     """When its request went to the driver, the last time: after a requeue it does so again."""
+    returned: Integers
+    """Since when its request is in the scheduler again: inserted after a requeue, or requeued;
+    :data:`NEVER` if it was dispatched or completed since."""
     completed: Integers
     device: Integers
     """dev_t of the trace."""
@@ -77,7 +85,7 @@ class Bios:
     flushes: int = 0
     """Bios without data, which are not in the columns."""
     orphans: int = 0
-    """Dispatches and completions of bios that the trace does not have."""
+    """Insertions, dispatches and completions of bios that the trace does not have."""
     passthrough: int = 0
     """Events of requests that user space made, which have no sector."""
     unpaired: int = 0
@@ -97,9 +105,12 @@ def pair(trace: Trace) -> Bios:
     is_user = (events["flags"] & PASSTHROUGH) != 0
     flushes = int((is_paired & ~has_data & (events["action"] == QUEUE) & ~is_user).sum())
     possible = events["sector"] < _MAX_SECTOR
-    code, devices = pd.factorize(events["device"])
-    if len(devices) > _MAX_DEVICES:
-        possible &= code < _MAX_DEVICES
+    device = events["device"]
+    code = np.zeros(len(device), np.int64)
+    if len(device) and not bool((device == device[0]).all()):
+        code, devices = pd.factorize(device)
+        if len(devices) > _MAX_DEVICES:
+            possible &= code < _MAX_DEVICES
     rows = np.flatnonzero(is_paired & has_data & possible & ~is_user)
     bios = _Pairing(trace, rows, code[rows]).bios()
     bios.flushes = flushes
@@ -120,6 +131,7 @@ class _Pairing:
         self._base = device * span
         self._start = self._base + self._sector
         self._unpaired = 0
+        self._is_in_turn: Mask | None = None
 
     def bios(self) -> Bios:
         """Link events to bios, and return the bios."""
@@ -140,18 +152,25 @@ class _Pairing:
         if any(len(rows) for rows, _ in more):
             row = np.concatenate([row, *(rows for rows, _ in more)])
             place = np.concatenate([place, *(places for _, places in more)])
-        bits = max(len(self._start) - 1, 1).bit_length()
+        # A number holds the place, the row, whether the link is at the event's own place, and the
+        # action: to look these up after sorting would take longer than to sort.
+        bits = max(len(self._start) - 1, 1).bit_length() + _KIND_BITS + 1
         if (int(place.max(initial=0)) + 1).bit_length() + bits > 64:
             place = np.unique(place, return_inverse=True)[1]
-        word = (place.astype(np.uint64) << np.uint64(bits)) | row.astype(np.uint64)
-        word.sort()
-        self._row = (word & np.uint64((1 << bits) - 1)).astype(np.int64)
-        self._place = (word >> np.uint64(bits)).astype(np.int64)
+        word = place.astype(np.uint64)
+        word <<= np.uint64(bits)
+        word |= row.astype(np.uint64) << np.uint64(_KIND_BITS + 1)
         # The rest of a split bio is linked where it begins, the split itself at the bio.
-        self._is_own = np.ones(len(word), np.bool_)
-        if len(row) > len(self._start):
-            self._is_own = place[self._row] == self._place
-        self._kind = self._action[self._row]
+        word[len(self._start) :] |= np.uint64(1 << _KIND_BITS)
+        word |= self._action[row] if len(row) > len(self._start) else self._action
+        word.sort()
+        self._row = ((word & np.uint64((1 << bits) - 1)) >> np.uint64(_KIND_BITS + 1)).view(
+            np.int64
+        )
+        self._place = (word >> np.uint64(bits)).view(np.int64)
+        low = word.astype(np.uint8)
+        self._kind = low & np.uint8((1 << _KIND_BITS) - 1)
+        self._is_own = (low & np.uint8(1 << _KIND_BITS)) == 0
 
     def _rests(self) -> tuple[Integers, Integers]:
         """Return splits, and the places where the rests of the bios begin."""
@@ -185,7 +204,11 @@ class _Pairing:
         places = np.unique(
             np.concatenate([self._start[merges], self._base[fronts] + self._end[fronts]])
         )
-        rows = np.flatnonzero(np.isin(self._action, (ISSUE, COMPLETE, REQUEUE)))
+        # A request with a merged bio is larger than the smallest one of these.
+        size = self._end - self._sector
+        is_larger = size > int(size[merges].min())
+        rows = np.flatnonzero(is_larger)
+        rows = rows[np.isin(self._action[rows], (ISSUE, COMPLETE, REQUEUE))]
         low = np.searchsorted(places, self._start[rows], side="right")
         high = np.searchsorted(places, self._base[rows] + self._end[rows])
         count = np.maximum(high - low, 0)
@@ -202,6 +225,19 @@ class _Pairing:
     def _link(self) -> None:
         """Link each event to the bio that was queued last at its place."""
         begins = (self._kind == QUEUE) | ((self._kind == SPLIT) & ~self._is_own)
+        self._link_to(begins)
+        # Queued before the trace, or the event is lost: the insertion tells what the wait needs.
+        inserts = np.flatnonzero((self._bio < 0) & (self._kind == INSERT))
+        if not len(inserts):
+            return
+        is_first = np.ones(len(inserts), np.bool_)
+        is_first[1:] = self._place[inserts[1:]] != self._place[inserts[:-1]]
+        is_first |= self._kind[inserts - 1] == COMPLETE
+        begins[inserts[is_first]] = True
+        self._link_to(begins)
+
+    def _link_to(self, begins: Mask) -> None:
+        """Link each event to the last one of ``begins`` at its place."""
         self._begins = np.flatnonzero(begins)
         self._bio = np.cumsum(begins) - 1
         if not len(self._begins):
@@ -251,6 +287,8 @@ class _Pairing:
         ends = np.full(int(period.max(initial=0)) + 1, -1)
         ends[period[is_last]] = in_flight[is_last]
         bios = self._bio[rows]
+        self._is_in_turn = np.zeros(len(self._begins), np.bool_)
+        self._is_in_turn[bios[bios >= 0]] = True
         first = np.full(len(ends), -1)
         count = np.bincount(period[is_begin], minlength=len(ends))
         begin_rows = np.flatnonzero(is_begin)[::-1]
@@ -262,6 +300,22 @@ class _Pairing:
             good = (turn < count[own]) & (first[own] >= 0)
             self._bio[rows[mine[good]]] = (first[own] + turn)[good]
 
+    def _plain(self) -> Integers:
+        """Return the bios whose links are those of :data:`_PLAIN`, all their own."""
+        begins = self._begins
+        bios = np.flatnonzero(np.diff(begins, append=len(self._kind)) == len(_PLAIN))
+        if self._is_in_turn is not None:
+            bios = bios[~self._is_in_turn[bios]]
+        begin = begins[bios]
+        good = self._bio[begin + len(_PLAIN) - 1] == bios
+        all_own = bool(self._is_own.all())
+        for step, kind in enumerate(_PLAIN):
+            good &= self._kind[begin + step] == kind
+            if not all_own:
+                good &= self._is_own[begin + step]
+        plain: Integers = bios[good]
+        return plain
+
     def _columns(self) -> Bios:
         begins = self._begins
         count = len(begins)
@@ -269,14 +323,26 @@ class _Pairing:
         root, end = self._roots(count)
         events, rows = self._trace.events, self._rows
         source = rows[queue_row[root]]
-        bio, kind = self._bio, self._kind
+        plain = self._plain()
+        is_other = np.ones(len(self._kind), np.bool_)
+        for step in range(len(_PLAIN)):
+            is_other[begins[plain] + step] = False
+        # From here on, links are those of all other bios.
+        others = np.flatnonzero(is_other)
+        bio, kind, row = self._bio[others], self._kind[others], self._row[others]
+        is_own = self._is_own[others]
         is_linked = bio >= 0
-        if not bool(self._is_own.all()):
-            foreign = np.flatnonzero(~self._is_own & is_linked)
+        if not bool(is_own.all()):
+            foreign = np.flatnonzero(~is_own & is_linked)
             # A merged bio belongs to a request that reaches its end.
-            outside = self._end[self._row[foreign]] < end[bio[foreign]]
+            outside = self._end[row[foreign]] < end[bio[foreign]]
             is_linked[foreign[outside & (kind[foreign] != SPLIT)]] = False
         time = events["time"]
+
+        def times_of(step: int) -> Integers:
+            """Return the times of an event of the plain bios."""
+            times: Integers = time[rows[self._row[begins[plain] + step]]]
+            return times
 
         def links(*kinds: int) -> Integers:
             mine = kind == kinds[0]
@@ -289,10 +355,12 @@ class _Pairing:
         last[bio[completions]] = completions
         in_order = bool((np.diff(bio[is_linked]) >= 0).all())
 
-        def moments(found: Integers) -> Integers:
-            """Return the times of links by bio."""
+        def moments(found: Integers, step: int | None = None) -> Integers:
+            """Return the times of links by bio, and of an event of the plain ones."""
             times = np.full(count, NEVER, np.int64)
-            times[bio[found]] = time[rows[self._row[found]]]
+            times[bio[found]] = time[rows[row[found]]]
+            if step is not None:
+                times[plain] = times_of(step)
             return times
 
         def before_end(*kinds: int) -> Integers:
@@ -302,24 +370,45 @@ class _Pairing:
             kept: Integers = found[found < last[bio[found]]]
             return kept
 
+        def returned(
+            requeues: Integers, issues: Integers, inserts: Integers, completed: Integers
+        ) -> Integers:
+            since = moments(requeues)
+            again = np.flatnonzero(since != NEVER)
+            if not len(again):
+                return since
+            link, issue, insert = (np.full(count, -1) for _ in range(3))
+            for each, links_ in ((link, requeues), (issue, issues), (insert, inserts)):
+                each[bio[links_]] = links_
+            inserted = moments(inserts)
+            is_again = insert[again] > link[again]
+            since[again[is_again]] = inserted[again[is_again]]
+            since[(issue > link) | (completed != NEVER)] = NEVER
+            return since
+
         issues = before_end(ISSUE)
         error = np.zeros(count, np.int16)
-        error[bio[completions]] = events["error"][rows[self._row[completions]]]
+        error[bio[completions]] = events["error"][rows[row[completions]]]
+        error[plain] = events["error"][rows[self._row[begins[plain] + len(_PLAIN) - 1]]]
         # Of no bio, or of one that is completed already.
         is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > last[bio]))
-        is_orphan &= self._is_own & ((kind == ISSUE) | (kind == COMPLETE))
+        is_orphan &= is_own & ((kind == INSERT) | (kind == ISSUE) | (kind == COMPLETE))
         sector = self._sector[queue_row].copy()
         if len(self._rest):
-            is_rest = kind[begins] == SPLIT
+            is_rest = self._kind[begins] == SPLIT
             sector[is_rest] = self._rest[queue_row[is_rest]]
-        completed = moments(completions)
+        completed, issued = moments(completions, 4), moments(issues, 3)
+        requeues = before_end(REQUEUE)
+        queued = time[source].copy()
+        queued[self._kind[begins[root]] == INSERT] = NEVER
         return Bios(
-            queued=time[source],
-            got=moments(_first(bio, before_end(GET_REQUEST))),
+            queued=queued,
+            got=moments(_first(bio, before_end(GET_REQUEST)), 1),
             merged=moments(_first(bio, before_end(BACK_MERGE, FRONT_MERGE))),
-            inserted=moments(_first(bio, before_end(INSERT))),
-            dispatched=moments(_first(bio, issues)),
-            issued=moments(issues),
+            inserted=moments(_first(bio, before_end(INSERT)), 2),
+            dispatched=moments(_first(bio, issues), 3),
+            issued=issued,
+            returned=returned(requeues, issues, before_end(INSERT), completed),
             completed=completed,
             device=events["device"][source],
             sector=sector,
@@ -327,7 +416,7 @@ class _Pairing:
             flags=events["flags"][source],
             pid=events["pid"][source],
             error=error,
-            requeues=np.bincount(bio[before_end(REQUEUE)], minlength=count),
+            requeues=np.bincount(bio[requeues], minlength=count),
             is_lost=self._is_followed & (completed == NEVER),
             orphans=int(is_orphan.sum()),
             unpaired=self._unpaired,
@@ -338,9 +427,9 @@ class _Pairing:
         begins = self._begins
         root = np.arange(count)
         end = self._end[self._row[begins]].copy()
-        splits = np.flatnonzero((self._kind == SPLIT) & self._is_own & (self._bio >= 0))
-        if not len(splits) or not len(self._rest):
+        if not len(self._rest):
             return root, end
+        splits = np.flatnonzero((self._kind == SPLIT) & self._is_own & (self._bio >= 0))
         splits = splits[self._rest[self._row[splits]] >= 0]
         parent = np.full(len(self._action), -1)
         parent[self._row[splits]] = self._bio[splits]

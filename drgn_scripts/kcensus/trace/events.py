@@ -16,6 +16,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 # enum blktrace_act in include/uapi/linux/blktrace_api.h: the low byte of the action.
 QUEUE, BACK_MERGE, FRONT_MERGE, GET_REQUEST, SLEEP, REQUEUE, ISSUE, COMPLETE = range(1, 9)
 PLUG, UNPLUG, UNPLUG_TIMER, INSERT, SPLIT, BOUNCE, REMAP, ABORT, DRIVER_DATA = range(9, 18)
+# In version 8 of the format: of zoned devices.
+ZONE_PLUG, ZONE_UNPLUG, ZONE_MANAGEMENT = range(18, 21)
 LETTERS = {
     QUEUE: "Q",
     BACK_MERGE: "M",
@@ -34,6 +36,9 @@ LETTERS = {
     REMAP: "A",
     ABORT: "ABORT",
     DRIVER_DATA: "DRV_DATA",
+    ZONE_PLUG: "ZONE_PLUG",
+    ZONE_UNPLUG: "ZONE_UNPLUG",
+    ZONE_MANAGEMENT: "ZONE_MGMT",
 }
 """The letters that blkparse prints, by action."""
 
@@ -90,7 +95,9 @@ class Losses:
     displaced: int = 0
     """Events whose times are impossible."""
     missing: list[str] = field(default_factory=list)
-    """Files of CPUs that lie between those that are there."""
+    """Files of CPUs that had events, or whose files of other devices are there."""
+    offline: list[str] = field(default_factory=list)
+    """Other files of CPUs between those that are there: blktrace makes them for online CPUs."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why a file could not be read, by its name."""
 
@@ -101,6 +108,7 @@ class Losses:
             counts.update({file: count for file, count in getattr(other, name).items() if count})
         self.displaced += other.displaced
         self.missing += other.missing
+        self.offline += other.offline
         self.failed |= other.failed
 
 
@@ -158,10 +166,13 @@ class Trace:
         row[row == len(known)] = 0
         place = start[row]
         if len(known) < len(names["pid"]):
-            span = float(max(names["time"].max(), time.max(initial=0)) + 1)
-            # Exact up to 2**53; beyond, a name may be that of a neighbouring moment.
-            keys = np.searchsorted(known, names["pid"]) * span + names["time"]
-            place = np.maximum(np.searchsorted(keys, row * span + time, side="right") - 1, place)
+            # The rank of a time among those of names, which may be before the first event.
+            times = np.unique(names["time"])
+            step = len(times) + 1
+            keys = np.searchsorted(known, names["pid"]) * step
+            keys += np.searchsorted(times, names["time"], side="right")
+            wanted = row * step + np.searchsorted(times, time, side="right")
+            place = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, place)
         index = code[place] + 1
         index[known[row] != pid] = 0
         return index, [b"", *(bytes(text) for text in texts)]
@@ -193,4 +204,4 @@ def sorted_by_time(columns: Columns) -> Columns:
     if not len(time) or bool((time[1:] >= time[:-1]).all()):
         return columns
     order = np.argsort(time, kind="stable")  # timsort: the parts are sorted already
-    return {name: columns.pop(name)[order] for name in list(columns)}
+    return {name: np.take(columns.pop(name), order, mode="clip") for name in list(columns)}

@@ -35,6 +35,10 @@ _HEAD = 1 << 16
 _MAX_WORKERS = 8
 _MAX_TIME = (1 << 21) * 1_000_000_000
 """Nanoseconds between two events of a trace; more (24 days) are damage."""
+_MAX_JUMP = 60 * 1_000_000_000
+"""Nanoseconds by which an event of a CPU may be off both of its neighbours."""
+_MAX_PAUSE = 86_400 * 1_000_000_000
+"""Nanoseconds between the first or last event of a file and the next one."""
 _CPU = re.compile(r"(?P<prefix>.*)\.blktrace\.(?P<cpu>\d{1,6})")
 
 
@@ -51,7 +55,7 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     :raises TraceError: there is no trace of that name, or nothing in it can be read
     """
     paths = _files(name)
-    losses = Losses(missing=_missing(paths))
+    losses = Losses()
     total = sum(path.stat().st_size for path in paths)
     with (progress or SilentProgress()).step("reading the trace", total) as step:
         parts = _read_each(paths, losses, step.advance)
@@ -65,6 +69,9 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
             f"'{printable(name)}' holds no events of blktrace; give the prefix of its files, such "
             "as sda for sda.blktrace.0, or a file that blkparse printed"
         )
+    for part in parts:
+        losses.displaced += _without_displaced(part)
+    _note_missing(paths, parts, losses)
     return _merged(parts, losses)
 
 
@@ -104,18 +111,52 @@ def _of_prefix(directory: Path, prefix: str | None = None) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
-def _missing(paths: Sequence[Path]) -> list[str]:
-    """Return the files between those that are there: blktrace writes one for each CPU."""
+def _note_missing(paths: Sequence[Path], parts: Sequence[Part], losses: Losses) -> None:
+    """Note the files between those that are there: blktrace writes one for each online CPU."""
     cpus: dict[str, set[int]] = {}
     for path in paths:
         if match := _CPU.fullmatch(path.name):
             cpus.setdefault(match["prefix"], set()).add(int(match["cpu"]))
-    return [
-        f"{prefix}.blktrace.{cpu}"
-        for prefix, known in cpus.items()
-        for cpu in range(min(max(known), _MAX_FILES))
-        if cpu not in known
-    ]
+    was_online = {cpu for known in cpus.values() for cpu in known}
+    for part in parts:
+        was_online |= {*np.flatnonzero(np.bincount(part.events["cpu"])).tolist()}
+    for prefix, known in cpus.items():
+        for cpu in range(min(max(known), _MAX_FILES)):
+            if cpu not in known:
+                names = losses.missing if cpu in was_online else losses.offline
+                names.append(f"{prefix}.blktrace.{cpu}")
+
+
+def _without_displaced(part: Part) -> int:
+    """Take events with damaged times out of a part; return how many.
+
+    The times of a device ascend on a CPU: an event that is minutes before or after both of its
+    neighbours is damaged, and so is a first or last event that is a day
+    away from the others.
+    """
+    events = part.events
+    time = events["time"]
+    if len(time) < 2:
+        return 0
+    step = np.diff(time)
+    jumps = np.flatnonzero((step > _MAX_JUMP) | (step < -_MAX_JUMP))
+    if not len(jumps):
+        return 0
+    stream = events["device"].astype(np.int64) << 16 | events["cpu"]
+    is_jump = np.zeros(len(time) + 1, np.int8)  # of the step before an event
+    is_jump[jumps + 1] = np.sign(step[jumps])
+    is_jump[jumps[stream[jumps] != stream[jumps + 1]] + 1] = 0
+    is_bad = is_jump[:-1] * is_jump[1:] < 0
+    # What follows a damaged event is back in time: in a row of such steps, every other one is bad.
+    rows = np.flatnonzero(is_bad)
+    begin = np.maximum.accumulate(np.where(np.diff(rows, prepend=-2) > 1, rows, 0))
+    is_bad[rows[(rows - begin) % 2 == 1]] = False
+    is_bad[0] |= is_jump[1] < 0 and not is_bad[1]
+    is_bad[0] |= step[0] > _MAX_PAUSE
+    is_bad[-1] |= step[-1] > _MAX_PAUSE and is_jump[-2] > 0
+    kept = ~is_bad
+    part.events = {name: column[kept] for name, column in events.items()}
+    return int(is_bad.sum())
 
 
 def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], None]) -> list[Part]:
@@ -162,6 +203,13 @@ def _merged(parts: Sequence[Part], losses: Losses) -> Trace:
     splits = sorted_by_time(joined([part.splits for part in parts], REST))
     names = _sorted_names(joined([part.names for part in parts], NAME))
     moments = [each["time"] for each in (events, messages) if len(each["time"])]
+    if len(moments) == 2:
+        near = (messages["time"] > int(events["time"][0]) - _MAX_PAUSE) & (
+            messages["time"] < int(events["time"][-1]) + _MAX_PAUSE
+        )
+        losses.displaced += int((~near).sum())
+        messages = {name: column[near] for name, column in messages.items()}
+        moments = [each["time"] for each in (events, messages) if len(each["time"])]
     if max(int(each[-1]) for each in moments) - min(int(each[0]) for each in moments) > _MAX_TIME:
         # The events and messages around the middle one are the trace.
         middle = int(max(moments, key=len)[len(max(moments, key=len)) // 2])

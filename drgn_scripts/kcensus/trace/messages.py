@@ -23,6 +23,8 @@ which CFQ dispatched nothing."""
 
 MAX_MESSAGE = 128
 """BLK_TN_MAX_MSG: the kernel cuts longer ones."""
+PADDING = MAX_MESSAGE + 8
+"""Bytes behind the last message, so that words can be read from any place in it."""
 _MAX_NAME = 24
 _SPACE, _SLASH = ord(" "), ord("/")
 _KINDS = {
@@ -56,7 +58,7 @@ def parse(
 ) -> tuple[Integers, list[bytes], npt.NDArray[np.uint8]]:
     """Return which queue each message is about, the names of the queues, and the kinds.
 
-    :param text: bytes with the messages, and :data:`MAX_MESSAGE` more at the end
+    :param text: bytes with the messages, and :data:`PADDING` more at the end
     :param start: where each begins, shape (n,)
     :param length: their bytes, shape (n,)
     :return: index of each queue; names, of which the first one is empty: no queue; kinds
@@ -65,25 +67,32 @@ def parse(
         return np.zeros(0, np.int64), [b""], np.zeros(0, np.uint8)
     lengths = np.minimum(length, MAX_MESSAGE)
     width = max(int(lengths.max(initial=0)), _MAX_NAME + 16)
-    matrix = text[start[:, None] + np.arange(width)]
-    matrix[np.arange(width) >= lengths[:, None]] = 0
+    # Whole rows at any place: a matrix of indices is many times as slow.
+    full = width + 8
+    every: npt.NDArray[Any] = np.ndarray((len(text) - full + 1,), f"V{full}", text, strides=(1,))
+    matrix = every[start].view(np.uint8).reshape(-1, full)
+    matrix *= np.arange(full) < lengths[:, None]
     rows = np.arange(len(start))
-    is_space = matrix == _SPACE
-    name_end = np.argmax(is_space, axis=1)
+    name_end = np.argmax(matrix[:, : _MAX_NAME + 1] == _SPACE, axis=1)
     scheduler = matrix[:, :3].copy().view("S3").ravel()
     is_queue = (name_end > 3) & (name_end <= _MAX_NAME)
     is_queue &= (scheduler == b"cfq") | (scheduler == b"bfq")
     is_queue &= matrix[:, 3] != ord("-")
     names = matrix[:, :_MAX_NAME].copy()
-    names[np.arange(_MAX_NAME) >= np.where(is_queue, name_end, 0)[:, None]] = 0
+    names *= np.arange(_MAX_NAME) < np.where(is_queue, name_end, 0)[:, None]
     code, unique = _factorized(names)
 
     place = name_end.copy()
     for _ in range(2):
         place += matrix[rows, place] == _SPACE
     has_path = matrix[rows, place] == _SLASH
-    after = np.argmax(is_space & (np.arange(width) > place[:, None]), axis=1)
-    place = np.where(has_path & (after > 0), after + 1, place)
+    # Most cgroups are the root: a slash alone.
+    is_root = has_path & (matrix[rows, place + 1] == _SPACE)
+    paths = np.flatnonzero(has_path & ~is_root)
+    place[is_root] += 2
+    is_space = matrix[paths] == _SPACE
+    after = np.argmax(is_space & (np.arange(full) > place[paths][:, None]), axis=1)
+    place[paths] = np.where(after > 0, after + 1, place[paths])
     words = _words_at(matrix, place)
     kind = np.zeros(len(start), np.uint8)
     for name, kinds in _KINDS.items():
@@ -94,18 +103,16 @@ def parse(
     is_bfq = scheduler == b"bfq"
     kind[is_bfq & (kind == EXPIRED) & (reason == _PREEMPTED_REASON)] = PREEMPTED
     used = np.flatnonzero(is_queue & (words == np.uint64(word(b"sl_used="))))
-    texts = matrix[used].view(f"S{width}").ravel()
+    texts = matrix[used].view(f"S{full}").ravel()
     kind[used[np.char.find(texts, b" disp=0 ") >= 0]] = EMPTY
     return code, unique, kind
 
 
 def _words_at(matrix: npt.NDArray[np.uint8], place: Integers) -> Integers:
-    """Return the eight bytes at a place of each row as a number; zeros follow a row's end."""
-    rows, width = matrix.shape
-    padded = np.zeros((rows, width + 8), np.uint8)
-    padded[:, :width] = matrix
-    view: npt.NDArray[Any] = np.ndarray((padded.size - 7,), "<u8", padded.reshape(-1), strides=(1,))
-    words: Integers = view[np.arange(rows) * (width + 8) + place]
+    """Return the eight bytes at a place of each row as a number."""
+    width = matrix.shape[1]
+    view: npt.NDArray[Any] = np.ndarray((matrix.size - 7,), "<u8", matrix.reshape(-1), strides=(1,))
+    words: Integers = view[np.arange(len(matrix)) * width + place]
     return words
 
 

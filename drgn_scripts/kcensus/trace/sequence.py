@@ -22,6 +22,19 @@ class Sequences:
         :param columns: of the events, with device and CPU
         :param sequence: their numbers, shape (n,)
         """
+        if not len(sequence):
+            return 0
+        device, cpu = columns["device"], columns["cpu"]
+        key = int(device[0]) << 16 | int(cpu[0])
+        if (
+            int(sequence[0]) == self._last.get(key, int(sequence[0]) - 1) + 1
+            and bool((sequence[1:] - sequence[:-1] == 1).all())
+            and bool((device == device[0]).all())
+            and bool((cpu == cpu[0]).all())
+        ):
+            self._last[key] = int(sequence[-1])
+            return 0
+        sequence = sequence.astype(np.int64)
         stream = columns["device"].astype(np.int64) << 16 | columns["cpu"]
         if not bool((stream[1:] == stream[:-1]).all()):
             order = np.argsort(stream, kind="stable")

@@ -118,7 +118,7 @@ class _Reader:
         """Read whole lines."""
         if not data:
             return
-        text = np.frombuffer(bytes(_PAD) + data + bytes(messages.MAX_MESSAGE), np.uint8)
+        text = np.frombuffer(bytes(_PAD) + data + bytes(messages.PADDING), np.uint8)
         end = np.flatnonzero(text[: _PAD + len(data)] == ord("\n"))
         start = np.append(_PAD, end[:-1] + 1)
         lines = _Lines(text, start, end)

@@ -85,8 +85,11 @@ def test_metadata_names_what_there_is(name: str) -> None:
     result = Context.of(open_target("sample")).run(analysis)
     assert 1 <= len(analysis.headline) <= 3
     assert set(analysis.headline) <= set(result.summary)
-    assert set(analysis.first_tables) <= set(result.tables)
     declared = {spec.name: spec for spec in analysis.tables()}
+    assert set(analysis.first_tables) <= set(declared)
+    of_memory = [each for each in analysis.first_tables if not each.startswith("trace_")]
+    assert set(of_memory) <= set(result.tables)
+    assert [*analysis.first_tables[: len(of_memory)]] == of_memory
     for key, table in result.tables.items():
         assert {*table.columns} <= {*declared[key].columns}
     for key, figure in result.summary.items():

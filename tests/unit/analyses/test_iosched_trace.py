@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from kcensus.analyses.iosched.run import of_trace
 from kcensus.charts import charts
 from kcensus.progress import SilentProgress
 from kcensus.render.html.svg import svg
-from kcensus.results import Answer, CheckStatus, Result, Severity
+from kcensus.results import Answer, Bound, CheckStatus, Result, Severity
 from tests.unit.trace.recorded import STARVED, WRITE, Event, life, message, name_of, packed, unpack
 
+TITLES = {spec.name: spec.title for spec in analyses()["iosched"].tables()}
 HOSTILE = b"\x1b[2J<b>$x^2$\n|"
 
 
@@ -54,7 +56,7 @@ def test_an_async_write_that_starved_is_the_first_finding(tmp_path: Path) -> Non
     assert first.figures["waited"].value == pytest.approx(6.64755047)
     assert first.figures["sync_dispatches"].value == 376
     assert "kworker/u4:1" in first.evidence
-    assert answer.summary["worst_async_write_wait"].value == pytest.approx(6.64755047)
+    assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(6.64755047)
     assert {each.status for each in answer.checks} == {CheckStatus.AGREE}
     assert answer.gaps == []
 
@@ -74,17 +76,17 @@ def test_the_wait_and_those_who_went_first_decide(
 ) -> None:
     answer = traced(tmp_path, starving(waited, count))
     assert [each.severity for each in answer.findings] == ([] if severity is None else [severity])
-    assert answer.summary["worst_async_write_wait"].value == pytest.approx(waited)
+    assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(waited)
 
 
 def test_a_write_that_still_waits_counts_with_its_age(tmp_path: Path) -> None:
     made = [*starving(20.0, dispatched=False), Event("P", 20_000_000_002, flags=0)]
     answer = traced(tmp_path, made)
-    assert answer.summary["waiting"].value == 1
+    assert answer.summary["trace_waiting"].value == 1
     finding = answer.findings[0]
     assert finding.figures["waiting"].value == 1
     assert finding.figures["waited"].value == 20.0
-    row = answer.tables["waits"].frame.iloc[0]
+    row = answer.tables["trace_waits"].frame.iloc[0]
     assert (row["state"], row["waited"], row["overtaken_by"]) == ("inserted", 20.0, 20)
 
 
@@ -100,7 +102,7 @@ def test_messages_name_the_scheduler_its_fix_and_the_queue(tmp_path: Path) -> No
     assert finding.patch == "cfq-async-starvation"
     assert finding.remedies[0].command == "echo deadline > /sys/dev/block/8:0/queue/scheduler"
     assert "cfq5A" in finding.evidence
-    queue = answer.tables["queues"].frame.iloc[0]
+    queue = answer.tables["trace_queues"].frame.iloc[0]
     assert (queue["queue"], queue["preempted"], queue["expired_empty"]) == ("cfq5A", 3, 3)
 
 
@@ -126,7 +128,7 @@ def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
     count = int(dispatched)
     made.append(message(start + 4, f"cfq5A  / sl_used=1 disp={count} charge=0 iops=1 sect=0"))
     answer = traced(tmp_path, made)
-    assert answer.summary["cfq_turns_lost"].value == lost
+    assert answer.summary["trace_cfq_turns_lost"].value == lost
     finding = answer.findings[0]
     assert finding.figures["turns_lost"].value == lost
     assert ("lacks the fix" in finding.evidence) == bool(lost)
@@ -134,19 +136,19 @@ def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
 
 
 def test_without_messages_of_cfq_turns_are_unknown(tmp_path: Path) -> None:
-    assert traced(tmp_path, starving(15.6)).summary["cfq_turns_lost"].value is None
+    assert traced(tmp_path, starving(15.6)).summary["trace_cfq_turns_lost"].value is None
 
 
 def test_the_posted_excerpt_waits_15_6_seconds(tmp_path: Path) -> None:
     (tmp_path / "trace.txt").write_text(STARVED)
     answer = answer_of(tmp_path, "trace.txt")
-    assert answer.summary["worst_async_write_wait"].value == 15.626265317
+    assert answer.summary["trace_worst_async_write_wait"].value == 15.626265317
     # The preemption that it shows is 25 ms after the insertion: too early to prove anything.
-    assert answer.summary["cfq_turns_lost"].value == 0
-    phases = answer.tables["phases"].frame.set_index("phase")
+    assert answer.summary["trace_cfq_turns_lost"].value == 0
+    phases = answer.tables["trace_phases"].frame.set_index("phase")
     assert phases.loc["I2D", "longest"] == 15.626265317
     assert phases.loc["I2D", "operation"] == "async write"
-    assert answer.tables["waits"].frame["task"].tolist() == ["xfsaild/sda1"]
+    assert answer.tables["trace_waits"].frame["task"].tolist() == ["xfsaild/sda1"]
 
 
 def test_phases_have_percentiles_by_operation_and_device(tmp_path: Path) -> None:
@@ -154,7 +156,7 @@ def test_phases_have_percentiles_by_operation_and_device(tmp_path: Path) -> None
     for step in range(1, 101):
         start = 10_000 * step
         made += life(8 * step, start, start + 1, start + 2, start + 2 + step, start + 1000)
-    frame = traced(tmp_path, made).tables["phases"].frame
+    frame = traced(tmp_path, made).tables["trace_phases"].frame
     row = frame[frame["phase"] == "I2D"].iloc[0]
     assert (row["device"], row["operation"], row["count"]) == ("8,0", "sync read", 100)
     nanoseconds = [round(row[key] * 1e9, 3) for key in ("average", "median", "p90", "p99")]
@@ -169,9 +171,10 @@ def test_losses_are_gaps(tmp_path: Path) -> None:
     part.unlink()
     answer = answer_of(tmp_path, "starved")
     counts = {gap.what: gap.count for gap in answer.gaps}
-    assert counts["files of CPUs"] == 2
+    assert counts["files of CPUs"] == 1  # of CPU 2, nothing is known
+    assert answer.summary["trace_offline_cpus"].value == 1
     assert counts["bytes of the last event"] == 28
-    assert answer.summary["requests"].bound.value == "at least"
+    assert answer.summary["trace_requests"].bound.value == "at least"
 
 
 def test_nothing_from_a_trace_reaches_a_screen_or_page_unescaped(
@@ -190,13 +193,29 @@ def test_nothing_from_a_trace_reaches_a_screen_or_page_unescaped(
     assert "<b>$x" not in text
 
 
+def test_the_screen_shows_tables_of_a_trace_without_a_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(unpack(tmp_path, "starved") / "starved")
+    assert cli.main(["iosched", "--trace", path, "--no-pager"]) == 0
+    screen = capsys.readouterr().out
+    for name in ("trace_phases", "trace_waits"):
+        assert TITLES[name] in screen
+    assert all(each.startswith("trace_") for each in answer_of(tmp_path, "starved").tables)
+
+
+def test_memory_and_trace_have_no_key_in_common(tmp_path: Path) -> None:
+    answer = answer_of(unpack(tmp_path, "starved"), "starved")
+    assert all(key.startswith("trace_") for key in answer.summary)
+
+
 def test_no_target_is_opened_for_a_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(unpack(tmp_path, "starved") / "starved")
     made = document(capsys, "--trace", path)
     assert made["target"] == path
-    assert len(made["tables"]["waits"]) == 537
+    assert len(made["tables"]["trace_waits"]) == 537
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing/x", ""])
@@ -216,7 +235,7 @@ def test_charts_show_waits_over_time_by_length_and_as_a_timeline(tmp_path: Path)
     titles = [spec.title for spec in analyses()["iosched"].chart_specs()]
     assert [*made] == titles
     over_time, histogram, timeline = made.values()
-    frame = answer.tables["over_time"].frame
+    frame = answer.tables["trace_over_time"].frame
     assert {*over_time.legend} == {*frame["task"]} - {"-"}
     assert len(over_time.bars) == 32
     assert sum(sum(bar.parts) for bar in over_time.bars) == pytest.approx(frame["waited"].sum())
@@ -227,3 +246,111 @@ def test_charts_show_waits_over_time_by_length_and_as_a_timeline(tmp_path: Path)
     assert max(bar.parts[0] for bar in timeline.bars) == pytest.approx(6.64755047)
     for chart in made.values():
         assert svg(chart).startswith("<svg")
+
+
+def on_device(number: int, waited: float) -> list[Event]:
+    """Return the events of :func:`starving` on a disk."""
+    return [replace(each, device=number << 20) for each in starving(waited) if each.note < 0]
+
+
+def test_the_devices_with_the_longest_waits_have_findings(tmp_path: Path) -> None:
+    made = [each for number in range(1, 13) for each in on_device(number, 1.0 + number)]
+    answer = traced(tmp_path, made)
+    assert [each.id for each in answer.findings] == [
+        f"trace-async-starved:{number},0" for number in range(12, 4, -1)
+    ]
+    assert answer.findings[0].figures["more_devices"].value == 4
+
+
+def test_the_rows_of_waits_have_the_names_of_their_own_tasks(tmp_path: Path) -> None:
+    """Names of tasks that did I/O on another disk before are older than the first event."""
+    made, second = [], 10**9
+    for pid in range(100, 140):
+        made += [
+            name_of(second + pid, pid, b"bash"),
+            name_of(second + 5000 + pid, pid, b"t%d" % pid),
+        ]
+        start = 60 * second + pid
+        made += life(8 * pid, start, start + 1, start + 2, start + 2 + second, pid=pid)
+    frame = traced(tmp_path, made).tables["trace_waits"].frame
+    assert len(frame) == 40
+    assert frame["task"].tolist() == [f"t{pid}" for pid in frame["pid"]]
+
+
+def test_a_requeued_request_waits_again(tmp_path: Path) -> None:
+    end = 9_000_000_000
+    made = [*life(8, 0, 1, 2, 3, 4, 1_000_000_000, letters="QGIDRI", flags=WRITE)]
+    answer = traced(tmp_path, [*made, Event("P", end, flags=0)])
+    summary = answer.summary
+    assert (summary["trace_in_driver"].value, summary["trace_waiting"].value) == (0, 1)
+    row = answer.tables["trace_waits"].frame.iloc[0]
+    assert (row["state"], row["inserted"], row["waited"]) == ("requeued", 1.0, 8.0)
+
+
+def test_a_request_that_was_dispatched_again_is_in_the_driver(tmp_path: Path) -> None:
+    answer = traced(tmp_path, life(8, 0, 1, 2, 3, 4, 5, 6, letters="QGIDRID"))
+    assert answer.summary["trace_in_driver"].value == 1
+    assert answer.summary["trace_waiting"].value == 0
+
+
+@pytest.mark.parametrize("dispatched", [True, False])
+def test_a_request_whose_bio_was_queued_before_the_trace_waits(
+    tmp_path: Path, dispatched: bool
+) -> None:
+    made = [each for each in starving(16.0) if each.letter not in "QG" or each.pid != 5]
+    if not dispatched:
+        made = [each for each in made if each.letter not in "DC" or each.pid != 5]
+    answer = traced(tmp_path, [*made, Event("P", 16_000_000_002, flags=0)])
+    assert answer.summary["trace_waiting"].value == int(not dispatched)
+    assert answer.summary["trace_worst_async_write_wait"].value == pytest.approx(16.0)
+    assert [each.kind for each in answer.findings] == ["trace-async-starved"]
+    assert answer.gaps == []
+
+
+@pytest.mark.parametrize("place", [20, 103])
+def test_a_damaged_time_is_no_wait(tmp_path: Path, place: int) -> None:
+    made = life(8, 0, 1, 2, flags=WRITE, pid=5)
+    for step in range(20):
+        made += life(1000 + 8 * step, *(1000 * step + 3 + each for each in range(5)), pid=6)
+    made.insert(place, Event("P", 10 * 86_400 * 10**9, flags=0))
+    (tmp_path / "x.blktrace.0").write_bytes(packed(made))
+    answer = answer_of(tmp_path, "x")
+    assert answer.findings == []
+    assert answer.summary["trace_duration"].value == pytest.approx(0, abs=1)
+    assert [(gap.what, gap.count) for gap in answer.gaps] == [("events", 1)]
+
+
+def test_cpus_that_are_offline_are_no_gap(tmp_path: Path) -> None:
+    for cpu in (0, 2, 4, 6):
+        made = [replace(each, cpu=cpu) for each in life(8 * cpu, 0, 1, 2, 3, 4)]
+        (tmp_path / f"x.blktrace.{cpu}").write_bytes(packed(made))
+    answer = answer_of(tmp_path, "x")
+    assert answer.gaps == []
+    assert answer.summary["trace_requests"].bound is Bound.EXACT
+    assert answer.summary["trace_offline_cpus"].value == 3
+
+
+def test_actions_of_zoned_devices_are_known(tmp_path: Path) -> None:
+    made = [*life(8, 0, 1, 2, 3, 4), *(Event(f"ZONE_{each}", 9) for each in ("PLUG", "MGMT"))]
+    (tmp_path / "x.blktrace.0").write_bytes(packed(made, version=8))
+    answer = answer_of(tmp_path, "x")
+    assert answer.gaps == []
+    assert answer.summary["trace_events"].value == 7
+
+
+def test_the_queue_of_a_partition_is_that_of_its_disk(tmp_path: Path) -> None:
+    made = [replace(each, device=8 << 20 | 17) for each in starving(16.0) if each.note < 0]
+    remedy = traced(tmp_path, made).findings[0].remedies[0]
+    assert "/sys/dev/block/8:17/../queue/scheduler" in remedy.command
+
+
+def test_the_queues_that_fared_worst_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kcensus.analyses.iosched.trace.tables.MAX_ROWS", 2)
+    made = starving(15.6)
+    for name in ("cfq1A", "cfq2A", "cfq3A"):
+        for word in ("set_active wl_class:1", "sl_used=1 disp=0 charge=0 iops=1 sect=0"):
+            made.append(message(9, f"{name}  / {word}"))
+    made.append(message(10, "cfq3A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"))
+    assert traced(tmp_path, made).tables["trace_queues"].frame["queue"].iloc[0] == "cfq3A"

@@ -25,7 +25,7 @@ def on(kernel: known.Distribution) -> dict[str, Detected]:
 
 def iosched(**values: float | None) -> dict[str, Result]:
     summary = {
-        key: Figure(value, Unit.COUNT if key == "cfq_turns_lost" else Unit.SECONDS)
+        key: Figure(value, Unit.COUNT if key == "trace_cfq_turns_lost" else Unit.SECONDS)
         for key, value in values.items()
     }
     return {"iosched": Result("iosched", "made up", "0.0", summary=summary)}
@@ -35,10 +35,14 @@ def iosched(**values: float | None) -> dict[str, Result]:
     ("figures", "state", "word"),
     [
         # A turn without a dispatch proves it; a starved queue in memory goes with the reason.
-        ({"cfq_turns_lost": 1}, State.ABSENT, "cfq_turns_lost is 1"),
-        ({"cfq_turns_lost": 3, "async_starved_cfq": 40.9}, State.ABSENT, "cfq_turns_lost is 3"),
-        ({"cfq_turns_lost": None, "async_starved_cfq": 40.9}, State.UNDETERMINED, "40.9 s"),
-        ({"cfq_turns_lost": 0, "async_starved_cfq": 0.9}, State.UNDETERMINED, "changelog"),
+        ({"trace_cfq_turns_lost": 1}, State.ABSENT, "trace_cfq_turns_lost is 1"),
+        (
+            {"trace_cfq_turns_lost": 3, "async_starved_cfq": 40.9},
+            State.ABSENT,
+            "trace_cfq_turns_lost is 3",
+        ),
+        ({"trace_cfq_turns_lost": None, "async_starved_cfq": 40.9}, State.UNDETERMINED, "40.9 s"),
+        ({"trace_cfq_turns_lost": 0, "async_starved_cfq": 0.9}, State.UNDETERMINED, "changelog"),
         ({}, State.UNDETERMINED, "changelog"),
     ],
 )
@@ -56,12 +60,12 @@ def test_what_types_tell_needs_no_figure() -> None:
     found = on(known.RHEL_8_3)[CFQ]
     assert found.state is State.SUPERSEDED
     assert evidence_of(found) == ()
-    assert weigh(found, iosched(cfq_turns_lost=5)) == found
+    assert weigh(found, iosched(trace_cfq_turns_lost=5)) == found
 
 
 def test_the_table_has_the_state_that_figures_tell() -> None:
     made = patches_result(
-        CATALOGUE, on(known.RHEL_7_4), iosched(cfq_turns_lost=2), target="x", kernel="3.10"
+        CATALOGUE, on(known.RHEL_7_4), iosched(trace_cfq_turns_lost=2), target="x", kernel="3.10"
     )
     rows = made.tables["patches"].frame.set_index("patch")
     assert rows.loc[CFQ, "state"] == "absent"

@@ -198,10 +198,10 @@ def trace_side(
     name: str, wait: float, state: State = State.UNDETERMINED, bound: Bound = Bound.EXACT
 ) -> Side:
     figures = {
-        "worst_async_write_wait": Figure(wait, Unit.SECONDS),
-        "async_writes": Figure(50),
-        "sync_requests": Figure(1000, bound=bound),
-        "duration": Figure(30.0, Unit.SECONDS),
+        "trace_worst_async_write_wait": Figure(wait, Unit.SECONDS),
+        "trace_async_writes": Figure(50),
+        "trace_sync_requests": Figure(1000, bound=bound),
+        "trace_duration": Figure(30.0, Unit.SECONDS),
     }
     results = {"iosched": Result("iosched", name, "", summary=figures)}
     detected = Detected(CFQ, state, "made up")

@@ -121,7 +121,7 @@ def test_a_missing_file_of_a_cpu_and_skipped_numbers_are_losses(tmp_path: Path) 
     skipping = [Event("P", time, sequence=number, flags=0) for time, number in ((9, 1), (10, 12))]
     (tmp_path / "sda.blktrace.4").write_bytes(packed(skipping))
     losses = read_trace(str(tmp_path / "sda")).losses
-    assert losses.missing == ["sda.blktrace.2"]
+    assert (losses.missing, losses.offline) == ([], ["sda.blktrace.2"])
     assert losses.skipped == {"sda.blktrace.4": 10}
 
 

@@ -228,7 +228,7 @@ def test_waits_of_async_writes_by_traces(after: str, run: Run) -> None:
     assert (status, summary["verdict"]) == expected(found)
     for name, trace in zip(("before", "after"), traces, strict=True):
         _, alone = run("iosched", "--trace", trace)
-        assert summary[name] == alone["summary"]["worst_async_write_wait"]
+        assert summary[name] == alone["summary"]["trace_worst_async_write_wait"]
     assert summary["before"] > 5
 
 

@@ -18,7 +18,14 @@ ANALYSIS = Analysis(
     specs="kcensus.analyses.iosched.run:TABLES",
     charts="kcensus.analyses.iosched.trace.charts:CHARTS",
     headline=("inserted", "worst_async_wait", "sleepers"),
-    first_tables=("disks", "scheduler_queues", "sleepers"),
+    first_tables=(
+        "disks",
+        "scheduler_queues",
+        "sleepers",
+        "trace_phases",
+        "trace_waits",
+        "trace_queues",
+    ),
     description="""\
 A request is allocated, inserted into the I/O scheduler of its disk, dispatched to the driver and
 completed. Each scheduler but none and kyber has an expiry for every request. A queue is starved if

@@ -137,7 +137,7 @@ def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> 
 def _overtaken(figures: Figures, traced: Traced, both: Pairs) -> Counts:
     """Return how many synchronous requests were dispatched until the dump while each waited."""
     bios, requests = traced.bios, figures.requests
-    begin = bios.inserted[both.bio]
+    begin = traced.since[both.bio]
     end = np.minimum(requests.now_ns - both.offset_ns, begin + traced.wait[both.bio])
     counts = np.zeros(len(begin), np.int64)
     for device in np.unique(bios.device[both.bio]).tolist():

@@ -7,8 +7,8 @@ from kcensus.results.charts import ChartSpec
 
 CHARTS = (
     ChartSpec(
-        "over_time",
-        "over_time",
+        "trace_over_time",
+        "trace_over_time",
         "Waits in the scheduler by when requests were inserted, by task",
         ("waited",),
         "time",
@@ -17,8 +17,8 @@ CHARTS = (
         measure="sum of waits",
     ),
     ChartSpec(
-        "histogram",
-        "histogram",
+        "trace_histogram",
+        "trace_histogram",
         "Waits in the scheduler by length",
         ("sync_reads", "sync_writes", "async_writes", "discards"),
         "waited",
@@ -26,8 +26,8 @@ CHARTS = (
         measure="requests that waited up to this",
     ),
     ChartSpec(
-        "timeline",
-        "waits",
+        "trace_timeline",
+        "trace_waits",
         "The longest waits: when requests were inserted, dispatched and completed",
         ("waited", "served"),
         "label",

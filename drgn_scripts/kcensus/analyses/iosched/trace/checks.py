@@ -52,13 +52,13 @@ def gaps(figures: Figures) -> list[Gap]:
     found = nonzero_gaps(
         Gap(
             "events of blktrace",
-            f"the kernel numbered them, but they are not in {_names(losses.skipped)}",
+            f"numbers of the kernel are not in {_names(losses.skipped)}",
             sum(losses.skipped.values()),
             effect,
         ),
         Gap(
             "files of CPUs",
-            f"they are missing: {_listed(losses.missing)}",
+            f"files of CPUs with events are missing: {_listed(losses.missing)}",
             len(losses.missing),
             f"events on these CPUs are not there; {effect}",
         ),
@@ -70,7 +70,7 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "bytes of the trace",
-            f"they are not events: {_names(losses.unreadable)}",
+            f"{_names(losses.unreadable)} has bytes that are not events",
             sum(losses.unreadable.values()),
             effect,
         ),
@@ -88,13 +88,13 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "events or lines",
-            f"their actions or formats are unknown: {_names(losses.unknown)}",
+            f"{_names(losses.unknown)} has unknown actions or formats",
             sum(losses.unknown.values()),
             "they are not counted",
         ),
         Gap(
             "events",
-            "their times are weeks away from those of the others",
+            "times are minutes before or after those of the events around them",
             losses.displaced,
             "they are not counted",
         ),
@@ -106,7 +106,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "their waits are not counted beyond the events that are there",
         ),
         Gap(
-            "dispatches and completions",
+            "insertions, dispatches and completions",
             "the trace does not show when their bios were queued: before it began, or lost",
             bios.orphans,
             "the waits of these requests are unknown",
@@ -119,7 +119,7 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "events",
-            "their sectors or devices are impossible, or too many overlap",
+            "sectors or devices are impossible, or too many requests overlap",
             bios.unpaired,
             "they are not paired to requests",
         ),

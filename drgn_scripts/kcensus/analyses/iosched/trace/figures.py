@@ -78,7 +78,14 @@ class Figures:
         """Whether a request is in the scheduler at the end of the trace."""
         bios = self.bios
         mask: Mask = (bios.inserted != NEVER) & (bios.dispatched == NEVER)
+        mask |= self.is_requeued
         mask &= (bios.completed == NEVER) & ~bios.is_lost
+        return mask
+
+    @functools.cached_property
+    def is_requeued(self) -> Mask:
+        """Whether a request was dispatched, taken back, and not dispatched until the end."""
+        mask: Mask = (self.bios.returned != NEVER) & self.is_request
         return mask
 
     @functools.cached_property
@@ -86,15 +93,32 @@ class Figures:
         """Whether a request is in the driver at the end of the trace."""
         bios = self.bios
         mask: Mask = (bios.issued != NEVER) & (bios.completed == NEVER)
-        mask &= ~bios.is_lost & self.is_request
+        mask &= ~bios.is_lost & self.is_request & ~self.is_requeued
         return mask
 
     @functools.cached_property
     def wait(self) -> Integers:
-        """Nanoseconds that a request spent in the scheduler, so far; -1 where unknown."""
+        """Nanoseconds that a request spent in the scheduler, so far; -1 where unknown.
+
+        Of a request that was requeued and waits again, the longer one of its two waits.
+        """
         bios = self.bios
-        left = np.where(self.is_waiting, self.end, bios.dispatched)
-        return _between(bios.inserted, left)
+        first = np.where(self.is_waiting & ~self.is_requeued, self.end, bios.dispatched)
+        wait = _between(bios.inserted, first)
+        again = np.flatnonzero(self.is_requeued & self.is_waiting)
+        wait[again] = np.maximum(
+            wait[again], _between(bios.returned[again], np.full(len(again), self.end))
+        )
+        return wait
+
+    @functools.cached_property
+    def since(self) -> Integers:
+        """When the wait of each request began."""
+        bios = self.bios
+        again = self.end - bios.returned
+        is_again = self.is_requeued & self.is_waiting & (self.wait == np.maximum(again, 1))
+        since: Integers = np.where(is_again, bios.returned, bios.inserted)
+        return since
 
     def phase(self, name: str) -> Integers:
         """Return the nanoseconds of a phase of each bio; -1 where it lacks one of its ends."""
@@ -134,7 +158,7 @@ class Figures:
     def overtaken(self, rows: Integers) -> Integers:
         """Return how many synchronous requests were dispatched while each request waited."""
         bios = self.bios
-        begin = bios.inserted[rows]
+        begin = self.since[rows]
         end = begin + self.wait[rows]
         counts = np.zeros(len(rows), np.int64)
         for device in np.unique(bios.device[rows]).tolist():
@@ -150,12 +174,16 @@ class Figures:
 
         :return: an index for each row, and the names by index, printable; ``?`` where unknown
         """
-        index, names = self.trace.tasks(self.bios.pid[rows], self.bios.queued[rows])
+        bios = self.bios
+        queued, inserted = bios.queued[rows], bios.inserted[rows]
+        index, names = self.trace.tasks(bios.pid[rows], np.where(queued == NEVER, inserted, queued))
         return index, [printable(name) or "?" for name in names]
 
 
 def _between(begin: Integers, end: Integers) -> Integers:
     """Return the time from one moment to another, at least 1 ns; -1 where one is missing."""
+    if not len(begin) or int(begin.max()) == NEVER or int(end.max()) == NEVER:
+        return np.full(len(begin), NEVER, np.int64)
     took: Integers = np.minimum(np.maximum(end - begin, 1), MAX_SECONDS * 1_000_000_000)
     took[(begin == NEVER) | (end == NEVER)] = NEVER
     return took

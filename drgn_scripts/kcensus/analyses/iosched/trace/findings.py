@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,12 +26,23 @@ _MAX_DEVICES = 8
 
 
 def findings(figures: Figures) -> list[Finding]:
-    """Return what to act on."""
-    return [
-        finding
-        for device in [*figures.devices][:_MAX_DEVICES]
-        for finding in (*_starved(figures, device), *_stuck(figures, device))
-    ]
+    """Return what to act on: the devices with the longest waits first."""
+    late = np.flatnonzero(figures.wait >= int(_SEVERITIES[-1][0] * 1e9))
+    known, code = np.unique(figures.bios.device[late], return_inverse=True)
+    longest = np.zeros(len(known), np.int64)
+    np.maximum.at(longest, code, figures.wait[late])
+    devices = known[np.argsort(-longest, kind="stable")].tolist()
+    found: list[Finding] = []
+    shown = 0
+    for place, device in enumerate(devices):
+        of_device = [*_starved(figures, device), *_stuck(figures, device)]
+        found += of_device
+        shown += bool(of_device)
+        if shown == _MAX_DEVICES and (left := len(devices) - place - 1):
+            more = Figure(left, Unit.COUNT, "more devices with waits over 1 s")
+            found[0] = replace(found[0], figures={**found[0].figures, "more_devices": more})
+            break
+    return found
 
 
 def _starved(figures: Figures, device: int) -> Iterator[Finding]:
@@ -110,11 +122,12 @@ def _described(figures: Figures, row: int) -> str:
     bios, rows = figures.bios, np.array([row])
     index, names = figures.tasks(rows)
     kind = CLASSES[int(figures.kind[row])]
-    end = int(bios.dispatched[row])
+    end = NEVER if figures.is_waiting[row] else int(bios.dispatched[row])
     left = f"dispatched at {end / 1e9:.6f} s" if end != NEVER else "not dispatched until the end"
+    since = int(figures.since[row])
     return (
         f"{names[int(index[0])]} (PID {int(bios.pid[row])}): {kind} of {int(bios.bytes[row]):,} "
-        f"bytes at sector {int(bios.sector[row])}, inserted at {int(bios.inserted[row]) / 1e9:.6f} "
+        f"bytes at sector {int(bios.sector[row])}, inserted at {since / 1e9:.6f} "
         f"s, {left}"
     )
 
@@ -142,20 +155,37 @@ def _unfixed(lost: int | None) -> Iterator[str]:
 
 def _remedy(device: int, schedulers: set[str]) -> Remedy:
     """Return what to do; only the messages of a trace tell which scheduler the device has."""
-    path = f"/sys/dev/block/{device >> 20}:{device & 0xFFFFF}/queue"
+    path, hint = _directory(device)
     if not schedulers:
         return Remedy(
             effect=(
                 "Show the scheduler and its tunables; with mq-deadline, a lower write_expire or "
-                "writes_starved lets writes go earlier"
+                f"writes_starved lets writes go earlier{hint}"
             ),
             command=f"grep . {path}/scheduler {path}/iosched/*",
         )
     name = "deadline" if "cfq" in schedulers else "mq-deadline"
     return Remedy(
-        effect=f"Switch to {name}, which dispatches a write that has expired (write_expire, 5 s)",
+        effect=(
+            f"Switch to {name}, which dispatches a write that has expired (write_expire, 5 s){hint}"
+        ),
         command=f"echo {name} > {path}/scheduler",
         risk="I/O priorities and the weights of cgroups have less effect or none",
         undo=f"echo {min(schedulers)} > {path}/scheduler",
         until="reboot",
     )
+
+
+def _directory(device: int) -> tuple[str, str]:
+    """Return the directory of a queue in sysfs, and what to say where it may be another one.
+
+    A trace does not tell disks from partitions, which have the queue of their disk; numbers of
+    SCSI disks do, and the first minor of a driver is a disk.
+    """
+    major, minor = device >> 20, device & 0xFFFFF
+    path = f"/sys/dev/block/{major}:{minor}"
+    # sd_major() in drivers/scsi/sd.c.
+    if major == 8 or 65 <= major <= 71 or 128 <= major <= 135:
+        return f"{path}/queue" if minor % 16 == 0 else f"{path}/../queue", ""
+    hint = f"; if it is a partition, the directory is {path}/../queue"
+    return f"{path}/queue", hint if minor else ""

@@ -18,7 +18,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
     is_async = figures.kind == ASYNC_WRITE
     skipped = sum(losses.skipped.values())
     damaged = losses.unreadable + losses.unwritten + losses.abandoned + losses.cut
-    is_whole = not (skipped or damaged or losses.missing or losses.failed)
+    is_whole = not (skipped or damaged or losses.displaced or losses.missing or losses.failed)
     start = None if trace.start is None else shown_time(trace.start)
 
     def count(value: int, label: str) -> Figure:
@@ -28,35 +28,42 @@ def summary(figures: Figures) -> dict[str, Figure]:
         return Figure(value, Unit.SECONDS, label)
 
     return {
-        "requests": count(int(figures.is_request.sum()), "requests"),
-        "worst_async_write_wait": seconds(_worst(figures, is_async), "longest wait, async write"),
-        "worst_sync_wait": seconds(_worst(figures, figures.is_sync), "longest wait, sync request"),
-        "async_writes": count(int((is_async & figures.is_request).sum()), "async writes"),
-        "sync_requests": count(int((figures.is_sync & figures.is_request).sum()), "sync requests"),
-        "cfq_turns_lost": Figure(lost_turns(figures), Unit.COUNT, "turns lost, async, cfq"),
-        "waiting": Figure(
+        "trace_requests": count(int(figures.is_request.sum()), "requests in the trace"),
+        "trace_worst_async_write_wait": seconds(
+            _worst(figures, is_async), "longest wait, async write"
+        ),
+        "trace_worst_sync_wait": seconds(
+            _worst(figures, figures.is_sync), "longest wait, sync request"
+        ),
+        "trace_async_writes": count(int((is_async & figures.is_request).sum()), "async writes"),
+        "trace_sync_requests": count(
+            int((figures.is_sync & figures.is_request).sum()), "sync requests"
+        ),
+        "trace_cfq_turns_lost": Figure(lost_turns(figures), Unit.COUNT, "turns lost, async, cfq"),
+        "trace_waiting": Figure(
             int(figures.is_waiting.sum()),
             Unit.COUNT,
             "in the scheduler at end",
             Bound.EXACT if is_whole else Bound.ABOUT,
         ),
-        "in_driver": Figure(
+        "trace_in_driver": Figure(
             int(figures.is_in_driver.sum()),
             Unit.COUNT,
             "in the driver at end",
             Bound.EXACT if is_whole else Bound.ABOUT,
         ),
-        "bios": count(len(bios), "bios"),
-        "merged": count(int((bios.merged != NEVER).sum()), "merged bios"),
-        "requeued": count(int(bios.requeues.sum()), "requeues"),
-        "errors": count(int((bios.error != 0).sum()), "completed with an error"),
-        "flushes": count(bios.flushes, "flushes without data"),
-        "duration": seconds(figures.end / 1e9, "duration"),
-        "events": count(len(trace), "events"),
-        "messages": count(len(trace.messages["time"]), "messages of schedulers"),
-        "devices": Figure(len(figures.devices), Unit.COUNT, "devices"),
-        "lost_events": Figure(skipped, Unit.COUNT, "events lost"),
-        "start": Figure(start, Unit.TEXT, "start of the trace"),
+        "trace_bios": count(len(bios), "bios"),
+        "trace_merged": count(int((bios.merged != NEVER).sum()), "merged bios"),
+        "trace_requeued": count(int(bios.requeues.sum()), "requeues"),
+        "trace_errors": count(int((bios.error != 0).sum()), "completed with an error"),
+        "trace_flushes": count(bios.flushes, "flushes without data"),
+        "trace_duration": seconds(figures.end / 1e9, "duration"),
+        "trace_events": count(len(trace), "events"),
+        "trace_messages": count(len(trace.messages["time"]), "messages of schedulers"),
+        "trace_devices": Figure(len(figures.devices), Unit.COUNT, "devices in the trace"),
+        "trace_lost_events": Figure(skipped, Unit.COUNT, "events lost"),
+        "trace_offline_cpus": Figure(len(losses.offline), Unit.COUNT, "CPUs without a file"),
+        "trace_start": Figure(start, Unit.TEXT, "start of the trace"),
     }
 
 

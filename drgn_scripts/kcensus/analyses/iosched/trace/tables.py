@@ -45,7 +45,7 @@ _STATISTICS = {
 }
 
 PHASE_TABLE = TableSpec(
-    "phases",
+    "trace_phases",
     "Time from event to event",
     {
         "phase": Column(
@@ -63,7 +63,7 @@ PHASE_TABLE = TableSpec(
 )
 
 TASKS = TableSpec(
-    "tasks",
+    "trace_tasks",
     "Waits in the scheduler by task",
     {
         "task": _TASK,
@@ -76,7 +76,7 @@ TASKS = TableSpec(
 )
 
 WAITS = TableSpec(
-    "waits",
+    "trace_waits",
     "Longest waits in the scheduler",
     {
         "task": _TASK,
@@ -96,7 +96,10 @@ WAITS = TableSpec(
             Unit.COUNT, "sync dispatches", Show.ALWAYS, "Sync requests dispatched meanwhile."
         ),
         "state": Column(
-            Unit.TEXT, "state at end", Show.ALWAYS, "inserted (still waits), dispatched, completed."
+            Unit.TEXT,
+            "state at end",
+            Show.ALWAYS,
+            "inserted and requeued (still wait), dispatched, completed.",
         ),
         "label": Column(Unit.TEXT, "name", Show.DATA, "Task, operation and sector."),
     },
@@ -105,7 +108,7 @@ WAITS = TableSpec(
 )
 
 QUEUES = TableSpec(
-    "queues",
+    "trace_queues",
     "Queues of the scheduler by its messages",
     {
         "queue": Column(Unit.TEXT, "queue", Show.ALWAYS, "As CFQ or BFQ names it: PID, S or A."),
@@ -124,12 +127,12 @@ QUEUES = TableSpec(
             Unit.COUNT, "preempts", Show.WIDE, "Times it preempted another one (CFQ)."
         ),
     },
-    "A queue of CFQ or BFQ.",
+    "A queue of CFQ or BFQ; the 10,000 with most turns without a dispatch.",
     ("expired_empty", "device", "queue"),
 )
 
 DEVICES = TableSpec(
-    "devices",
+    "trace_devices",
     "Devices of the trace",
     {
         "device": _DEVICE,
@@ -147,7 +150,7 @@ DEVICES = TableSpec(
 )
 
 EVENTS = TableSpec(
-    "events",
+    "trace_events",
     "Events by action",
     {
         "device": _DEVICE,
@@ -159,7 +162,7 @@ EVENTS = TableSpec(
 )
 
 HISTOGRAM = TableSpec(
-    "histogram",
+    "trace_histogram",
     "Waits in the scheduler by length",
     {
         "waited": Column(Unit.TEXT, "waited", Show.ALWAYS, "From the length before, up to this."),
@@ -172,7 +175,7 @@ HISTOGRAM = TableSpec(
 )
 
 OVER_TIME = TableSpec(
-    "over_time",
+    "trace_over_time",
     "Waits in the scheduler over time",
     {
         "time": Column(Unit.TEXT, "inserted at", Show.ALWAYS, "Start of a slice of the trace."),
@@ -190,14 +193,14 @@ TABLES = (PHASE_TABLE, TASKS, WAITS, QUEUES, DEVICES, EVENTS, HISTOGRAM, OVER_TI
 def tables(figures: Figures) -> dict[str, Table]:
     """Return all tables by name."""
     rows = {
-        "phases": _phases(figures),
-        "tasks": _tasks(figures),
-        "waits": waits(figures),
-        "queues": _queues(figures),
-        "devices": _devices(figures),
-        "events": _events(figures),
-        "histogram": _histogram(figures),
-        "over_time": _over_time(figures),
+        "trace_phases": _phases(figures),
+        "trace_tasks": _tasks(figures),
+        "trace_waits": waits(figures),
+        "trace_queues": _queues(figures),
+        "trace_devices": _devices(figures),
+        "trace_events": _events(figures),
+        "trace_histogram": _histogram(figures),
+        "trace_over_time": _over_time(figures),
     }
     return {spec.name: spec.of(rows[spec.name]) for spec in TABLES}
 
@@ -245,6 +248,7 @@ def waits(figures: Figures, count: int = MAX_WAITS) -> pd.DataFrame:
     index, names = figures.tasks(rows)
     served = figures.phase("D2C")[rows] / 1e9
     state = np.where(bios.issued[rows] == NEVER, "inserted", "dispatched")
+    state[figures.is_requeued[rows]] = "requeued"
     state[bios.completed[rows] != NEVER] = "completed"
     kinds = [CLASSES[each] for each in figures.kind[rows].tolist()]
     tasks = [names[each] for each in index.tolist()]
@@ -259,7 +263,7 @@ def waits(figures: Figures, count: int = MAX_WAITS) -> pd.DataFrame:
             "operation": pd.Series(kinds, dtype=object),
             "sector": sectors,
             "bytes": bios.bytes[rows],
-            "inserted": bios.inserted[rows] / 1e9,
+            "inserted": figures.since[rows] / 1e9,
             "waited": figures.wait[rows] / 1e9,
             "served": np.where(served < 0, np.nan, served),
             "overtaken_by": figures.overtaken(rows),
@@ -276,7 +280,7 @@ def waits(figures: Figures, count: int = MAX_WAITS) -> pd.DataFrame:
 
 
 def _queues(figures: Figures) -> pd.DataFrame:
-    queues = figures.queues[:MAX_ROWS]
+    queues = sorted(figures.queues, key=lambda queue: -queue.expired_empty)[:MAX_ROWS]
     pid = np.array([queue.pid or 0 for queue in queues], np.int64)
     index, names = figures.trace.tasks(pid, np.full(len(pid), figures.end))
     rows = [
@@ -325,8 +329,12 @@ def _devices(figures: Figures) -> pd.DataFrame:
 
 def _events(figures: Figures) -> pd.DataFrame:
     events = figures.trace.events
-    code, devices = pd.factorize(events["device"])
-    counts = np.bincount(code * 256 + events["action"])
+    device = events["device"]
+    if len(device) and bool((device == device[0]).all()):
+        counts, devices = np.bincount(events["action"]), device[:1]
+    else:
+        code, devices = pd.factorize(device)
+        counts = np.bincount(code * 256 + events["action"])
     found = np.flatnonzero(counts)[:MAX_ROWS]
     return pd.DataFrame(
         {

@@ -41,15 +41,16 @@ def lost_turns(figures: Figures, device: int | None = None) -> int | None:
         (figures.kind == ASYNC_WRITE) & figures.is_request & (bios.inserted != NEVER)
     )
     left = np.where(figures.is_waiting, figures.end + 1, bios.dispatched)
+    since = figures.since
     total = 0
     for disk in np.unique(messages["device"][is_own]).tolist():
         here = messages["device"] == disk
         on_device = rows[bios.device[rows] == disk]
-        queue = _queues(figures, np.flatnonzero(here), bios.inserted[on_device])
+        queue = _queues(figures, np.flatnonzero(here), since[on_device])
         for number in np.unique(messages["queue"][is_own & here]).tolist():
             own = on_device[queue == number]
             begins, ends = _turns(figures, np.flatnonzero(here & (messages["queue"] == number)))
-            total += _expired_before(bios.inserted[own], left[own], begins, ends)
+            total += _expired_before(since[own], left[own], begins, ends)
     return total
 
 
