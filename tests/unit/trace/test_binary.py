@@ -161,3 +161,24 @@ def test_damage_anywhere_raises_nothing_else(tmp_path: Path, seed: int) -> None:
     whole = sum(trace.losses.unreadable.values()) + sum(trace.losses.abandoned.values())
     assert whole <= len(data)
     assert (trace.events["time"][1:] >= trace.events["time"][:-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"),
+    [
+        ((100, 101, 1, 102, 103), (100, 101, 102, 103)),  # too early
+        ((1, 9_000, 2, 9_000, 3, 4), (1, 2, 3, 4)),  # two too late
+        ((1, 2, 9_000, 9_001), (1, 2, 9_000, 9_001)),  # a pause
+        ((9_000, 1, 2), (1, 2)),
+        ((1, 2, 90_000), (1, 2)),  # a day later
+        ((1, 2, 80_000), (1, 2, 80_000)),
+    ],
+)
+def test_an_event_is_displaced_if_it_is_off_both_neighbours(
+    tmp_path: Path, seconds: tuple[int, ...], kept: tuple[int, ...]
+) -> None:
+    made = [Event("P", each * 10**9, flags=0) for each in seconds]
+    (tmp_path / "x.blktrace.0").write_bytes(packed(made))
+    trace = read_trace(str(tmp_path / "x"))
+    assert (trace.events["time"] // 10**9 + kept[0]).tolist() == [*kept]
+    assert trace.losses.displaced == len(seconds) - len(kept)
