@@ -85,7 +85,7 @@ def replicate(directory: Path, name: str, events: int) -> int:
 @pytest.mark.skipif(
     not (shutil.which("blkparse") and shutil.which("btt")), reason="blktrace is not installed"
 )
-@pytest.mark.parametrize(("name", "least"), [("starved", 3.0), ("bfq", 1.0)])
+@pytest.mark.parametrize(("name", "least"), [("starved", 2.5), ("bfq", 1.2)])
 def test_ten_million_events(tmp_path: Path, slack: float, name: str, least: float) -> None:
     """Of ``bfq``, most events are messages."""
     events = replicate(tmp_path, name, _EVENTS)
