@@ -92,6 +92,7 @@ class _Search:
         lane, node = np.concatenate(lanes), np.concatenate(nodes)
         shape = np.concatenate(shapes)
         order = np.lexsort((node, lane))
+        order = order[~self._is_head(node, shape)[order]]
         lane, node, shape = lane[order], node[order], shape[order]
         head, torn = self._heads(node, shape)
         kinds = [self.shapes[number][0] for number in shape.tolist()]
@@ -123,6 +124,18 @@ class _Search:
         linked: Mask = here.readable & after.readable & before.readable & (here["next"] != node)
         linked &= (after["prev"] == node) & (before["next"] == node)
         return linked
+
+    def _is_head(self, node: Words, shape: npt.NDArray[np.int64]) -> Mask:
+        """Return which nodes look like waiters for a lock, but are next to those of a queue.
+
+        They are heads: ``struct wq_barrier``, on the stack of a task that flushes work, has the
+        task right behind its completion.
+        """
+        is_lock = np.array([each[0] is Shape.LOCK for each in self.shapes], np.bool_)[shape]
+        queues = np.sort(node[~is_lock])
+        here = gather(self.memory, node, self.links, Faults())
+        beside = (rows_of(queues, here[way]) >= 0 for way in ("next", "prev"))
+        return np.asarray(is_lock & np.logical_or(*beside))
 
     def _heads(self, node: Words, shape: npt.NDArray[np.int64]) -> tuple[Words, int]:
         """Return the head of each node's list, and how many could not be found."""

@@ -277,3 +277,12 @@ def test_older_waiters_for_bits() -> None:
     assert found.tables == ("bit_wait_table",)
     # The other two have no object: one queue.
     assert found.torn == 1
+
+
+def test_a_completion_with_the_task_behind_it_is_no_lock(fake: Fake) -> None:
+    waiter = fake.on_stack(0, "struct swait_queue") + 8
+    head = fake.on_stack(0, "struct semaphore_waiter", place=1024)
+    fake.ring(head, waiter)
+    found = fake.queued(0)
+    assert (found.node.tolist(), found.head.tolist()) == ([waiter], [head])
+    assert found.shape == [Shape.SIMPLE]
