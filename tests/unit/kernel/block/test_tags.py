@@ -34,7 +34,7 @@ class Maps:
         type_name: str = "struct sbitmap",
         names: Mapping[str, str] | None = None,
     ) -> None:
-        self.k = FakeKernel("6.10")
+        self.k = FakeKernel("6.13")  # without types of blk-mq
         add_types(self.k.prog, types or {**_MAP, **_NEW}, "sbitmap")
         self.type_name = type_name
         self.names = {"shift": "shift", "word": "struct sbitmap_word", **(names or {})}
