@@ -278,11 +278,8 @@ def test_stacks(case: Case) -> None:
             assert row in found.above(case.row)
 
 
-def test_references_and_counters(case: Case) -> None:
-    # Each request holds a reference, and so does a task that waits for a tag.
-    assert case.disk.references >= len(case.rows)
+def test_counters(case: Case) -> None:
     assert case.disk.freeze_depth == 0
-    assert not case.disk.is_dying
     dispatched = case.requests.state[case.rows] == State.DISPATCHED
     writes = case.requests.operations.is_write(case.requests.operation[case.rows])
     by_way = [int(np.count_nonzero(dispatched & (writes == way))) for way in (False, True)]
