@@ -272,10 +272,13 @@ def test_bios_are_found_by_owner_and_page(case: Case) -> None:
 def test_stacks(case: Case) -> None:
     devices, found = block_devices(case.kernel), stacks(case.kernel)
     assert (found.unknown, devices.damaged) == ({}, 0)
-    for row, disk in enumerate(devices.disks):
-        if disk.name.startswith(("dm-", "loop")) and len(found.below(row)) > 1:
-            assert case.row in found.bottom(row)
-            assert row in found.above(case.row)
+    stacked = {
+        disk.name
+        for row, disk in enumerate(devices.disks)
+        if case.row in found.bottom(row) and row in found.above(case.row) and row != case.row
+    }
+    expected = {"iosched-kyber": {"loop0"}, "iosched-none": {"dm-0"}}
+    assert stacked == expected.get(case.dump.scenario, set())
 
 
 def test_counters(case: Case) -> None:

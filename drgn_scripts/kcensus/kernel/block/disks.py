@@ -62,7 +62,8 @@ class Disk:
     quiesce_depth: int
     """How many times it is quiesced, so that nothing is dispatched; -1 if not recorded."""
     counted_in_flight: tuple[int, int]
-    """Reads and writes in flight by the part0 counter of the disk; -1 where it has none."""
+    """Reads and writes in flight by the counters of the disk and its partitions; -1 where it has
+    none."""
 
     @property
     def device(self) -> str:
@@ -328,6 +329,11 @@ def _in_flight(
         return counted
     try:
         pointer = layout(prog, "struct block_device", {"stats": "bd_stats"})
+        # A request counts where its bio was sent: on a partition, or on the whole disk. Before,
+        # that of a partition counts on the whole disk, too.
+        first = np.flatnonzero(number >= 0)
+        rows = rows_of(whole, disk[first], np.argsort(whole))
+        first, rows = first[rows >= 0], rows[rows >= 0]
     except LookupError:
         pointer = layout(prog, "struct hd_struct", {"stats": "dkstats"})
     stats = gather(memory, parts[first], pointer, faults)["stats"]
@@ -340,5 +346,7 @@ def _in_flight(
     shape = len(stats), len(offsets)
     sums = [read[name].astype(np.int64).reshape(shape).sum(axis=1) for name in names]
     known = read.readable.reshape(shape).all(axis=1) & (stats != 0)
-    counted[rows[known]] = np.stack(sums, axis=1)[known]
+    counted[rows] = 0
+    np.add.at(counted, rows, np.stack(sums, axis=1))
+    counted[rows[~known]] = -1
     return counted
