@@ -278,7 +278,7 @@ class _Queues:
         return missing if values is None else int(values[row])
 
     def members(self, row: int) -> dict[str, Any]:
-        """Return the arguments of :class:`Disk` that its queue tells."""
+        """Return the arguments of :class:`Disk` that are in its queue."""
         kind = QueueKind.BIO
         if self._value("request_fn", row, 0):
             kind = QueueKind.SINGLE

@@ -96,7 +96,7 @@ class Operations:
     def is_write(self, operation: Counts) -> Mask:
         """Return which operations count as writes."""
         # Since Linux kernel commit 87374179c535 ("block: add a proper block layer data direction
-        # encoding") (in v4.10), the lowest bit tells.
+        # encoding") (in v4.10), the lowest bit says so.
         found: Mask = (operation & 1) != 0 if self._in_low_byte else operation != _READ
         return found
 

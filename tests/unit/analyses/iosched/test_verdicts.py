@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kcensus.analyses.iosched.kernel import figures as module
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import _exhausted, _remedies, _stuck
 from kcensus.kernel.block.disks import QueueKind
@@ -172,6 +173,35 @@ def test_commands_name_only_plain_disks(name: str, file: str) -> None:
     disk: Any = SimpleNamespace(name=name, scheduler="bfq", kind=QueueKind.MULTI)
     commands = [each.command for each in _remedies(disk)]
     assert commands == ([f"echo mq-deadline > {file}"] if file else [])
+
+
+def test_files_are_not_those_of_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Direct I/O may read into a file that is mapped; only the others' paths are looked up."""
+    looked_up = []
+
+    def paths(kernel: Any, inodes: Any, faults: Any) -> dict[int, str]:
+        looked_up.extend(inodes.tolist())
+        return {0x11: "/written", 0x22: "/buffer", 0x33: "/second"}
+
+    class Bios(SimpleNamespace):
+        def __len__(self) -> int:
+            return 2
+
+    monkeypatch.setattr(module, "file_paths", paths)
+    found = figures()
+    plain: dict[str, Any] = {
+        "kernel": None,
+        "owners": ["xfs_end_bio", "iomap_dio_bio_end_io", ""],
+        "first_bio": np.array([0, 1, -1]),
+        "bios": Bios(
+            page_bio=np.array([0, 0, 1]),
+            inode=np.array([0x11, 0x33, 0x22], np.uint64),
+            faults=None,
+        ),
+    }
+    vars(found).update(plain)
+    assert found.files == ["/written", "", ""]
+    assert looked_up == [0x11, 0, 0]
 
 
 def test_no_undo_of_a_scheduler_with_a_damaged_name() -> None:

@@ -213,18 +213,15 @@ class Figures:
     def files(self) -> list[str]:
         """Path of the file whose page cache each request's first page is in; not safe to print."""
         bios = self.bios
-        paths = file_paths(self.kernel, bios.inode, bios.faults)
         first = np.full(len(bios) + 1, -1)
         rows, index = np.unique(bios.page_bio, return_index=True)
         first[rows] = index
-        inodes = [*bios.inode.tolist(), 0]
+        inodes = np.append(bios.inode, np.uint64(0))[first[self.first_bio]]
         # Direct I/O of memory that is shared or mapped: the page is the buffer.
         direct = [name.startswith("blkdev_bio_end_io") or "dio" in name for name in self.owners]
-        pages = first[self.first_bio].tolist()
-        return [
-            "" if is_direct else paths.get(inodes[page], "")
-            for page, is_direct in zip(pages, direct, strict=True)
-        ]
+        inodes[np.array(direct, np.bool_)] = 0
+        paths = file_paths(self.kernel, inodes, bios.faults)
+        return [paths.get(inode, "") for inode in inodes.tolist()]
 
     def exhausted(self, disk: int) -> tuple[int, int]:
         """Return how many hardware queues of a disk have no tag left, and the tags of these.
