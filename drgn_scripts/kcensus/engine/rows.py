@@ -24,3 +24,14 @@ def rows_of(
     place[place == len(column)] = 0
     rows = place if order is None else order[place]
     return np.where(column[rows] == addresses, rows, -1)
+
+
+def within(counts: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.bool_]:
+    """Return which counts to take so that they add up to ``most`` or less: the smallest ones.
+
+    A few counts that damage made huge do not cost the others.
+    """
+    taken = np.zeros(len(counts), np.bool_)
+    order = np.argsort(counts, kind="stable")
+    taken[order] = np.cumsum(counts[order]) <= most
+    return taken

@@ -14,6 +14,8 @@ import pytest
 
 from kcensus.analyses.iosched.kernel.run import of_kernel
 from kcensus.engine.memory import Memory
+from kcensus.kernel.block.bios import bios
+from kcensus.kernel.block.disks import disks
 from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer
@@ -186,6 +188,60 @@ def test_pages_that_are_missing(poked: Poked, sound: Answer, seed: int) -> None:
     assert _gaps(answer)
     for name in ("requests", "sleepers"):
         assert len(answer.tables[name].frame) <= len(sound.tables[name].frame)
+
+
+_NOWHERE = 0x0000_1234_0000_1000
+
+
+@pytest.mark.parametrize(
+    "bent", ["device", "elevator", "sched_tags", "tags", "static_rqs", "map", "kernfs"]
+)
+def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str) -> None:
+    """Whatever a pointer led to: it is found otherwise, or a gap says that it is missing."""
+    prog = poked.prog
+    kernel = Kernel(open_target("sample-io").prog)
+    hardware = hardware_queues(kernel)
+    disk = next(each for each in disks(kernel) if each.name == "vda")
+    gendisk = drgn.Object(prog, "struct gendisk *", value=disk.address)
+    (context,) = (
+        drgn.Object(prog, "struct blk_mq_hw_ctx *", value=address)
+        for address in hardware.address[hardware.sched_tags != 0].tolist()
+    )
+    (group,) = np.unique(bios(kernel).group).tolist()
+    node = drgn.Object(prog, "struct blkcg_gq *", value=group).blkcg.css.cgroup.kn
+    pointer = {
+        "device": gendisk.part0.bd_device.p.device,
+        "elevator": gendisk.queue.elevator,
+        "sched_tags": context.sched_tags,
+        "tags": context.tags,
+        "static_rqs": context.sched_tags.static_rqs,
+        "map": context.sched_tags.bitmap_tags.sb.map,
+        "kernfs": node.parent,
+    }[bent]
+    is_loop = bent == "kernfs"
+    poked.word(int(pointer.address_), int(node) if is_loop else _NOWHERE)
+    answer = of_kernel(Kernel(prog))
+    gaps = _gaps(answer)
+    if bent in ("device", "elevator"):
+        assert "disks and hardware queues" in gaps
+        return
+    if is_loop:
+        assert "cgroups of requests" in gaps
+    else:
+        assert gaps & {"disks and hardware queues", "tags"}
+    # The lists of the scheduler have them, too.
+    assert answer.summary["overdue"] == sound.summary["overdue"]
+    assert answer.findings[0].id == sound.findings[0].id
+    assert answer.findings[0].severity == sound.findings[0].severity
+
+
+def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) -> None:
+    requests = _starved(sound)
+    link = drgn.Object(poked.prog, "struct request", address=requests[0]).fifo_time
+    poked.word(int(link.address_), int(link) - 50_000_000_000)
+    answer = of_kernel(Kernel(poked.prog))
+    late, before = (each.summary["worst_lateness"].value for each in (answer, sound))
+    assert float(late or 0) <= float(before or 0)
 
 
 def _only(values: np.ndarray[Any, Any]) -> int:

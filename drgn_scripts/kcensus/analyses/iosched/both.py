@@ -20,6 +20,8 @@ from kcensus.trace.bios import NEVER
 from kcensus.trace.events import major_minor
 
 Counts = npt.NDArray[np.int64]
+_MIN_PAIRS = 2
+"""Equal sectors of one disk are frequent: of the log, or of a super block."""
 _SAME_NS = 20_000_000
 """How far the two times of one request may differ: ticks of 10 ms, and the way between events."""
 
@@ -104,6 +106,9 @@ def pairs(figures: Figures, traced: Traced) -> Pairs:
     differences = requests.allocated_ns[request].astype(np.int64) - bios.got[bio]
     offset = int(np.median(differences))
     same = np.abs(differences - offset) <= _SAME_NS
+    # A trace of another time has the same sectors, at any distance.
+    if np.count_nonzero(same) < max(_MIN_PAIRS, len(same) // 2 + 1):
+        return Pairs(request[:0], bio[:0], 0)
     return Pairs(request[same], bio[same], offset)
 
 
@@ -117,7 +122,7 @@ def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> 
     return REQUESTS_TRACED.of(
         pd.DataFrame(
             {
-                "disk": [printable(figures.disks[each].name) for each in requests.disk[row]],
+                "disk": [figures.disks[each].name for each in requests.disk[row]],
                 "task": [names[each] for each in task.tolist()],
                 "pid": traced.bios.pid[both.bio],
                 "kind": np.where(requests.is_sync[row], "sync", "async"),

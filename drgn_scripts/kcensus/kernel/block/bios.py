@@ -9,13 +9,15 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 from drgn import Object
-from drgn.helpers.linux.cgroup import cgroup_path
+from drgn.helpers.linux.kernfs import kernfs_parent
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory, Words
+from kcensus.engine.rows import within
 from kcensus.engine.slub.pages import PageMap
+from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import ABSENT, decode
@@ -23,12 +25,15 @@ from kcensus.sources.capsule import NotRecorded
 
 _MAX_CHAIN = 1 << 12
 """Bios of one request: merging stops at ``max_segments``."""
-_MAX_SEGMENTS = 256
-"""BIO_MAX_VECS."""
+_MAX_SEGMENTS = 1 << 16
+"""Of one bio: BIO_MAX_VECS is 256, but loop devices and io_uring pass arrays of their own."""
 _MAX_PAGES = 1 << 22
 """Pages of all bios, which take 32 MiB."""
+_MAX_NESTED = 1 << 10
+"""Cgroups in each other; cgroup.max.depth has no limit by default, but paths do."""
 _MAX_LEVELS = 64
 """Clones and splits of a bio: dm devices nest less deep."""
+_SECTOR = 512
 _MAPPING_FLAGS = np.uint64(3)
 """Bits of ``page.mapping`` that say that it is not an address_space: anonymous, movable, KSM."""
 
@@ -140,14 +145,15 @@ def bios(kernel: Kernel) -> Bios:
     lanes, nodes = lanes[known], nodes[known]
     column = {name: values[known] for name, values in read.columns.items()}
     zeros = np.zeros(len(nodes), np.uint64)
+    operations = Operations(prog)
+    has_pages = operations.has_pages(operations.operation(column["flags"]))
     owner, page, lost = _pages(
         memory,
-        column["vectors"],
+        np.where(has_pages, column["vectors"], np.uint64(0)),
         column["index"].astype(np.int64),
         column["count"].astype(np.int64),
         column.get("done", zeros).astype(np.int64),
         column["bytes"].astype(np.int64),
-        faults,
     )
     folio, inode = _folios(memory, page, faults)
     functions = _functions(prog, column["end_io"])
@@ -255,16 +261,20 @@ _PARENTS = {
 
 
 def _pages(
-    memory: Memory, vectors: Words, index: Counts, count: Counts, done: Counts, size: Counts,
-    faults: Faults,
-) -> tuple[Lanes, Words, int]:  # fmt: skip
-    """Return the pages of bios: row of the bio, ``struct page``; and bios that are damaged."""
-    prog = memory.prog
-    # A clone shares the vectors of another bio, and does not know their number.
-    most = size // memory.page_size + 2
+    memory: Memory, vectors: Words, index: Counts, count: Counts, done: Counts, size: Counts
+) -> tuple[Lanes, Words, int]:
+    """Return the pages of bios: row of the bio, ``struct page``; and bios that are damaged.
+
+    What is unreadable is not noted: vectors of a clone are read beyond their end.
+    """
+    prog, faults = memory.prog, Faults()
+    # A clone shares the vectors of another bio, and does not know their number. Each is of one
+    # sector or more.
+    most = size // _SECTOR + 1
     wanted = np.clip(np.where(count > index, count - index, most), 0, _MAX_SEGMENTS)
-    wanted = np.where((size > 0) & (vectors != 0), wanted, 0)
-    wanted = np.where(np.cumsum(wanted) <= _MAX_PAGES, wanted, 0)
+    needed = (size > 0) & (vectors != 0)
+    wanted = np.where(needed, wanted, 0)
+    wanted = np.where(within(wanted, _MAX_PAGES), wanted, 0)
     row = np.repeat(np.arange(len(vectors)), wanted)
     start = np.repeat(np.cumsum(wanted) - wanted, wanted)
     place = np.arange(len(row)) - start
@@ -286,12 +296,13 @@ def _pages(
     shift, struct = memory.page_shift, drgn.sizeof(prog.type("struct page"))
     low = offset >> shift
     pages = ((offset + length - 1) >> shift) - low + 1
-    pages = np.where(np.cumsum(pages) <= _MAX_PAGES, pages, 0)
+    is_taken = within(pages, _MAX_PAGES)
+    pages, length = np.where(is_taken, pages, 0), np.where(is_taken, length, 0)
     segment = np.repeat(np.arange(len(row)), pages)
-    within = np.arange(len(segment)) - np.repeat(np.cumsum(pages) - pages, pages)
-    page = base[segment] + ((low[segment] + within) * struct).astype(np.uint64)
+    offset_in = np.arange(len(segment)) - np.repeat(np.cumsum(pages) - pages, pages)
+    page = base[segment] + ((low[segment] + offset_in) * struct).astype(np.uint64)
     covered = np.bincount(row, length, minlength=len(vectors))
-    lost = int(((covered < size) & (vectors != 0) & (wanted > 0)).sum())
+    lost = int(((covered < size) & needed).sum())
     return row[segment], page, lost
 
 
@@ -320,7 +331,21 @@ def group_paths(kernel: Kernel, groups: Words) -> dict[int, str]:
     for address in np.unique(groups[groups != 0]).tolist():
         group = Object(kernel.prog, "struct blkcg_gq *", value=address)
         try:
-            paths[address] = decode(cgroup_path(group.blkcg.css.cgroup))
+            path = _kernfs_path(group.blkcg.css.cgroup.kn)
         except (*ABSENT, NotRecorded):
             continue
+        if path:
+            paths[address] = path
     return paths
+
+
+def _kernfs_path(node: Object) -> str:
+    """Return the path of a ``struct kernfs_node``; empty where its parents do not end."""
+    names: list[str] = []
+    for _ in range(_MAX_NESTED):
+        above = kernfs_parent(node)
+        if not above:
+            return "/" + "/".join(reversed(names))
+        names.append(decode(node.name.string_()))
+        node = above
+    return ""

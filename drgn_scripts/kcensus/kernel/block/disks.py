@@ -11,8 +11,8 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.gather import Gathered, gather, gather_arrays
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
@@ -24,9 +24,6 @@ from kcensus.kernel.names import decode, decode_array
 _MAX_DEVICES = 1 << 20
 """Disks and partitions: there are as many minor numbers for each major."""
 _MAX_CLASSES = 1 << 14
-_PERCPU_REF_FLAGS = 3
-_PERCPU_REF_DEAD = 2
-_PERCPU_REF_ATOMIC = 1
 
 Counts = npt.NDArray[np.int64]
 
@@ -60,18 +57,13 @@ class Disk:
     scheduler_data: int
     """``elevator_data``; 0 without a scheduler."""
     hardware_queues: int
-    nr_requests: int
-    """Requests that the queue allows, per hardware queue or direction."""
     freeze_depth: int
     """How many times it is frozen: no request enters it until this is 0 again."""
     quiesce_depth: int
     """How many times it is quiesced, so that nothing is dispatched; -1 if not recorded."""
-    is_dying: bool
-    """Whether its ``q_usage_counter`` was killed: it is frozen, or goes away."""
-    references: int
-    """References that requests and submitters hold on the queue; -1 if unreadable."""
     counted_in_flight: tuple[int, int]
-    """Reads and writes in flight by the part0 counter of the disk; -1 where it has none."""
+    """Reads and writes in flight by the counters of the disk and its partitions; -1 where it has
+    none."""
 
     @property
     def device(self) -> str:
@@ -89,9 +81,6 @@ class Partitions:
     """Row of the disk, or -1."""
     number: Counts
     """Partition number; 0 for the whole disk."""
-    start: Counts
-    """First sector."""
-    sectors: Counts
 
     def rows(self, addresses: Words) -> Counts:
         """Return the row of each partition, or -1."""
@@ -136,7 +125,9 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     """
     memory, faults = kernel.memory, Faults()
     devices, damaged = _devices(memory, faults)
-    address, number, disk, start, sectors = _parts(memory, devices, faults)
+    address, number, disk = _parts(memory, devices, faults)
+    # One that is unreadable may be a whole disk.
+    damaged += int((number < 0).sum())
     whole = disk[(number == 0) & (disk != 0)]
     wanted = layout(
         memory.prog,
@@ -149,15 +140,13 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     whole = whole[read.readable]
     column = {name: values[read.readable] for name, values in read.columns.items()}
     queue = _Queues(kernel, column["queue"], faults)
-    damaged += int((~queue.readable & (column["queue"] != 0)).sum())
+    damaged += int((~queue.readable & (column["queue"] != 0)).sum()) + queue.damaged
     order = np.argsort(address)
     part_of = np.argsort(whole)
     found = Partitions(
         address[order],
         rows_of(whole, disk[order], part_of),
         number[order].astype(np.int64),
-        start[order].astype(np.int64),
-        sectors[order].astype(np.int64),
     )
     in_flight = _in_flight(memory, address, disk, number, whole, faults)
     all_disks = tuple(
@@ -216,10 +205,11 @@ def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words
     return own, len(torn)
 
 
-def _parts(
-    memory: Memory, devices: Words, faults: Faults
-) -> tuple[Words, Counts, Words, Words, Words]:
-    """Return address, partition number, disk, start and sectors of the partitions of devices."""
+def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Counts, Words]:
+    """Return address, partition number and disk of the partitions of devices.
+
+    The number is -1 where they are unreadable.
+    """
     prog = memory.prog
     # Since Linux kernel commit 0d02129e76ed ("block: merge struct block_device and struct
     # hd_struct") (in v5.11), partitions are block devices.
@@ -233,17 +223,14 @@ def _parts(
     columns = layout(
         prog,
         type_,
-        {"disk": "bd_disk", "number": ("__bd_flags.counter", "bd_partno")}
-        | {"start": "bd_start_sect", "sectors": "bd_nr_sectors"},
+        {"disk": "bd_disk", "number": ("__bd_flags.counter", "bd_partno")},
     )
     read = gather(memory, parts, columns, faults)
     number = np.where(read.readable, read["number"].astype(np.int64) & 0xFF, -1)
-    return parts, number, read["disk"], read["start"], read["sectors"]
+    return parts, number, read["disk"]
 
 
-def _old_parts(
-    memory: Memory, devices: Words, faults: Faults
-) -> tuple[Words, Counts, Words, Words, Words]:
+def _old_parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Counts, Words]:
     prog = memory.prog
     type_ = prog.type("struct hd_struct")
     device = drgn.offsetof(type_, "__dev")
@@ -251,15 +238,14 @@ def _old_parts(
     columns = layout(
         prog,
         type_,
-        {"number": "partno", "start": "start_sect", "sectors": "nr_sects"}
-        | {"parent": "__dev.parent"},
+        {"number": "partno", "parent": "__dev.parent"},
     )
     read = gather(memory, parts, columns, faults)
     number = np.where(read.readable, read["number"].astype(np.int64), -1)
     # The parent of a partition's device is the device of the disk, in its part0.
     whole = np.where(number > 0, read["parent"] - np.uint64(device), parts)
     disk = whole - np.uint64(drgn.offsetof(prog.type("struct gendisk"), "part0"))
-    return parts, number, disk, read["start"], read["sectors"]
+    return parts, number, disk
 
 
 class _Queues:
@@ -267,34 +253,32 @@ class _Queues:
 
     def __init__(self, kernel: Kernel, queues: Words, faults: Faults) -> None:
         memory, prog = kernel.memory, kernel.prog
-        # Commits not verified: since v5.2 (in RHEL 8, too), mq_freeze_depth is an int; since v5.10,
-        # a counter is in percpu_ref_data; since v5.16, there is quiesce_depth, and before only a
-        # flag whose number is not in the debug info.
+        # Commits not verified: since v5.2 (in RHEL 8, too), mq_freeze_depth is an int; since v5.16,
+        # there is quiesce_depth, and before only a flag whose number is not in the debug info.
         columns = layout(
             prog,
             "struct request_queue",
-            {"elevator": "elevator", "nr_requests": "nr_requests"},
+            {"elevator": "elevator"},
             {"ops": "mq_ops", "request_fn": "request_fn", "hardware_queues": "nr_hw_queues"}
             | {"freeze_depth": ("mq_freeze_depth.counter", "mq_freeze_depth")}
-            | {"quiesce_depth": "quiesce_depth", "percpu": "q_usage_counter.percpu_count_ptr"}
-            | {"count": "q_usage_counter.count.counter", "data": "q_usage_counter.data"},
+            | {"quiesce_depth": "quiesce_depth"},
         )
         self.read = gather(memory, queues, columns, faults)
         self.readable = self.read.readable
         elevators = np.unique(self.read["elevator"])
         pair = layout(prog, "struct elevator_queue", ["type", "elevator_data"])
-        elevator = gather(memory, elevators[elevators != 0], pair, Faults())
+        elevator = gather(memory, elevators[elevators != 0], pair, faults)
+        self.damaged = int((~elevator.readable).sum())
         names = _type_names(memory, elevator["type"], faults)
         data = zip(names, elevator["elevator_data"].tolist(), strict=True)
         self._name = dict(zip(elevators[elevators != 0].tolist(), data, strict=True))
-        self._references = _references(memory, self.read, faults)
 
     def _value(self, name: str, row: int, missing: int) -> int:
         values = self.read.columns.get(name)
         return missing if values is None else int(values[row])
 
     def members(self, row: int) -> dict[str, Any]:
-        """Return the arguments of :class:`Disk` that its queue tells."""
+        """Return the arguments of :class:`Disk` that are in its queue."""
         kind = QueueKind.BIO
         if self._value("request_fn", row, 0):
             kind = QueueKind.SINGLE
@@ -307,11 +291,8 @@ class _Queues:
             "scheduler": name,
             "scheduler_data": int(data),
             "hardware_queues": self._value("hardware_queues", row, 0),
-            "nr_requests": self._value("nr_requests", row, 0),
             "freeze_depth": self._value("freeze_depth", row, 0),
             "quiesce_depth": self._value("quiesce_depth", row, -1),
-            "is_dying": bool(self._value("percpu", row, 0) & _PERCPU_REF_DEAD),
-            "references": int(self._references[row]),
         }
 
 
@@ -324,34 +305,6 @@ def _type_names(memory: Memory, types: Words, faults: Faults) -> list[str]:
         return [decode_array(raw) or "unreadable" for raw in names.tolist()]
     texts = c_strings(memory, names, faults)
     return ["unreadable" if text is None else decode(text[:64]) for text in texts]
-
-
-def _references(memory: Memory, queue: Gathered, faults: Faults) -> Counts:
-    """Return the references that are held on ``q_usage_counter``; -1 where unreadable."""
-    total = np.full(len(queue.readable), -1)
-    if "percpu" not in queue.columns:
-        return total
-    bias = np.uint64(1 << 63)
-    if "data" in queue.columns:
-        data = layout(memory.prog, "struct percpu_ref_data", {"count": "count.counter"})
-        read = gather(memory, queue["data"], data, faults)
-        count, known = read["count"].astype(np.uint64), read.readable
-    else:
-        count, known = queue["count"].astype(np.uint64), queue.readable
-    pointer = queue["percpu"]
-    is_atomic = (pointer & np.uint64(_PERCPU_REF_ATOMIC | _PERCPU_REF_DEAD)) != 0
-    # The initial reference, which goes when the counter is killed.
-    own = np.where(pointer & np.uint64(_PERCPU_REF_DEAD), 0, 1)
-    areas, sums = pointer & ~np.uint64(_PERCPU_REF_FLAGS), np.zeros(len(pointer), np.uint64)
-    rows = np.flatnonzero(~is_atomic & known & (areas != 0))
-    offsets = cpu_offsets(memory.prog)
-    words = word_dtype(memory.prog)
-    places = (areas[rows][:, None] + offsets[None, :]).ravel()
-    values, ok = gather_arrays(memory, places, 1, words, faults)
-    sums[rows] = values.reshape(len(rows), len(offsets)).sum(axis=1, dtype=np.uint64)
-    known[rows] &= ok.reshape(len(rows), len(offsets)).all(axis=1)
-    held = (np.where(is_atomic, count, sums + count - bias) - own.astype(np.uint64)).view(np.int64)
-    return np.where(known & (areas != 0), held, -1)
 
 
 def _in_flight(
@@ -376,15 +329,24 @@ def _in_flight(
         return counted
     try:
         pointer = layout(prog, "struct block_device", {"stats": "bd_stats"})
+        # A request counts where its bio was sent: on a partition, or on the whole disk. Before,
+        # that of a partition counts on the whole disk, too.
+        first = np.flatnonzero(number >= 0)
+        rows = rows_of(whole, disk[first], np.argsort(whole))
+        first, rows = first[rows >= 0], rows[rows >= 0]
     except LookupError:
         pointer = layout(prog, "struct hd_struct", {"stats": "dkstats"})
     stats = gather(memory, parts[first], pointer, faults)["stats"]
     offsets = cpu_offsets(prog)
-    per_cpu = layout(prog, "struct disk_stats", {name: f"{name}.a.counter" for name in names})
+    # local_t is an atomic_long_t, but on powerpc a struct with a long.
+    paths = {name: (f"{name}.a.counter", f"{name}.v") for name in names}
+    per_cpu = layout(prog, "struct disk_stats", paths)
     places = (stats[:, None] + offsets[None, :]).ravel()
     read = gather(memory, places, per_cpu, faults)
     shape = len(stats), len(offsets)
     sums = [read[name].astype(np.int64).reshape(shape).sum(axis=1) for name in names]
     known = read.readable.reshape(shape).all(axis=1) & (stats != 0)
-    counted[rows[known]] = np.stack(sums, axis=1)[known]
+    counted[rows] = 0
+    np.add.at(counted, rows, np.stack(sums, axis=1))
+    counted[rows[~known]] = -1
     return counted

@@ -14,7 +14,7 @@ from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Path, element_paths, layout
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.engine.rows import rows_of
+from kcensus.engine.rows import rows_of, within
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
@@ -22,10 +22,10 @@ from kcensus.kernel.kernel import Kernel, once
 
 _MAX_HARDWARE_QUEUES = 1 << 13
 """Of one disk: at most one per CPU and type."""
-_MAX_DEPTH = 1 << 20
-"""Tags of one map; BLK_MQ_MAX_DEPTH is 10240, and schedulers' shared maps have more."""
+_MAX_DEPTH = 1 << 16
+"""Tags of one map; BLK_MQ_MAX_DEPTH is 10240, and schedulers' shared maps have fewer."""
 _MAX_WORDS = 1 << 20
-"""Words of a map of tags: a word may have as few as one bit."""
+"""Words of all maps of tags: a word may have as few as one bit."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -163,20 +163,27 @@ def _contexts(memory: Memory, devices: BlockDevices, faults: Faults) -> tuple[La
         return disk[lane[order]], entry[order], damaged
     array = gather(memory, queue, layout(prog, type_, {"array": "queue_hw_ctx"}), faults)
     possible = array.readable & (count <= _MAX_HARDWARE_QUEUES)
-    lane, entry = pointers(memory, array["array"], np.where(possible, count, 0), faults)
-    return disk[lane], entry, int((~possible).sum())
+    lane, entry, lost = _pointers(memory, array["array"], np.where(possible, count, 0), faults)
+    return disk[lane], entry, int((~possible).sum()) + lost
 
 
-def pointers(memory: Memory, arrays: Words, counts: Counts, faults: Faults) -> tuple[Lanes, Words]:
-    """Return the elements of arrays of pointers that are not null, and the row of each's array."""
+def _pointers(
+    memory: Memory, arrays: Words, counts: Counts, faults: Faults
+) -> tuple[Lanes, Words, int]:
+    """Return the elements of arrays of pointers that are not null, and the row of each's array.
+
+    :return: also how many elements are unreadable
+    """
+    missing = int(counts[arrays == 0].sum())
     counts = np.where(arrays == 0, 0, counts)
     lane = np.repeat(np.arange(len(arrays)), counts)
     index = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts)
     word = layout(memory.prog, "struct list_head", {"word": "next"})
     places = arrays[lane] + np.uint64(8) * index.astype(np.uint64)
     # The first of the two words of a list_head is a pointer.
-    entry = gather(memory, places, word, faults)["word"]
-    return lane[entry != 0], entry[entry != 0]
+    read = gather(memory, places, word, faults)
+    entry, missing = read["word"], missing + int((~read.readable).sum())
+    return lane[entry != 0], entry[entry != 0], missing
 
 
 def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
@@ -239,8 +246,8 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
     shift = read["shift"].astype(np.int64)
     possible = read.readable & (depth <= _MAX_DEPTH) & (shift <= 6)
     possible &= words <= (depth >> np.clip(shift, 0, 6)) + 1
-    # All maps together, which damage could make as many as there are tags.
-    possible &= np.cumsum(np.where(possible, words, 0)) <= _MAX_WORDS
+    # All maps together, of which damage could make each as long as possible.
+    possible &= within(np.where(possible, words, 0), _MAX_WORDS)
     count = np.where(possible & (read["map"] != 0), words, 0)
     lane = np.repeat(np.arange(len(maps)), count)
     index = np.arange(len(lane)) - np.repeat(np.cumsum(count) - count, count)
@@ -251,8 +258,10 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
     value = word["word"].astype(np.uint64)
     if "cleared" in columns:
         value = value & ~word["cleared"].astype(np.uint64)
-    bits = (value[:, None] >> np.arange(64, dtype=np.uint64)[None, :]) & np.uint64(1)
-    row, place = np.nonzero(bits)
+    used = np.flatnonzero(value)
+    bits = np.unpackbits(value[used].astype("<u8").view(np.uint8), bitorder="little")
+    row, place = np.nonzero(bits.reshape(-1, 64))
+    row = used[row]
     bit = (index[row] << shift[lane[row]]) + place
     real = (place < (1 << shift[lane[row]])) & (bit < depth[lane[row]])
     damaged = int((~possible).sum()) + int((~word.readable).sum())

@@ -49,6 +49,30 @@ class Operations:
             if name != "REQ_OP_LAST"
         } or {_READ: "read", 1: "write", _FLUSH: "flush", _DISCARD: "discard"}
         """Name of each operation."""
+        self._unaccounted = [
+            value
+            for value, name in self.names.items()
+            if name == "flush" or name.startswith(("drv", "scsi"))
+        ]
+
+    def has_pages(self, operation: Counts) -> Mask:
+        """Return which operations have data of their size in memory."""
+        without = ("discard", "secure_erase", "write_same", "write_zeroes")
+        values = [
+            value
+            for value, name in self.names.items()
+            if name in without or name.startswith("zone_")
+        ]
+        # Data is appended to a zone.
+        values = [value for value in values if self.names[value] != "zone_append"]
+        found: Mask = ~np.isin(operation, np.array(values, np.int64))
+        return found
+
+    def is_flush(self, operation: Counts) -> Mask:
+        """Return which operations flush a disk's cache."""
+        flushes = [value for value, name in self.names.items() if name == "flush"]
+        found: Mask = np.isin(operation, np.array(flushes, np.int64))
+        return found
 
     def operation(self, flags: npt.NDArray[Any]) -> Counts:
         """Return the operation of requests."""
@@ -72,8 +96,18 @@ class Operations:
     def is_write(self, operation: Counts) -> Mask:
         """Return which operations count as writes."""
         # Since Linux kernel commit 87374179c535 ("block: add a proper block layer data direction
-        # encoding") (in v4.10), the lowest bit tells.
+        # encoding") (in v4.10), the lowest bit says so.
         found: Mask = (operation & 1) != 0 if self._in_low_byte else operation != _READ
+        return found
+
+    def is_scheduled(self, operation: Counts, flags: npt.NDArray[Any]) -> Mask:
+        """Return which requests go by way of the scheduler: neither flushes, what a flush is part
+        of, nor what drivers and ioctls send."""
+        return self.is_accounted(operation) & ~self.has(flags, "flush_seq")
+
+    def is_accounted(self, operation: Counts) -> Mask:
+        """Return which operations disks account: neither flushes, nor what drivers send."""
+        found: Mask = ~np.isin(operation, np.array(self._unaccounted, np.int64))
         return found
 
     def is_sync(self, flags: npt.NDArray[Any]) -> Mask:

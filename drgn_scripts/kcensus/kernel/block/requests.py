@@ -98,7 +98,10 @@ class Requests:
     """When it was allocated, CLOCK_MONOTONIC; 0 if unknown."""
     dispatched_ns: Words
     """When it went to the driver; 0 if it has not, or that is unknown. Without statistics of the
-    queue, it is when the timer of the request was started, to the tick."""
+    queue, it is when the timer of the request was started last, to the tick."""
+    is_at_latest: Mask
+    """Whether it may have been dispatched earlier than that: a timer that expires is started again
+    where the driver wants to wait on."""
     inserted_ns: Words
     """When it was inserted, from its expiry; else when it was allocated."""
     partition: Counts
@@ -112,8 +115,8 @@ class Requests:
     """CLOCK_MONOTONIC at the moment of the dump, no earlier than any stamp of a request."""
     damage: Counter[str] = field(default_factory=Counter)
     """What was inconsistent: ``stray`` requests on a list that are not allocated, ``listed_twice``,
-    ``unowned`` of queues without a disk, ``torn`` lists, ``free_tags`` with a set bit but without a
-    request, and ``pools`` that are unreadable."""
+    ``torn`` lists, ``free_tags`` with a set bit but without a request, and ``pools`` that are
+    unreadable."""
     lacks: list[str] = field(default_factory=list)
     """What the debug info or the dump lacks, so that requests are missing."""
     report: ScanReport = field(default_factory=ScanReport)
@@ -169,17 +172,20 @@ class _Reader:
         self.faults, self.report = Faults(), ScanReport()
         self.damage: Counter[str] = Counter()
         self.lacks: list[str] = []
+        self.lost = 0
+        """Pointers to requests by their tags that are unreadable."""
         type_ = self.type = self.prog.type("struct request")
         self.columns = layout(
             self.prog,
             type_,
             {"queue": "q", "flags": "cmd_flags", "sector": "__sector", "bytes": "__data_len"}
             | {"tag": "tag", "bio": "bio", "part": "part"},
-            # Since v4.18 (commit not verified), a request has a state and counts references; before
-            # that, atomic_flags.
+            # Since v4.18 (commit not verified), a request has a state and counts references; in
+            # v4.16 and v4.17, the state is in gstate; before that, in atomic_flags.
             {
                 "state": "state",
                 "atomic_flags": "atomic_flags",
+                "gstate": "gstate",
                 "ref": ("ref.refs.counter", "ref.counter"),
             }
             | {"hctx": "mq_hctx", "sched_tag": "internal_tag", "ctx": "mq_ctx"}
@@ -202,11 +208,10 @@ class _Reader:
         hardware = np.concatenate([hardware, np.full(len(single) + len(flush), -1)])
         address, first = np.unique(address, return_index=True)
         hardware = hardware[first]
-        if self.lacks:
+        if self.lacks or self.lost or self.hardware.damaged:
             address, hardware = self._with_listed(address, hardware)
         read = gather(self.memory, address, self.columns, self.faults)
         disk = self.devices.disk_rows(read["queue"])
-        self.damage["unowned"] += int((read.readable & (disk < 0)).sum())
         order = np.flatnonzero(read.readable & (disk >= 0))
         order = order[np.argsort(disk[order], kind="stable")]
         column = {name: values[order] for name, values in read.columns.items()}
@@ -236,9 +241,12 @@ class _Reader:
         dispatched = column.get("dispatched", zeros).astype(np.uint64)
         place, queue, late, waiting = self._places(address, disk)
         state = self._states(column, place, dispatched, disk)
-        dispatched = self._dispatched(column, zeros if "old_start" in column else dispatched)
+        dispatched, at_latest = self._dispatched(
+            column, zeros if "old_start" in column else dispatched, started
+        )
         # Until it is dispatched again, a requeued request has the stamp of its first time.
         dispatched = np.where(state >= State.DISPATCHED, dispatched, np.uint64(0))
+        at_latest = at_latest & (dispatched != 0)
         newest = int(max(started.max(initial=0), dispatched.max(initial=0)))
         now = clock(self.kernel).ns
         # The timekeeper is up to a tick late. A stamp far ahead is damage.
@@ -246,6 +254,10 @@ class _Reader:
         entered = np.uint64(clock(self.kernel).ns) - waiting.view(np.uint64)
         # Stamps in jiffies may be some ticks early.
         inserted = np.where(waiting == NEVER, started, np.maximum(entered, started))
+        # A request cannot have expired before it was allocated: then, the stamp is damaged.
+        tick = 1_000_000_000 // clock(self.kernel).hz
+        age = np.where(started == 0, NEVER, (np.uint64(now) - started).view(np.int64))
+        late = np.where((started != 0) & (late > age + 2 * tick), NEVER, late)
         return Requests(
             address=address,
             disk=disk,
@@ -265,6 +277,7 @@ class _Reader:
             late_ns=late,
             allocated_ns=started,
             dispatched_ns=dispatched,
+            is_at_latest=at_latest,
             inserted_ns=inserted,
             partition=self.devices.partitions.rows(column["part"]),
             bio=column["bio"],
@@ -277,18 +290,31 @@ class _Reader:
             faults=self.faults,
         )
 
-    def _dispatched(self, column: dict[str, npt.NDArray[Any]], stamps: Words) -> Words:
-        """Return when requests were dispatched; where that is not recorded, by their timeout."""
+    def _dispatched(
+        self, column: dict[str, npt.NDArray[Any]], stamps: Words, allocated: Words
+    ) -> tuple[Words, Mask]:
+        """Return when requests were dispatched; where that is not recorded, by their timeout.
+
+        :return: also which may have been dispatched earlier
+        """
         if "deadline" not in column or "timeout" not in column:
-            return stamps
+            return stamps, np.zeros(len(stamps), np.bool_)
         now = clock(self.kernel)
         # In v4.17 to v4.20, the lowest bit marks a request that has completed.
         deadline = column["deadline"].astype(np.uint64)
         if self.columns.fields["deadline"].path == "__deadline":
             deadline = deadline & ~np.uint64(1)
-        since = now.since_jiffies(deadline - column["timeout"].astype(np.uint64))
-        known = (deadline != 0) & (column["timeout"] != 0) & (since >= 0) & (since < now.ns)
-        return np.where((stamps == 0) & known, np.uint64(now.ns) - since.view(np.uint64), stamps)
+        timeout = column["timeout"].astype(np.uint64)
+        since = now.since_jiffies(deadline - timeout)
+        known = (deadline != 0) & (timeout != 0) & (since >= 0) & (since < now.ns) & (stamps == 0)
+        timer = np.uint64(now.ns) - since.view(np.uint64)
+        # The first timer ends no earlier than a timeout after the request was allocated, less a
+        # tick by which either stamp may be early.
+        tick = 1_000_000_000 // now.hz
+        least = timeout.astype(np.float64) * tick - 2 * tick
+        age = (timer - allocated).view(np.int64)
+        is_at_latest = known & ((allocated == 0) | (age >= least))
+        return np.where(known, timer, stamps), is_at_latest
 
     def _priority(self, column: dict[str, npt.NDArray[Any]]) -> Counts:
         if "ioprio" in column:
@@ -310,6 +336,7 @@ class _Reader:
             found = np.zeros(len(row), np.uint64)
             read = gather(self.memory, arrays[row[rows]] + place[rows], word, self.faults)
             found[rows] = read["word"]
+            self.lost += int((~read.readable).sum())
             return found
 
         driver, scheduler = np.isin(row, of_driver), np.isin(row, of_scheduler)
@@ -334,12 +361,29 @@ class _Reader:
             ours = hardware.rows(known["hctx"])
             of_static &= (ours >= 0) & (hardware.tags[ours] == sets.address[row])
             of_own &= (ours >= 0) & (hardware.sched_tags[ours] == sets.address[row])
-        self._count_free(driver, scheduler, of_own | of_static | of_last)
+        is_foreign = driver & self._has_tag(last, "tag", tag) & self._is_foreign(last, row)
+        self._count_free(driver, scheduler, of_own | of_static | of_last | is_foreign)
         order = np.argsort(hardware.tags, kind="stable")
         queue = order[np.searchsorted(hardware.tags[order], sets.address[row]) % max(len(order), 1)]
         address = np.concatenate([static[of_own], static[of_static], current[of_last]])
         queue = np.concatenate([queue[of_own], queue[of_static], queue[of_last]])
-        return address, np.where(len(address) > 0, queue, -1)
+        return address, queue
+
+    def _is_foreign(self, found: Gathered, row: Lanes) -> Mask:
+        """Return which requests are of a queue without a disk, such as that of a tape, whose tags
+        are those of a row."""
+        if "hctx" not in self.columns:
+            return np.zeros(len(row), np.bool_)
+        columns = layout(self.prog, "struct blk_mq_hw_ctx", ["queue", "tags"])
+        rows = np.flatnonzero(found.readable & (self.devices.disk_rows(found["queue"]) < 0))
+        hardware = gather(self.memory, found["hctx"][rows], columns, Faults())
+        is_foreign = np.zeros(len(row), np.bool_)
+        is_foreign[rows] = (
+            hardware.readable
+            & (hardware["queue"] == found["queue"][rows])
+            & (hardware["tags"] == self.hardware.tag_sets.address[row[rows]])
+        )
+        return is_foreign
 
     def _has_tag(self, found: Gathered, name: str, tag: Counts) -> Mask:
         """Return which requests are allocated and have the tag that led to them."""
@@ -418,7 +462,7 @@ class _Reader:
         return found + flushes
 
     def _with_listed(self, address: Words, hardware: Counts) -> tuple[Words, Counts]:
-        """Add requests on lists, where it is not known which are allocated."""
+        """Add requests on lists, where it is not known of all which are allocated."""
         listed = [each.request for each in scheduler_queues(self.kernel)]
         listed += [each.dispatch for each in scheduler_queues(self.kernel)]
         for _, link, heads in self._lists():
@@ -471,6 +515,9 @@ class _Reader:
         if "state" in column:
             # enum mq_rq_state: MQ_RQ_IDLE, MQ_RQ_IN_FLIGHT, MQ_RQ_COMPLETE.
             started, completed = column["state"] == 1, column["state"] == 2
+        elif "gstate" in column:
+            # The other bits are a generation.
+            started, completed = column["gstate"] & 3 == 1, column["gstate"] & 3 == 2
         elif "atomic_flags" in column:
             # Before, REQ_ATOM_COMPLETE and REQ_ATOM_STARTED are bits 0 and 1.
             started = (column["atomic_flags"] & 2) != 0

@@ -72,12 +72,13 @@ def _reserve(kernel: Kernel, queues: Words, faults: Faults) -> tuple[Words, Word
     prog, memory = kernel.prog, kernel.memory
     queue = prog.type("struct request_queue")
     root = queues + np.uint64(drgn.offsetof(queue, "root_rl"))
-    lists = [root]
+    lists, cut = [root], 0
     group = prog.type("struct blkcg_gq")
     # With CONFIG_BLK_CGROUP, each cgroup has a list of its own.
     if queue.has_member("blkg_list") and group.is_complete() and group.has_member("rl"):
         heads = queues + np.uint64(drgn.offsetof(queue, "blkg_list"))
-        _, nodes, _ = list_members(memory, heads, faults, limit=_MAX_GROUPS)
+        _, nodes, torn = list_members(memory, heads, faults, limit=_MAX_GROUPS)
+        cut = len(torn)
         step = drgn.offsetof(group, "rl") - drgn.offsetof(group, "q_node")
         lists.append(nodes + np.uint64(step))
     every = np.concatenate(lists)
@@ -88,4 +89,4 @@ def _reserve(kernel: Kernel, queues: Words, faults: Faults) -> tuple[Words, Word
     elements, _, lost = pool_elements(
         memory, read["elements"], read["curr_nr"].astype(np.int64), read.readable
     )
-    return elements, every, lost
+    return elements, every, lost + cut

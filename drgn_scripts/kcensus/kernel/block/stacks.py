@@ -161,7 +161,10 @@ def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _L
 
 
 def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
-    """Return the disk of the file system of a loop device's file, or the device that it is."""
+    """Return the disk of the file system of a loop device's file, or the device that it is.
+
+    :raises LookupError: it is on no disk that is known: on a partition, btrfs, NFS or tmpfs
+    """
     loop = Object(kernel.prog, "struct loop_device *", value=disk.private)
     file = loop.lo_backing_file
     if not file:
@@ -171,8 +174,12 @@ def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> 
     row = int(blocks.rows(np.array([int(inode.i_sb)], np.uint64))[0])
     if row < 0 or not int(inode.i_sb.s_bdev):
         # A block device itself, or a file system without one.
-        return _by_number(devices, int(inode.i_rdev))
-    return _row(devices, inode.i_sb.s_bdev)
+        found = _by_number(devices, int(inode.i_rdev))
+    else:
+        found = _row(devices, inode.i_sb.s_bdev)
+    if not found:
+        raise LookupError("the disk of its file")
+    return found
 
 
 def _by_number(devices: BlockDevices, number: int) -> _Lower:

@@ -88,11 +88,8 @@ class FakeScheduler:
             *(1, 2, "sda", 8 << 20, 3, QueueKind.SINGLE, scheduler),
             scheduler_data=int(self.data.address_),
             hardware_queues=0,
-            nr_requests=128,
             freeze_depth=0,
             quiesce_depth=-1,
-            is_dying=False,
-            references=0,
             counted_in_flight=(0, 0),
         )
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kcensus.engine.memory import Faults, Memory
+from kcensus.kernel.block import hardware
 from kcensus.kernel.block.hardware import set_bits
 from tests.unit.fakekernel import FakeKernel, add_types
 from tests.unit.fakekernel.types import Table
@@ -34,7 +35,7 @@ class Maps:
         type_name: str = "struct sbitmap",
         names: Mapping[str, str] | None = None,
     ) -> None:
-        self.k = FakeKernel("6.10")
+        self.k = FakeKernel("6.13")  # without types of blk-mq
         add_types(self.k.prog, types or {**_MAP, **_NEW}, "sbitmap")
         self.type_name = type_name
         self.names = {"shift": "shift", "word": "struct sbitmap_word", **(names or {})}
@@ -97,10 +98,18 @@ def test_maps_of_blk_mq_before_sbitmap() -> None:
     assert maps.bits() == ([[0, 2, 9]], 0)
 
 
-@pytest.mark.parametrize("numbers", [(1 << 30, 6), (64, 7), (8, 3)])
+@pytest.mark.parametrize("numbers", [(1 << 30, 6), (1 << 17, 6), (64, 7), (8, 3)])
 def test_an_impossible_map_costs_only_itself(numbers: tuple[int, int]) -> None:
     maps = Maps()
     maps.add(*numbers, [(1, 0)] * 8)
+    maps.add(8, 3, [(2, 0)])
+    assert maps.bits() == ([[], [1]], 1)
+
+
+def test_maps_that_are_too_large_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_MAX_WORDS", 4)
+    maps = Maps()
+    maps.add(64, 3, [(1, 0)] * 8)
     maps.add(8, 3, [(2, 0)])
     assert maps.bits() == ([[], [1]], 1)
 

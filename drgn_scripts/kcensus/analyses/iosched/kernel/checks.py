@@ -10,7 +10,6 @@ import numpy as np
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.kernel.block.disks import QueueKind
-from kcensus.kernel.block.requests import Place
 from kcensus.results import Check, Gap, nonzero_gaps
 
 
@@ -27,9 +26,8 @@ def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
     note = "the kernel changed while it was read" if figures.kernel.live else ""
     reads, writes = disk.counted_in_flight
     # Only requests of the file system layer are accounted: not flushes, nor what drivers send.
-    names = [requests.operations.name(each) for each in requests.operation[own].tolist()]
-    accounted = [name != "flush" and not name.startswith(("drv", "scsi")) for name in names]
-    ours = int(np.count_nonzero(np.array(accounted, np.bool_) & (requests.partition[own] >= 0)))
+    accounted = requests.operations.is_accounted(requests.operation[own])
+    ours = int(np.count_nonzero(accounted & (requests.partition[own] >= 0)))
     counter = reads + writes if reads >= 0 and (reads or writes) else None
     yield Check(
         f"{disk.name}: requests in flight", ours, counter, source="part0 in_flight", note=note
@@ -49,9 +47,8 @@ def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
         counter = int(hardware.tag_sets.used[sets[sets >= 0]].sum())
         has_tag = (requests.sched_tag if disk.scheduler_data else requests.tag)[own] >= 0
         # The flush of a disk borrows the tag of the first request that waits for it.
-        ours = int(
-            np.count_nonzero(np.array([each != "flush" for each in names], np.bool_) & has_tag)
-        )
+        is_flush = requests.operations.is_flush(requests.operation[own])
+        ours = int(np.count_nonzero(~is_flush & has_tag))
         source = "blk_mq_hw_ctx." + ("sched_tags" if disk.scheduler_data else "tags")
         yield Check(f"{disk.name}: requests with a tag", ours, counter, source=source, note=note)
 
@@ -64,7 +61,6 @@ def gaps(figures: Figures) -> list[Gap]:
         if scheduler.lacks:
             what = f"{disk.scheduler}: {scheduler.lacks}"
             lacking[what] = lacking.get(what, 0) + 1
-    inside = int(np.count_nonzero(requests.place == Place.NONE))
     faults = [requests.faults, figures.devices.faults, figures.hardware.faults]
     faults += [scheduler.faults for scheduler in figures.schedulers]
     faults += [figures.bios.faults, figures.stacks.faults]
@@ -74,7 +70,7 @@ def gaps(figures: Figures) -> list[Gap]:
             for what, count in sorted(lacking.items())
         ),
         *(
-            Gap("requests", lack, max(inside, 1), "requests of legacy disks on no list are missing")
+            Gap("requests", lack, 1, "requests of legacy disks on no list are missing")
             for lack in requests.lacks
         ),
         *(

@@ -31,9 +31,11 @@ class Verdict(Enum):
     NONE = ""
     """No request is."""
     STARVED = "starved"
-    """Requests of other queues were dispatched after it had expired."""
+    """Requests that the scheduler got later were dispatched from other queues after it had
+    expired."""
     DEVICE = "device"
-    """None was: the driver has those that it had then, or others of the same queue."""
+    """None in the driver was: it has those that it had then, earlier ones, or others of the same
+    queue."""
     OVERDUE = "overdue"
     """Nothing is in the driver, so that it is not known what was dispatched meanwhile."""
 
@@ -52,10 +54,11 @@ class Queue:
     overdue: int
     """Requests past their expiry."""
     served_since: int
-    """Requests of other queues in the driver that were dispatched after the first had expired."""
+    """Requests of other queues in the driver that were allocated after the first was inserted, and
+    dispatched after it had expired."""
     served_ns: int
-    """How long the first had been past its expiry when another queue was served last; 0 if none
-    was."""
+    """How long the first had been past its expiry when the last of them was dispatched; 0 if there
+    are none."""
     verdict: Verdict
 
 
@@ -99,32 +102,42 @@ class Figures:
 
     def _queue(self, disk: int, row: int) -> Queue:
         scheduler = self.schedulers[disk]
-        inside = scheduler.row == row
-        rows = self.requests.rows(scheduler.request[inside])
-        late = scheduler.late_ns[inside]
+        # What a damaged list leads to besides proves nothing.
+        rows = self.requests.rows(scheduler.request[scheduler.row == row])
+        rows = rows[rows >= 0]
+        late = self.requests.late_ns[rows]
         worst = int(late.max(initial=NEVER))
         if worst <= 0:
-            return Queue(disk, row, rows[rows >= 0], worst, 0, 0, 0, Verdict.NONE)
+            return Queue(disk, row, rows, worst, 0, 0, 0, Verdict.NONE)
         due = self.clock.ns - worst
-        stamps = self._dispatched_by_others(disk, row)
+        inserted = due - max(int(scheduler.expiry_ns[row]), 0)
+        stamps = self._dispatched_by_others(disk, row, inserted)
         since = stamps[stamps > due]
         served = int(since.max(initial=due)) - due
-        # BFQ notes when it dispatched last, whatever has become of that request since.
-        last = scheduler.facts.get("last_dispatch", 0)
-        if not self._is_own(disk, row, scheduler.address[row]).any():
-            served = max(served, last - due) if due < last <= self.clock.ns else served
         is_busy = (self.requests.dispatched_ns[self.rows(disk)] != 0).any()
         unproven = Verdict.DEVICE if is_busy else Verdict.OVERDUE
-        verdict = Verdict.STARVED if served else unproven
+        # Expiry is to the tick, and so may be the time of a dispatch.
+        tick = 1_000_000_000 // self.clock.hz
+        verdict = Verdict.STARVED if served > 2 * tick else unproven
         overdue = int(np.count_nonzero(late > 0))
-        return Queue(disk, row, rows[rows >= 0], worst, overdue, len(since), served, verdict)
+        return Queue(disk, row, rows, worst, overdue, len(since), served, verdict)
 
-    def _dispatched_by_others(self, disk: int, row: int) -> Words:
-        """Return when the requests in the driver that are not of a queue were dispatched."""
+    def _dispatched_by_others(self, disk: int, row: int, after: int) -> Words:
+        """Return when requests in the driver that overtook a queue were dispatched.
+
+        BFQ notes when it dispatched last, but that may have been from the same queue.
+
+        :param after: CLOCK_MONOTONIC after which they were allocated
+        """
+        requests, rows = self.requests, self.rows(disk)
+        stamps = requests.dispatched_ns[rows]
+        overtook = requests.allocated_ns[rows].astype(np.int64) > after
+        scheduled = requests.operations.is_scheduled(requests.operation[rows], requests.flags[rows])
+        if self.disks[disk].kind == QueueKind.MULTI:
+            scheduled &= requests.sched_tag[rows] >= 0
         own = self._is_own(disk, row, self.schedulers[disk].address[row])
-        rows = self.rows(disk)
-        stamps = self.requests.dispatched_ns[rows]
-        found: Words = stamps[(stamps != 0) & ~own]
+        is_exact = (stamps != 0) & ~requests.is_at_latest[rows]
+        found: Words = stamps[is_exact & overtook & scheduled & ~own]
         return found
 
     def _is_own(self, disk: int, row: int, address: np.uint64) -> Mask:
@@ -159,7 +172,10 @@ class Figures:
         return queue.late_ns / expiry if queue.late_ns > 0 and expiry > 0 else 0.0
 
     def is_async(self, queue: Queue) -> bool:
-        """Return whether most requests of a queue are asynchronous."""
+        """Return whether a queue is for asynchronous requests, or else most of them are."""
+        is_sync = int(self.schedulers[queue.disk].is_sync[queue.row])
+        if is_sync >= 0:
+            return is_sync == 0
         return bool(
             np.count_nonzero(self.requests.is_sync[queue.requests]) * 2 < len(queue.requests)
         )
@@ -197,12 +213,30 @@ class Figures:
     def files(self) -> list[str]:
         """Path of the file whose page cache each request's first page is in; not safe to print."""
         bios = self.bios
-        paths = file_paths(self.kernel, bios.inode, bios.faults)
         first = np.full(len(bios) + 1, -1)
         rows, index = np.unique(bios.page_bio, return_index=True)
         first[rows] = index
-        inodes = [*bios.inode.tolist(), 0]
-        return [paths.get(inodes[page], "") for page in first[self.first_bio].tolist()]
+        inodes = np.append(bios.inode, np.uint64(0))[first[self.first_bio]]
+        # Direct I/O of memory that is shared or mapped: the page is the buffer.
+        direct = [name.startswith("blkdev_bio_end_io") or "dio" in name for name in self.owners]
+        inodes[np.array(direct, np.bool_)] = 0
+        paths = file_paths(self.kernel, inodes, bios.faults)
+        return [paths.get(inode, "") for inode in inodes.tolist()]
+
+    def exhausted(self, disk: int) -> tuple[int, int]:
+        """Return how many hardware queues of a disk have no tag left, and the tags of these.
+
+        Reserved tags are not for requests of file systems.
+        """
+        hardware, tags = self.hardware, self.hardware.tag_sets
+        sets = tags.rows(hardware.tags[hardware.disk == disk])
+        sets = sets[sets >= 0]
+        depth = (tags.depth - tags.reserved)[sets]
+        is_ordinary = tags.bit_tag >= tags.reserved[tags.bit_row]
+        used = np.bincount(tags.bit_row[is_ordinary], minlength=len(tags.address))[sets]
+        is_full = (depth > 0) & (used >= depth)
+        full = np.unique(sets[is_full])
+        return int(is_full.sum()), int((tags.depth - tags.reserved)[full].sum())
 
     def tags(self, disk: int) -> tuple[int, int]:
         """Return how many tags of the driver are in use, and how many there are."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +14,7 @@ from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import sentence
 from kcensus.human import human_seconds
-from kcensus.kernel.block.disks import QueueKind
+from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.block.requests import State
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
@@ -65,6 +67,7 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
         label, scheduler = printable(figures.label(worst)), printable(figures.disks[row].scheduler)
         behind = np.concatenate([queue.requests for queue in queues])
         tasks = len(sleepers.behind(behind))
+        remedies = () if lead else _remedies(figures.disks[row])
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
             # What leads is as severe as its parts.
@@ -85,7 +88,8 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
                 "served": Figure(worst.served_ns / 1e9, Unit.SECONDS),
                 "served_since": Figure(worst.served_since),
             },
-            remedies=() if lead else _remedies(figures, row),
+            remedies=remedies,
+            no_remedy="" if lead or remedies else "The name of the disk is damaged",
             part_of=lead,
             patch=lacking_patch(figures, worst),
         )
@@ -100,24 +104,36 @@ def _evidence(figures: Figures, queue: Queue, label: str, behind: str) -> str:
     since = queue.served_since
     others = f", among them {since:,} that are in the driver" if since else ""
     return (
-        f"The queue {label} holds {counts}; others were dispatched until {served} after the expiry "
-        f"of its first{others}" + (f". Behind them sleep {behind}" if behind else "")
+        f"The queue {label} holds {counts}; later ones of others were dispatched until {served} "
+        f"after the expiry of its first{others}"
+        + (f". Behind them sleep {behind}" if behind else "")
     )
 
 
-def _remedies(figures: Figures, row: int) -> tuple[Remedy, ...]:
-    """Return schedulers with a bound for each request, or without queues."""
-    disk = figures.disks[row]
-    name = printable(disk.name)
+def _is_plain(name: str) -> bool:
+    """Return whether a name from memory is the same in a command."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
+
+
+def _remedies(disk: Disk) -> tuple[Remedy, ...]:
+    """Return schedulers with a bound for each request, or without queues.
+
+    None for a disk whose name may not be that of its directory, or may be anything for a shell.
+    """
+    # In sysfs, "!" is in the place of "/".
+    name = disk.name.replace("/", "!")
+    if not _is_plain(name.replace("!", "")):
+        return ()
+    file = shlex.quote(f"/sys/block/{name}/queue/scheduler")
     other = "deadline" if disk.kind == QueueKind.SINGLE else "mq-deadline"
     if disk.scheduler == other:
         other = "none" if disk.kind == QueueKind.MULTI else "noop"
     return (
         Remedy(
-            command=f"echo {other} > /sys/block/{name}/queue/scheduler",
+            command=f"echo {other} > {file}",
             effect=f"Switches the disk to {other}, after all its requests are done",
             risk="New requests wait until then; weights and limits of the old one no longer apply",
-            undo=f"echo {printable(disk.scheduler)} > /sys/block/{name}/queue/scheduler",
+            undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
             until="reboot",
         ),
     )
@@ -126,18 +142,27 @@ def _remedies(figures: Figures, row: int) -> tuple[Remedy, ...]:
 def _stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
     """Yield that the driver does not finish requests."""
     rows = figures.rows(row)
-    since = figures.requests.in_driver_ns[rows] / 1e9
+    requests = figures.requests
+    since = requests.in_driver_ns[rows] / 1e9
+    # Where the timer may have been started again, a request is in the driver since its allocation
+    # at the earliest. That it waited for the driver instead is seen where others came and went.
+    restarted = requests.is_at_latest[rows]
+    if not ((since >= 0) & (since < _STUCK) & ~restarted).any():
+        since = np.where(restarted, requests.age_ns[rows] / 1e9, since)
     stuck = since >= _STUCK
     if not stuck.any():
         return
     name, longest, count = printable(figures.disks[row].name), float(since.max()), int(stuck.sum())
+    by_age = bool((restarted & stuck & (since > requests.in_driver_ns[rows] / 1e9)).any())
     behind = sentence(figures, sleepers, rows[stuck])
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=Severity.WARNING,
         danger=Danger.STALL,
-        title=f"{name}: {count:,} requests are in the driver for up to {human_seconds(longest)}",
+        title=f"{name}: {count:,} requests have been in the driver for up to "
+        f"{human_seconds(longest)}",
         evidence="They were dispatched and have not completed: the device or its path is the cause"
+        + (". Timers were started again, so that the time is since allocation" if by_age else "")
         + (f". Behind them sleep {behind}" if behind else ""),
         figures={
             "requests": Figure(count),
@@ -172,16 +197,19 @@ def _frozen(figures: Figures, row: int) -> Iterator[Finding]:
 
 def _exhausted(figures: Figures, row: int) -> Iterator[Finding]:
     """Yield that the driver has no tag left while requests wait for one."""
-    used, tags = figures.tags(row)
+    queues, tags = figures.exhausted(row)
     rows = figures.rows(row)
     waiting = int(np.count_nonzero(figures.requests.state[rows] == State.INSERTED))
-    if not tags or used < tags or not waiting:
+    if not queues or not waiting:
         return
     name = printable(figures.disks[row].name)
+    count = int(np.count_nonzero(figures.hardware.disk == row))
+    where = "" if queues == count else f" in {queues:,} of {count:,} hardware queues"
     yield Finding(
         id=f"tags-exhausted:{name}",
         severity=Severity.INFO,
-        title=f"{name}: all {tags:,} tags of the driver are in use, and {waiting:,} requests wait",
+        title=f"{name}: all {tags:,} tags of the driver{where} are in use, and {waiting:,} "
+        "requests wait",
         evidence="The device is busy with as many requests as it takes at once",
         figures={"tags": Figure(tags), "waiting": Figure(waiting)},
         no_remedy="It is normal under load; the device is slow if requests stay in the driver",

@@ -18,7 +18,7 @@ from kcensus.results import Answer, Figure, Unit
 
 
 def of_kernel(kernel: Kernel) -> Answer:
-    """Return what the memory of a kernel tells about its requests, and who sleeps behind them.
+    """Return what the memory of a kernel shows about its requests, and who sleeps behind them.
 
     :raises LookupError: the debug info lacks block devices, requests or tasks
     """

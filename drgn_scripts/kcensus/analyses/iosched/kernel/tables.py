@@ -64,8 +64,8 @@ SCHEDULER_QUEUES = TableSpec(
         "queue": Column(
             Unit.TEXT, "queue", Show.ALWAYS, "As its scheduler's traces call it, such as cfq1618SN."
         ),
-        "is_async": Column(
-            Unit.TEXT, "kind", Show.ALWAYS, "async if most of its requests are asynchronous."
+        "kind": Column(
+            Unit.TEXT, "kind", Show.ALWAYS, "async if it is for asynchronous requests, or most are."
         ),
         "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "Requests in it."),
         "overdue": Column(Unit.COUNT, "overdue", Show.ALWAYS, "Past their expiry."),
@@ -77,17 +77,19 @@ SCHEDULER_QUEUES = TableSpec(
             Unit.TEXT,
             "verdict",
             Show.ALWAYS,
-            "starved: others were dispatched since; device: the driver has not finished those it "
-            "had; overdue: not known which.",
+            "starved: later requests of others were dispatched since; device: the driver has not "
+            "finished those it had; overdue: not known which.",
         ),
         "served_since": Column(
-            Unit.COUNT, "others since", help="Others' requests in the driver, dispatched since."
+            Unit.COUNT,
+            "others since",
+            help="Others' later requests in the driver, dispatched since.",
         ),
         "served": Column(
             Unit.SECONDS, "others until", help="From the expiry until others were served last."
         ),
         "expiry": Column(Unit.SECONDS, "expiry", help="How long a request may wait; 0 for ever."),
-        "in_driver": Column(
+        "dispatched": Column(
             Unit.COUNT, "dispatched", help="In the driver, by the scheduler's count; -1 if unknown."
         ),
         "in_service": Column(Unit.TEXT, "in service", help="Whether the scheduler serves it now."),
@@ -115,7 +117,11 @@ REQUESTS = TableSpec(
             Unit.SECONDS, "waiting", Show.ALWAYS, "Since it was inserted; 0 once dispatched."
         ),
         "late": Column(Unit.SECONDS, "late by", help="Past the expiry of its scheduler."),
-        "in_driver": Column(Unit.SECONDS, "in driver", help="Since it was dispatched."),
+        "in_driver": Column(
+            Unit.SECONDS,
+            "in driver",
+            help="Since it was dispatched; at least, where only its timer shows that.",
+        ),
         "age": Column(Unit.SECONDS, "age", help="Since it was allocated; -1 if unknown."),
         "sector": Column(Unit.NONE, "sector", help="First sector in the disk."),
         "bytes": Column(Unit.BYTES, "bytes", help="Still to read or write."),
@@ -212,7 +218,7 @@ def _queues(figures: Figures) -> pd.DataFrame:
             {
                 "disk": figures.disks[queue.disk].name,
                 "queue": figures.label(queue),
-                "is_async": "async" if figures.is_async(queue) else "sync",
+                "kind": "async" if figures.is_async(queue) else "sync",
                 "requests": len(queue.requests),
                 "overdue": queue.overdue,
                 "late": _seconds(queue.late_ns) if queue.late_ns != NEVER else 0.0,
@@ -221,7 +227,7 @@ def _queues(figures: Figures) -> pd.DataFrame:
                 "served_since": queue.served_since,
                 "served": _seconds(queue.served_ns),
                 "expiry": _seconds(figures.expiry_ns(queue)),
-                "in_driver": int(scheduler.dispatched[queue.row]),
+                "dispatched": int(scheduler.dispatched[queue.row]),
                 "in_service": "yes" if scheduler.is_in_service[queue.row] else "no",
                 "pid": int(scheduler.pid[queue.row]),
                 "address": int(scheduler.address[queue.row]),
@@ -276,8 +282,10 @@ def _requests(figures: Figures) -> pd.DataFrame:
 
 def _ages(figures: Figures) -> pd.DataFrame:
     requests = figures.requests
-    bound = np.searchsorted(np.array(_AGES), requests.age_ns / 1e9)
+    bound = np.searchsorted(np.array(_AGES), requests.age_ns / 1e9, side="right")
     keys = np.stack([requests.disk, requests.state.astype(np.int64), bound], axis=1)
+    # The age of others is unknown.
+    keys = keys[requests.age_ns >= 0]
     found, count = np.unique(keys, axis=0, return_counts=True)
     return _frame(
         AGES,

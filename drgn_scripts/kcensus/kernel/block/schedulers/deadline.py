@@ -66,7 +66,8 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     expiry = [data.time_ns(f"fifo_expire[{way}]", "jiffies") for way in (READ, WRITE)]
     direction = np.array([way for _, _, way in rows], np.int64)
     none = np.full(len(rows), -1)
-    # Until v5.17 of all priorities, in v5.14 to v6.8 of each, and then of all again.
+    # Until v5.13 of all priorities, in v5.14 to v6.8 of each, and then of all again (commits not
+    # verified).
     dispatch = [data.at(f"{p}dispatch") for p in ["", *prefixes] if _has(type_, f"{p}dispatch")]
     going = fifos(kernel, np.unique(np.array(dispatch, np.uint64)), data.faults)
     columns = {}

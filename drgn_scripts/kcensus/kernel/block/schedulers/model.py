@@ -199,7 +199,7 @@ def fifos(kernel: Kernel, heads: Words, faults: Faults, link: str = "queuelist")
     )
     type_ = prog.type("struct request")
     request = nodes - np.uint64(drgn.offsetof(type_, link))
-    # The last node of a torn list may be anything; its queue tells.
+    # The last node of a torn list may be anything; it is a request if it has a queue.
     columns = layout(prog, type_, {"queue": "q"}, {"time": "fifo_time"})
     read = gather(kernel.memory, request, columns, faults)
     real = read.readable & (read["queue"] != 0)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Requests that memory and a trace have in common."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kcensus.analyses.iosched.both import pairs
+
+SECOND = 10**9
+DISK = 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("allocated", "got", "rows"),
+    [
+        ([500.0], [1.0], []),  # one equal sector proves nothing
+        ([500.0, 501.0], [1.0, 2.0], [0, 1]),
+        ([500.0, 501.0, 777.0], [1.0, 2.0, 3.0], [0, 1]),
+        ([500.0, 601.0, 777.0], [1.0, 2.0, 3.0], []),  # a trace of another time
+    ],
+)
+def test_pairs_have_one_distance(allocated: list[float], got: list[float], rows: list[int]) -> None:
+    count = len(allocated)
+    sectors = np.arange(count) * 8
+    requests = SimpleNamespace(
+        sector=sectors,
+        allocated_ns=(np.array(allocated) * SECOND).astype(np.uint64),
+        disk=np.zeros(count, np.int64),
+    )
+    bios = SimpleNamespace(
+        device=np.full(count, DISK),
+        sector=sectors,
+        is_lost=np.zeros(count, np.bool_),
+        got=(np.array(got) * SECOND).astype(np.int64),
+    )
+    inside: Any = SimpleNamespace(requests=requests, disks=[SimpleNamespace(number=DISK)])
+    traced: Any = SimpleNamespace(bios=bios, is_request=np.ones(count, np.bool_))
+    found = pairs(inside, traced)
+    assert found.request.tolist() == found.bio.tolist() == rows
+    assert found.offset_ns == (499 * SECOND if rows else 0)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""When a queue is starved, requests are stuck and tags exhausted, on plain arrays."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kcensus.analyses.iosched.kernel import figures as module
+from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
+from kcensus.analyses.iosched.kernel.findings import _exhausted, _remedies, _stuck
+from kcensus.kernel.block.disks import QueueKind
+from kcensus.kernel.block.operations import Operations
+from kcensus.kernel.block.requests import State
+from kcensus.sources import open_target
+
+SECOND = 10**9
+NOW = 100 * SECOND
+QUEUE, OTHER = 0xA000, 0xB000
+READ, WRITE, FLUSH, DRV_IN = 0, 1, 2, 34
+
+
+def figures(**driver: Any) -> Figures:
+    """Return one disk with BFQ: two writes that expired 10 s ago, and a request in the driver.
+
+    :param driver: what differs of that request: by default, a read of another queue that was
+        allocated 2 s and dispatched 1 s ago
+    """
+    request = {
+        "operation": READ,
+        "allocated": 2.0,
+        "dispatched": 1.0,
+        "at_latest": False,
+        "sched_tag": 7,
+        "owner": OTHER,
+        "late": 10.0,
+    } | driver
+    ago = np.array([10.25, 10.0, request["allocated"]])
+    requests = SimpleNamespace(
+        disk=np.zeros(3, np.int64),
+        rows=lambda found: np.where(found < 3, found.astype(np.int64), -1),
+        operation=np.array([WRITE, WRITE, request["operation"]]),
+        operations=Operations(open_target("sample").prog),
+        flags=np.zeros(3, np.uint64),
+        is_sync=np.array([True, True, True]),
+        state=np.array([State.INSERTED, State.INSERTED, State.DISPATCHED]),
+        sched_tag=np.array([5, 6, request["sched_tag"]]),
+        private=(np.array([QUEUE, QUEUE, request["owner"]], np.uint64), np.zeros(3, np.uint64)),
+        allocated_ns=(NOW - ago * SECOND).astype(np.uint64),
+        age_ns=(ago * SECOND).astype(np.int64),
+        dispatched_ns=np.array(
+            [0, 0, NOW - request["dispatched"] * SECOND if request["dispatched"] else 0], np.uint64
+        ),
+        in_driver_ns=np.array([-1, -1, request["dispatched"] * SECOND], np.int64),
+        is_at_latest=np.array([False, False, request["at_latest"]]),
+        late_ns=np.array([request["late"] * SECOND, 9 * SECOND, 0], np.int64),
+    )
+    scheduler = SimpleNamespace(
+        scheduler="bfq",
+        address=np.array([QUEUE], np.uint64),
+        row=np.array([0, 0, 0]),
+        # The third is not allocated.
+        request=np.array([0, 1, 9], np.uint64),
+        late_ns=np.array([request["late"] * SECOND, 9 * SECOND, 90 * SECOND], np.int64),
+        expiry_ns=np.array([SECOND // 4]),
+        is_sync=np.array([0]),
+        columns={},
+        facts={"last_dispatch": NOW - SECOND},
+    )
+    found = Figures.__new__(Figures)
+    plain: dict[str, Any] = {
+        "requests": requests,
+        "schedulers": (scheduler,),
+        "disks": (SimpleNamespace(kind=QueueKind.MULTI, name="sda", scheduler="bfq"),),
+        "clock": SimpleNamespace(ns=NOW, hz=250),
+    }
+    vars(found).update(plain)
+    return found
+
+
+def test_overtaken_by_a_later_request() -> None:
+    (queue,) = figures().queues
+    assert (queue.verdict, queue.served_since) == (Verdict.STARVED, 1)
+    # The one that is not allocated neither counts nor expired first.
+    assert (queue.late_ns, queue.overdue, len(queue.requests)) == (10 * SECOND, 2, 2)
+    assert queue.served_ns == 9 * SECOND
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        {"operation": FLUSH},
+        {"operation": DRV_IN},
+        {"sched_tag": -1},
+        {"owner": QUEUE},
+        {"allocated": 10.5},  # before the first was inserted
+        {"dispatched": 10.5},  # before it expired
+        {"dispatched": 9.995},  # within two ticks
+        {"at_latest": True},  # perhaps much earlier
+    ],
+)
+def test_others_that_did_not_overtake(driver: dict[str, Any]) -> None:
+    (queue,) = figures(**driver).queues
+    assert queue.verdict is Verdict.DEVICE
+
+
+def test_what_was_dispatched_last_may_have_been_its_own() -> None:
+    (queue,) = figures(dispatched=0).queues
+    assert (queue.verdict, queue.served_ns) == (Verdict.OVERDUE, 0)
+
+
+def test_the_kind_is_that_of_the_queue() -> None:
+    found = figures()
+    (queue,) = found.queues
+    assert found.is_async(queue)  # although its requests are synchronous
+
+
+@pytest.mark.parametrize(
+    ("driver", "longest"),
+    [
+        ({"allocated": 50.0, "dispatched": 40.0}, 40.0),
+        ({"allocated": 50.0, "dispatched": 5.0}, 0),
+        ({"allocated": 50.0, "dispatched": 5.0, "at_latest": True}, 50.0),
+    ],
+)
+def test_stuck_in_the_driver(driver: dict[str, Any], longest: float) -> None:
+    asleep: Any = SimpleNamespace(behind=lambda rows: np.empty(0, np.int64))
+    found = [each.figures["longest"].value for each in _stuck(figures(**driver), asleep, 0)]
+    assert found == ([longest] if longest else [])
+
+
+@pytest.mark.parametrize(
+    ("used", "reserved", "queues", "tags"),
+    [
+        ([range(4), range(4)], 0, 2, 8),
+        ([range(4), range(2)], 0, 1, 4),  # the other one has tags left
+        ([range(1, 4), range(2)], 1, 1, 3),  # the reserved one is free
+        ([range(3), range(2)], 1, 0, 0),  # an ordinary one is
+    ],
+)
+def test_tags(used: list[range], reserved: int, queues: int, tags: int) -> None:
+    found = figures()
+    sets = SimpleNamespace(
+        address=np.array([0x10, 0x20], np.uint64),
+        rows=lambda found: (found // 0x10).astype(np.int64) - 1,
+        depth=np.array([4, 4]),
+        reserved=np.array([reserved, reserved]),
+        bit_row=np.repeat([0, 1], [len(each) for each in used]),
+        bit_tag=np.concatenate([np.array(each) for each in used]),
+    )
+    hardware: Any = SimpleNamespace(
+        disk=np.zeros(2, np.int64), tags=np.array([0x10, 0x20], np.uint64), tag_sets=sets
+    )
+    found.hardware = hardware
+    assert found.exhausted(0) == (queues, tags)
+    assert [each.figures["tags"].value for each in _exhausted(found, 0)] == [tags] * bool(tags)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("sda", "/sys/block/sda/queue/scheduler"),
+        ("cciss/c0d0", "'/sys/block/cciss!c0d0/queue/scheduler'"),
+        ("sda;reboot", ""),
+        ("$(reboot)", ""),
+        ("", ""),
+    ],
+)
+def test_commands_name_only_plain_disks(name: str, file: str) -> None:
+    disk: Any = SimpleNamespace(name=name, scheduler="bfq", kind=QueueKind.MULTI)
+    commands = [each.command for each in _remedies(disk)]
+    assert commands == ([f"echo mq-deadline > {file}"] if file else [])
+
+
+def test_files_are_not_those_of_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Direct I/O may read into a file that is mapped; only the others' paths are looked up."""
+    looked_up = []
+
+    def paths(kernel: Any, inodes: Any, faults: Any) -> dict[int, str]:
+        looked_up.extend(inodes.tolist())
+        return {0x11: "/written", 0x22: "/buffer", 0x33: "/second"}
+
+    class Bios(SimpleNamespace):
+        def __len__(self) -> int:
+            return 2
+
+    monkeypatch.setattr(module, "file_paths", paths)
+    found = figures()
+    plain: dict[str, Any] = {
+        "kernel": None,
+        "owners": ["xfs_end_bio", "iomap_dio_bio_end_io", ""],
+        "first_bio": np.array([0, 1, -1]),
+        "bios": Bios(
+            page_bio=np.array([0, 0, 1]),
+            inode=np.array([0x11, 0x33, 0x22], np.uint64),
+            faults=None,
+        ),
+    }
+    vars(found).update(plain)
+    assert found.files == ["/written", "", ""]
+    assert looked_up == [0x11, 0, 0]
+
+
+def test_no_undo_of_a_scheduler_with_a_damaged_name() -> None:
+    disk: Any = SimpleNamespace(name="sda", scheduler="b;reboot", kind=QueueKind.MULTI)
+    assert [each.undo for each in _remedies(disk)] == [""]
