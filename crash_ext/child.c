@@ -301,6 +301,13 @@ int child_end(struct child *child, int grace)
 		while (!reap(child))
 			doze(child, NULL, 0, LOOK);
 	}
+	/*
+	 * A terminal gives Ctrl-C to crash and to the child at once: the child may end before the
+	 * signal arrives here.
+	 */
+	if (!interrupted && !last && !child->is_lost && WIFSIGNALED(child->status) &&
+	    WTERMSIG(child->status) == SIGINT)
+		interrupted = SIGINT;
 	restore_signals(child);
 	return last;
 }

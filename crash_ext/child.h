@@ -38,7 +38,10 @@ struct launch {
  */
 int child_start(struct child *child, const struct launch *launch);
 
-/* Return the signal that ended waiting since child_start(), which is SIGINT for Ctrl-C; or 0. */
+/*
+ * Return the signal that ended waiting since child_start(), which is SIGINT for Ctrl-C; or 0. After
+ * child_end(), SIGINT also where the child alone got it.
+ */
 int child_interrupted(void);
 
 /* Take the signals that have arrived. Return false on an interrupt. */

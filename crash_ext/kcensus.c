@@ -67,7 +67,7 @@ static void clear_progress(void)
 }
 
 /* Say why a child ended that did not say so itself. */
-static void explain(const struct child *child, enum outcome outcome, int interrupt, int last_signal)
+static void explain(const struct child *child, enum outcome outcome, int last_signal)
 {
 	bool has_status = !child->is_lost && !last_signal;
 
@@ -76,9 +76,9 @@ static void explain(const struct child *child, enum outcome outcome, int interru
 	if (outcome == OUTCOME_BROKEN)
 		error(INFO, "ended '%s': it sent what is not in protocol %d; use the kcensus that "
 		      "this extension comes with\n", python(), PROTOCOL_VERSION);
-	else if (outcome == OUTCOME_INTERRUPTED && interrupt != SIGINT)
-		error(INFO, "ended '%s' because of signal %d (%s)\n", python(), interrupt,
-		      strsignal(interrupt));
+	else if (outcome == OUTCOME_INTERRUPTED && child_interrupted() != SIGINT)
+		error(INFO, "ended '%s' because of signal %d (%s)\n", python(), child_interrupted(),
+		      strsignal(child_interrupted()));
 	else if (outcome == OUTCOME_INTERRUPTED && last_signal == SIGKILL)
 		error(INFO, "ended '%s', which did not stop on Ctrl-C\n", python());
 	else if (last_signal && outcome != OUTCOME_INTERRUPTED)
@@ -90,17 +90,6 @@ static void explain(const struct child *child, enum outcome outcome, int interru
 	else if (outcome != OUTCOME_INTERRUPTED && has_status && WIFSIGNALED(child->status))
 		error(INFO, "'%s' was killed by signal %d (%s); run the command again\n", python(),
 		      WTERMSIG(child->status), strsignal(WTERMSIG(child->status)));
-}
-
-/*
- * Return the signal that ended a command; 0 for none. A terminal gives Ctrl-C to crash and to the
- * child at once: the child may end before the signal arrives here.
- */
-static int interrupt_of(const struct child *child, int last_signal)
-{
-	if (child_interrupted() || child->is_lost || last_signal)
-		return child_interrupted();
-	return WIFSIGNALED(child->status) && WTERMSIG(child->status) == SIGINT ? SIGINT : 0;
 }
 
 /* Return what the child gets to end by itself, in milliseconds. */
@@ -127,7 +116,7 @@ static void run(char **argv)
 	struct child child;
 	enum outcome outcome;
 	char *buffer;
-	int reason, last_signal, interrupt;
+	int reason, last_signal;
 
 	buffer = malloc(MAX_REPLY);
 	if (!buffer) {
@@ -154,12 +143,11 @@ static void run(char **argv)
 	outcome = serve(&child, buffer);
 	free(buffer);
 	last_signal = child_end(&child, grace_of(outcome));
-	interrupt = interrupt_of(&child, last_signal);
-	if (interrupt && outcome != OUTCOME_BROKEN)
+	if (child_interrupted() && outcome != OUTCOME_BROKEN)
 		outcome = OUTCOME_INTERRUPTED;
-	explain(&child, outcome, interrupt, last_signal);
+	explain(&child, outcome, last_signal);
 	if (outcome == OUTCOME_INTERRUPTED)
-		pass_on(interrupt);
+		pass_on(child_interrupted());
 }
 
 static void command(const char *analysis)

@@ -23,7 +23,6 @@ from kcensus.cli import main
 from kcensus.prompts.drgn import CommandFailed
 from kcensus.sources import Target, open_target
 from kcensus.sources.opened import adopt, remember
-from tests.terminals import interrupt
 from tests.unit.fakekernel import FakeKernel
 
 SHELL = [sys.executable, "-m", "kcensus", "shell"]
@@ -148,6 +147,15 @@ def prompt(tmp_path: Path) -> Iterator[pexpect.spawn[str]]:
         yield child
     finally:
         child.close(force=True)
+
+
+def interrupt(prompt: pexpect.spawn[str], until: str) -> None:
+    """Press Ctrl-C until it takes effect: Python drops one that meets code which cannot raise."""
+    for _ in range(5):
+        prompt.sendintr()
+        if prompt.expect_exact([until, pexpect.TIMEOUT], timeout=12) == 0:
+            return
+    raise AssertionError(prompt.before)
 
 
 def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:

@@ -94,10 +94,16 @@ def test_limit_of_jobs_off_and_on(patch: str, run: Run) -> None:
     status, found = run("validate", patch, *dumps)
     summary = found["summary"]
     assert (status, summary["verdict"]) == (0, "confirmed")
+    alone = {}
     for name, scenario in (("before", "kcopyd-limit-off"), ("after", "kcopyd-limited")):
-        _, alone = run("kcopyd", *words(("6.1", scenario)))
-        assert summary[name] == alone["summary"]["job_bytes"]
-    # The model packs slabs full, and the dumps are of two boots: how far each snapshot got differs.
+        alone[name] = run("kcopyd", *words(("6.1", scenario)))[1]["summary"]
+        assert summary[name] == alone[name]["job_bytes"]
+    assert summary["predicted"] == alone["before"]["projected_job_bytes"]
+    # The model packs slabs full; what CPUs and partial slabs keep is the rest.
+    packed = summary["predicted"] / alone["before"]["projected_jobs"]
+    assert packed <= summary["after"] / alone["after"]["jobs"]
+    # It takes each snapshot to its limit; the one with larger chunks has half as many copies when
+    # the limits of the others stop the writers.
     assert 0.9 < summary["predicted"] / summary["after"] < 1.1
     claimed = {"dm-snapshot-cow-semaphore": pytest.approx(1 - 130 / 10240)}
     assert summary["claimed_change"] == claimed.get(patch)

@@ -16,7 +16,6 @@ import pytest
 from kcensus.analyses import analyses
 from kcensus.cli import main
 from tests.lab import Dump, build, live
-from tests.terminals import interrupt
 
 DRGN = [sys.executable, "-m", "drgn", "-q"]
 COMMANDS = (*analyses(), "patches", "report")
@@ -203,7 +202,8 @@ def test_interrupting_a_command(prompt: pexpect.spawn[str]) -> None:
     for line, until in (("%kcensus slab", PROMPT), ("%kcensus slab | cat", PROMPT)):
         prompt.sendline(line)
         prompt.expect_exact("\x1b[?25l")  # the progress bar hides the cursor
-        interrupt(prompt, "\x1b[?25h")
+        prompt.sendintr()
+        prompt.expect_exact("\x1b[?25h")
         prompt.expect_exact("kcensus: interrupted")
         prompt.expect_exact(until)
     assert answer(prompt, "1 + 1") == "2"
