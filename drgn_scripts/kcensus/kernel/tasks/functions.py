@@ -26,6 +26,8 @@ class WaitKind(Enum):
     """Until it may write more: writeback throttling, I/O control, or dirty page limits."""
     LOCK = "lock"
     """A mutex, an rwsem or a semaphore."""
+    PIPE = "pipe"
+    """The other end of a pipe or FIFO."""
     TIMER = "timer"
     """Time: no object keeps the task."""
     OTHER = "other"
@@ -167,6 +169,10 @@ _KINDS = {
         rq_qos_wait wbt_wait ioc_rqos_throttle iolatency_throttle blkcg_iolatency_throttle
         blkcg_maybe_throttle_current throttle_direct_reclaim reclaim_throttle congestion_wait
         balance_dirty_pages wait_iff_congested
+        """,
+    WaitKind.LOCK: "percpu_rwsem_wait __percpu_down_read percpu_down_write",
+    WaitKind.PIPE: """
+        pipe_read pipe_write pipe_wait anon_pipe_read anon_pipe_write fifo_open wait_for_partner
         """,
     WaitKind.TIMER: "msleep usleep_range usleep_range_state xfsaild",
 }

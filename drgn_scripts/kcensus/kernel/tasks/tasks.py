@@ -24,6 +24,8 @@ from kcensus.kernel.names import ABSENT, decode_array, integer
 _MAX_TASKS = 1 << 22
 """PID_MAX_LIMIT: a longer list of tasks is damage."""
 
+INTERRUPTIBLE = 1
+"""TASK_INTERRUPTIBLE: state S."""
 UNINTERRUPTIBLE = 2
 """TASK_UNINTERRUPTIBLE: state D."""
 NOLOAD = 0x400
@@ -83,6 +85,13 @@ class Tasks:
     mutex") and e711faaafbe5 ("hung_task: replace blocker_mutex with encoded blocker") (in
     v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER. Between the two (v6.15, not verified), another
     member has mutexes only."""
+    blocked_on: Words
+    """The ``struct mutex`` that a task sleeps for; 0 where the kernel lacks it.
+
+    Since Linux kernel commit 44e4e0297c3c (subject not verified) (in v6.17), ``task.blocked_on`` is
+    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here."""
+    pi_blocked_on: Words
+    """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex; 0 for none."""
     counted: int | None = None
     """``nr_threads``, the kernel's own count; None if unknown."""
     damaged: int = 0
@@ -107,6 +116,13 @@ class Tasks:
     def is_blocked(self) -> Mask:
         """Which sleep in state D: uninterruptible, or killable only."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
+        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
+        return asleep
+
+    @property
+    def is_asleep(self) -> Mask:
+        """Which sleep in state D or S; idle kernel threads (state I) do not count."""
+        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0
         asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
         return asleep
 
@@ -140,7 +156,10 @@ def tasks(kernel: Kernel) -> Tasks:
         "exec_start": "se.exec_start",
         "last_arrival": "sched_info.last_arrival",
         "blocker": "blocker",
+        "pi_blocked_on": "pi_blocked_on",
     }
+    if _names_mutex(type_):
+        optional["blocked_on"] = "blocked_on"
     read = gather(memory, address, layout(prog, type_, members, optional), faults)
     kept = read.readable
     damaged += int(np.count_nonzero(~kept))
@@ -169,11 +188,21 @@ def tasks(kernel: Kernel) -> Tasks:
         stack=columns["stack"],
         sp=column("sp"),
         blocker=column("blocker"),
+        blocked_on=column("blocked_on"),
+        pi_blocked_on=column("pi_blocked_on"),
         counted=integer(prog, "nr_threads", faults),
         damaged=damaged,
         bad_clocks=clocks.damaged,
         faults=faults,
     )
+
+
+def _names_mutex(task: drgn.Type) -> bool:
+    """Return whether ``task.blocked_on`` is a ``struct mutex *``."""
+    if not task.has_member("blocked_on"):
+        return False
+    member = task.member("blocked_on").type
+    return member.kind == drgn.TypeKind.POINTER and str(member.type.type_name()) == "struct mutex"
 
 
 def _threads(kernel: Kernel, faults: Faults) -> tuple[Words, int]:

@@ -33,7 +33,7 @@ from kcensus.kernel.tasks.functions import (
     waits_in,
 )
 from kcensus.kernel.tasks.places import Places, places_of_devices, places_of_inodes
-from kcensus.kernel.tasks.queued import Queued, Shape, queued
+from kcensus.kernel.tasks.queued import Queued, Shape, queued, stack_words
 from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.xfs.buffers import buffer_waiters, buffers
@@ -45,6 +45,25 @@ _BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "st
 """By the lowest bits of ``task.blocker``; the last one is that of a writer."""
 _LIKE_A_LOCK = "rq_qos_wait"
 """Its ``struct rq_qos_wait_data`` has the task where waiters for a lock have it."""
+_PIPE = "struct pipe_inode_info"
+_PERCPU = "struct percpu_rw_semaphore"
+_QUEUE_OWNERS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
+    # Since v5.5 (commit not verified), readers and writers have a queue each.
+    "pipe_read": ((_PIPE, ("rd_wait", "wait")),),
+    "anon_pipe_read": ((_PIPE, ("rd_wait", "wait")),),
+    "pipe_write": ((_PIPE, ("wr_wait", "wait")),),
+    "anon_pipe_write": ((_PIPE, ("wr_wait", "wait")),),
+    "pipe_wait": ((_PIPE, ("wait",)),),
+    # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem") (in
+    # v5.7).
+    "percpu_rwsem_wait": ((_PERCPU, ("waiters",)),),
+    "percpu_down_write": ((_PERCPU, ("write_waitq",)),),
+    "request_wait_answer": (("struct fuse_req", ("waitq",)),),
+    "wait_transaction_locked": (("struct journal_s", ("j_wait_transaction_locked",)),),
+    "jbd2_log_wait_commit": (("struct journal_s", ("j_wait_done_commit",)),),
+    "add_transaction_credits": (("struct journal_s", ("j_wait_transaction_locked",)),),
+}
+"""What a wait queue is a member of, by the function that waits on it: types and members."""
 _MAX_REQUEST_LISTS = 2
 """Directions of a legacy queue: asynchronous and synchronous."""
 
@@ -124,7 +143,17 @@ def waits(kernel: Kernel) -> Waits:
     :raises LookupError: the debug info lacks tasks
     :raises drgn.FaultError: the head of the list of tasks is not in the dump
     """
-    return _Reader(kernel).read()
+    return _Reader(kernel, np.flatnonzero(tasks(kernel).is_blocked)).read()
+
+
+@once
+def sleeps(kernel: Kernel) -> Waits:
+    """Return the same of every task that sleeps, in state D or S.
+
+    :raises LookupError: the debug info lacks tasks
+    :raises drgn.FaultError: the head of the list of tasks is not in the dump
+    """
+    return _Reader(kernel, np.flatnonzero(tasks(kernel).is_asleep)).read()
 
 
 @dataclass(frozen=True)
@@ -150,10 +179,10 @@ class _Facts:
 
 
 class _Reader:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, rows: Numbers) -> None:
         self.kernel, self.known, self.faults = kernel, tasks(kernel), Faults()
         self.report = ScanReport()
-        self.rows = np.flatnonzero(self.known.is_blocked)
+        self.rows = rows
         count = len(self.rows)
         self.missing: list[str] = []
         try:
@@ -188,6 +217,7 @@ class _Reader:
             ("XFS logs", self._logs),
             ("wait queues of pages and bits", self._bits),
             ("wait queues and locks", self._queued),
+            ("percpu_rw_semaphore", self._writers),
             ("direct I/O", self._direct),
             ("task.blocker", self._blockers),
         ):
@@ -385,10 +415,26 @@ class _Reader:
         if is_completion:
             inside = drgn.offsetof(prog.type("struct completion"), "wait")
             return queue - inside, kind, "struct completion", "completion.wait"
+        owner = self._queue_owner(function, queue)
+        if owner is not None:
+            address, type_, member = owner
+            return address, kind, type_, f"{type_.removeprefix('struct ')}.{member}"
         if kind in (WaitKind.FOLIO, WaitKind.BIT):
             # Many pages and words share a queue of a table: it is not what the task waits for.
             return None
         return queue, kind, queues_type(prog).type_name(), "wait_queue_entry.entry"
+
+    def _queue_owner(self, function: str, queue: int) -> tuple[int, str, str] | None:
+        """Return address, type and member of what a queue is in, by the function that waits."""
+        for type_, members in _QUEUE_OWNERS.get(function, ()):
+            try:
+                whole = self.kernel.prog.type(type_)
+            except LookupError:
+                continue
+            for member in members:
+                if whole.has_member(member):
+                    return queue - drgn.offsetof(whole, member), type_, member
+        return None
 
     def _request_queue(self, queue: int) -> int:
         """Return the legacy request queue that a wait queue of requests belongs to, or 0."""
@@ -486,7 +532,42 @@ class _Reader:
             size=every.size,
         )
 
+    def _writers(self) -> None:
+        """Note the percpu_rw_semaphores whose writer waits for the readers to leave.
+
+        The semaphore names the writer, and the function that waits has its address on the stack.
+        """
+        waiting = [
+            row
+            for row, facts in enumerate(self.facts)
+            if facts.function == "percpu_down_write" and not self.object[row]
+        ]
+        if not waiting:
+            return
+        type_ = "struct percpu_rw_semaphore"
+        # Since v4.13 (commit not verified), the writer is a struct rcuwait.
+        members = layout(self.kernel.prog, type_, {"task": "writer.task"})
+        rows = np.array(waiting, np.int64)
+        for some, _, words in stack_words(
+            self.kernel.memory, self.known, self.rows[rows], self.stacks.size, self.faults
+        ):
+            lane, column = np.nonzero(words >= np.uint64(1 << 63))
+            candidate = words[lane, column]
+            read = gather(self.kernel.memory, candidate, members, Faults())
+            task = self.known.address[self.rows[rows[some[lane]]]]
+            named = np.flatnonzero(read.readable & (read["task"] == task))
+            # The structure itself, not what points into the task.
+            self._note_objects(
+                rows[some[lane[named]]],
+                candidate[named],
+                WaitKind.LOCK,
+                type_,
+                "percpu_rw_semaphore.writer",
+            )
+
     def _blockers(self) -> None:
+        self._mutexes()
+        self._rt_mutexes()
         blocker = self.known.blocker[self.rows]
         lane = np.flatnonzero((blocker != 0) & (self.object == 0))
         address = blocker[lane] & ~np.uint64(3)
@@ -495,6 +576,27 @@ class _Reader:
             self._note_objects(
                 np.array([row]), np.array([each]), self.kind[row], type_, "task.blocker"
             )
+
+    def _mutexes(self) -> None:
+        lock = self.known.blocked_on[self.rows]
+        # A proxy's marker is no address.
+        lane = np.flatnonzero((lock >= np.uint64(1 << 63)) & (self.object == 0))
+        kind, type_ = WaitKind.LOCK, "struct mutex"
+        self._note_objects(lane, lock[lane], kind, type_, "task.blocked_on")
+
+    def _rt_mutexes(self) -> None:
+        waiter = self.known.pi_blocked_on[self.rows]
+        lane = np.flatnonzero((waiter != 0) & (self.object == 0))
+        if not len(lane):
+            return
+        members = layout(self.kernel.prog, "struct rt_mutex_waiter", ["task", "lock"])
+        read = gather(self.kernel.memory, waiter[lane], members, self.faults)
+        named = read.readable & (read["task"] == self.known.address[self.rows[lane]])
+        # Since v5.15 (commit not verified), it is the base of a lock: struct rt_mutex_base.
+        member = self.kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
+        kind, proof = WaitKind.LOCK, "task.pi_blocked_on"
+        type_ = member.type_name()
+        self._note_objects(lane[named], read["lock"][named], kind, type_, proof)
 
     # Where objects are
 

@@ -96,6 +96,8 @@ class Fake:
             stack=stack,
             sp=stack + np.uint64(_SIZE - 2048),
             blocker=zero,
+            blocked_on=zero,
+            pi_blocked_on=zero,
         )
         return queued(self.kernel, known, np.array(rows))
 

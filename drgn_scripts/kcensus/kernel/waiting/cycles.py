@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Cycles of a graph of waits, what everybody waits for, and how many are behind each node.
+
+A node is *stuck* if it can never make progress: a task that waits for something stuck; a lock of
+which any holder is stuck; a pipe of which all other ends are. Cycles are looked for among stuck
+nodes only: where one process of several that have a pipe open still runs, there is no deadlock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.memory import Mask
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.graph import Graph
+
+Numbers = npt.NDArray[np.int64]
+
+_MAX_STARTS = 256
+"""Nodes of a tangle from which to look for its shortest cycle."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Nodes that wait for each other."""
+
+    nodes: tuple[int, ...]
+    """In the order of waiting; the last one waits for the first."""
+    edges: tuple[int, ...]
+    """The edge from each node to the next one."""
+    strength: Strength
+    """Of its weakest edge."""
+    tangle: tuple[int, ...]
+    """All nodes that are in any cycle with these."""
+
+
+def stuck(graph: Graph, *, least: Strength = Strength.POSSIBLE) -> Mask:
+    """Return which nodes can never make progress.
+
+    :param least: weakest edges to believe
+    """
+    used = graph.strength >= int(least)
+    source, target = graph.source.tolist(), graph.target.tolist()
+    is_any = graph.is_any.tolist()
+    # How many of the nodes behind each one still keep it: all must go on, or one is enough.
+    left = np.bincount(graph.source[used], minlength=len(graph)).tolist()
+    blocked = np.ones(len(graph), np.bool_)
+    queue = deque(node for node, count in enumerate(left) if not count)
+    blocked[list(queue)] = False
+    while queue:
+        node = queue.popleft()
+        for edge in graph.preceding[node]:
+            before = source[edge]
+            if not used[edge] or not blocked[before]:
+                continue
+            left[before] -= 1
+            if is_any[before] or not left[before]:
+                blocked[before] = False
+                queue.append(before)
+    # A lock with a holder that goes on, and one that is stuck, stays stuck: it waits for both.
+    del target
+    return blocked
+
+
+def cycles(graph: Graph) -> list[Cycle]:
+    """Return the shortest cycle of each tangle of nodes that wait for each other.
+
+    Cycles of stronger edges go first: a tangle that has one of proven edges only is told by that.
+    """
+    import networkx
+
+    found: list[Cycle] = []
+    taken: set[int] = set()
+    for least in (Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE):
+        blocked = stuck(graph, least=least)
+        edges = np.flatnonzero(
+            (graph.strength >= int(least)) & blocked[graph.source] & blocked[graph.target]
+        )
+        drawn = networkx.DiGraph()
+        drawn.add_edges_from(
+            zip(graph.source[edges].tolist(), graph.target[edges].tolist(), strict=True)
+        )
+        by_ends = {
+            (source, target): edge
+            for edge, source, target in zip(
+                edges.tolist(),
+                graph.source[edges].tolist(),
+                graph.target[edges].tolist(),
+                strict=True,
+            )
+        }
+        for part in networkx.strongly_connected_components(drawn):
+            if len(part) == 1 and not drawn.has_edge(*(2 * tuple(part))):
+                continue
+            if part & taken:
+                continue
+            nodes = _shortest(drawn, part)
+            ends = zip(nodes, (*nodes[1:], nodes[0]), strict=True)
+            rows = tuple(by_ends[pair] for pair in ends)
+            if not graph.is_task[list(nodes)].any():
+                continue
+            taken |= part
+            found.append(
+                Cycle(
+                    nodes=nodes,
+                    edges=rows,
+                    strength=Strength(int(graph.strength[list(rows)].min())),
+                    tangle=tuple(sorted(part)),
+                )
+            )
+    return sorted(found, key=lambda each: (-each.strength, len(each.nodes), each.nodes))
+
+
+def _shortest(drawn: object, part: set[int]) -> tuple[int, ...]:
+    """Return the shortest cycle of a strongly connected part, from its lowest node on."""
+    following: dict[int, list[int]] = {
+        node: [after for after in drawn[node] if after in part]  # type: ignore[index]  # no stubs
+        for node in sorted(part)
+    }
+    # Every cycle but a single one passes a node with several ways on.
+    starts = [node for node, after in following.items() if len(after) > 1][:_MAX_STARTS]
+    best: tuple[int, ...] = ()
+    for start in starts or [min(part)]:
+        cycle = _from(start, following, len(best) or len(part) + 1)
+        if cycle and (not best or len(cycle) < len(best)):
+            best = cycle
+    lowest = best.index(min(best))
+    return best[lowest:] + best[:lowest]
+
+
+def _from(start: int, following: dict[int, list[int]], limit: int) -> tuple[int, ...]:
+    """Return the shortest cycle through a node; nothing where it is as long as ``limit``."""
+    parent: dict[int, int] = {start: -1}
+    level, length = [start], 0
+    while level and length < limit:
+        length += 1
+        reached = []
+        for node in level:
+            for after in following[node]:
+                if after == start:
+                    path = [node]
+                    while parent[path[-1]] >= 0:
+                        path.append(parent[path[-1]])
+                    return tuple(reversed(path))
+                if after not in parent:
+                    parent[after] = node
+                    reached.append(after)
+        level = reached
+    return ()
+
+
+@dataclass(frozen=True)
+class Behind:
+    """Per node: the tasks that wait for it, also through others."""
+
+    tasks: Numbers
+    """How many; a task in a cycle is behind itself, and does not count."""
+    oldest: Numbers
+    """The node of the one that has slept longest; -1 for none."""
+
+
+def behind(graph: Graph, age: Numbers) -> Behind:
+    """Return how many tasks are behind each node.
+
+    :param age: per node, how long it has slept; -1 for those that do not sleep
+    """
+    import networkx
+
+    drawn = networkx.DiGraph()
+    drawn.add_nodes_from(range(len(graph)))
+    drawn.add_edges_from(zip(graph.source.tolist(), graph.target.tolist(), strict=True))
+    parts = list(networkx.strongly_connected_components(drawn))
+    # Components come with those that they wait for first: go the other way.
+    part_of = np.empty(len(graph), np.int64)
+    for number, part in enumerate(parts):
+        part_of[list(part)] = number
+    # Bit k is the task that has slept k-th longest, so that the lowest bit is the oldest.
+    tasks = np.flatnonzero(graph.is_task)
+    order = tasks[np.argsort(-age[tasks], kind="stable")]
+    bit = {node: place for place, node in enumerate(order.tolist())}
+    sets: list[int] = [0] * len(parts)
+    count, oldest = np.zeros(len(graph), np.int64), np.full(len(graph), -1)
+    targets = graph.target.tolist()
+    for number in range(len(parts) - 1, -1, -1):
+        part = parts[number]
+        inside = 0
+        for node in part:
+            if node in bit:
+                inside |= 1 << bit[node]
+        before = sets[number]
+        everyone = before | inside
+        for node in part:
+            own = everyone if len(part) > 1 else before
+            if node in bit:
+                own &= ~(1 << bit[node])
+            count[node] = own.bit_count()
+            if own:
+                oldest[node] = order[(own & -own).bit_length() - 1]
+        outside = {
+            int(part_of[targets[edge]]) for node in part for edge in graph.following[node]
+        } - {number}
+        for other in outside:
+            sets[other] |= everyone
+        sets[number] = 0
+    return Behind(count, oldest)
+
+
+def roots(graph: Graph, cycles_: Sequence[Cycle]) -> list[int]:
+    """Return the nodes that others wait for, and that wait for nothing that is known.
+
+    :param cycles_: whose nodes are no roots
+    """
+    inside = {node for cycle in cycles_ for node in cycle.tangle}
+    return [
+        node
+        for node in range(len(graph))
+        if not graph.following[node] and graph.preceding[node] and node not in inside
+    ]

@@ -1,0 +1,461 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Build the graph of who waits for whom from a kernel's memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Words
+from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.locking.owners import LOCK_TYPES, Mode, Strength, holders
+from kcensus.kernel.tasks.call_sites import CallSites
+from kcensus.kernel.tasks.functions import WaitKind, plain
+from kcensus.kernel.tasks.queued import stack_words
+from kcensus.kernel.tasks.tasks import Tasks, tasks
+from kcensus.kernel.tasks.waits import Waits, sleeps
+from kcensus.kernel.vfs.pipes import open_files
+from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
+
+Numbers = npt.NDArray[np.int64]
+
+_KINDS = {
+    "struct mutex": NodeKind.MUTEX,
+    "struct rw_semaphore": NodeKind.RWSEM,
+    "struct percpu_rw_semaphore": NodeKind.PERCPU_RWSEM,
+    "struct rt_mutex": NodeKind.RT_MUTEX,
+    "struct rt_mutex_base": NodeKind.RT_MUTEX,
+    "struct semaphore": NodeKind.SEMAPHORE,
+    "struct completion": NodeKind.COMPLETION,
+    "struct page": NodeKind.PAGE,
+    "struct folio": NodeKind.PAGE,
+    "struct pipe_inode_info": NodeKind.PIPE,
+    "struct work_struct": NodeKind.WORK,
+    "struct xfs_buf": NodeKind.BUFFER,
+    "struct fuse_req": NodeKind.FUSE,
+    "unsigned long": NodeKind.BIT,
+    "struct wait_queue_head": NodeKind.QUEUE,
+    "struct __wait_queue_head": NodeKind.QUEUE,
+}
+_BY_WAIT = {
+    WaitKind.LOG: NodeKind.LOG,
+    WaitKind.TAG: NodeKind.REQUEST,
+    WaitKind.REQUEST: NodeKind.REQUEST,
+}
+_UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
+"""Locks that do not always say who holds them."""
+
+
+@dataclass
+class Waiting:
+    """The graph of a kernel, and what it was made of."""
+
+    graph: Graph
+    waits: Waits
+    """Of all sleeping tasks."""
+    tasks: Tasks
+    types: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
+    """C types of objects."""
+    readers: dict[int, int] = field(default_factory=dict)
+    """By lock: how many readers hold it."""
+    missing: list[str] = field(default_factory=list)
+    """What could not be looked at for lack of debug info."""
+    unreadable_code: int = 0
+    """Functions whose machine code is not in the dump."""
+    faults: Faults = field(default_factory=Faults)
+
+    def row(self, node: int) -> int:
+        """Return the row of a node's task in the waits, or -1."""
+        return self._rows.get(int(self.graph.address[node]), -1)
+
+    def __post_init__(self) -> None:
+        self._rows = {task: row for row, task in enumerate(self.waits.task.tolist())}
+
+
+@once
+def waiting(kernel: Kernel) -> Waiting:
+    """Return who waits for whom.
+
+    :raises LookupError: the debug info lacks tasks
+    :raises drgn.FaultError: the head of the list of tasks is not in the dump
+    """
+    return _Reader(kernel).read()
+
+
+class _Reader:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, self.known, self.waits = kernel, tasks(kernel), sleeps(kernel)
+        self.rows = self.known.rows(self.waits.task)
+        self.build, self.faults = Builder(), Faults()
+        self.object = self.waits.object.copy()
+        self.type = list(self.waits.type)
+        self.evidence = list(self.waits.evidence)
+        self.types: dict[tuple[NodeKind, int], str] = {}
+        self.readers: dict[int, int] = {}
+        self.missing = list(self.waits.missing)
+        self.sites = CallSites(kernel)
+        self.blocked = self.known.is_blocked[self.rows]
+
+    def read(self) -> Waiting:
+        self._attempt("pages", self._pages)
+        self._attempt("locks", self._locks)
+        self._attempt("pipes", self._pipes)
+        self._attempt("completions", self._completions)
+        self._waits()
+        self._buffers()
+        graph = self.build.graph()
+        return Waiting(
+            graph=graph.part(self._of_interest(graph)),
+            waits=self.waits,
+            tasks=self.known,
+            types=self.types,
+            readers=self.readers,
+            missing=self.missing,
+            unreadable_code=self.sites.unreadable,
+            faults=self.faults,
+        )
+
+    def _attempt(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except LookupError:
+            self.missing.append(what)
+        except drgn.FaultError as error:
+            self.faults.note(error)
+            self.missing.append(what)
+
+    def _kind(self, lane: int) -> NodeKind:
+        kind = _KINDS.get(self.type[lane])
+        if kind in (None, NodeKind.QUEUE, NodeKind.COMPLETION, NodeKind.BIT):
+            kind = _BY_WAIT.get(self.waits.kind[lane], kind)
+        return kind or NodeKind.OTHER
+
+    def _of_type(self, *types: str) -> Numbers:
+        """Return the tasks that wait for objects of some types."""
+        wanted = [type_ in types for type_ in self.type]
+        return np.flatnonzero(np.array(wanted, np.bool_) & (self.object != 0))
+
+    # From tasks to what they wait for
+
+    def _waits(self) -> None:
+        lanes = np.flatnonzero(self.object != 0)
+        kinds = [self._kind(lane) for lane in lanes.tolist()]
+        for lane, kind in zip(lanes.tolist(), kinds, strict=True):
+            self.types.setdefault((kind, int(self.object[lane])), self.type[lane])
+        self.build.edges(
+            EdgeKind.WAITS,
+            (NodeKind.TASK, self.waits.task[lanes]),
+            (kinds, self.object[lanes]),
+            strength=Strength.PROVEN,
+            evidence=[self.evidence[lane] for lane in lanes.tolist()],
+            mode=[self._mode(lane).value for lane in lanes.tolist()],
+            frame=[self.waits.function[lane] for lane in lanes.tolist()],
+        )
+        # Tasks of which it is not known, too: who waits for them waits for that.
+        self.build.nodes(NodeKind.TASK, self.waits.task[self.blocked])
+
+    def _mode(self, lane: int) -> Mode:
+        """Return how a task wants the lock that it waits for."""
+        if self.type[lane] not in ("struct rw_semaphore", "struct percpu_rw_semaphore"):
+            return Mode.NONE
+        names = [plain(name) for name in self.waits.stacks.functions(lane)[:12]]
+        for name in names:
+            for word, mode in (("down_read", Mode.READ), ("down_write", Mode.WRITE)):
+                if word in name:
+                    return mode
+        # An inlined percpu_down_read() calls __percpu_down_read(); the writer is a function.
+        return Mode.READ if "percpu_rwsem_wait" in names else Mode.NONE
+
+    # From locks to who holds them
+
+    def _locks(self) -> None:
+        unnamed: list[tuple[str, int, bool]] = []
+        for type_ in sorted(LOCK_TYPES):
+            lanes = self._of_type(type_)
+            if not len(lanes):
+                continue
+            locks = np.unique(self.object[lanes])
+            found = holders(self.kernel, type_, locks)
+            self.faults += found.faults
+            kind = _KINDS[type_]
+            self.build.edges(
+                EdgeKind.HELD,
+                (kind, locks[found.lock]),
+                (NodeKind.TASK, found.task),
+                strength=found.strength,
+                evidence=found.evidence,
+                mode=[mode.value for mode in found.mode],
+                place=found.place,
+            )
+            self.readers |= {
+                lock: count
+                for lock, count in zip(locks.tolist(), found.readers.tolist(), strict=True)
+                if count > 0
+            }
+            if type_ not in _UNNAMED:
+                continue
+            proven = np.zeros(len(locks), np.int64)
+            np.add.at(proven, found.lock[found.strength == int(Strength.PROVEN)], 1)
+            for row, lock in enumerate(locks.tolist()):
+                needs_readers = found.readers[row] > 0 and (
+                    not found.is_write[row] or type_ == "struct percpu_rw_semaphore"
+                )
+                if found.is_held[row] and (not proven[row] or needs_readers):
+                    unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
+        if unnamed:
+            self._by_code(unnamed)
+
+    def _by_code(self, locks: list[tuple[str, int, bool]]) -> None:
+        """Find who holds locks by the functions on stacks, and by addresses on stacks.
+
+        :param locks: type, address, and whether it is a writer that is looked for
+        """
+        wanted = {
+            (type_, lock): self._wanted_mode(type_, is_write) for type_, lock, is_write in locks
+        }
+        by_address = {lock: type_ for type_, lock in wanted}
+        stacks = self.waits.stacks
+        held = {pc: self.sites.held(pc) for pc in np.unique(stacks.pc).tolist()}
+        found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]] = defaultdict(dict)
+        computed: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
+        interesting = np.array([pc for pc, each in held.items() if each], np.uint64)
+        for frame in np.flatnonzero(np.isin(stacks.pc, interesting)).tolist():
+            lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
+            name = stacks.names[pc]
+            for each in held[pc]:
+                key = each.type, each.object
+                if each.object == 0:
+                    if each.is_sure:
+                        computed[lane].append((each.type, each.mode, name))
+                elif key in wanted and each.mode in (wanted[key], Mode.NONE):
+                    strength = Strength.DERIVED if each.is_sure else Strength.POSSIBLE
+                    if self.object[lane] == each.object:
+                        # It would wait for itself: code that takes a lock twice, in branches that
+                        # exclude each other, looks like that, too.
+                        if not each.is_sure:
+                            continue
+                        strength = Strength.POSSIBLE
+                    self._better(found[key], lane, strength, f"code of {plain(name)}", name, 0)
+        self._on_stacks(wanted, by_address, computed, found)
+        for (type_, lock), candidates in found.items():
+            sure = [lane for lane, each in candidates.items() if each[0] is Strength.DERIVED]
+            # There is only one writer, and readers are counted.
+            is_read = wanted[type_, lock] is Mode.READ
+            most = self.readers.get(lock, len(sure)) if is_read else 1
+            for lane, (strength, evidence, code, place) in candidates.items():
+                if strength is Strength.POSSIBLE and sure:
+                    continue
+                weight = strength if len(sure) <= most else Strength.POSSIBLE
+                self.build.edges(
+                    EdgeKind.HELD,
+                    (_KINDS[type_], np.array([lock], np.uint64)),
+                    (NodeKind.TASK, self.waits.task[[lane]]),
+                    strength=weight,
+                    evidence=evidence,
+                    mode=wanted[type_, lock].value,
+                    place=np.array([place], np.uint64),
+                    frame=plain(code),
+                )
+
+    def _wanted_mode(self, type_: str, is_write: bool) -> Mode:
+        if type_ == "struct semaphore":
+            return Mode.NONE
+        return Mode.WRITE if is_write else Mode.READ
+
+    def _better(
+        self,
+        found: dict[int, tuple[Strength, str, str, int]],
+        lane: int,
+        strength: Strength,
+        evidence: str,
+        frame: str,
+        place: int,
+    ) -> None:
+        if lane not in found or found[lane][0] < strength:
+            found[lane] = strength, evidence, frame, place
+
+    def _on_stacks(
+        self,
+        wanted: dict[tuple[str, int], Mode],
+        by_address: dict[int, str],
+        computed: dict[int, list[tuple[str, Mode, str]]],
+        found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
+    ) -> None:
+        """Find the addresses of locks on stacks of tasks that do not wait for them."""
+        for lane, address, place in self._mentions(np.array(list(by_address), np.uint64)):
+            type_ = by_address[address]
+            mode = wanted[type_, address]
+            if self.object[lane] == address:
+                continue
+            name = next(
+                (name for kind, how, name in computed[lane] if (kind, how) == (type_, mode)), ""
+            )
+            strength = Strength.DERIVED if name else Strength.POSSIBLE
+            evidence = f"on the stack, and code of {plain(name)}" if name else "on the stack"
+            frame = name or self._frame_at(lane, place)
+            self._better(found[type_, address], lane, strength, evidence, frame, place)
+
+    def _mentions(self, addresses: Words) -> list[tuple[int, int, int]]:
+        """Return where addresses are on stacks: task, address, and place; each once per task."""
+        wanted, seen = np.sort(addresses), dict[tuple[int, int], int]()
+        if not len(wanted) or not self.waits.stacks.size:
+            return []
+        for some, start, words in stack_words(
+            self.kernel.memory, self.known, self.rows, self.waits.stacks.size, self.faults
+        ):
+            row, column = np.nonzero(np.isin(words, wanted))
+            places = start[row] + np.uint64(8) * column.astype(np.uint64)
+            for lane, address, place in zip(
+                some[row].tolist(), words[row, column].tolist(), places.tolist(), strict=True
+            ):
+                seen.setdefault((lane, address), place)
+        return [(lane, address, place) for (lane, address), place in seen.items()]
+
+    def _frame_at(self, lane: int, place: int) -> str:
+        """Return the function whose frame an address on a stack is in."""
+        stacks = self.waits.stacks
+        rows = stacks.frames(lane)
+        inner = int(np.searchsorted(stacks.sp[rows], np.uint64(place), "right")) - 1
+        names = stacks.functions(lane)
+        return names[inner] if 0 <= inner < len(names) else ""
+
+    # Pipes
+
+    def _pipes(self) -> None:
+        lanes = self._of_type("struct pipe_inode_info")
+        if not len(lanes):
+            return
+        files = open_files(self.kernel)
+        self.faults += files.faults
+        reads = np.array(["read" in self.waits.function[lane] for lane in lanes.tolist()])
+        # `pipe_wait` is called by both.
+        for at, lane in enumerate(lanes.tolist()):
+            if self.waits.function[lane] == "pipe_wait":
+                reads[at] = "pipe_read" in map(plain, self.waits.stacks.functions(lane))
+        for is_reader in (False, True):
+            pipes = np.unique(self.object[lanes[reads == is_reader]])
+            index, rows = files.of(pipes)
+            ends = files.writes[rows] if is_reader else files.reads[rows]
+            index, rows = index[ends], rows[ends]
+            names = [f"file descriptor {files.descriptor[row]}" for row in rows.tolist()]
+            self.build.edges(
+                EdgeKind.OTHER_END,
+                (NodeKind.PIPE, pipes[index]),
+                (NodeKind.PROCESS, files.files[rows]),
+                strength=Strength.DERIVED,
+                evidence=names,
+                mode="write" if is_reader else "read",
+                place=files.address[rows],
+            )
+            processes = np.unique(files.files[rows])
+            members = np.flatnonzero(np.isin(files.tables, processes))
+            self.build.edges(
+                EdgeKind.THREAD,
+                (NodeKind.PROCESS, files.tables[members]),
+                (NodeKind.TASK, self.known.address[members]),
+                strength=Strength.PROVEN,
+                evidence="task.files",
+            )
+
+    # Pages
+
+    def _pages(self) -> None:
+        """Find who waits for the references of a page to go, and who has its address on the stack.
+
+        wait_var_event() waits for a change of the page's own count.
+        """
+        prog = self.kernel.prog
+        lanes = self._of_type("unsigned long")
+        if not len(lanes):
+            return
+        page = prog.type("struct page")
+        size = np.uint64(drgn.sizeof(page))
+        inside = np.uint64(
+            layout(prog, page, ["_refcount.counter"]).fields["_refcount.counter"].offset
+        )
+        first = np.uint64(int(prog["vmemmap"]))
+        start = self.object[lanes] - inside
+        is_count = (start >= first) & ((start - first) % size == 0)
+        is_count &= start - first < np.uint64(1 << 46)
+        for lane, address in zip(lanes[is_count].tolist(), start[is_count].tolist(), strict=True):
+            self.object[lane], self.type[lane] = address, "struct page"
+        pages = np.unique(start[is_count])
+        waiters = set(lanes[is_count].tolist())
+        for lane, address, place in self._mentions(pages):
+            if lane in waiters:
+                continue
+            frame = plain(self._frame_at(lane, place))
+            self.build.edges(
+                EdgeKind.REFERENCED,
+                (NodeKind.PAGE, np.array([address], np.uint64)),
+                (NodeKind.TASK, self.waits.task[[lane]]),
+                strength=Strength.DERIVED,
+                evidence="on the stack",
+                place=np.array([place], np.uint64),
+                frame=frame,
+            )
+
+    # Completions
+
+    def _completions(self) -> None:
+        lanes = self._of_type("struct completion")
+        if not len(lanes):
+            return
+        stacks = self.waits.stacks
+        wanted = set(self.object[lanes].tolist())
+        by_pc: dict[int, set[int]] = {}
+        for pc in np.unique(stacks.pc).tolist():
+            objects = self.sites.completes(pc) & wanted
+            if objects:
+                by_pc[pc] = objects
+        for frame in np.flatnonzero(np.isin(stacks.pc, np.array(list(by_pc), np.uint64))).tolist():
+            lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
+            completions = np.array(sorted(by_pc[pc]), np.uint64)
+            name = plain(stacks.names[pc])
+            self.build.edges(
+                EdgeKind.COMPLETED_BY,
+                (NodeKind.COMPLETION, completions),
+                (NodeKind.TASK, np.repeat(self.waits.task[lane], len(completions))),
+                strength=Strength.DERIVED,
+                evidence=f"code of {name}",
+                frame=name,
+            )
+
+    def _buffers(self) -> None:
+        """Note who holds the buffers of XFS: the task of the transaction that they are in."""
+        lanes = np.flatnonzero((self.waits.holder != 0) & (self.object != 0))
+        self.build.edges(
+            EdgeKind.HELD,
+            ([self._kind(lane) for lane in lanes.tolist()], self.object[lanes]),
+            (NodeKind.TASK, self.waits.holder[lanes]),
+            strength=Strength.PROVEN,
+            evidence="xfs_buf.b_transp",
+        )
+
+    # What to keep
+
+    def _of_interest(self, graph: Graph) -> npt.NDArray[np.bool_]:
+        """Return which nodes belong to tasks in state D or behind locks, either way.
+
+        Thousands of tasks sleep for the next event, which is what they are for.
+        """
+        blocked = set(self.waits.task[self.blocked].tolist())
+        locks = {kind for type_, kind in _KINDS.items() if type_ in LOCK_TYPES} | {NodeKind.WORK}
+        held = np.zeros(len(graph), np.bool_)
+        sources = np.flatnonzero(np.array([kind in locks for kind in graph.kind], np.bool_))
+        held[sources] = True
+        held |= np.array(
+            [
+                kind is NodeKind.TASK and address in blocked
+                for kind, address in zip(graph.kind, graph.address.tolist(), strict=True)
+            ],
+            np.bool_,
+        )
+        down = graph.reached(np.flatnonzero(held).tolist())
+        return down | graph.reached(np.flatnonzero(down).tolist(), back=True)
