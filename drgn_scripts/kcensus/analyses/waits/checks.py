@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the kernel itself counts of tasks that wait, and what could not be read of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kcensus.analyses.gaps import reasons, scan_gaps
+from kcensus.analyses.waits.figures import Figures
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults
+from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.kernel.names import ABSENT
+from kcensus.kernel.waiting.graph import EdgeKind
+from kcensus.results import Check, Gap, Unit, nonzero_gaps
+from kcensus.sources.capsule import NotRecorded
+
+_FROZEN = 0x8000
+"""TASK_FROZEN."""
+
+
+def checks(figures: Figures) -> list[Check]:
+    """Hold tasks against the counters of the scheduler of CPUs, and owners against the log."""
+    tasks, note = figures.waiting.tasks, ""
+    if figures.kernel.live:
+        note = "the kernel changed while it was read"
+    blocked = (tasks.state & np.uint64(2)) != 0
+    blocked &= (tasks.state & np.uint64(0x400 | _FROZEN)) == 0
+    made = [
+        Check("tasks", len(tasks), tasks.counted, Unit.COUNT, "nr_threads", note),
+        Check(
+            "tasks in state D",
+            int((blocked & ~tasks.is_on_cpu).sum()),
+            _uninterruptible(figures),
+            Unit.COUNT,
+            "rq.nr_uninterruptible",
+            note,
+        ),
+    ]
+    same, named = _owners(figures)
+    if named:
+        source = "hung task detector in the kernel log"
+        made.append(Check("owners of locks", same, named, Unit.COUNT, source, note))
+    return made
+
+
+def _uninterruptible(figures: Figures) -> int | None:
+    """Return how many tasks the scheduler counts as sleeping in state D: the load average does."""
+    prog = figures.kernel.prog
+    try:
+        members = layout(prog, "struct rq", {"count": "nr_uninterruptible"})
+        queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
+        faults = Faults()
+        read = gather(figures.kernel.memory, queues, members, faults)
+    except (*ABSENT, NotRecorded, ValueError):
+        return None
+    if faults:
+        return None
+    # A task that wakes up elsewhere is subtracted there: only the sum, modulo 2^32, counts.
+    total = int(read["count"].astype(np.uint64).sum()) & 0xFFFFFFFF
+    return total - (1 << 32) if total >> 31 else total
+
+
+def _owners(figures: Figures) -> tuple[int, int]:
+    """Return how many owners that the log names are ours, and how many it names.
+
+    Only tasks that wait now count: what the log says of others has changed since.
+    """
+    graph, (_, owners) = figures.graph, figures.log
+    same = named = 0
+    for node in figures.task_nodes:
+        owner = owners.get(figures.pid(node))
+        waits = [e for e in graph.following[node] if graph.edge[e] is EdgeKind.WAITS]
+        if owner is None or not waits:
+            continue
+        held = graph.following[int(graph.target[waits[0]])]
+        named += 1
+        same += owner in {figures.pid(int(graph.target[edge])) for edge in held}
+    return same, named
+
+
+def gaps(figures: Figures) -> list[Gap]:
+    """Return what could not be said about tasks."""
+    waiting, tasks = figures.waiting, figures.waiting.tasks
+    waits = waiting.waits
+    faults = [waits.faults, tasks.faults, waiting.faults]
+    blocked = tasks.is_blocked[tasks.rows(waits.task)]
+    is_cut = int(np.count_nonzero(waits.stacks.is_cut & blocked))
+    own = nonzero_gaps(
+        *(
+            Gap("waits of tasks", what, 1, "edges that it shows are missing")
+            for what in waiting.missing
+        ),
+        Gap(
+            "waits of tasks",
+            f"what {figures.undetermined:,} of {figures.blocked:,} tasks in state D wait for could "
+            "not be determined",
+            figures.undetermined,
+            "cycles through these tasks are missing",
+        ),
+        Gap(
+            "waits of tasks",
+            "lists of waiters contradict the stack",
+            waits.contradicted,
+            "these tasks may wait for something else",
+        ),
+        Gap(
+            "stacks of tasks",
+            "unreadable or cut",
+            0 if "stacks of tasks" in waiting.missing else is_cut,
+            "what these tasks in state D wait for may be unknown",
+        ),
+        Gap(
+            "functions",
+            "their code is not in the dump",
+            waiting.unreadable_code,
+            "locks that only code shows to be held have no holder",
+        ),
+        Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
+        Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
+        Gap(
+            "clocks of CPUs",
+            "impossible",
+            tasks.bad_clocks,
+            "tasks of these CPUs may have slept for less",
+        ),
+        Gap(
+            "pages with tasks and what they wait for",
+            reasons(*faults),
+            sum(each.total() for each in faults),
+            "edges that are on them are missing",
+        ),
+    )
+    return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The graph of waits, its cycles, and names for its nodes."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.human import human_seconds
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.log import records
+from kcensus.kernel.names import ABSENT
+from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by
+from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
+from kcensus.kernel.waiting.graph import Graph, NodeKind
+from kcensus.kernel.waiting.reader import Waiting, waiting
+from kcensus.sources.capsule import NotRecorded
+from kcensus.text import printable
+
+Numbers = npt.NDArray[np.int64]
+
+_MAX_NAMED = 1 << 10
+"""Objects whose symbols are looked up: those with most tasks behind them."""
+_CODE = (1 << 64) - (1 << 31)
+"""From here on are the kernel's variables, and those of modules."""
+_HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
+_BLOCKER = re.compile(
+    r"INFO: task (.*):(\d+) is blocked on an? (\S+).* likely owned by task (.*):(\d+)"
+)
+
+
+class Figures:
+    """What was read, and what follows from it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.waiting: Waiting = waiting(kernel)
+        self.graph: Graph = self.waiting.graph
+        with kernel.progress.step("looking for cycles", 0):
+            self.cycles: list[Cycle] = cycles(self.graph)
+            self.behind: Behind = behind(self.graph, self.ages)
+
+    @cached_property
+    def task_rows(self) -> Numbers:
+        """Row of each node's task among all tasks, or -1."""
+        rows = self.waiting.tasks.rows(self.graph.address)
+        return np.where(self.graph.is_task, rows, -1)
+
+    @cached_property
+    def task_nodes(self) -> list[int]:
+        """Nodes that are tasks."""
+        return np.flatnonzero(self.graph.is_task).tolist()
+
+    @cached_property
+    def ages(self) -> Numbers:
+        """Per node, nanoseconds since its task went to sleep; -1 for others, and if unknown."""
+        rows = self.task_rows
+        ages = np.append(self.waiting.tasks.off_cpu_ns, -1)[rows]
+        return np.where(rows >= 0, ages, -1)
+
+    @cached_property
+    def blocked(self) -> int:
+        """How many tasks are in state D."""
+        return int(self.waiting.tasks.is_blocked.sum())
+
+    @cached_property
+    def longest(self) -> float:
+        """Seconds that the first of these has slept."""
+        tasks = self.waiting.tasks
+        return int(tasks.off_cpu_ns[tasks.is_blocked].max(initial=0)) / 1e9
+
+    @cached_property
+    def undetermined(self) -> int:
+        """How many tasks in state D wait for an object that could not be determined."""
+        waits, tasks = self.waiting.waits, self.waiting.tasks
+        blocked = set(tasks.address[tasks.is_blocked].tolist())
+        return sum(
+            task in blocked and not known and function not in ON_TIMERS
+            for task, known, function in zip(
+                waits.task.tolist(), waits.is_proven.tolist(), waits.function, strict=True
+            )
+        )
+
+    @cached_property
+    def roots(self) -> list[int]:
+        """Nodes that tasks wait for without end of a cycle, those with most tasks first."""
+        known = roots(self.graph, self.cycles)
+        return sorted(known, key=lambda node: (-int(self.behind.tasks[node]), node))
+
+    @cached_property
+    def cycle_of(self) -> dict[int, int]:
+        """Number of the cycle, from 1 on, that each of its nodes is in."""
+        return {
+            node: number
+            for number, cycle in reversed(list(enumerate(self.cycles, 1)))
+            for node in cycle.nodes
+        }
+
+    def waiters(self, node: int) -> set[int]:
+        """Return the tasks that wait for a node, also through others."""
+        seen = self.graph.reached([node], back=True)
+        return set(np.flatnonzero(seen & self.graph.is_task).tolist()) - {node}
+
+    # How nodes are called
+
+    def pid(self, node: int) -> int:
+        """Return the PID of a task; 0 for another node, or a task that is on no list."""
+        row = int(self.task_rows[node])
+        return int(self.waiting.tasks.pid[row]) if row >= 0 else 0
+
+    def comm(self, node: int) -> str:
+        """Return the name of a task; printable."""
+        row = int(self.task_rows[node])
+        return printable(self.waiting.tasks.comm[row]) if row >= 0 else ""
+
+    def function(self, node: int) -> str:
+        """Return the function that a task sleeps in."""
+        row = self.waiting.row(node)
+        return printable(self.waiting.waits.function[row]) if row >= 0 else ""
+
+    def entry(self, node: int) -> str:
+        """Return how a task came into the kernel."""
+        row = self.waiting.row(node)
+        if row < 0:
+            return ""
+        return printable(entered_by(self.waiting.waits.stacks.functions(row)))
+
+    def state(self, node: int) -> str:
+        """Return what a task does: ``running``, ``runnable``, D, S, or other."""
+        row = int(self.task_rows[node])
+        if row < 0:
+            return ""
+        tasks = self.waiting.tasks
+        if tasks.is_on_cpu[row]:
+            return "running"
+        if tasks.is_blocked[row]:
+            return "D"
+        if tasks.is_asleep[row]:
+            return "S"
+        return "runnable" if not tasks.state[row] else "other"
+
+    @cached_property
+    def _symbols(self) -> dict[int, str]:
+        """Names of objects that are variables."""
+        static = np.flatnonzero((self.graph.address >= np.uint64(_CODE)) & ~self.graph.is_task)
+        order = static[np.argsort(-self.behind.tasks[static], kind="stable")][:_MAX_NAMED]
+        names = {}
+        for node in order.tolist():
+            address = int(self.graph.address[node])
+            try:
+                symbol = self.kernel.prog.symbol(address)
+            except (LookupError, NotRecorded):
+                continue
+            distance = address - int(symbol.address)
+            name = printable(str(symbol.name))
+            names[node] = f"{name}+0x{distance:x}" if distance else name
+        return names
+
+    def object_name(self, node: int) -> str:
+        """Return how an object is called: its variable, or its address; of a process, its name."""
+        if self.graph.kind[node] is NodeKind.PROCESS:
+            threads = [
+                int(self.graph.target[edge])
+                for edge in self.graph.following[node]
+                if self.graph.kind[int(self.graph.target[edge])] is NodeKind.TASK
+            ]
+            if threads:
+                first = min(threads, key=self.pid)
+                return f"{self.comm(first)} (PID {self.pid(first)})"
+        return self._symbols.get(node) or f"0x{int(self.graph.address[node]):x}"
+
+    def name(self, node: int) -> str:
+        """Return how a sentence calls a node."""
+        if self.graph.kind[node] is NodeKind.TASK:
+            pid = self.pid(node)
+            if not pid:
+                return f"a task that is on no list (0x{int(self.graph.address[node]):x})"
+            return f"{self.comm(node)} (PID {pid})"
+        return f"{self.graph.kind[node].value} {self.object_name(node)}"
+
+    def since(self, node: int) -> str:
+        """Return since when a task sleeps; nothing where it does not, or that is unknown."""
+        age = int(self.ages[node])
+        return human_seconds(age / 1e9) if age >= 0 and self.state(node) in ("D", "S") else ""
+
+    # What the kernel log says
+
+    @cached_property
+    def log(self) -> tuple[dict[int, int], dict[int, int]]:
+        """What the hung task detector said: by PID, seconds; and by PID, the PID of the owner."""
+        hung: dict[int, int] = {}
+        owners: dict[int, int] = {}
+        try:
+            lines = records(self.kernel.prog)
+        except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
+            return hung, owners
+        for _, line in lines:
+            if match := _HUNG.search(line):
+                pid, seconds = int(match[2]), int(match[3])
+                hung[pid] = max(seconds, hung.get(pid, 0))
+            elif match := _BLOCKER.search(line):
+                owners[int(match[2])] = int(match[5])
+        return hung, owners

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the graph of waits means, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcensus.analyses.waits.figures import Figures
+from kcensus.human import human_seconds
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.cycles import Cycle
+from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+
+_MAX_ROOTS = 3
+"""Roots that are findings: those with most tasks behind them."""
+_MAX_TOLD = 8
+"""Tasks of a cycle that a sentence names."""
+_OLD, _VERY_OLD = 10.0, 120.0
+"""Seconds from which on a wait is worth a look, and those of the hung task detector."""
+_MANY = 10
+"""Tasks behind one."""
+
+
+def findings(figures: Figures) -> list[Finding]:
+    """Return what to act on."""
+    return [
+        *(_deadlock(figures, cycle) for cycle in figures.cycles),
+        *_behind(figures),
+    ]
+
+
+def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
+    graph = figures.graph
+    tasks = [node for node in cycle.nodes if graph.is_task[node]]
+    stuck = figures.waiters(cycle.nodes[0]) - set(tasks)
+    ages = [int(figures.ages[node]) for node in (*tasks, *stuck)]
+    oldest = max((age for age in ages if age >= 0), default=0) / 1e9
+    is_sure = cycle.strength >= Strength.DERIVED
+    names = ", ".join(figures.name(node) for node in tasks[:_MAX_TOLD])
+    more = f" and {len(tasks) - _MAX_TOLD} more" if len(tasks) > _MAX_TOLD else ""
+    if len(tasks) == 1:
+        who = f"{names} waits for itself"
+    else:
+        who = f"{len(tasks)} tasks wait for each other: {names}{more}"
+    tail = f"; {len(stuck):,} more tasks are stuck behind" if stuck else ""
+    kind = "waits-deadlock" if is_sure else "waits-deadlock-possible"
+    return Finding(
+        id=f"{kind}:{min(figures.pid(node) for node in tasks)}",
+        severity=Severity.CRITICAL if is_sure else Severity.WARNING,
+        danger=Danger.DEADLOCK,
+        title=f"{'deadlock' if is_sure else 'possible deadlock'}: {who}{tail}",
+        evidence=_story(figures, cycle),
+        figures={
+            "tasks": Figure(len(tasks)),
+            "behind": Figure(len(stuck)),
+            "oldest": Figure(oldest, Unit.SECONDS),
+        },
+        remedies=tuple(_kills(figures, tasks)),
+        no_remedy="" if any(True for _ in _kills(figures, tasks)) else _no_way(figures, tasks),
+    )
+
+
+def _story(figures: Figures, cycle: Cycle) -> str:
+    """Tell a cycle: who holds what since when, and waits for what."""
+    graph, sentences = figures.graph, []
+    count = len(cycle.nodes)
+    for at, node in enumerate(cycle.nodes):
+        if not graph.is_task[node]:
+            continue
+        before, after = cycle.edges[at - 1], cycle.edges[at]
+        function = figures.function(node)
+        entry = figures.entry(node)
+        where = f" ({', '.join(dict.fromkeys(x for x in (entry, function) if x))})"
+        holds = _holds(figures, before) if count > 1 else ""
+        since = figures.since(node)
+        waits = f"waits for {figures.name(int(graph.target[after]))}"
+        waits += f" to {graph.mode[after]}" if graph.mode[after] else ""
+        waits += f" since {since}" if since else ""
+        sentences.append(
+            f"{figures.name(node)}{where if where != ' ()' else ''} {holds}{waits}"
+            f" [{graph.evidence[after]}]"
+        )
+    return "; ".join(sentences)
+
+
+def _holds(figures: Figures, edge: int) -> str:
+    """Tell how a task keeps what leads to it."""
+    graph = figures.graph
+    source, kind = int(graph.source[edge]), graph.edge[edge]
+    strength = Strength(int(graph.strength[edge])).name.lower()
+    proof = f" [{strength}: {graph.evidence[edge]}]"
+    name = figures.name(source)
+    if kind is EdgeKind.THREAD:
+        return "has the other end of the pipe open and "
+    if kind is EdgeKind.REFERENCED:
+        return f"has a reference of {name}{proof}, "
+    if kind is EdgeKind.RUN_BY:
+        return f"runs {name}{proof}, "
+    if kind is EdgeKind.COMPLETED_BY:
+        return f"is to complete {name}{proof}, "
+    mode = f" ({graph.mode[edge]})" if graph.mode[edge] else ""
+    return f"holds {name}{mode}{proof}, "
+
+
+def _kills(figures: Figures, tasks: list[int]) -> Iterator[Remedy]:
+    """Yield that a task of a cycle can be killed: one that sleeps interruptibly."""
+    for node in tasks:
+        row = int(figures.task_rows[node])
+        if row < 0 or figures.state(node) != "S" or figures.waiting.tasks.is_kthread[row]:
+            continue
+        yield Remedy(
+            effect=f"Kill {figures.name(node)}, which sleeps interruptibly: that ends the cycle",
+            command=f"kill -KILL {figures.pid(node)}",
+            risk="its work is lost; a core dump that it writes is cut",
+        )
+
+
+def _no_way(figures: Figures, tasks: list[int]) -> str:
+    return (
+        "tasks in state D cannot be killed, and no lock can be released from outside: only a "
+        "restart of the machine ends it; take a dump first (sysrq-c)"
+    )
+
+
+def _behind(figures: Figures) -> Iterator[Finding]:
+    """Yield what many tasks wait for, or some for long, where it is no cycle."""
+    graph = figures.graph
+    told = 0
+    for node in figures.roots:
+        count, oldest = int(figures.behind.tasks[node]), int(figures.behind.oldest[node])
+        seconds = max(int(figures.ages[oldest]) / 1e9, 0.0) if oldest >= 0 else 0.0
+        # Behind one request or buffer, there are the tasks that wait for I/O as they should.
+        is_held = graph.kind[node] is NodeKind.TASK
+        if told >= _MAX_ROOTS or count < 2 or (count < _MANY and seconds < _OLD) or not is_held:
+            continue
+        told += 1
+        severity = Severity.NOTICE
+        if seconds >= _OLD:
+            severity = Severity.WARNING if count >= _MANY or seconds >= _VERY_OLD else severity
+        yield Finding(
+            id=f"waits-behind:{figures.pid(node)}",
+            severity=severity,
+            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+            title=(
+                f"{count:,} tasks wait for {figures.name(node)}, the first of them for "
+                f"{human_seconds(seconds)}"
+            ),
+            evidence=_does(figures, node),
+            figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+            no_remedy=(
+                "nothing can take a lock away: find out why its owner does not go on; "
+                "`kcensus iosched` says what its I/O waits for"
+            ),
+        )
+
+
+def _does(figures: Figures, node: int) -> str:
+    """Say what a task does that others wait for."""
+    state, function, since = figures.state(node), figures.function(node), figures.since(node)
+    held = [figures.name(int(figures.graph.source[edge])) for edge in figures.graph.preceding[node]]
+    holds = f"it holds {', '.join(held[:_MAX_TOLD])}"
+    if state in ("running", "runnable"):
+        return f"{holds}, and is {state}"
+    sleeps = f"sleeps in {function}" if function else "sleeps"
+    return f"{holds}, and {sleeps}" + (f" since {since}" if since else "")
