@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import textwrap
 import traceback
 import warnings
 from collections.abc import Callable
@@ -148,7 +149,7 @@ def _banner(target: Target) -> str:
     )
     lines = [
         f"drgn {drgn.__version__} on {target.name}{kind}: Linux {target.kernel}",
-        f"Analyses: {runs}",
+        *textwrap.wrap(f"Analyses: {runs}", 100, subsequent_indent="  "),
         f"Also: {others}, last, target, %kcensus",
     ]
     if target.recorded_for is not None:

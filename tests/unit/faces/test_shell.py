@@ -169,10 +169,10 @@ def answer(prompt: pexpect.spawn[str], line: str, until: str = PROMPT) -> str:
 def test_the_prompt(prompt: pexpect.spawn[str]) -> None:
     prompt.expect_exact(PROMPT)
     banner = str(prompt.before).split("\r\n")[:-1]
-    assert len(banner) == 4
+    assert len(banner) == 5
     assert all(len(line) <= 100 for line in banner)
-    assert all(name in banner[1] for name in ("slab()", "list_lru()", "report()"))
-    assert all(name in banner[2] for name in ("as_object()", "rows()", "last"))
+    assert all(name in banner[1] + banner[2] for name in ("slab()", "list_lru()", "report()"))
+    assert all(name in banner[3] for name in ("as_object()", "rows()", "last"))
     assert "on sample" in answer(prompt, "%kcensus slab --top 1 --no-progress").splitlines()[0]
     assert answer(prompt, "_.summary['utilization'] == last['slab'].summary['utilization']") == (
         "True"

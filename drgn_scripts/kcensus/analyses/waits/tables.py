@@ -69,7 +69,7 @@ TREE = TableSpec(
     "Who waits for whom",
     {
         "line": Column(
-            Unit.TEXT, "below each, what waits for it", Show.ALWAYS, "Task or object, indented."
+            Unit.TEXT, "and below, its waiters", Show.ALWAYS, "Task or object, indented."
         ),
         "behind": _BEHIND,
         "depth": Column(Unit.NONE, "depth", Show.DATA, "Level of the line."),

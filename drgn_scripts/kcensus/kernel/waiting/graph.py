@@ -38,7 +38,8 @@ class NodeKind(Enum):
     """Threads that share open files."""
     WORK = "work"
     """A work item that runs."""
-    POOL = "worker pool"
+    WORKQUEUE = "workqueue"
+    """Whose work items a task flushes."""
     FREEZER = "frozen file system"
     BUFFER = "buffer"
     LOG = "log"
@@ -50,7 +51,7 @@ class NodeKind(Enum):
     OTHER = "other"
 
 
-ANY = frozenset({NodeKind.PIPE, NodeKind.PROCESS, NodeKind.POOL, NodeKind.FUSE})
+ANY = frozenset({NodeKind.PIPE, NodeKind.PROCESS, NodeKind.FUSE, NodeKind.COMPLETION})
 """Nodes for which it is enough that one of the nodes behind them makes progress."""
 _CODES = {kind: code for code, kind in enumerate(NodeKind)}
 _KINDS = tuple(NodeKind)
@@ -67,6 +68,7 @@ class EdgeKind(Enum):
     COMPLETED_BY = "completed by"
     REFERENCED = "referenced by"
     FROZEN = "frozen by"
+    QUEUED = "behind"
     SERVED = "served by"
 
 

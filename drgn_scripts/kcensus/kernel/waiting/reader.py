@@ -22,6 +22,7 @@ from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.special import Special
 
 Numbers = npt.NDArray[np.int64]
 
@@ -37,6 +38,9 @@ _KINDS = {
     "struct folio": NodeKind.PAGE,
     "struct pipe_inode_info": NodeKind.PIPE,
     "struct work_struct": NodeKind.WORK,
+    "struct core_state": NodeKind.COREDUMP,
+    "struct workqueue_struct": NodeKind.WORKQUEUE,
+    "struct journal_s": NodeKind.LOG,
     "struct xfs_buf": NodeKind.BUFFER,
     "struct fuse_req": NodeKind.FUSE,
     "unsigned long": NodeKind.BIT,
@@ -101,12 +105,24 @@ class _Reader:
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
         self.blocked = self.known.is_blocked[self.rows]
+        self.frozen: set[int] = set()
+        """Locks that a frozen file system keeps, not a task."""
 
     def read(self) -> Waiting:
-        self._attempt("pages", self._pages)
-        self._attempt("locks", self._locks)
-        self._attempt("pipes", self._pipes)
-        self._attempt("completions", self._completions)
+        special = Special(self.kernel, self.known, self.waits, self.rows, self.build, self.faults)
+        special.object, special.type, special.evidence = self.object, self.type, self.evidence
+        for what, work in (
+            ("pages", self._pages),
+            ("core dumps", special.core_dumps),
+            ("work items", special.works),
+            ("frozen file systems", lambda: self.frozen.update(special.frozen())),
+            ("FUSE requests", special.fuse_requests),
+            ("journals", special.journals),
+            ("locks", self._locks),
+            ("pipes", self._pipes),
+            ("completions", self._completions),
+        ):
+            self._attempt(what, work)
         self._waits()
         self._buffers()
         graph = self.build.graph()
@@ -206,6 +222,8 @@ class _Reader:
                 needs_readers = found.readers[row] > 0 and (
                     not found.is_write[row] or type_ == "struct percpu_rw_semaphore"
                 )
+                if lock in self.frozen:
+                    continue
                 if found.is_held[row] and (not proven[row] or needs_readers):
                     unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
         if unnamed:

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What tasks wait for besides locks: work items, core dumps, frozen file systems, and others."""
+
+from __future__ import annotations
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults, Words
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.kernel.tasks.waits import Waits
+from kcensus.kernel.vfs.pipes import open_files
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.waiting.graph import Builder, EdgeKind, NodeKind
+from kcensus.kernel.workqueues import workqueues
+
+Numbers = npt.NDArray[np.int64]
+
+_FLUSHES = frozenset({"__flush_work", "flush_work", "cancel_work_sync", "__cancel_work_timer"})
+_QUEUE_FLUSHES = frozenset({"__flush_workqueue", "flush_workqueue", "drain_workqueue"})
+_DUMPED = frozenset({"coredump_task_exit", "exit_mm", "do_exit"})
+"""Functions in which the other threads of a process wait for its core dump to be written."""
+_LEVELS = 3
+"""SB_FREEZE_LEVELS: locks of a super block that freezing takes."""
+_RUNNING = "in-flight"
+
+
+class Special:
+    """Adds nodes and edges to a graph, and says what tasks wait for."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        known: Tasks,
+        waits: Waits,
+        rows: Numbers,
+        build: Builder,
+        faults: Faults,
+    ) -> None:
+        self.kernel, self.known, self.waits, self.rows = kernel, known, waits, rows
+        self.build, self.faults = build, faults
+        self.object: Words = waits.object
+        self.type: list[str] = waits.type
+        self.evidence: list[str] = waits.evidence
+
+    def _lanes(self, functions: frozenset[str], type_: str | None) -> Numbers:
+        """Return the tasks that sleep in some functions, for an object of a type, or none."""
+        return np.array(
+            [
+                lane
+                for lane, function in enumerate(self.waits.function)
+                if function in functions
+                and (self.type[lane] == type_ if type_ else not self.object[lane])
+            ],
+            np.int64,
+        )
+
+    def _note(self, lane: int, address: int, type_: str, evidence: str) -> None:
+        self.object[lane], self.type[lane], self.evidence[lane] = address, type_, evidence
+
+    # Work items
+
+    def works(self) -> None:
+        """Find the work items that tasks flush, and the workers that run them."""
+        lanes = self._lanes(_FLUSHES, "struct completion")
+        queue_lanes = self._lanes(_QUEUE_FLUSHES, "struct completion")
+        if not len(lanes) and not len(queue_lanes):
+            return
+        items = workqueues(self.kernel).items
+        running = items[items["state"] == _RUNNING]
+        current = dict(zip(running["pid"].tolist(), running["work"].tolist(), strict=True))
+        waited: set[int] = set()
+        if len(lanes):
+            waited |= self._barriers(lanes, current)
+        if len(queue_lanes):
+            waited |= self._flushers(queue_lanes)
+        rows = {int(pid): row for row, pid in enumerate(self.known.pid.tolist())}
+        for pid, work in current.items():
+            if work in waited and pid in rows:
+                self.build.edges(
+                    EdgeKind.RUN_BY,
+                    (NodeKind.WORK, np.array([work], np.uint64)),
+                    (NodeKind.TASK, self.known.address[[rows[pid]]]),
+                    strength=Strength.PROVEN,
+                    evidence="worker.current_work",
+                )
+
+    def _barriers(self, lanes: Numbers, current: dict[int, int]) -> set[int]:
+        """Note the work items that barriers on the stacks of tasks are behind.
+
+        A barrier is a work item of its own, which follows the one that is flushed; its completion
+        is what the task sleeps on.
+        """
+        prog, items = self.kernel.prog, workqueues(self.kernel).items
+        type_ = prog.type("struct wq_barrier")
+        inside = drgn.offsetof(type_, "done") - drgn.offsetof(type_, "work")
+        works, pids = items["work"].tolist(), items["pid"].tolist()
+        states, queues = items["state"].tolist(), items["wq"].tolist()
+        places, waited = {work: row for row, work in enumerate(works)}, set[int]()
+        for lane in lanes.tolist():
+            row = places.get(int(self.object[lane]) - inside)
+            if row is None:
+                continue
+            state, pid = states[row], pids[row]
+            if state == "scheduled" and pid in current:
+                # It runs, and the barrier comes next on the worker's own list.
+                self._note(lane, current[pid], "struct work_struct", "worker.scheduled")
+                waited.add(current[pid])
+            elif row and states[row - 1] == state:
+                # It waits itself, and is right before the barrier on the same list.
+                self._note(lane, works[row - 1], "struct work_struct", f"list of {state} work")
+                waited |= self._before(works[row - 1], queues[row], state)
+        return waited
+
+    def _before(self, work: int, queue: int, state: str) -> set[int]:
+        """Note what runs of the same workqueue: it goes before a work item that is held back."""
+        items = workqueues(self.kernel).items
+        running = items[(items["state"] == _RUNNING) & (items["wq"] == queue)]
+        if state != "inactive" or not queue:
+            return set()
+        works = {int(each) for each in running["work"].tolist()}
+        for each in works:
+            self.build.edges(
+                EdgeKind.QUEUED,
+                (NodeKind.WORK, np.array([work], np.uint64)),
+                (NodeKind.WORK, np.array([each], np.uint64)),
+                strength=Strength.DERIVED,
+                evidence="pool_workqueue.inactive_works",
+            )
+        return works
+
+    def _flushers(self, lanes: Numbers) -> set[int]:
+        """Note the workqueues that tasks flush, and what runs of them."""
+        prog, known = self.kernel.prog, workqueues(self.kernel)
+        flusher = prog.type("struct wq_flusher")
+        queues = np.array(sorted(known.names), np.uint64)
+        members = layout(prog, "struct workqueue_struct", ["first_flusher"])
+        first = gather(self.kernel.memory, queues, members, self.faults)["first_flusher"]
+        by_flusher = dict(zip(first.tolist(), queues.tolist(), strict=True))
+        waited = set[int]()
+        for lane in lanes.tolist():
+            start = int(self.object[lane]) - drgn.offsetof(flusher, "done")
+            queue = by_flusher.get(start)
+            if queue is None:
+                continue
+            self._note(lane, queue, "struct workqueue_struct", "workqueue_struct.first_flusher")
+            running = known.items[(known.items["state"] == _RUNNING) & (known.items["wq"] == queue)]
+            works = np.array(running["work"].tolist(), np.uint64)
+            waited |= set(works.tolist())
+            self.build.edges(
+                EdgeKind.QUEUED,
+                (NodeKind.WORKQUEUE, np.full(len(works), queue, np.uint64)),
+                (NodeKind.WORK, works),
+                strength=Strength.PROVEN,
+                evidence="worker.current_pwq",
+            )
+        return waited
+
+    # Core dumps
+
+    def core_dumps(self) -> None:
+        """Find the threads that wait until the core dump of their process is written."""
+        lanes = self._lanes(_DUMPED, None)
+        if not len(lanes):
+            return
+        prog, memory = self.kernel.prog, self.kernel.memory
+        tasks = self.waits.task[lanes]
+        # Since v5.16 (commit not verified), the signals of a process have it; before, its memory.
+        owner, name = "signal", "struct signal_struct"
+        if not prog.type(name).has_member("core_state"):
+            owner, name = "mm", "struct mm_struct"
+        pointer = layout(prog, "struct task_struct", {"owner": owner})
+        owners = gather(memory, tasks, pointer, self.faults)["owner"]
+        states = gather(memory, owners, layout(prog, name, ["core_state"]), Faults())["core_state"]
+        dumper = layout(prog, "struct core_state", {"task": "dumper.task"})
+        read = gather(memory, states, dumper, Faults())
+        kept = np.flatnonzero((states != 0) & read.readable & (read["task"] != tasks))
+        proof = f"{name.removeprefix('struct ')}.core_state"
+        for index in kept.tolist():
+            self._note(int(lanes[index]), int(states[index]), "struct core_state", proof)
+        self.build.edges(
+            EdgeKind.HELD,
+            (NodeKind.COREDUMP, states[kept]),
+            (NodeKind.TASK, read["task"][kept]),
+            strength=Strength.PROVEN,
+            evidence="core_state.dumper",
+            place=states[kept],
+        )
+
+    # Frozen file systems
+
+    def frozen(self) -> set[int]:
+        """Find the locks that frozen file systems keep, which no task holds; return them."""
+        percpu = "struct percpu_rw_semaphore"
+        lanes = [lane for lane, type_ in enumerate(self.type) if type_ == percpu]
+        type_ = self.kernel.prog.type("struct super_block")
+        if not lanes:
+            return set()
+        blocks = super_blocks(self.kernel)
+        # Since v4.4 (commit not verified), the writers of a file system are readers of such locks.
+        members = layout(self.kernel.prog, type_, {"frozen": "s_writers.frozen"})
+        state = gather(self.kernel.memory, blocks.address, members, self.faults)["frozen"]
+        frozen = blocks.address[state.astype(np.int64) != 0]
+        place = np.uint64(members.fields["frozen"].offset)
+        locks: dict[int, int] = {}
+        for level in range(_LEVELS):
+            inside = np.uint64(drgn.offsetof(type_, f"s_writers.rw_sem[{level}]"))
+            locks |= dict(zip((frozen + inside).tolist(), frozen.tolist(), strict=True))
+        kept = {int(self.object[lane]) for lane in lanes} & set(locks)
+        lock = np.array(sorted(kept), np.uint64)
+        owner = np.array([locks[each] for each in lock.tolist()], np.uint64)
+        self.build.edges(
+            EdgeKind.FROZEN,
+            (NodeKind.PERCPU_RWSEM, lock),
+            (NodeKind.FREEZER, owner),
+            strength=Strength.PROVEN,
+            evidence="super_block.s_writers.frozen",
+            mode="write",
+            place=owner + place,
+        )
+        return kept
+
+    # FUSE
+
+    def fuse_requests(self) -> None:
+        """Find the processes that serve the file systems whose requests tasks wait for."""
+        lanes = [lane for lane, type_ in enumerate(self.type) if type_ == "struct fuse_req"]
+        if not lanes:
+            return
+        prog, memory = self.kernel.prog, self.kernel.memory
+        files = open_files(self.kernel)
+        operations = int(prog["fuse_dev_operations"].address_of_())
+        of_file = layout(prog, "struct file", ["f_op"])
+        is_device = gather(memory, files.address, of_file, self.faults)["f_op"] == operations
+        rows = np.flatnonzero(is_device)
+        device = layout(prog, "struct fuse_dev", ["fc"])
+        connection = gather(memory, files.private[rows], device, self.faults)["fc"]
+        requests = np.unique(self.object[lanes])
+        # Since v5.10 (commit not verified), a request knows its mount.
+        member = layout(prog, "struct fuse_req", {}, {"mount": "fm"})
+        if "mount" in member:
+            mounts = gather(memory, requests, member, self.faults)["mount"]
+            of_mount = layout(prog, "struct fuse_mount", ["fc"])
+            wanted = gather(memory, mounts, of_mount, self.faults)["fc"]
+        elif len(np.unique(connection)) == 1:
+            wanted = np.full(len(requests), connection[0])
+        else:
+            return
+        request, row = np.nonzero(wanted[:, None] == connection[None, :])
+        served = files.files[rows[row]]
+        self.build.edges(
+            EdgeKind.SERVED,
+            (NodeKind.FUSE, requests[request]),
+            (NodeKind.PROCESS, served),
+            strength=Strength.DERIVED,
+            evidence=[f"file descriptor {files.descriptor[each]}" for each in rows[row].tolist()],
+            place=files.address[rows[row]],
+        )
+        members = np.flatnonzero(np.isin(files.tables, served))
+        self.build.edges(
+            EdgeKind.THREAD,
+            (NodeKind.PROCESS, files.tables[members]),
+            (NodeKind.TASK, self.known.address[members]),
+            strength=Strength.PROVEN,
+            evidence="task.files",
+        )
+
+    # Journals
+
+    def journals(self) -> None:
+        """Find the threads that commit the journals that tasks wait for."""
+        lanes = [lane for lane, type_ in enumerate(self.type) if type_ == "struct journal_s"]
+        if not lanes:
+            return
+        journals = np.unique(self.object[lanes])
+        members = layout(self.kernel.prog, "struct journal_s", ["j_task"])
+        task = gather(self.kernel.memory, journals, members, self.faults)["j_task"]
+        known = np.flatnonzero(task)
+        self.build.edges(
+            EdgeKind.SERVED,
+            (NodeKind.LOG, journals[known]),
+            (NodeKind.TASK, task[known]),
+            strength=Strength.DERIVED,
+            evidence="journal_s.j_task",
+            place=journals[known] + np.uint64(members.fields["j_task"].offset),
+        )
