@@ -546,7 +546,10 @@ class _Reader:
             return
         type_ = "struct percpu_rw_semaphore"
         # Since v4.13 (commit not verified), the writer is a struct rcuwait.
-        members = layout(self.kernel.prog, type_, {"task": "writer.task"})
+        # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem")
+        # (in v5.7), `block` says that there is one.
+        optional = {"block": ("block.counter", "readers_block")}
+        members = layout(self.kernel.prog, type_, {"task": "writer.task"}, optional)
         rows = np.array(waiting, np.int64)
         for some, _, words in stack_words(
             self.kernel.memory, self.known, self.rows[rows], self.stacks.size, self.faults
@@ -554,9 +557,12 @@ class _Reader:
             lane, column = np.nonzero(words >= np.uint64(1 << 63))
             candidate = words[lane, column]
             read = gather(self.kernel.memory, candidate, members, Faults())
-            task = self.known.address[self.rows[rows[some[lane]]]]
-            named = np.flatnonzero(read.readable & (read["task"] == task))
-            # The structure itself, not what points into the task.
+            owner = self.rows[rows[some[lane]]]
+            task, low = self.known.address[owner], self.known.stack[owner]
+            # The stack has the address of the task, too, and addresses of itself.
+            elsewhere = (candidate < low) | (candidate >= low + np.uint64(self.stacks.size))
+            blocks = read.columns.get("block", np.ones(len(candidate))) != 0
+            named = np.flatnonzero(read.readable & (read["task"] == task) & elsewhere & blocks)
             self._note_objects(
                 rows[some[lane[named]]],
                 candidate[named],

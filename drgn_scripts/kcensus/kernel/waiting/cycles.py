@@ -45,7 +45,7 @@ def stuck(graph: Graph, *, least: Strength = Strength.POSSIBLE) -> Mask:
     :param least: weakest edges to believe
     """
     used = graph.strength >= int(least)
-    source, target = graph.source.tolist(), graph.target.tolist()
+    source = graph.source.tolist()
     is_any = graph.is_any.tolist()
     # How many of the nodes behind each one still keep it: all must go on, or one is enough.
     left = np.bincount(graph.source[used], minlength=len(graph)).tolist()
@@ -62,13 +62,11 @@ def stuck(graph: Graph, *, least: Strength = Strength.POSSIBLE) -> Mask:
             if is_any[before] or not left[before]:
                 blocked[before] = False
                 queue.append(before)
-    # A lock with a holder that goes on, and one that is stuck, stays stuck: it waits for both.
-    del target
     return blocked
 
 
 def cycles(graph: Graph) -> list[Cycle]:
-    """Return the shortest cycle of each tangle of nodes that wait for each other.
+    """Return the shortest cycles, without a node in common, of nodes that wait for each other.
 
     Cycles of stronger edges go first: a tangle that has one of proven edges only is told by that.
     """
@@ -76,10 +74,20 @@ def cycles(graph: Graph) -> list[Cycle]:
 
     found: list[Cycle] = []
     taken: set[int] = set()
-    for least in (Strength.PROVEN, Strength.DERIVED, Strength.POSSIBLE):
+    itself = _itself(graph)
+    for least, with_itself in (
+        (Strength.PROVEN, False),
+        (Strength.DERIVED, False),
+        (Strength.POSSIBLE, False),
+        (Strength.POSSIBLE, True),
+    ):
+        inside: set[int] = set()
         blocked = stuck(graph, least=least)
         edges = np.flatnonzero(
-            (graph.strength >= int(least)) & blocked[graph.source] & blocked[graph.target]
+            (graph.strength >= int(least))
+            & (with_itself | ~itself)
+            & blocked[graph.source]
+            & blocked[graph.target]
         )
         drawn = networkx.DiGraph()
         drawn.add_edges_from(
@@ -94,17 +102,18 @@ def cycles(graph: Graph) -> list[Cycle]:
                 strict=True,
             )
         }
-        for part in networkx.strongly_connected_components(drawn):
-            if len(part) == 1 and not drawn.has_edge(*(2 * tuple(part))):
-                continue
-            if part & taken:
+        tangles = [*networkx.strongly_connected_components(drawn)]
+        while tangles:
+            part = tangles.pop()
+            if (len(part) == 1 and not drawn.has_edge(*(2 * tuple(part)))) or part & taken:
                 continue
             nodes = _shortest(drawn, part)
+            # Without it, the rest of the tangle may have cycles of its own.
+            rest = drawn.subgraph(part - set(nodes))
+            tangles += networkx.strongly_connected_components(rest)
             ends = zip(nodes, (*nodes[1:], nodes[0]), strict=True)
             rows = tuple(by_ends[pair] for pair in ends)
-            if not graph.is_task[list(nodes)].any():
-                continue
-            taken |= part
+            inside |= set(nodes)
             found.append(
                 Cycle(
                     nodes=nodes,
@@ -113,7 +122,18 @@ def cycles(graph: Graph) -> list[Cycle]:
                     tangle=tuple(sorted(part)),
                 )
             )
+        taken |= inside
     return sorted(found, key=lambda each: (-each.strength, len(each.nodes), each.nodes))
+
+
+def _itself(graph: Graph) -> Mask:
+    """Return which edges say that a task may wait for itself, which is the least likely of all."""
+    ends = set(zip(graph.source.tolist(), graph.target.tolist(), strict=True))
+    back = [
+        (target, source) in ends
+        for source, target in zip(graph.source.tolist(), graph.target.tolist(), strict=True)
+    ]
+    return np.array(back, np.bool_) & (graph.strength == int(Strength.POSSIBLE))
 
 
 def _shortest(drawn: object, part: set[int]) -> tuple[int, ...]:

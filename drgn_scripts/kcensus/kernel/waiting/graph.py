@@ -29,6 +29,8 @@ class NodeKind(Enum):
     MUTEX = "mutex"
     RWSEM = "rwsem"
     PERCPU_RWSEM = "percpu_rwsem"
+    PERCPU_READERS = "readers of percpu_rwsem"
+    """What a writer waits for that already keeps new readers out."""
     RT_MUTEX = "rt_mutex"
     SEMAPHORE = "semaphore"
     COMPLETION = "completion"

@@ -147,6 +147,8 @@ class _Reader:
             self.missing.append(what)
 
     def _kind(self, lane: int) -> NodeKind:
+        if self.evidence[lane] == "percpu_rw_semaphore.writer":
+            return NodeKind.PERCPU_READERS
         kind = _KINDS.get(self.type[lane])
         if kind in (None, NodeKind.QUEUE, NodeKind.COMPLETION, NodeKind.BIT):
             kind = _BY_WAIT.get(self.waits.kind[lane], kind)
@@ -267,12 +269,15 @@ class _Reader:
             is_read = wanted[type_, lock] is Mode.READ
             most = self.readers.get(lock, len(sure)) if is_read else 1
             for lane, (strength, evidence, code, place) in candidates.items():
-                if strength is Strength.POSSIBLE and sure:
+                if strength is Strength.POSSIBLE and 0 < len(sure) <= most:
                     continue
+                kind = _KINDS[type_]
+                if is_read and kind is NodeKind.PERCPU_RWSEM:
+                    kind = NodeKind.PERCPU_READERS
                 weight = strength if len(sure) <= most else Strength.POSSIBLE
                 self.build.edges(
                     EdgeKind.HELD,
-                    (_KINDS[type_], np.array([lock], np.uint64)),
+                    (kind, np.array([lock], np.uint64)),
                     (NodeKind.TASK, self.waits.task[[lane]]),
                     strength=weight,
                     evidence=evidence,
@@ -464,7 +469,10 @@ class _Reader:
         Thousands of tasks sleep for the next event, which is what they are for.
         """
         blocked = set(self.waits.task[self.blocked].tolist())
-        locks = {kind for type_, kind in _KINDS.items() if type_ in LOCK_TYPES} | {NodeKind.WORK}
+        locks = {kind for type_, kind in _KINDS.items() if type_ in LOCK_TYPES} | {
+            NodeKind.WORK,
+            NodeKind.PERCPU_READERS,
+        }
         held = np.zeros(len(graph), np.bool_)
         sources = np.flatnonzero(np.array([kind in locks for kind in graph.kind], np.bool_))
         held[sources] = True
