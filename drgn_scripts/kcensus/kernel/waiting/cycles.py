@@ -8,9 +8,11 @@ nodes only: where one process of several that have a pipe open still runs, there
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,11 @@ Numbers = npt.NDArray[np.int64]
 
 _MAX_STARTS = 256
 """Nodes of a tangle from which to look for its shortest cycle."""
+_WEIGHTS = {int(Strength.PROVEN): 10, int(Strength.DERIVED): 11, int(Strength.POSSIBLE): 30}
+"""Lengths of edges: a cycle with one possible edge goes before a shorter one with two."""
+_FAR = 1 << 62
+_Ways = dict[int, list[tuple[int, int]]]
+"""By node, where its edges lead, and how long they are."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +97,14 @@ def cycles(graph: Graph) -> list[Cycle]:
             & blocked[graph.target]
         )
         drawn = networkx.DiGraph()
-        drawn.add_edges_from(
-            zip(graph.source[edges].tolist(), graph.target[edges].tolist(), strict=True)
+        drawn.add_weighted_edges_from(
+            (source, target, _WEIGHTS[strength])
+            for source, target, strength in zip(
+                graph.source[edges].tolist(),
+                graph.target[edges].tolist(),
+                graph.strength[edges].tolist(),
+                strict=True,
+            )
         )
         by_ends = {
             (source, target): edge
@@ -133,45 +146,54 @@ def _itself(graph: Graph) -> Mask:
         (target, source) in ends
         for source, target in zip(graph.source.tolist(), graph.target.tolist(), strict=True)
     ]
-    return np.array(back, np.bool_) & (graph.strength == int(Strength.POSSIBLE))
+    is_possible: Mask = np.array(back, np.bool_)
+    is_possible &= graph.strength == int(Strength.POSSIBLE)
+    return is_possible
 
 
-def _shortest(drawn: object, part: set[int]) -> tuple[int, ...]:
+def _shortest(drawn: Any, part: set[int]) -> tuple[int, ...]:
     """Return the shortest cycle of a strongly connected part, from its lowest node on."""
-    following: dict[int, list[int]] = {
-        node: [after for after in drawn[node] if after in part]  # type: ignore[index]  # no stubs
+    following: _Ways = {
+        node: [(after, step["weight"]) for after, step in drawn[node].items() if after in part]
         for node in sorted(part)
     }
     # Every cycle but a single one passes a node with several ways on.
     starts = [node for node, after in following.items() if len(after) > 1][:_MAX_STARTS]
     best: tuple[int, ...] = ()
+    least = _FAR
     for start in starts or [min(part)]:
-        cycle = _from(start, following, len(best) or len(part) + 1)
-        if cycle and (not best or len(cycle) < len(best)):
-            best = cycle
+        cycle, length = _from(start, following, least)
+        if cycle:
+            best, least = cycle, length
     lowest = best.index(min(best))
     return best[lowest:] + best[:lowest]
 
 
-def _from(start: int, following: dict[int, list[int]], limit: int) -> tuple[int, ...]:
-    """Return the shortest cycle through a node; nothing where it is as long as ``limit``."""
-    parent: dict[int, int] = {start: -1}
-    level, length = [start], 0
-    while level and length < limit:
-        length += 1
-        reached = []
-        for node in level:
-            for after in following[node]:
-                if after == start:
-                    path = [node]
-                    while parent[path[-1]] >= 0:
-                        path.append(parent[path[-1]])
-                    return tuple(reversed(path))
-                if after not in parent:
-                    parent[after] = node
-                    reached.append(after)
-        level = reached
-    return ()
+def _from(start: int, following: _Ways, limit: int) -> tuple[tuple[int, ...], int]:
+    """Return the shortest cycle through a node, and its length; nothing from ``limit`` on."""
+    parent: dict[int, int] = {}
+    known: dict[int, int] = {start: 0}
+    queue, done = [(0, start)], set[int]()
+    while queue:
+        length, node = heapq.heappop(queue)
+        if length >= limit or (node == start and length):
+            break
+        if node in done:
+            continue
+        done.add(node)
+        for after, weight in following[node]:
+            reached = length + weight
+            # The way back to the start is not the start itself.
+            if reached < (known.get(after, _FAR) if after != start else known.get(-1, _FAR)):
+                known[-1 if after == start else after] = reached
+                parent[-1 if after == start else after] = node
+                heapq.heappush(queue, (reached, after))
+    if known.get(-1, _FAR) >= limit:
+        return (), limit
+    path = [parent[-1]]
+    while path[-1] != start:
+        path.append(parent[path[-1]])
+    return tuple(reversed(path)), known[-1]
 
 
 @dataclass(frozen=True)
