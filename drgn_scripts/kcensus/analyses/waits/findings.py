@@ -93,6 +93,8 @@ def _holds(figures: Figures, edge: int) -> str:
     name = figures.name(source)
     if kind is EdgeKind.THREAD:
         return "has the other end of the pipe open and "
+    if kind is EdgeKind.QUEUED:
+        return f"is before it{proof}, "
     if kind is EdgeKind.REFERENCED:
         return f"has a reference of {name}{proof}, "
     if kind is EdgeKind.RUN_BY:

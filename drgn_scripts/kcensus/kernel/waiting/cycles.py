@@ -88,6 +88,8 @@ def cycles(graph: Graph) -> list[Cycle]:
         (Strength.POSSIBLE, False),
         (Strength.POSSIBLE, True),
     ):
+        if least < Strength.PROVEN and not (graph.strength == int(least)).any():
+            continue
         inside: set[int] = set()
         blocked = stuck(graph, least=least)
         edges = np.flatnonzero(

@@ -23,6 +23,7 @@ from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.special import Special
+from kcensus.kernel.xfs.buffers import buffers
 
 Numbers = npt.NDArray[np.int64]
 
@@ -52,6 +53,7 @@ _BY_WAIT = {
     WaitKind.TAG: NodeKind.REQUEST,
     WaitKind.REQUEST: NodeKind.REQUEST,
 }
+_BUFFER_LOCK = "xfs_buf.b_sema"
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
 """Locks that do not always say who holds them."""
 
@@ -105,6 +107,8 @@ class _Reader:
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
         self.blocked = self.known.is_blocked[self.rows]
+        self.behind_writers: set[int] = set()
+        """Tasks that want to read what others read, too, behind a writer."""
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
@@ -147,8 +151,12 @@ class _Reader:
             self.missing.append(what)
 
     def _kind(self, lane: int) -> NodeKind:
+        if lane in self.behind_writers:
+            return NodeKind.RWSEM_QUEUE
         if self.evidence[lane] == "percpu_rw_semaphore.writer":
             return NodeKind.PERCPU_READERS
+        if self.type[lane] == "struct xfs_buf" and self.evidence[lane] != _BUFFER_LOCK:
+            return NodeKind.BUFFER_IO
         kind = _KINDS.get(self.type[lane])
         if kind in (None, NodeKind.QUEUE, NodeKind.COMPLETION, NodeKind.BIT):
             kind = _BY_WAIT.get(self.waits.kind[lane], kind)
@@ -218,6 +226,8 @@ class _Reader:
             }
             if type_ not in _UNNAMED:
                 continue
+            if kind is NodeKind.RWSEM:
+                self._queues(locks[~found.is_write & (found.readers > 0)])
             proven = np.zeros(len(locks), np.int64)
             np.add.at(proven, found.lock[found.strength == int(Strength.PROVEN)], 1)
             for row, lock in enumerate(locks.tolist()):
@@ -230,6 +240,29 @@ class _Reader:
                     unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
         if unnamed:
             self._by_code(unnamed)
+
+    def _queues(self, locks: Words) -> None:
+        """Find the readers that wait behind writers, for locks that readers have.
+
+        A writer that is behind them in the queue waits for the same readers as one before them, so
+        that it makes no difference to cycles.
+        """
+        lanes = self._of_type("struct rw_semaphore")
+        lanes = lanes[np.isin(self.object[lanes], locks)]
+        modes = [self._mode(lane) for lane in lanes.tolist()]
+        is_write = np.array([mode is Mode.WRITE for mode in modes], np.bool_)
+        writers, readers = lanes[is_write], lanes[~is_write]
+        readers = readers[np.isin(self.object[readers], self.object[writers])]
+        self.behind_writers |= set(readers.tolist())
+        writers = writers[np.isin(self.object[writers], self.object[readers])]
+        self.build.edges(
+            EdgeKind.QUEUED,
+            (NodeKind.RWSEM_QUEUE, self.object[writers]),
+            (NodeKind.TASK, self.waits.task[writers]),
+            strength=Strength.PROVEN,
+            evidence="rw_semaphore.wait_list",
+            mode="write",
+        )
 
     def _by_code(self, locks: list[tuple[str, int, bool]]) -> None:
         """Find who holds locks by the functions on stacks, and by addresses on stacks.
@@ -451,15 +484,32 @@ class _Reader:
             )
 
     def _buffers(self) -> None:
-        """Note who holds the buffers of XFS: the task of the transaction that they are in."""
-        lanes = np.flatnonzero((self.waits.holder != 0) & (self.object != 0))
-        self.build.edges(
-            EdgeKind.HELD,
-            ([self._kind(lane) for lane in lanes.tolist()], self.object[lanes]),
-            (NodeKind.TASK, self.waits.holder[lanes]),
-            strength=Strength.PROVEN,
-            evidence="xfs_buf.b_transp",
-        )
+        """Note who holds the locks of XFS's buffers.
+
+        That is the task of the transaction that a buffer is in, and who waits for its I/O.
+        """
+        lanes = self._of_type("struct xfs_buf")
+        is_lock = np.array([self.evidence[lane] == _BUFFER_LOCK for lane in lanes.tolist()])
+        locked, others = lanes[is_lock.astype(np.bool_)], lanes[~is_lock.astype(np.bool_)]
+        known = locked[self.waits.holder[locked] != 0]
+        # What the semaphore notes may be the task that began its I/O, and went on.
+        every = buffers(self.kernel) if len(known) else None
+        row = every.rows(self.object[known]) if every is not None else known
+        has_owner = every.transaction[row] != 0 if every is not None else known != 0
+        others = others[np.isin(self.object[others], self.object[locked])]
+        owned, noted = known[has_owner], known[~has_owner]
+        for lanes, holder, strength, proof in (
+            (owned, self.waits.holder[owned], Strength.PROVEN, "xfs_buf.b_transp"),
+            (noted, self.waits.holder[noted], Strength.POSSIBLE, "xfs_buf.b_sema.last_holder"),
+            (others, self.waits.task[others], Strength.DERIVED, "waits for its I/O"),
+        ):
+            self.build.edges(
+                EdgeKind.HELD,
+                (NodeKind.BUFFER, self.object[lanes]),
+                (NodeKind.TASK, holder),
+                strength=strength,
+                evidence=proof,
+            )
 
     # What to keep
 
