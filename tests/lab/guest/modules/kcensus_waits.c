@@ -417,7 +417,7 @@ static int __init kcensus_waits_init(void)
 	const struct step *step;
 	int i, error = make_locks();
 
-	if (!error && !proc_create("kcensus_waits", 0400, NULL, &kcensus_proc))
+	if (!error && !proc_create("kcensus_waits", 0600, NULL, &kcensus_proc))
 		error = -ENOMEM;
 	for (actor = actors; actor < actors + ARRAY_SIZE(actors); actor++)
 		if (!strcmp(actor->scenario, scenario))

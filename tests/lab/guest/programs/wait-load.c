@@ -55,7 +55,8 @@ static void wait_forever(void)
 /* Dumps core, which consists of a mapping of this file: more than fits in a pipe. */
 static void crash_with(char **path)
 {
-	int file = open_file(path[0], O_RDONLY);
+	/* A file that is open for reading only has no shared mappings. */
+	int file = open_file(path[0], O_RDWR);
 
 	if (mmap(NULL, 64 * PAGE, PROT_READ, MAP_SHARED, file, 0) == MAP_FAILED)
 		die(path[0]);
