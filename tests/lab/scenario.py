@@ -400,12 +400,6 @@ def _hung_tasks(table: _Table, _context: _Context) -> Iterator[Step]:
 
 
 @_verb
-def _wait_load(table: _Table, context: _Context) -> Iterator[Step]:
-    context.programs["wait-load"] = None
-    yield Step("run", ("/bin/wait-load", *context.text(table.get("arguments", str)).split()))
-
-
-@_verb
 def _record_waits(table: _Table, context: _Context) -> Iterator[Step]:
     context.programs["wait-truth"] = None
     name = table.get("name", str)
