@@ -86,6 +86,8 @@ def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     command_line = image.COMMAND_LINE
     if case.disk:
         command_line += f" {image.DISK_COMMAND_LINE}"
+    if case.boot:
+        command_line += f" {case.boot}"
     if image.crashes(case):
         command_line += f" crashkernel={image.CRASH_MEMORY}M"
     arguments = [

@@ -94,6 +94,8 @@ class Scenario:
     programs: tuple[str, ...] = field(default=())
     """Programs of this machine, and of ``guest/programs``, that the scenario's commands use."""
     disk: Disk | None = None
+    boot: str = ""
+    """More parameters for the kernel's command line."""
 
 
 class _Table:
@@ -390,6 +392,24 @@ def io_records(name: str) -> Iterator[Step]:
     yield Step("record-output", (f"tasks.{name}", "/bin/io-truth", "tasks"))
 
 
+@_verb
+def _hung_tasks(table: _Table, _context: _Context) -> Iterator[Step]:
+    knobs = {"timeout_secs": table.get("seconds", int), "warnings": table.get("warnings", int, 30)}
+    for name, value in knobs.items():
+        yield Step("write", (f"/proc/sys/kernel/hung_task_{name}", str(value)))
+
+
+@_verb
+def _record_waits(table: _Table, context: _Context) -> Iterator[Step]:
+    context.programs["wait-truth"] = None
+    name = table.get("name", str)
+    for kind in ("log", "tasks"):
+        # As a file, because outputs may have 256 KiB only.
+        path = f"/{kind}.{name}"
+        yield Step("run", ("/bin/sh", "-c", f"/bin/wait-truth {kind} > {path}"))
+        yield Step("record-now", (f"waits.{kind}.{name}", path))
+
+
 def _compile(tables: list[_Table], context: _Context) -> Iterator[Step]:
     for table in tables:
         do = table.get("do", str)
@@ -485,6 +505,7 @@ def load(name: str, kernel: str) -> Scenario:
         trials=trials,
         programs=tuple(context.programs),
         disk=disk,
+        boot=table.get("boot", str, ""),
     )
     table.end()
     if disk and (scenario.live or set(formats) != {"elf"}):

@@ -143,6 +143,14 @@ class Suite:
         self._apt("apt-get", "download", *packages, cwd=directory)
         return [next(directory.glob(f"{package}_*.deb")) for package in packages]
 
+    def closure(self, packages: list[str]) -> list[str]:
+        """Return the names of packages with all that they depend on, whatever is installed here."""
+        nothing = self._home / "state" / "nothing-installed"
+        nothing.write_bytes(b"")
+        install = ["install", "--yes", "--quiet=2", "--no-install-recommends", "--print-uris"]
+        lines = self._apt("apt-get", f"-oDir::State::status={nothing}", *install, *packages)
+        return re.findall(r"^'\S+' ([^_\s]+)_", lines, re.MULTILINE)
+
     def _apt(self, tool: str, *arguments: str, cwd: Path | None = None) -> str:
         # On the command line, because the machine's own settings are read after ours.
         options = [

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from .packed import unpacked
+
 FIRST, LAST = "first", "last"
 
 _DEBUG, _SYSFS, _PROC = "/sys/kernel/debug/block/", "/sys/block/", "/proc/"
@@ -122,7 +124,7 @@ def _names(text: str) -> frozenset[str]:
 
 def read(truth: Mapping[str, str], which: str = LAST) -> Io:
     """Parse one read of a dump's truth."""
-    disks, tasks = _files(truth[f"disks.{which}"]), _files(truth[f"tasks.{which}"])
+    disks, tasks = unpacked(truth[f"disks.{which}"]), unpacked(truth[f"tasks.{which}"])
     seconds = re.findall(r"^monotonic (\d+)\.(\d+)", disks["clocks"])[0]
     names = [
         match[1] for path in disks if (match := re.fullmatch(r"/sys/block/(.+)/inflight", path))
@@ -184,7 +186,7 @@ def moved(truth: Mapping[str, str]) -> list[str]:
 
 
 def _changed(first: str, last: str) -> Iterator[str]:
-    before, after = _files(first), _files(last)
+    before, after = unpacked(first), unpacked(last)
     throttled = {
         path.removesuffix("/stack")
         for path, text in [*before.items(), *after.items()]
@@ -196,16 +198,3 @@ def _changed(first: str, last: str) -> Iterator[str]:
         texts = (_SWITCHES.sub("", files.get(path, "")) for files in (before, after))
         if not _ALWAYS_MOVING.fullmatch(path) and len(set(texts)) > 1:
             yield path
-
-
-def _files(text: str) -> dict[str, str]:
-    """Take apart what the guest's ``io-truth`` has put together."""
-    data = text.encode(errors="surrogateescape")
-    files: dict[str, str] = {}
-    at = 0
-    while at < len(data):
-        end = data.index(b"\n", at)
-        path, _, length = data[at:end].decode(errors="surrogateescape").rpartition(" ")
-        at = end + 1 + int(length)
-        files[path.removeprefix("FILE ")] = data[end + 1 : at].decode(errors="surrogateescape")
-    return files

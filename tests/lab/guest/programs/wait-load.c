@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: LGPL-2.1-or-later
+/*
+ * Processes that wait, or keep the machine busy. "wait-load ROLE ARGUMENT..." starts them and
+ * returns; they go on until the guest ends.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/fuse.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PAGE 4096
+
+static void die(const char *what)
+{
+	fprintf(stderr, "wait-load: %s: %s\n", what, strerror(errno));
+	_exit(1);
+}
+
+static int open_file(const char *path, int flags)
+{
+	int file = open(path, flags | O_CLOEXEC, 0644);
+
+	if (file < 0)
+		die(path);
+	return file;
+}
+
+static void wait_forever(void)
+{
+	for (;;)
+		pause();
+}
+
+/* Freezes a file system, and forgets to thaw it. */
+static void freeze(char **path)
+{
+	if (ioctl(open_file(path[0], O_RDONLY), FIFREEZE, 0) < 0)
+		die(path[0]);
+	wait_forever();
+}
+
+static void write_file(char **path)
+{
+	int file = open_file(path[0], O_WRONLY);
+
+	for (;; usleep(10000))
+		if (write(file, "k", 1) != 1)
+			die(path[0]);
+}
+
+static void make_directory(char **path)
+{
+	if (mkdir(path[0], 0755) < 0)
+		die(path[0]);
+	wait_forever();
+}
+
+static void look_up(char **path)
+{
+	struct stat status;
+
+	if (stat(path[0], &status) < 0 && errno != ENOENT)
+		die(path[0]);
+	wait_forever();
+}
+
+static void *unmap(void *page)
+{
+	prctl(PR_SET_NAME, "fault-unmap");
+	sleep(1);
+	munmap(page, PAGE);
+	return NULL;
+}
+
+/*
+ * Writes to a page of a mapped file. Another thread then removes that mapping, and a process of
+ * its own reads the command line of both, as ps does.
+ */
+static void fault(char **path)
+{
+	char name[64], *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED,
+				    open_file(path[0], O_RDWR), 0);
+	pid_t whole = getpid();
+	pthread_t id;
+
+	if (page == MAP_FAILED || pthread_create(&id, NULL, unmap, page))
+		die(path[0]);
+	if (fork() == 0) {
+		prctl(PR_SET_NAME, "fault-ps");
+		sleep(2);
+		sprintf(name, "/proc/%d/cmdline", whole);
+		if (read(open_file(name, O_RDONLY), name, sizeof(name)) < 0)
+			die("cmdline");
+		wait_forever();
+	}
+	page[0] = 'k';
+	wait_forever();
+}
+
+static void answer(int device, uint64_t request, int error, const void *content, size_t size)
+{
+	struct fuse_out_header header = {(uint32_t)(sizeof(header) + size), error, request};
+	struct iovec parts[] = {{&header, sizeof(header)}, {(void *)content, size}};
+
+	if (writev(device, parts, 2) < 0)
+		die("answer");
+}
+
+/*
+ * Serves an empty file system, until a directory is to be made in it: then it stops, or makes that
+ * directory through its own mount, where it has to wait for itself.
+ */
+static void serve(char **arguments)
+{
+	static char request[1 << 17];
+	static const struct fuse_init_out init = {.major = FUSE_KERNEL_VERSION,
+						  .minor = FUSE_KERNEL_MINOR_VERSION,
+						  .max_write = PAGE};
+	static const struct fuse_attr_out root = {
+		.attr_valid = 3600, .attr = {.ino = 1, .mode = S_IFDIR | 0755, .nlink = 2}};
+	const struct fuse_in_header *header = (const struct fuse_in_header *)request;
+	int device = open_file("/dev/fuse", O_RDWR);
+	char *path = arguments[1];
+	char options[64], inner[256];
+
+	sprintf(options, "fd=%d,rootmode=40000,user_id=0,group_id=0", device);
+	if ((mkdir(path, 0755) < 0 && errno != EEXIST) || mount("lab", path, "fuse", 0, options))
+		die(path);
+	while (read(device, request, sizeof(request)) > 0) {
+		if (header->opcode == FUSE_INIT) {
+			answer(device, header->unique, 0, &init, sizeof(init));
+		} else if (header->opcode == FUSE_GETATTR) {
+			answer(device, header->unique, 0, &root, sizeof(root));
+		} else if (header->opcode == FUSE_LOOKUP) {
+			answer(device, header->unique, -ENOENT, NULL, 0);
+		} else if (header->opcode == FUSE_MKDIR) {
+			if (!strcmp(arguments[0], "enter")) {
+				sprintf(inner, "%s/inner", path);
+				mkdir(inner, 0755);
+			}
+			wait_forever();
+		} else if (header->opcode != FUSE_FORGET) {
+			answer(device, header->unique, -ENOSYS, NULL, 0);
+		}
+	}
+	die("/dev/fuse");
+}
+
+static void sleep_in_pipe(void)
+{
+	int ends[2];
+	char byte;
+
+	if (pipe(ends) < 0 || read(ends[0], &byte, 1) < 0)
+		die("pipe");
+}
+
+static void sleep_in_futex(void)
+{
+	static int word;
+
+	syscall(SYS_futex, &word, FUTEX_WAIT, 0, NULL, NULL, 0);
+}
+
+static void sleep_in_poll(void)
+{
+	struct pollfd none = {.fd = -1};
+
+	poll(&none, 1, -1);
+}
+
+static void sleep_in_flock(void)
+{
+	flock(open_file("/bin/wait-load", O_RDONLY), LOCK_EX);
+}
+
+static void sleep_for_child(void)
+{
+	if (fork() > 0)
+		wait(NULL);
+}
+
+static void sleep_long(void)
+{
+	sleep(100000);
+}
+
+/* So many processes that sleep: in six ways, and none for another one's lock but that of a file. */
+static void sleepers(char **count)
+{
+	static void (*const ways[])(void) = {sleep_in_pipe, sleep_in_futex, sleep_in_poll,
+					     sleep_in_flock, sleep_for_child, sleep_long};
+	int number = atoi(count[0]);
+
+	for (int i = 0; i < number; i++) {
+		if (fork() == 0) {
+			ways[i % (int)(sizeof(ways) / sizeof(ways[0]))]();
+			wait_forever();
+		}
+	}
+	wait_forever();
+}
+
+/* Keeps a CPU busy, with system calls that take locks for a moment. */
+static void busy(char **directory)
+{
+	char name[256], other[256];
+
+	sprintf(name, "%s/a-%d", directory[0], getpid());
+	sprintf(other, "%s/b-%d", directory[0], getpid());
+	for (;;) {
+		close(open_file(name, O_CREAT | O_WRONLY));
+		if (rename(name, other) < 0 || unlink(other) < 0)
+			die(name);
+	}
+}
+
+static const struct role {
+	const char *name;
+	void (*function)(char **arguments);
+	int arguments;
+} roles[] = {
+	{"freeze", freeze, 1},
+	{"write", write_file, 1},
+	{"make-directory", make_directory, 1},
+	{"look-up", look_up, 1},
+	{"fault", fault, 1},
+	{"serve", serve, 2},
+	{"sleepers", sleepers, 1},
+	{"busy", busy, 1},
+};
+
+int main(int argc, char **argv)
+{
+	for (size_t i = 0; argc > 1 && i < sizeof(roles) / sizeof(roles[0]); i++) {
+		const struct role *role = &roles[i];
+
+		if (strcmp(role->name, argv[1]) != 0 || argc - 2 < role->arguments)
+			continue;
+		if (fork() > 0)
+			return 0;
+		prctl(PR_SET_NAME, role->name);
+		role->function(argv + 2);
+		return 0;
+	}
+	return 2;
+}

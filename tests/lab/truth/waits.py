@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a guest says about tasks that wait: in /proc, in its log, and in what our module has logged.
+
+The guest reads it twice, ``before`` the dump and ``after`` it. What both reads agree on, the dump
+has, too: see :func:`still`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .packed import unpacked
+
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task as /proc has it."""
+
+    pid: int
+    tgid: int
+    comm: str
+    """Of a worker, with what it works for: ``kworker/0:1+events``."""
+    state: str
+    """One letter: ``D``, ``S``, ``R``, …"""
+    wchan: str
+    """``0`` where the kernel does not tell."""
+    stack: tuple[str, ...]
+    """Names of functions, the innermost first, without those of the scheduler and of locks."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What our module has logged about a task: that it holds something, or waits for it."""
+
+    pid: int
+    comm: str
+    is_wait: bool
+    kind: str
+    """``mutex``, ``rwsem``, ``percpu_rwsem``, ``rt_mutex``, ``semaphore``, ``completion``,
+    ``page``, ``pipe``, ``work`` or ``bit``."""
+    address: int
+    """0 for a page that the kernel chooses."""
+    mode: str
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A task in state D as the kernel lists it for sysrq-w."""
+
+    pid: int
+    comm: str
+    stack: tuple[str, ...]
+    """Names of functions, the innermost first, all of them."""
+
+
+@dataclass(frozen=True)
+class Hung:
+    """A line of the hung-task detector."""
+
+    pid: int
+    comm: str
+    seconds: int
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """A line of the hung-task detector about what a task is blocked on (since 6.16)."""
+
+    pid: int
+    lock: str
+    """``mutex``, ``semaphore`` or ``rw-semaphore``."""
+    owner: int | None
+    """The PID of the likely owner; None if the kernel knows none."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """One read of it all."""
+
+    monotonic_ns: int
+    tasks: dict[int, Task]
+    claims: tuple[Claim, ...]
+    blocked: dict[int, Blocked]
+    hung: tuple[Hung, ...]
+    blockers: tuple[Blocker, ...]
+
+    def waits(self) -> dict[int, Claim]:
+        """What each task of the module waits for, by PID."""
+        return {claim.pid: claim for claim in self.claims if claim.is_wait}
+
+    def holders(self, address: int) -> set[int]:
+        """The PIDs of the tasks that hold what is at an address."""
+        return {c.pid for c in self.claims if c.address == address and not c.is_wait}
+
+    def cycles(self) -> set[frozenset[int]]:
+        """The sets of tasks that wait for each other in a circle, as the module has made them.
+
+        A task that waits for an rwsem behind others waits for these, too: a reader behind a
+        writer. In what the module makes, each task is in one cycle at most.
+        """
+        found = set()
+        for pid in self.waits():
+            path: list[int] = []
+            if self._leads_back(pid, pid, path):
+                found.add(frozenset(path))
+        return found
+
+    def _leads_back(self, pid: int, start: int, path: list[int]) -> bool:
+        """Follow what a task waits for; ``path`` gets the tasks on the way back to ``start``."""
+        if pid in path:
+            return False
+        path.append(pid)
+        for other in sorted(self._awaited(pid)):
+            if other == start or self._leads_back(other, start, path):
+                return True
+        path.pop()
+        return False
+
+    def _awaited(self, pid: int) -> set[int]:
+        """The PIDs of the tasks that a task waits for."""
+        waits = self.waits()
+        if (claim := waits.get(pid)) is None:
+            return set()
+        holders = self.holders(claim.address)
+        if claim.kind == "rwsem" and claim.mode == "read" and holders & self._readers(claim):
+            # Readers do not keep it from reading: the writers in between do.
+            return {
+                other.pid
+                for other in waits.values()
+                if other.address == claim.address and other.mode == "write"
+            }
+        return holders
+
+    def _readers(self, claim: Claim) -> set[int]:
+        same = (c for c in self.claims if c.address == claim.address and not c.is_wait)
+        return {c.pid for c in same if c.mode == "read"}
+
+
+_CLAIM = re.compile(
+    r"kcensus_waits: task (?P<pid>\d+) (?P<comm>\S+) (?P<verb>holds|waits) "
+    r"(?P<kind>\w+) (?P<address>[0-9a-f]+) (?P<mode>\w+)$",
+    re.MULTILINE,
+)
+_HUNG = re.compile(r"INFO: task (.+):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
+_BLOCKER = re.compile(
+    r"INFO: task .+?:(\d+) (?:is |<\w+> )?blocked on an? (mutex|semaphore|rw-semaphore)"
+    r"(?:.* by task .*:(\d+)(?: <\w+>)?\.?|, .*)$",
+    re.MULTILINE,
+)
+_LISTED = re.compile(r"task:(.+?)\s+state:D\s.*?\bpid:\s*(\d+)")
+_FRAME = re.compile(r"^(?:<\d>)?\[[^]]*\]  ([\w.]+)\+0x", re.MULTILINE)
+
+
+def read(truth: Mapping[str, str], which: str = BEFORE) -> Truth:
+    """Parse one read of a dump's truth."""
+    files = unpacked(truth[f"waits.tasks.{which}"])
+    log = truth[f"waits.log.{which}"]
+    seconds, _, fraction = files.pop("monotonic").strip().partition(".")
+    directories = dict.fromkeys(path.rpartition("/")[0] for path in files)
+    tasks = [task for each in directories if (task := _task(files, each))]
+    return Truth(
+        monotonic_ns=int(seconds) * 10**9 + int(fraction),
+        tasks={task.pid: task for task in tasks},
+        claims=tuple(_claims(log)),
+        blocked={each.pid: each for each in _blocked(log)},
+        hung=tuple(Hung(int(pid), comm, int(age)) for comm, pid, age in _HUNG.findall(log)),
+        blockers=tuple(
+            Blocker(int(pid), lock, int(owner) if owner else None)
+            for pid, lock, owner in _BLOCKER.findall(log)
+        ),
+    )
+
+
+def still(truth: Mapping[str, str]) -> dict[int, Task]:
+    """The tasks that are the same in both reads, and sleep: the dump has them so."""
+    before, after = (read(truth, which).tasks for which in (BEFORE, AFTER))
+    return {
+        pid: task
+        for pid, task in before.items()
+        if task.state in "DS" and after.get(pid) == task
+    }
+
+
+def _task(files: dict[str, str], directory: str) -> Task | None:
+    # A task that ends between two of its files loses the ones that follow.
+    try:
+        comm, stat, wchan, stack = (
+            files[f"{directory}/{name}"] for name in ("comm", "stat", "wchan", "stack")
+        )
+    except KeyError:
+        return None
+    _, _, tgid, _, pid = directory.split("/")
+    return Task(
+        pid=int(pid),
+        tgid=int(tgid),
+        comm=comm.removesuffix("\n"),
+        state=stat.rpartition(") ")[2][:1],
+        wchan=wchan,
+        stack=tuple(re.findall(r"^\[<0>\] ([\w.]+)\+", stack, re.MULTILINE)),
+    )
+
+
+def _claims(log: str) -> Iterator[Claim]:
+    for match in _CLAIM.finditer(log):
+        yield Claim(
+            pid=int(match["pid"]),
+            comm=match["comm"],
+            is_wait=match["verb"] == "waits",
+            kind=match["kind"],
+            address=int(match["address"], 16),
+            mode=match["mode"],
+        )
+
+
+def _blocked(log: str) -> Iterator[Blocked]:
+    _, marker, listing = log.rpartition("Show Blocked State")
+    heads = list(_LISTED.finditer(listing)) if marker else []
+    ends = [head.start() for head in heads] + [len(listing)]
+    for head, end in zip(heads, ends[1:], strict=True):
+        frames = _FRAME.findall(listing[head.end() : end])
+        yield Blocked(int(head[2]), head[1], tuple(frames))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What guests report about tasks that wait, in the words of each kernel."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lab.truth import waits
+
+_CLAIMS = """\
+<6>[    3.471579] kcensus_waits: task 84 inverse-1 holds rwsem ffffffffc02a3d20 read
+<6>[    3.473378] kcensus_waits: task 85 inverse-2 holds rwsem ffffffffc02a3d48 read
+<6>[    3.480434] kcensus_waits: task 86 again-read holds rwsem ffffffffc02a3d70 read
+<6>[    3.482041] kcensus_waits: task 90 self holds mutex ffffffffc02a3e00 exclusive
+<6>[    3.489138] kcensus_waits: task 84 inverse-1 waits rwsem ffffffffc02a3d48 write
+<6>[    3.497098] kcensus_waits: task 87 again-write waits rwsem ffffffffc02a3d70 write
+<6>[    3.497356] kcensus_waits: task 85 inverse-2 waits rwsem ffffffffc02a3d20 write
+<6>[    3.505183] kcensus_waits: task 86 again-read waits rwsem ffffffffc02a3d70 read
+<6>[    3.505201] kcensus_waits: task 90 self waits mutex ffffffffc02a3e00 exclusive
+<6>[    3.505333] kcensus_waits: task 91 behind waits mutex ffffffffc02a3e00 exclusive
+<6>[    3.505416] kcensus_waits: task 92 kworker/0:1 waits page 0000000000000000 read
+"""
+_HUNG = """\
+<3>[    6.863413] INFO: task abba-1:84 blocked for more than 3 seconds.
+<3>[    6.863991] INFO: task kworker/0:1:92 blocked in I/O wait for more than 6 seconds.
+"""
+_BLOCKERS = """\
+<3>[   12.252245] INFO: task core-reader:101 is blocked on a mutex likely owned by task kworker/0:0:9.
+<3>[   12.252301] INFO: task kworker/0:0:9 is blocked on a mutex, but the owner is not found.
+<3>[   12.252388] INFO: task r:99 <reader> blocked on an rw-semaphore likely owned by task w:98 <writer>
+<3>[   12.252412] INFO: task s:100 blocked on a semaphore likely last held by task s:100
+"""
+_LISTED = {
+    "5.10": "task:abba-1          state:D stack:    0 pid:   84 ppid:     2 flags:0x00004000",
+    "6.1": "task:abba-1          state:D stack:0     pid:84    ppid:2      flags:0x00004000",
+    "6.12": "task:abba-1 state:D stack:0     pid:84    tgid:83    ppid:2      flags:0x00004000",
+    "7.3": "task:abba-1 state:D stack:0     pid:84    tgid:83    ppid:2      task_flags:0x208040",
+}
+_FRAMES = """\
+<6>[   12.177493] Call Trace:
+<6>[   12.177506]  <TASK>
+<6>[   12.177531]  __schedule+0x34d/0xa00
+<6>[   12.177599]  __mutex_lock.constprop.0+0x39d/0x720
+<6>[   12.177615]  ? act+0x130/0x130 [kcensus_waits]
+<6>[   12.177641]  act+0x10f/0x130 [kcensus_waits]
+"""
+
+
+def _packed(**files: str) -> str:
+    return "".join(f"FILE {path} {len(text)}\n{text}" for path, text in files.items())
+
+
+def _task(pid: int, state: str = "D", stack: str = "[<0>] act+0x10f/0x130 [m]\n") -> dict[str, str]:
+    directory = f"/proc/84/task/{pid}"
+    return {
+        f"{directory}/comm": f"abba-{pid}\n",
+        f"{directory}/stat": f"{pid} (a) b-{pid}) {state} 2 0 0",
+        f"{directory}/wchan": "act",
+        f"{directory}/stack": stack,
+    }
+
+
+def _truth(log: str = "", **tasks: str) -> dict[str, str]:
+    texts = _packed(monotonic="12.000000007\n", **tasks)
+    return {
+        **dict.fromkeys(("waits.tasks.before", "waits.tasks.after"), texts),
+        **dict.fromkeys(("waits.log.before", "waits.log.after"), log),
+    }
+
+
+def test_tasks_and_threads() -> None:
+    read = waits.read(_truth(**_task(84), **_task(85, "S")))
+    assert read.monotonic_ns == 12 * 10**9 + 7
+    assert read.tasks == {
+        84: waits.Task(84, 84, "abba-84", "D", "act", ("act",)),
+        85: waits.Task(85, 84, "abba-85", "S", "act", ("act",)),
+    }
+
+
+def test_a_task_that_moves_is_not_still() -> None:
+    truth = _truth(**_task(84), **_task(85), **_task(86, "R", ""))
+    assert set(waits.still(truth)) == {84, 85}
+    other = {**_task(84), **_task(85, stack="[<0>] pipe_write+0x1/0x2\n"), **_task(86, "R", "")}
+    truth["waits.tasks.after"] = _packed(monotonic="14.0\n", **other)
+    assert set(waits.still(truth)) == {84}
+
+
+def test_claims_make_cycles() -> None:
+    read = waits.read(_truth(_CLAIMS))
+    assert len(read.claims) == 11
+    assert read.waits()[84].address == 0xFFFFFFFFC02A3D48
+    assert read.holders(0xFFFFFFFFC02A3D48) == {85}
+    assert read.waits()[92] == waits.Claim(92, "kworker/0:1", True, "page", 0, "read")
+    assert read.cycles() == {frozenset({84, 85}), frozenset({86, 87}), frozenset({90})}
+
+
+def test_lines_of_the_hung_task_detector() -> None:
+    read = waits.read(_truth(_HUNG + _BLOCKERS))
+    assert read.hung == (waits.Hung(84, "abba-1", 3), waits.Hung(92, "kworker/0:1", 6))
+    assert read.blockers == (
+        waits.Blocker(101, "mutex", 9),
+        waits.Blocker(9, "mutex", None),
+        waits.Blocker(99, "rw-semaphore", 98),
+        waits.Blocker(100, "semaphore", 100),
+    )
+
+
+@pytest.mark.parametrize("era", _LISTED)
+def test_the_kernels_own_list(era: str) -> None:
+    line = f"<6>[   12.177451] {_LISTED[era]}\n"
+    earlier = line.replace("84", "77") + _FRAMES
+    log = f"{earlier}<6>[   12.177137] sysrq: Show Blocked State\n{line}{_FRAMES}"
+    log += line.replace("pid:84", "pid:  85").replace("   84", "   85") + _FRAMES
+    stack = ("__schedule", "__mutex_lock.constprop.0", "act")
+    blocked = waits.read(_truth(log)).blocked
+    assert blocked == {pid: waits.Blocked(pid, "abba-1", stack) for pid in (84, 85)}
