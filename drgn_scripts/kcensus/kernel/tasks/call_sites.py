@@ -132,16 +132,26 @@ class CallSites:
         return known
 
     def held(self, pc: int) -> list[Held]:
-        """Return what a function holds that goes on at ``pc``, after a call."""
+        """Return what a function holds that goes on at ``pc``, after a call.
+
+        That is what it took before and has not dropped, and what it drops next.
+        """
         extent = self._extent(pc - 1)
         if extent is None:
             return []
         taken: dict[tuple[str, Mode, int], bool] = {}
+        following: set[tuple[str, Mode, int]] = set()
         for call in self._calls_of(*extent):
-            if call.at >= pc:
-                break
             key = call.type, call.mode, call.object
-            if call.action is Action.TAKE:
+            if call.at > pc:
+                # An attempt or a rarely run part of the function may have taken it.
+                if call.action is Action.DROP and key not in following:
+                    taken[key] = True
+                following.add(key)
+            elif call.at == pc:
+                # What it waits for now; a writer may drop it as a reader later.
+                following |= {(call.type, mode, call.object) for mode in Mode}
+            elif call.action is Action.TAKE:
                 taken[key] = True
             elif call.action is Action.DROP and key in taken:
                 taken[key] = False
@@ -219,7 +229,7 @@ class CallSites:
             return
         balance: dict[tuple[str, Mode, int], list[Action]] = {}
         for call in self._calls_of(*extent, depth + 1):
-            if call.object and call.action is not Action.COMPLETE:
+            if call.action is not Action.COMPLETE:
                 balance.setdefault((call.type, call.mode, call.object), []).append(call.action)
         for (type_, mode, object_), actions in balance.items():
             if len(set(actions)) == 1:

@@ -121,9 +121,10 @@ class Tasks:
 
     @property
     def is_asleep(self) -> Mask:
-        """Which sleep in state D or S; idle kernel threads (state I) do not count."""
+        """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0
-        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
+        is_idle = ((self.state & np.uint64(NOLOAD)) != 0) & self.is_kthread
+        asleep &= ~is_idle & ~self.is_on_cpu
         return asleep
 
 

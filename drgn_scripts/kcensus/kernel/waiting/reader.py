@@ -11,6 +11,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.kernel import Kernel, once
@@ -107,6 +108,8 @@ class _Reader:
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
         self.blocked = self.known.is_blocked[self.rows]
+        self.last_readers: dict[int, tuple[int, str, int]] = {}
+        """By rwsem: the task that came last to read, the member that says so, and its place."""
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
         self.frozen: set[int] = set()
@@ -210,15 +213,20 @@ class _Reader:
             found = holders(self.kernel, type_, locks)
             self.faults += found.faults
             kind = _KINDS[type_]
+            sure = found.strength == int(Strength.PROVEN)
+            rows = np.flatnonzero(sure).tolist()
             self.build.edges(
                 EdgeKind.HELD,
-                (kind, locks[found.lock]),
-                (NodeKind.TASK, found.task),
-                strength=found.strength,
-                evidence=found.evidence,
-                mode=[mode.value for mode in found.mode],
-                place=found.place,
+                (kind, locks[found.lock[sure]]),
+                (NodeKind.TASK, found.task[sure]),
+                strength=Strength.PROVEN,
+                evidence=[found.evidence[row] for row in rows],
+                mode=[found.mode[row].value for row in rows],
+                place=found.place[sure],
             )
+            for row in np.flatnonzero(~sure).tolist():
+                hint = int(found.task[row]), found.evidence[row], int(found.place[row])
+                self.last_readers[int(locks[found.lock[row]])] = hint
             self.readers |= {
                 lock: count
                 for lock, count in zip(locks.tolist(), found.readers.tolist(), strict=True)
@@ -229,7 +237,7 @@ class _Reader:
             if kind is NodeKind.RWSEM:
                 self._queues(locks[~found.is_write & (found.readers > 0)])
             proven = np.zeros(len(locks), np.int64)
-            np.add.at(proven, found.lock[found.strength == int(Strength.PROVEN)], 1)
+            np.add.at(proven, found.lock[sure], 1)
             for row, lock in enumerate(locks.tolist()):
                 needs_readers = found.readers[row] > 0 and (
                     not found.is_write[row] or type_ == "struct percpu_rw_semaphore"
@@ -296,6 +304,8 @@ class _Reader:
                         strength = Strength.POSSIBLE
                     self._better(found[key], lane, strength, f"code of {plain(name)}", name, 0)
         self._on_stacks(wanted, by_address, computed, found)
+        self._of_memory(wanted, computed, found)
+        self._last(wanted, computed, found)
         for (type_, lock), candidates in found.items():
             sure = [lane for lane, each in candidates.items() if each[0] is Strength.DERIVED]
             # There is only one writer, and readers are counted.
@@ -318,6 +328,60 @@ class _Reader:
                     place=np.array([place], np.uint64),
                     frame=plain(code),
                 )
+
+    def _of_memory(
+        self,
+        wanted: dict[tuple[str, int], Mode],
+        computed: dict[int, list[tuple[str, Mode, str]]],
+        found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
+    ) -> None:
+        """Find the tasks that have read-locked their own address space, such as a page fault."""
+        type_, lanes = "struct rw_semaphore", np.array(sorted(computed), np.int64)
+        # Since v5.8 (commit not verified), the lock has this name.
+        prog = self.kernel.prog
+        memory = prog.type("struct mm_struct")
+        name = "mmap_lock" if memory.has_member("mmap_lock") else "mmap_sem"
+        inside = np.uint64(drgn.offsetof(memory, name))
+        mm = layout(prog, "struct task_struct", ["mm"])
+        read = gather(self.kernel.memory, self.waits.task[lanes], mm, self.faults)
+        for lane, address in zip(lanes.tolist(), (read["mm"] + inside).tolist(), strict=True):
+            code = _taking(computed[lane], type_, Mode.READ)
+            if (type_, address) in wanted and code and self.object[lane] != address:
+                evidence = f"task.mm, and code of {plain(code)}"
+                self._better(found[type_, address], lane, Strength.DERIVED, evidence, code, 0)
+
+    def _last(
+        self,
+        wanted: dict[tuple[str, int], Mode],
+        computed: dict[int, list[tuple[str, Mode, str]]],
+        found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
+    ) -> None:
+        """Judge the last readers of rwsems: each stays noted when it leaves.
+
+        One that has a function on its stack that reads some rwsem holds this one, probably; one
+        that waits for the same rwsem, and has none, does not.
+        """
+        lanes = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
+        type_ = "struct rw_semaphore"
+        for lock, (task, evidence, place) in self.last_readers.items():
+            lane = lanes.get(task, -1)
+            if (type_, lock) not in wanted:
+                continue
+            if lane < 0:
+                self.build.edges(
+                    EdgeKind.HELD,
+                    (NodeKind.RWSEM, np.array([lock], np.uint64)),
+                    (NodeKind.TASK, np.array([task], np.uint64)),
+                    strength=Strength.POSSIBLE,
+                    evidence=evidence,
+                    mode=Mode.READ.value,
+                    place=np.array([place], np.uint64),
+                )
+            elif code := _taking(computed[lane], type_, Mode.READ):
+                evidence += f", and code of {plain(code)}"
+                found[type_, lock][lane] = Strength.DERIVED, evidence, code, place
+            elif self.object[lane] != lock:
+                self._better(found[type_, lock], lane, Strength.POSSIBLE, evidence, "", place)
 
     def _wanted_mode(self, type_: str, is_write: bool) -> Mode:
         if type_ == "struct semaphore":
@@ -349,9 +413,7 @@ class _Reader:
             mode = wanted[type_, address]
             if self.object[lane] == address:
                 continue
-            name = next(
-                (name for kind, how, name in computed[lane] if (kind, how) == (type_, mode)), ""
-            )
+            name = _taking(computed[lane], type_, mode)
             strength = Strength.DERIVED if name else Strength.POSSIBLE
             evidence = f"on the stack, and code of {plain(name)}" if name else "on the stack"
             frame = name or self._frame_at(lane, place)
@@ -514,11 +576,16 @@ class _Reader:
     # What to keep
 
     def _of_interest(self, graph: Graph) -> npt.NDArray[np.bool_]:
-        """Return which nodes belong to tasks in state D or behind locks, either way.
+        """Return which nodes tasks in state D, behind locks or in a core dump belong to.
 
         Thousands of tasks sleep for the next event, which is what they are for.
         """
-        blocked = set(self.waits.task[self.blocked].tolist())
+        dumps = [
+            "do_coredump" in map(plain, self.waits.stacks.functions(lane))
+            for lane in range(len(self.waits))
+        ]
+        wanted = self.blocked | np.array(dumps, np.bool_)
+        blocked = set(self.waits.task[wanted].tolist())
         locks = {kind for type_, kind in _KINDS.items() if type_ in LOCK_TYPES} | {
             NodeKind.WORK,
             NodeKind.PERCPU_READERS,
@@ -535,3 +602,8 @@ class _Reader:
         )
         down = graph.reached(np.flatnonzero(held).tolist())
         return down | graph.reached(np.flatnonzero(down).tolist(), back=True)
+
+
+def _taking(computed: list[tuple[str, Mode, str]], type_: str, mode: Mode) -> str:
+    """Return the innermost function of a stack that takes a lock of a type; empty for none."""
+    return next((name for kind, how, name in computed if (kind, how) == (type_, mode)), "")
