@@ -179,9 +179,7 @@ def still(truth: Mapping[str, str]) -> dict[int, Task]:
     """The tasks that are the same in both reads, and sleep: the dump has them so."""
     before, after = (read(truth, which).tasks for which in (BEFORE, AFTER))
     return {
-        pid: task
-        for pid, task in before.items()
-        if task.state in "DS" and after.get(pid) == task
+        pid: task for pid, task in before.items() if task.state in "DS" and after.get(pid) == task
     }
 
 

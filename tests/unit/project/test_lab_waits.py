@@ -25,9 +25,9 @@ _HUNG = """\
 <3>[    6.863991] INFO: task kworker/0:1:92 blocked in I/O wait for more than 6 seconds.
 """
 _BLOCKERS = """\
-<3>[   12.252245] INFO: task core-reader:101 is blocked on a mutex likely owned by task kworker/0:0:9.
+<3>[   12.24] INFO: task r:101 is blocked on a mutex likely owned by task kworker/0:0:9.
 <3>[   12.252301] INFO: task kworker/0:0:9 is blocked on a mutex, but the owner is not found.
-<3>[   12.252388] INFO: task r:99 <reader> blocked on an rw-semaphore likely owned by task w:98 <writer>
+<3>[   12.25] INFO: task r:99 <reader> blocked on an rw-semaphore likely owned by task w:98 <writer>
 <3>[   12.252412] INFO: task s:100 blocked on a semaphore likely last held by task s:100
 """
 _LISTED = {
