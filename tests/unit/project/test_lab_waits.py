@@ -63,8 +63,8 @@ def _task(pid: int, state: str = "D", stack: str = "[<0>] act+0x10f/0x130 [m]\n"
 def _truth(log: str = "", **tasks: str) -> dict[str, str]:
     texts = _packed(monotonic="12.000000007\n", **tasks)
     return {
-        **dict.fromkeys(("waits.tasks.before", "waits.tasks.after"), texts),
-        **dict.fromkeys(("waits.log.before", "waits.log.after"), log),
+        **dict.fromkeys(("waits.tasks.before", "waits.tasks.later"), texts),
+        **dict.fromkeys(("waits.log.before", "waits.log.later"), log),
     }
 
 
@@ -81,7 +81,7 @@ def test_a_task_that_moves_is_not_still() -> None:
     truth = _truth(**_task(84), **_task(85), **_task(86, "R", ""))
     assert set(waits.still(truth)) == {84, 85}
     other = {**_task(84), **_task(85, stack="[<0>] pipe_write+0x1/0x2\n"), **_task(86, "R", "")}
-    truth["waits.tasks.after"] = _packed(monotonic="14.0\n", **other)
+    truth["waits.tasks.later"] = _packed(monotonic="14.0\n", **other)
     assert set(waits.still(truth)) == {84}
 
 
