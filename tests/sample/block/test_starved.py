@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from kcensus.charts import charts
 from kcensus.results import Result, Severity
 from tests.lab.truth import io
 from tests.sample.conftest import Sample
@@ -51,6 +52,19 @@ def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: 
         pid: task.comm for pid, task in tasks.items()
     }
     assert [pid for pid, task in tasks.items() if frame["function"][pid] not in task.stack] == []
+
+
+def test_requests_by_age_are_all_requests(result: Result) -> None:
+    requests = result.tables["requests"].frame
+    ages = result.tables["request_ages"].frame
+    assert requests["age"].between(10, 60).all()
+    assert {*ages["age"]} == {"10 to 60 s"}
+    assert (
+        ages.set_index("state")["requests"].to_dict() == requests["state"].value_counts().to_dict()
+    )
+    (chart,) = (each for each in charts(result) if each.title == "Requests by age")
+    assert sum(sum(bar.parts) for bar in chart.bars) == len(requests)
+    assert chart.legend == ("inserted", "dispatched")
 
 
 def _rows(result: Result, link: str) -> list[int]:

@@ -16,7 +16,7 @@ ANALYSIS = Analysis(
     question="what was inserted into an I/O scheduler and not dispatched, and who waits for it?",
     runner="kcensus.analyses.iosched.run:run",
     specs="kcensus.analyses.iosched.run:TABLES",
-    charts="kcensus.analyses.iosched.trace.charts:CHARTS",
+    charts="kcensus.analyses.iosched.run:CHARTS",
     headline=("inserted", "worst_async_wait", "sleepers"),
     first_tables=(
         "disks",
