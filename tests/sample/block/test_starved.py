@@ -67,6 +67,21 @@ def test_requests_by_age_are_all_requests(result: Result) -> None:
     assert chart.legend == ("inserted", "dispatched")
 
 
+def test_requests_by_task_are_of_those_who_inserted_them(starved: Sample, result: Result) -> None:
+    frame = result.tables["request_owners"].frame
+    assert frame["requests"].sum() == len(result.tables["requests"].frame)
+    first = frame.iloc[0]
+    assert (first["task"], first["kind"], first["inserted"]) == ("xfsaild/vda", "async", 39)
+    readers = {
+        pid
+        for pid, task in io.read(starved.truth).tasks.items()
+        if task.comm == "direct-read" and "__iomap_dio_rw" in task.stack
+    }
+    named = frame[frame["task"] == "direct-read"]
+    assert readers == {*named["pid"]}
+    assert {*named["owner"]} == {"iomap_dio_bio_end_io"}
+
+
 def _rows(result: Result, link: str) -> list[int]:
     frame = result.tables["sleepers"].frame
     pids: list[int] = frame["pid"][frame["link"] == link].tolist()

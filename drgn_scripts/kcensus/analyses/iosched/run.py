@@ -9,6 +9,7 @@ from kcensus.analyses import AnalysisError
 from kcensus.analyses.iosched import both
 from kcensus.analyses.iosched.kernel.charts import CHARTS as KERNEL_CHARTS
 from kcensus.analyses.iosched.kernel.figures import Figures
+from kcensus.analyses.iosched.kernel.owners import REQUEST_OWNERS
 from kcensus.analyses.iosched.kernel.run import answer
 from kcensus.analyses.iosched.kernel.sleepers import sleepers
 from kcensus.analyses.iosched.kernel.tables import TABLES as KERNEL_TABLES
@@ -26,7 +27,7 @@ from kcensus.trace.events import TraceError
 from kcensus.trace.files import read_trace
 
 CHARTS = (*KERNEL_CHARTS, *TRACE_CHARTS)
-TABLES = (*KERNEL_TABLES, SLEEPERS, *trace_tables.TABLES, both.REQUESTS_TRACED)
+TABLES = (*KERNEL_TABLES, REQUEST_OWNERS, SLEEPERS, *trace_tables.TABLES, both.REQUESTS_TRACED)
 
 
 def run(kernel: Kernel, trace: str | None = None) -> Answer:

@@ -16,6 +16,7 @@ from kcensus.analyses.iosched.kernel.tasks import sentence
 from kcensus.human import human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.block.requests import State
+from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
 
@@ -66,7 +67,7 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
         overdue = sum(queue.overdue for queue in queues)
         label, scheduler = printable(figures.label(worst)), printable(figures.disks[row].scheduler)
         behind = np.concatenate([queue.requests for queue in queues])
-        tasks = len(sleepers.behind(behind))
+        asleep, who = len(sleepers.behind(behind)), sentence(figures, sleepers, behind)
         remedies = () if lead else _remedies(figures.disks[row])
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
@@ -78,11 +79,12 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
                 f"first by {human_seconds(late)} ({figures.times(worst):,.0f} times "
                 f"{human_seconds(expiry)})"
             ),
-            evidence=_evidence(figures, worst, label, sentence(figures, sleepers, behind))
+            evidence=_evidence(figures, worst, label)
+            + (f". Behind the {kind} requests sleep {who}" if who else "")
             + (_CFQ if scheduler == "cfq" and kind == "async" else ""),
             figures={
                 "overdue": Figure(overdue),
-                "sleepers": Figure(tasks),
+                "sleepers": Figure(asleep),
                 "late": Figure(late, Unit.SECONDS),
                 "times_expiry": Figure(round(figures.times(worst), 1), Unit.NONE),
                 "served": Figure(worst.served_ns / 1e9, Unit.SECONDS),
@@ -96,18 +98,29 @@ def _starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding
         lead = lead or f"requests-starved:{name}-{kind}"
 
 
-def _evidence(figures: Figures, queue: Queue, label: str, behind: str) -> str:
-    requests = figures.requests
-    write = requests.operations.is_write(requests.operation[queue.requests])
-    counts = f"{int(np.count_nonzero(write)):,} writes and {int(np.count_nonzero(~write)):,} reads"
+def _evidence(figures: Figures, queue: Queue, label: str) -> str:
+    requests, since = figures.requests, queue.served_since
+    is_write = requests.operations.is_write(requests.operation[queue.requests])
+    writes, reads = int(np.count_nonzero(is_write)), int(np.count_nonzero(~is_write))
+    counts = [_number(count, noun) for count, noun in ((writes, "write"), (reads, "read")) if count]
     served = human_seconds(queue.served_ns / 1e9)
-    since = queue.served_since
-    others = f", among them {since:,} that are in the driver" if since else ""
     return (
-        f"The queue {label} holds {counts}; later ones of others were dispatched until {served} "
-        f"after the expiry of its first{others}"
-        + (f". Behind them sleep {behind}" if behind else "")
+        f"The queue {label}{_owner(figures, queue)} holds {' and '.join(counts)}. Later requests "
+        f"of other queues were dispatched until {served} after its first request had expired"
+        + (f", {since:,} of which the driver still has" if since else "")
     )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _owner(figures: Figures, queue: Queue) -> str:
+    """Say whose queue it is; nothing if it is not of one task."""
+    pid = int(figures.schedulers[queue.disk].pid[queue.row])
+    every = tasks(figures.kernel)
+    names = [every.comm[row] for row in np.flatnonzero(every.pid == pid).tolist() if pid > 0]
+    return f" of {printable(names[0])} (PID {pid})" if names else ""
 
 
 def _is_plain(name: str) -> bool:

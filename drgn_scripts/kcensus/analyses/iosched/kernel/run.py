@@ -10,6 +10,7 @@ from kcensus.analyses.iosched.kernel.checks import checks, gaps
 from kcensus.analyses.iosched.kernel.costs import costs
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import findings
+from kcensus.analyses.iosched.kernel.owners import request_owners
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
 from kcensus.analyses.iosched.kernel.tables import tables
 from kcensus.kernel.block.requests import State
@@ -31,7 +32,11 @@ def answer(figures: Figures, asleep: Sleepers) -> Answer:
     return Answer(
         nothing="" if figures.with_requests else "no disk has a queue of requests",
         summary=summary(figures) | tasks.summary(asleep) | costs(figures, asleep),
-        tables=tables(figures) | {"sleepers": tasks.table(figures, asleep)},
+        tables=tables(figures)
+        | {
+            "request_owners": request_owners(figures, asleep),
+            "sleepers": tasks.table(figures, asleep),
+        },
         checks=checks(figures) + tasks.checks(figures),
         findings=findings(figures, asleep),
         gaps=gaps(figures) + tasks.gaps(figures, asleep),
