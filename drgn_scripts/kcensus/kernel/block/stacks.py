@@ -53,21 +53,13 @@ class Stacks:
 
     def below(self, upper: int) -> frozenset[int]:
         """Return all disks that a disk is on, itself included; loops of edges end."""
-        return self._reach(upper)
-
-    def above(self, lower: int) -> frozenset[int]:
-        """Return all disks that are on a disk, itself included."""
-        return self._reach(lower, upwards=True)
-
-    def _reach(self, row: int, *, upwards: bool = False) -> frozenset[int]:
-        seen, stack = {row}, [row]
+        seen, stack = {upper}, [upper]
         while stack:
-            at = stack.pop()
+            row = stack.pop()
             for edge in self.edges:
-                start, end = (edge.lower, edge.upper) if upwards else (edge.upper, edge.lower)
-                if start == at and end not in seen:
-                    seen.add(end)
-                    stack.append(end)
+                if edge.upper == row and edge.lower not in seen:
+                    seen.add(edge.lower)
+                    stack.append(edge.lower)
         return frozenset(seen)
 
     def bottom(self, upper: int) -> frozenset[int]:
