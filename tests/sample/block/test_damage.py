@@ -244,6 +244,19 @@ def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) 
     assert float(late or 0) <= float(before or 0)
 
 
+def test_hostile_names_join_tables_and_are_escaped_on_screen(poked: Poked) -> None:
+    kernel = Kernel(open_target("sample-io").prog)
+    disk = next(each for each in disks(kernel) if each.name == "vda")
+    name = drgn.Object(poked.prog, "struct gendisk *", value=disk.address).disk_name
+    poked.write(int(name.address_), b"v\x1b[1m\0")
+    answer = of_kernel(Kernel(poked.prog))
+    for table in ("disks", "scheduler_queues", "requests", "request_ages", "sleepers", "tunables"):
+        assert "v\x1b[1m" in set(answer.tables[table].frame["disk"]), table
+    told = [each.title + (each.evidence or "") + each.id for each in answer.findings]
+    assert told
+    assert not any("\x1b" in each for each in told)
+
+
 def _only(values: np.ndarray[Any, Any]) -> int:
     (value,) = np.unique(values[values != 0]).tolist()
     return int(value)
