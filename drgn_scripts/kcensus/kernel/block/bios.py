@@ -193,6 +193,18 @@ def _cloned_by_dm(kernel: Kernel, address: Words, private: Words, faults: Faults
     return found
 
 
+def _cloned_by_multipath(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
+    """Return the bios of request-based mapped devices, for the clones of their requests."""
+    try:
+        clone = kernel.prog.type("struct dm_rq_clone_bio_info")
+        columns = layout(kernel.prog, clone, {"bio": "orig"})
+        inside = drgn.offsetof(clone, "clone")
+    except LookupError:
+        return np.zeros(len(address), np.uint64)
+    found: Words = gather(kernel.memory, address - np.uint64(inside), columns, faults)["bio"]
+    return found
+
+
 def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
     """Return the bios that arrays got, for the clones that they account."""
     try:
@@ -210,6 +222,7 @@ def _chained(kernel: Kernel, address: Words, private: Words, faults: Faults) -> 
 
 _PARENTS = {
     "clone_endio": _cloned_by_dm,
+    "end_clone_bio": _cloned_by_multipath,
     "md_end_clone_io": _cloned_by_md,
     "bio_chain_endio": _chained,
 }

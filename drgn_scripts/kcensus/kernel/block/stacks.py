@@ -155,7 +155,7 @@ def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _L
 def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
     """Return the disk of the file system of a loop device's file, or the device that it is.
 
-    :raises LookupError: it is on no disk that is known: on a partition, btrfs, NFS or tmpfs
+    :raises LookupError: it is on no disk that is known: on btrfs, NFS or tmpfs
     """
     loop = Object(kernel.prog, "struct loop_device *", value=disk.private)
     file = loop.lo_backing_file
@@ -175,8 +175,10 @@ def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> 
 
 
 def _by_number(devices: BlockDevices, number: int) -> _Lower:
-    rows = [row for row, disk in enumerate(devices.disks) if number and disk.number == number]
-    return [(rows[0], 0)] if rows else []
+    """Return the disk and the partition of a ``dev_t``."""
+    parts = devices.partitions
+    rows = np.flatnonzero((parts.device == number) & (parts.disk >= 0)).tolist() if number else []
+    return [(int(parts.disk[row]), int(parts.number[row])) for row in rows[:1]]
 
 
 _READERS = {Via.DM: _dm, Via.MD: _md, Via.LOOP: _loop}
