@@ -18,6 +18,7 @@ from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import disks
 from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.results import Answer
 from kcensus.sources import open_target
 from kcensus.sources.capsule import NotRecorded
@@ -242,6 +243,33 @@ def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) 
     answer = of_kernel(Kernel(poked.prog))
     late, before = (each.summary["worst_lateness"].value for each in (answer, sound))
     assert float(late or 0) <= float(before or 0)
+
+
+@pytest.mark.parametrize("bent", ["s_type", "name"])
+def test_a_file_system_of_unknown_type_shows(poked: Poked, sound: Answer, bent: str) -> None:
+    """It may be an XFS, whose lists of waiters are then missing."""
+    kernel = Kernel(open_target("sample-io").prog)
+    blocks = super_blocks(kernel)
+    address = int(blocks.address[blocks.type.index("xfs")])
+    block = drgn.Object(poked.prog, "struct super_block", address=address)
+    pointer = block.s_type if bent == "s_type" else block.s_type.name
+    poked.word(int(pointer.address_), _NOWHERE)
+    answer = of_kernel(Kernel(poked.prog))
+    assert answer.summary["sleepers_proven"] != sound.summary["sleepers_proven"]
+    assert "lists of waiters" in _gaps(answer)
+
+
+def test_hostile_names_join_tables_and_are_escaped_on_screen(poked: Poked) -> None:
+    kernel = Kernel(open_target("sample-io").prog)
+    disk = next(each for each in disks(kernel) if each.name == "vda")
+    name = drgn.Object(poked.prog, "struct gendisk *", value=disk.address).disk_name
+    poked.write(int(name.address_), b"v\x1b[1m\0")
+    answer = of_kernel(Kernel(poked.prog))
+    for table in ("disks", "scheduler_queues", "requests", "request_ages", "sleepers", "tunables"):
+        assert "v\x1b[1m" in set(answer.tables[table].frame["disk"]), table
+    told = [each.title + (each.evidence or "") + each.id for each in answer.findings]
+    assert told
+    assert not any("\x1b" in each for each in told)
 
 
 def _only(values: np.ndarray[Any, Any]) -> int:

@@ -70,10 +70,6 @@ class HardwareQueues:
     flush_queue: Words
     is_stopped: npt.NDArray[np.bool_]
     """Whether the driver has stopped it (BLK_MQ_S_STOPPED)."""
-    active: Counts
-    """Requests in the driver of a map of tags that several disks share."""
-    dispatch_busy: Counts
-    """How busy dispatching finds the driver: an average, 0 for not busy."""
     contexts: Words
     """Array of the software queues that it serves; ``nr_contexts`` is its length."""
     nr_contexts: Counts
@@ -108,15 +104,14 @@ def hardware_queues(kernel: Kernel) -> HardwareQueues:
         "struct blk_mq_hw_ctx",
         ["tags", "queue", "queue_num", "state", "ctxs", "nr_ctx"],
         # Since v4.11 (commit not verified), blk-mq has schedulers.
-        {"sched_tags": "sched_tags", "sched_data": "sched_data", "fq": "fq"}
-        | {"active": "nr_active.counter", "busy": "dispatch_busy"},
+        {"sched_tags": "sched_tags", "sched_data": "sched_data", "fq": "fq"},
     )
     read = gather(memory, address, columns, faults)
     queues = np.array([device.queue for device in devices.disks], np.uint64)
     known = read.readable & (read["queue"] == queues[disk])
     damaged += int((~known).sum())
     column = {name: values[known] for name, values in read.columns.items()}
-    none, zeros = np.full(int(known.sum()), -1), np.zeros(int(known.sum()), np.uint64)
+    zeros = np.zeros(int(known.sum()), np.uint64)
     sched_tags = column.get("sched_tags", zeros)
     sets, lost = _tags(memory, np.union1d(column["tags"], sched_tags), faults)
     return HardwareQueues(
@@ -129,8 +124,6 @@ def hardware_queues(kernel: Kernel) -> HardwareQueues:
         flush_queue=column.get("fq", zeros),
         # BLK_MQ_S_STOPPED has always been bit 0.
         is_stopped=(column["state"] & np.uint64(1)) != 0,
-        active=column.get("active", none).astype(np.int64),
-        dispatch_busy=column.get("busy", none).astype(np.int64),
         contexts=column["ctxs"],
         nr_contexts=column["nr_ctx"].astype(np.int64),
         tag_sets=sets,

@@ -3,8 +3,8 @@
 
 The object comes from pointers, in this order: the lists of waiters that objects keep (XFS buffers,
 logs, the hashed wait queues), the list that the task is on by its own stack, the direct I/O that
-names the task, and ``task.blocker``. Where no pointer tells, the functions on the stack do, and the
-object stays unknown.
+names the task, and ``task.blocker``. Without a pointer, the functions on the stack show the kind of
+wait, and the object stays unknown.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Waits:
     """The system call that it came by, or the function of its thread or work item."""
     kind: list[WaitKind]
     object: Words
-    """What it waits for; 0 where no pointer tells. Its type is in :attr:`type`."""
+    """What it waits for; 0 without a pointer. Its type is in :attr:`type`."""
     type: list[str]
     """C type of the object, such as ``struct xfs_buf``."""
     evidence: list[str]
     """The member that proves the object, or ``frame FUNCTION``: then only the kind is known."""
     holder: Words
-    """The task that holds the object; 0 where no pointer tells."""
+    """The task that holds the object; 0 without a pointer."""
     device: Numbers
     """``dev_t`` as the kernel packs it, 12 bits of major and 20 of minor; -1 if unknown."""
     disk: Words
@@ -88,9 +88,6 @@ class Waits:
     that woke up and went on waiting counts from then; -1 if unknown."""
     stacks: Stacks
     """Of the tasks, in the same order."""
-    unmatched: int = 0
-    """Waiters on lists of objects that are not tasks in state D: they were just woken up, are
-    called back instead of woken, or sleep interruptibly."""
     contradicted: int = 0
     """Tasks whose own stack shows them on another list than the object's."""
     missing: list[str] = field(default_factory=list)
@@ -180,7 +177,7 @@ class _Reader:
         )
         self.device, self.sector, self.offset = (np.full(count, -1) for _ in range(3))
         self.sectors = np.zeros(count, np.int64)
-        self.unmatched = self.torn = self.contradicted = 0
+        self.torn = self.contradicted = 0
 
     def read(self) -> Waits:
         for what, look in (
@@ -221,7 +218,6 @@ class _Reader:
             offset=self.offset,
             since_ns=known.off_cpu_ns[rows],
             stacks=self.stacks,
-            unmatched=self.unmatched,
             contradicted=self.contradicted,
             missing=self.missing,
             torn=self.torn,
@@ -248,7 +244,10 @@ class _Reader:
                 self.type[row], self.evidence[row] = name, proof
 
     def _lanes(self, task: Words) -> tuple[Numbers, Numbers]:
-        """Return which of some waiters are tasks in state D, and the lanes of these."""
+        """Return which of some waiters are tasks in state D, and the lanes of these.
+
+        Others were just woken up, are called back instead of woken, or sleep interruptibly.
+        """
         lane = np.full(len(self.known), -1)
         lane[self.rows] = np.arange(len(self.rows))
         row = self.known.rows(task)
@@ -256,7 +255,6 @@ class _Reader:
             np.where(row >= 0, lane[np.maximum(row, 0)], -1) if len(lane) else np.full(len(row), -1)
         )
         kept = np.flatnonzero(at >= 0)
-        self.unmatched += len(at) - len(kept)
         return kept, at[kept]
 
     # The lists of waiters that objects keep

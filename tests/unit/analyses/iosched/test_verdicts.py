@@ -67,8 +67,7 @@ def figures(**driver: Any) -> Figures:
         late_ns=np.array([request["late"] * SECOND, 9 * SECOND, 90 * SECOND], np.int64),
         expiry_ns=np.array([SECOND // 4]),
         is_sync=np.array([0]),
-        columns={},
-        facts={"last_dispatch": NOW - SECOND},
+        direction=None,
     )
     found = Figures.__new__(Figures)
     plain: dict[str, Any] = {

@@ -103,7 +103,8 @@ class Figures:
     def _queue(self, disk: int, row: int) -> Queue:
         scheduler = self.schedulers[disk]
         # What a damaged list leads to besides proves nothing.
-        rows = self.requests.rows(scheduler.request[scheduler.row == row])
+        first, end = np.searchsorted(scheduler.row, [row, row + 1])
+        rows = self.requests.rows(scheduler.request[first:end])
         rows = rows[rows >= 0]
         late = self.requests.late_ns[rows]
         worst = int(late.max(initial=NEVER))
@@ -114,8 +115,7 @@ class Figures:
         stamps = self._dispatched_by_others(disk, row, inserted)
         since = stamps[stamps > due]
         served = int(since.max(initial=due)) - due
-        is_busy = (self.requests.dispatched_ns[self.rows(disk)] != 0).any()
-        unproven = Verdict.DEVICE if is_busy else Verdict.OVERDUE
+        unproven = Verdict.DEVICE if len(self._dispatched[disk]) else Verdict.OVERDUE
         # Expiry is to the tick, and so may be the time of a dispatch.
         tick = 1_000_000_000 // self.clock.hz
         verdict = Verdict.STARVED if served > 2 * tick else unproven
@@ -129,33 +129,45 @@ class Figures:
 
         :param after: CLOCK_MONOTONIC after which they were allocated
         """
-        requests, rows = self.requests, self.rows(disk)
-        stamps = requests.dispatched_ns[rows]
+        requests, rows = self.requests, self._scheduled[disk]
         overtook = requests.allocated_ns[rows].astype(np.int64) > after
-        scheduled = requests.operations.is_scheduled(requests.operation[rows], requests.flags[rows])
-        if self.disks[disk].kind == QueueKind.MULTI:
-            scheduled &= requests.sched_tag[rows] >= 0
-        own = self._is_own(disk, row, self.schedulers[disk].address[row])
-        is_exact = (stamps != 0) & ~requests.is_at_latest[rows]
-        found: Words = stamps[is_exact & overtook & scheduled & ~own]
+        found: Words = requests.dispatched_ns[rows[overtook & ~self._is_own(disk, row, rows)]]
         return found
 
-    def _is_own(self, disk: int, row: int, address: np.uint64) -> Mask:
-        """Return which requests of a disk that have been dispatched come from a queue."""
-        rows, scheduler = self.rows(disk), self.schedulers[disk]
-        gone = self.requests.dispatched_ns[rows] != 0
-        if "direction" in scheduler.columns:
-            way = int(scheduler.columns["direction"][row])
+    @cached_property
+    def _dispatched(self) -> list[Counts]:
+        """Rows of the requests of each disk that have been dispatched."""
+        is_gone = self.requests.dispatched_ns != 0
+        return [rows[is_gone[rows]] for rows in map(self.rows, range(len(self.disks)))]
+
+    @cached_property
+    def _scheduled(self) -> list[Counts]:
+        """Those of them that came from the scheduler, and were dispatched at a time that is
+        known."""
+        requests, found = self.requests, []
+        for disk, rows in zip(self.disks, self._dispatched, strict=True):
+            operations = requests.operations
+            taken = operations.is_scheduled(requests.operation[rows], requests.flags[rows])
+            if disk.kind == QueueKind.MULTI:
+                taken &= requests.sched_tag[rows] >= 0
+            found.append(rows[taken & ~requests.is_at_latest[rows]])
+        return found
+
+    def _is_own(self, disk: int, row: int, rows: Counts) -> Mask:
+        """Return which of some dispatched requests of a disk come from a queue."""
+        scheduler = self.schedulers[disk]
+        if scheduler.direction is not None:
+            way = int(scheduler.direction[row])
             operation = self.requests.operation[rows]
             same = self.requests.operations.is_write(operation) == bool(way)
             if len(scheduler) > 2:  # by priority, too: realtime, best effort (and none), idle
                 level = np.array([1, 0, 1, 2])[self.requests.priority_class[rows] & 3]
                 same &= level == row // 2
-            own: Mask = gone & same
+            own: Mask = same
             return own
         # CFQ and BFQ: a request names its queue.
-        first, second = self.requests.private
-        named: Mask = gone & ((first[rows] == address) | (second[rows] == address))
+        (first, second), address = self.requests.private, scheduler.address[row]
+        named: Mask = (first[rows] == address) | (second[rows] == address)
         return named
 
     def label(self, queue: Queue) -> str:

@@ -101,7 +101,8 @@ SCHEDULER_QUEUES = TableSpec(
         ),
         "in_service": Column(Unit.TEXT, "in service", help="Whether the scheduler serves it now."),
         "pid": Column(Unit.NONE, "PID", help="Task that it was made for; -1 several, 0 unknown."),
-        "address": Column(Unit.ADDRESS, "address", Show.DATA, "Its structure, or list head."),
+        "object_type": Column(Unit.TEXT, "type", Show.DATA, "C type of its structure or list."),
+        "object": Column(Unit.ADDRESS, "object", Show.DATA, "Its structure, or head of its list."),
     },
     "A queue of an I/O scheduler.",
     ("late", "disk", "queue"),
@@ -163,7 +164,19 @@ AGES = TableSpec(
     "Requests of a disk, of one state and age.",
 )
 
-TABLES = (DISKS, SCHEDULER_QUEUES, REQUESTS, AGES)
+TUNABLES = TableSpec(
+    "tunables",
+    "Tunables of schedulers",
+    {
+        "disk": _DISK,
+        "scheduler": Column(Unit.TEXT, "scheduler", Show.ALWAYS, "I/O scheduler of the disk."),
+        "name": Column(Unit.TEXT, "tunable", Show.ALWAYS, "File in /sys/block/DISK/queue/iosched."),
+        "value": Column(Unit.NONE, "value", Show.ALWAYS, "In the unit of that file."),
+    },
+    "A tunable of the I/O scheduler of a disk.",
+)
+
+TABLES = (DISKS, SCHEDULER_QUEUES, REQUESTS, AGES, TUNABLES)
 
 
 def tables(figures: Figures) -> dict[str, Table]:
@@ -173,6 +186,7 @@ def tables(figures: Figures) -> dict[str, Table]:
         "scheduler_queues": SCHEDULER_QUEUES.of(_queues(figures)),
         "requests": REQUESTS.of(_requests(figures)),
         "request_ages": AGES.of(_ages(figures)),
+        "tunables": TUNABLES.of(_tunables(figures)),
     }
 
 
@@ -238,7 +252,8 @@ def _queues(figures: Figures) -> pd.DataFrame:
                 "dispatched": int(scheduler.dispatched[queue.row]),
                 "in_service": "yes" if scheduler.is_in_service[queue.row] else "no",
                 "pid": int(scheduler.pid[queue.row]),
-                "address": int(scheduler.address[queue.row]),
+                "object_type": scheduler.type,
+                "object": int(scheduler.address[queue.row]),
             }
         )
     return _frame(SCHEDULER_QUEUES, rows)
@@ -307,5 +322,16 @@ def _ages(figures: Figures) -> pd.DataFrame:
                 "requests": number,
             }
             for (age, disk, state), number in zip(found.tolist(), count.tolist(), strict=True)
+        ],
+    )
+
+
+def _tunables(figures: Figures) -> pd.DataFrame:
+    return _frame(
+        TUNABLES,
+        [
+            {"disk": disk.name, "scheduler": disk.scheduler, "name": name, "value": value}
+            for disk, scheduler in zip(figures.disks, figures.schedulers, strict=True)
+            for name, value in sorted(scheduler.tunables.items())
         ],
     )
