@@ -33,8 +33,10 @@ class Scheduler:
         return 6
 
 
-def queue(row: int, late: float, verdict: Verdict = Verdict.STARVED) -> Queue:
-    return Queue(0, row, NONE, int(late * SECOND), 1, 0, 1, verdict)
+def queue(
+    row: int, served: float, verdict: Verdict = Verdict.STARVED, *, overtakers: Any = NONE
+) -> Queue:
+    return Queue(0, row, NONE, 99 * SECOND, 1, overtakers, int(served * SECOND), verdict)
 
 
 def figures(
@@ -69,6 +71,7 @@ def figures(
         queues=queues,
         schedulers=[range(lists), range(lists)],
         requests=requests,
+        ranks=lambda rows: np.array([1, 0, 1, 2])[requests.priority_class[rows]],
         clock=SimpleNamespace(ns=NOW),
         rows=lambda disk: np.arange(0 if disk else count + 1),
         with_requests=[0],
@@ -101,20 +104,18 @@ def test_each_scheduler_has_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("since", "kind", "row", "lists", "is_by_class"),
+    ("kind", "row", "lists", "is_by_class"),
     [
-        (99.0, REALTIME, 3, 6, True),  # served after best effort had expired
-        (99.0, BEST_EFFORT, 3, 6, False),  # the same class
-        (99.0, BEST_EFFORT, 5, 6, True),  # idle behind best effort
-        (80.0, REALTIME, 3, 6, False),  # served before it had expired
-        (99.0, IDLE, 3, 6, False),
-        (99.0, REALTIME, 1, 2, False),  # no classes before 5.14
+        (REALTIME, 3, 6, True),  # before best effort
+        (BEST_EFFORT, 3, 6, False),  # the same class
+        (BEST_EFFORT, 5, 6, True),  # idle behind best effort
+        (IDLE, 3, 6, False),
+        (REALTIME, 1, 2, False),  # no classes before 5.14
     ],
 )
-def test_starved_by_a_higher_class(
-    since: float, kind: int, row: int, lists: int, is_by_class: bool
-) -> None:
-    found = figures("mq-deadline", [queue(row, 10.0)], dispatched=(since, kind), lists=lists)
+def test_starved_by_a_higher_class(kind: int, row: int, lists: int, is_by_class: bool) -> None:
+    late = queue(row, 10.0, overtakers=np.array([0]))
+    found = figures("mq-deadline", [late], dispatched=(99.0, kind), lists=lists)
     expected = {"starved_mq_deadline": 10.0}
     assert values(found) == expected | ({"class_starved_mq_deadline": 10.0} if is_by_class else {})
 
@@ -160,4 +161,4 @@ def test_the_patch_that_is_lacking(
     )
     found.kernel = SimpleNamespace(prog=kernel.program())
     found.schedulers = [Scheduler(scheduler, tunables)]
-    assert lacking_patch(found, queue(row, 10.0)) == patch
+    assert lacking_patch(found, queue(row, 10.0, overtakers=np.array([0]))) == patch

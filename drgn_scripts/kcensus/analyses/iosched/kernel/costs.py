@@ -11,8 +11,6 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.results import Figure, Unit
 
 _SCHEDULERS = ("bfq", "cfq", "mq-deadline")
-_RANKS = np.array([1, 0, 1, 2])
-"""Rank of I/O priority classes none, realtime, best effort and idle, as mq-deadline serves them."""
 _RESERVED = 0.75
 """Share of tags beyond which schedulers with a limit leave the rest to synchronous reads."""
 
@@ -24,14 +22,14 @@ def costs(figures: Figures, sleepers: Sleepers) -> dict[str, Figure]:
     for name in _SCHEDULERS:
         own = [queue for queue in starved if figures.disks[queue.disk].scheduler == name]
         key = name.replace("-", "_")
-        found[f"starved_{key}"] = _seconds(_worst(own), f"longest starved by {name}")
+        found[f"starved_{key}"] = _seconds(_worst(own), f"longest overtaken, {name}")
         if name == "cfq":
             own = [queue for queue in own if figures.is_async(queue)]
-            found["async_starved_cfq"] = _seconds(_worst(own), "longest starved, async, cfq")
+            found["async_starved_cfq"] = _seconds(_worst(own), "longest overtaken, async, cfq")
             continue
         if name == "mq-deadline":
             own = [queue for queue in own if _is_behind_higher_class(figures, queue)]
-            label = "longest starved by class"
+            label = "longest overtaken by class"
             found["class_starved_mq_deadline"] = _seconds(_worst(own), label)
         wait = _tag_wait(figures, sleepers, name)
         found[f"tag_wait_{key}"] = _seconds(wait, f"longest without tag, {name}")
@@ -59,17 +57,14 @@ def _seconds(nanoseconds: int, label: str) -> Figure:
 
 
 def _worst(queues: list[Queue]) -> int:
-    return max((queue.late_ns for queue in queues), default=0)
+    return max((queue.served_ns for queue in queues), default=0)
 
 
 def _is_behind_higher_class(figures: Figures, queue: Queue) -> bool:
     """Return whether mq-deadline served a higher class after a queue's first request expired."""
     if len(figures.schedulers[queue.disk]) <= 2:
         return False  # one queue for reads and one for writes, of all classes
-    rows, requests = figures.rows(queue.disk), figures.requests
-    is_later = requests.dispatched_ns[rows] > figures.clock.ns - queue.late_ns
-    is_higher = _RANKS[requests.priority_class[rows] & 3] < queue.row // 2
-    return bool((is_later & is_higher).any())
+    return bool((figures.ranks(queue.overtakers) < queue.row // 2).any())
 
 
 def _tag_wait(figures: Figures, sleepers: Sleepers, scheduler: str) -> int:

@@ -52,7 +52,7 @@ def request_owners(figures: Figures, asleep: Sleepers) -> Table:
     frame = pd.DataFrame(
         {
             "disk": requests.disk,
-            "pid": _inserted_by(figures, asleep),
+            "pid": inserted_by(figures, asleep),
             "cgroup": figures.groups,
             "owner": figures.owners,
             "kind": np.where(requests.is_sync, "sync", "async"),
@@ -73,7 +73,7 @@ def request_owners(figures: Figures, asleep: Sleepers) -> Table:
     return REQUEST_OWNERS.of(found[[*REQUEST_OWNERS.columns]])
 
 
-def _inserted_by(figures: Figures, asleep: Sleepers) -> Counts:
+def inserted_by(figures: Figures, asleep: Sleepers) -> Counts:
     """Return the PID of the task that inserted each request; 0 if unknown, -1 if several."""
     requests, waits, joins = figures.requests, asleep.waits, asleep.joins
     found: Counts = np.zeros(len(requests), np.int64)

@@ -79,7 +79,6 @@ SCHEDULER_QUEUES = TableSpec(
         "late": Column(
             Unit.SECONDS, "late by", Show.ALWAYS, "Past expiry, of the first to expire."
         ),
-        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
         "verdict": Column(
             Unit.TEXT,
             "verdict",
@@ -87,13 +86,15 @@ SCHEDULER_QUEUES = TableSpec(
             "starved: later requests of others were dispatched since; device: the driver has not "
             "finished those it had; overdue: not known which.",
         ),
-        "served_since": Column(
-            Unit.COUNT,
-            "others since",
-            help="Others' later requests in the driver, dispatched since.",
-        ),
         "served": Column(
-            Unit.SECONDS, "others until", help="From the expiry until others were served last."
+            Unit.SECONDS,
+            "overtaken for",
+            Show.ALWAYS,
+            "From its expiry until a later request of another queue was dispatched last.",
+        ),
+        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
+        "served_since": Column(
+            Unit.COUNT, "by", help="Such requests that are still in the driver."
         ),
         "expiry": Column(Unit.SECONDS, "expiry", help="How long a request may wait; 0 for ever."),
         "dispatched": Column(
@@ -246,7 +247,7 @@ def _queues(figures: Figures) -> pd.DataFrame:
                 "late": _seconds(queue.late_ns) if queue.late_ns != NEVER else 0.0,
                 "times": round(figures.times(queue), 1),
                 "verdict": queue.verdict.value,
-                "served_since": queue.served_since,
+                "served_since": len(queue.overtakers),
                 "served": _seconds(queue.served_ns),
                 "expiry": _seconds(figures.expiry_ns(queue)),
                 "dispatched": int(scheduler.dispatched[queue.row]),
