@@ -93,7 +93,7 @@ def gaps(figures: Figures) -> list[Gap]:
                 "requests on lists",
                 "not allocated, or on two lists",
                 damage["stray"] + damage["listed_twice"],
-                "they are not counted, or once",
+                "these requests are not counted, or once",
             ),
             Gap(
                 "tags",
