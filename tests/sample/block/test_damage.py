@@ -275,6 +275,18 @@ def test_a_damaged_file_system_shows(poked: Poked, sound: Answer, bent: str, val
     assert "lists of waiters" in _gaps(answer)
 
 
+def test_an_owner_of_a_request_that_is_nowhere_shows(poked: Poked, sound: Answer) -> None:
+    found = bios(Kernel(open_target("sample-io").prog))
+    objects = sound.tables["sleepers"].frame["object"].to_numpy(np.uint64)
+    row = np.flatnonzero(np.isin(found.origin_private, objects[objects != 0]))[0]
+    bio = drgn.Object(poked.prog, "struct bio", address=int(found.address[row]))
+    poked.word(int(bio.bi_private.address_), _NOWHERE)
+    answer = of_kernel(Kernel(poked.prog))
+    lost = [sound.summary[key] != answer.summary[key] for key in ("requests", "sleepers_proven")]
+    assert lost == [False, True]
+    assert "bios of requests" in _gaps(answer)
+
+
 def test_an_active_slab_of_no_cache_shows() -> None:
     """Its buffers are missing, and so are the tasks that wait for them."""
     poked = Poked(open_target(_CAPSULES[0]).prog)
@@ -304,11 +316,22 @@ def _words_read(capsule: str) -> list[tuple[int, int]]:
     return [chosen.choice(each) for each in places.values() if each]
 
 
-def _said(answer: Answer) -> list[object]:
-    """Return all that the answer says, but for the source of its time."""
-    summary = [figure.value for key, figure in answer.summary.items() if key != "clock"]
-    found = [(each.id, each.severity, [*each.figures.values()]) for each in answer.findings]
-    return [*summary, *found]
+def _said(answer: Answer) -> dict[str, object]:
+    """Return all that an answer says of requests.
+
+    One pointer leads from a request to its owner: without it, the request is that of no task, as
+    many are.
+    """
+    single = ("clock", "sleepers_behind_requests", "sleepers_proven")
+    said: dict[str, object] = {
+        key: figure.value for key, figure in answer.summary.items() if key not in single
+    }
+    for each in answer.findings:
+        said[each.id] = each.severity
+        said |= {
+            f"{each.id} {key}": f.value for key, f in each.figures.items() if key != "sleepers"
+        }
+    return said
 
 
 @pytest.mark.parametrize("value", [_NOWHERE, 0])
