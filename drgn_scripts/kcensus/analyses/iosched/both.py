@@ -96,20 +96,18 @@ def pairs(figures: Figures, traced: Traced) -> Pairs:
             "got": bios.got[began],
         }
     )
-    last = outside.sort_values("got", kind="stable").drop_duplicates(
-        ["device", "sector"], keep="last"
-    )
-    found = inside.merge(last, on=["device", "sector"])
-    request, bio = found["request"].to_numpy(), found["bio"].to_numpy()
-    if not len(request):
-        return Pairs(request, bio, 0)
-    differences = requests.allocated_ns[request].astype(np.int64) - bios.got[bio]
-    offset = int(np.median(differences))
-    same = np.abs(differences - offset) <= _SAME_NS
+    found = inside.merge(outside, on=["device", "sector"])
+    found["distance"] = requests.allocated_ns[found["request"]].astype(np.int64) - found["got"]
+    # Most requests of memory are the last ones of their sector.
+    last = found.loc[found.groupby("request")["got"].idxmax(), "distance"]
+    offset = int(last.median()) if len(last) else 0
+    found["distance"] = (found["distance"] - offset).abs()
+    found = found[found["distance"] <= _SAME_NS].sort_values(["request", "distance"])
+    found = found.drop_duplicates("request")
     # A trace of another time has the same sectors, at any distance.
-    if np.count_nonzero(same) < max(_MIN_PAIRS, len(same) // 2 + 1):
-        return Pairs(request[:0], bio[:0], 0)
-    return Pairs(request[same], bio[same], offset)
+    if len(found) < max(_MIN_PAIRS, len(last) // 2 + 1):
+        found, offset = found[:0], 0
+    return Pairs(found["request"].to_numpy(), found["bio"].to_numpy(), offset)
 
 
 def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> Table:

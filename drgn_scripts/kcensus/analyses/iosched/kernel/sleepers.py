@@ -80,4 +80,5 @@ def since_submitted(waits: Waits, joins: Joins, age_ns: Counts) -> Counts:
     youngest = np.full(len(waits), np.iinfo(np.int64).max)
     np.minimum.at(youngest, joins.wait[pairs], age_ns[joins.request[pairs]])
     youngest[youngest == np.iinfo(np.int64).max] = -1
-    return np.maximum(waits.since_ns, youngest)
+    found: Counts = np.maximum(waits.since_ns, youngest)
+    return found
