@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What a guest says about tasks that wait: in /proc, in its log, and in what our module has logged.
 
-The guest reads it twice, ``before`` the dump and ``after`` it. What both reads agree on, the dump
+The guest reads it twice, ``before`` the dump and ``later``. What both reads agree on, the dump
 has, too: see :func:`still`.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .packed import unpacked
 
-BEFORE, AFTER = "before", "after"
+BEFORE, LATER = "before", "later"
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,9 @@ def read(truth: Mapping[str, str], which: str = BEFORE) -> Truth:
 
 def still(truth: Mapping[str, str]) -> dict[int, Task]:
     """The tasks that are the same in both reads, and sleep: the dump has them so."""
-    before, after = (read(truth, which).tasks for which in (BEFORE, AFTER))
+    before, later = (read(truth, which).tasks for which in (BEFORE, LATER))
     return {
-        pid: task for pid, task in before.items() if task.state in "DS" and after.get(pid) == task
+        pid: task for pid, task in before.items() if task.state in "DSI" and later.get(pid) == task
     }
 
 

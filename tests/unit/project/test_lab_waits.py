@@ -25,9 +25,9 @@ _HUNG = """\
 <3>[    6.863991] INFO: task kworker/0:1:92 blocked in I/O wait for more than 6 seconds.
 """
 _BLOCKERS = """\
-<3>[   12.252245] INFO: task core-reader:101 is blocked on a mutex likely owned by task kworker/0:0:9.
+<3>[   12.24] INFO: task r:101 is blocked on a mutex likely owned by task kworker/0:0:9.
 <3>[   12.252301] INFO: task kworker/0:0:9 is blocked on a mutex, but the owner is not found.
-<3>[   12.252388] INFO: task r:99 <reader> blocked on an rw-semaphore likely owned by task w:98 <writer>
+<3>[   12.25] INFO: task r:99 <reader> blocked on an rw-semaphore likely owned by task w:98 <writer>
 <3>[   12.252412] INFO: task s:100 blocked on a semaphore likely last held by task s:100
 """
 _LISTED = {
@@ -63,8 +63,8 @@ def _task(pid: int, state: str = "D", stack: str = "[<0>] act+0x10f/0x130 [m]\n"
 def _truth(log: str = "", **tasks: str) -> dict[str, str]:
     texts = _packed(monotonic="12.000000007\n", **tasks)
     return {
-        **dict.fromkeys(("waits.tasks.before", "waits.tasks.after"), texts),
-        **dict.fromkeys(("waits.log.before", "waits.log.after"), log),
+        **dict.fromkeys(("waits.tasks.before", "waits.tasks.later"), texts),
+        **dict.fromkeys(("waits.log.before", "waits.log.later"), log),
     }
 
 
@@ -81,7 +81,7 @@ def test_a_task_that_moves_is_not_still() -> None:
     truth = _truth(**_task(84), **_task(85), **_task(86, "R", ""))
     assert set(waits.still(truth)) == {84, 85}
     other = {**_task(84), **_task(85, stack="[<0>] pipe_write+0x1/0x2\n"), **_task(86, "R", "")}
-    truth["waits.tasks.after"] = _packed(monotonic="14.0\n", **other)
+    truth["waits.tasks.later"] = _packed(monotonic="14.0\n", **other)
     assert set(waits.still(truth)) == {84}
 
 

@@ -24,7 +24,7 @@ from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.special import Special
-from kcensus.kernel.xfs.buffers import buffers
+from kcensus.kernel.xfs.buffers import LOCK, buffers
 
 Numbers = npt.NDArray[np.int64]
 
@@ -54,7 +54,7 @@ _BY_WAIT = {
     WaitKind.TAG: NodeKind.REQUEST,
     WaitKind.REQUEST: NodeKind.REQUEST,
 }
-_BUFFER_LOCK = "xfs_buf.b_sema"
+_BUFFER_LOCK = f"xfs_buf.{LOCK}"
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
 """Locks that do not always say who holds them."""
 
@@ -557,7 +557,7 @@ class _Reader:
         # What the semaphore notes may be the task that began its I/O, and went on.
         every = buffers(self.kernel) if len(known) else None
         row = every.rows(self.object[known]) if every is not None else known
-        has_owner = every.transaction[row] != 0 if every is not None else known != 0
+        has_owner = every.has_transaction[row] if every is not None else known != 0
         others = others[np.isin(self.object[others], self.object[locked])]
         owned, noted = known[has_owner], known[~has_owner]
         for lanes, holder, strength, proof in (

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The guests with tasks that wait for each other, and the kernels on which tests usually have them.
+
+To make them all takes some minutes; what one kernel tells about a scenario, another rarely adds to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from _pytest.mark import ParameterSet
+
+MADE: dict[str, tuple[str, ...]] = {
+    "waits-abba": ("6.1",),
+    "waits-four": ("6.1", "7.3"),
+    "waits-rwsem": ("7.3",),
+    "waits-self": ("6.1",),
+    "waits-completion": ("7.3",),
+    "waits-kinds": ("6.1",),
+    "waits-convoy": ("6.1",),
+}
+"""Those that our module makes, and accounts for."""
+
+FOUND: dict[str, tuple[str, ...]] = {
+    "waits-freeze": ("7.3",),
+    "waits-coredump": ("6.1",),
+    "waits-fuse": ("7.3",),
+    "waits-healthy": ("6.1",),
+}
+"""Those that the kernel makes without it."""
+
+
+def params(scenarios: Mapping[str, tuple[str, ...]]) -> list[ParameterSet]:
+    """The parameters of a fixture, each for its kernels."""
+    return [
+        pytest.param(name, marks=pytest.mark.usually(*kernels), id=name)
+        for name, kernels in scenarios.items()
+    ]

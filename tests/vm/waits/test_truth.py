@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Guests with tasks that wait for each other report what their scenarios are for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import drgn
+import pytest
+
+from tests.lab import Dump, build
+from tests.lab.truth import waits
+from tests.vm.oracles.waits import sleepers
+from tests.vm.waits.scenarios import FOUND, MADE, params
+
+# By the names of the tasks, without what follows the slash of a worker's.
+_CYCLES: dict[str, list[set[str]]] = {
+    "waits-abba": [{"abba-1", "abba-2"}],
+    "waits-four": [{"core-reader", "crash-with", "kworker", "offline-memory"}],
+    "waits-rwsem": [
+        {"again-read", "again-write"},
+        {"inverse-1", "inverse-2"},
+        {"owner-read", "owner-write"},
+    ],
+    "waits-self": [{"kworker"}, {"self-mutex"}, {"self-rwsem"}, {"self-semaphore"}],
+    "waits-completion": [{"event-complete", "event-wait"}, {"kworker", "work-flush"}],
+    "waits-kinds": [
+        {"bit-1", "bit-2"},
+        {"percpu-1", "percpu-2"},
+        {"rt-mutex-1", "rt-mutex-2"},
+        {"semaphore-1", "semaphore-2"},
+    ],
+    "waits-convoy": [],
+}
+_WAITING = {
+    "waits-abba": 6,
+    "waits-four": 4,
+    "waits-rwsem": 6,
+    "waits-self": 5,
+    "waits-completion": 4,
+    "waits-kinds": 8,
+    "waits-convoy": 201,
+}
+
+# One of these is on the stack of a task that waits for such a thing.
+_FUNCTIONS = {
+    "mutex": ("__mutex_lock",),
+    "rwsem": ("rwsem_down_read_slowpath", "rwsem_down_write_slowpath"),
+    "percpu_rwsem": ("percpu_rwsem_wait", "percpu_down_write"),
+    "rt_mutex": ("rt_mutex_slowlock", "__rt_mutex_slowlock", "rt_mutex_lock"),
+    "semaphore": ("__down", "down"),
+    "completion": ("wait_for_completion", "__wait_for_common"),
+    "page": ("kcensus_isolate_page", "kcensus_read_disk"),
+    "pipe": ("pipe_write", "anon_pipe_write"),
+    "work": ("flush_work", "__flush_work"),
+    "bit": ("out_of_line_wait_on_bit", "bit_wait"),
+}
+
+
+@pytest.fixture(scope="module", params=params(MADE))
+def dump(kernel: str, request: pytest.FixtureRequest) -> Dump:
+    """A dump of a guest in which our module has made tasks that wait."""
+    return build(kernel, request.param)
+
+
+@pytest.fixture(scope="module")
+def truth(dump: Dump) -> waits.Truth:
+    return waits.read(dump.truth)
+
+
+def _name(comm: str) -> str:
+    return comm.partition("/")[0]
+
+
+def test_the_tasks_wait_in_the_cycles_that_were_made(dump: Dump, truth: waits.Truth) -> None:
+    comms = {claim.pid: _name(claim.comm) for claim in truth.claims}
+    cycles = sorted(sorted(comms[pid] for pid in cycle) for cycle in truth.cycles())
+    assert cycles == sorted(map(sorted, _CYCLES[dump.scenario]))
+    assert len(truth.waits()) == _WAITING[dump.scenario]
+
+
+def test_who_waits_sleeps_in_the_function_for_that(dump: Dump, truth: waits.Truth) -> None:
+    still = waits.still(dump.truth)
+    for pid, claim in truth.waits().items():
+        assert still[pid].state == ("S" if claim.kind == "pipe" else "D"), claim
+        # /proc leaves out the functions of locks, and the other list the tasks in state S.
+        stack = {*still[pid].stack}
+        if still[pid].state == "D":
+            stack |= {*truth.blocked[pid].stack}
+        assert {name.partition(".")[0] for name in stack} & {*_FUNCTIONS[claim.kind]}, claim
+
+
+def test_all_blocked_tasks_are_those_of_the_module(dump: Dump, truth: waits.Truth) -> None:
+    still = waits.still(dump.truth)
+    blocked = {pid for pid, task in still.items() if task.state == "D"}
+    assert blocked == {pid for pid, claim in truth.waits().items() if claim.kind != "pipe"}
+    assert blocked <= set(truth.blocked)
+
+
+def test_the_detector_names_the_owners_that_the_module_names(
+    dump: Dump, truth: waits.Truth
+) -> None:
+    wanted = truth.waits()
+    hung = {each.pid for each in truth.hung}
+    assert hung <= set(wanted)
+    assert len(hung) >= min(len(wanted) - 2, 4)
+    for blocker in truth.blockers:
+        if blocker.owner is not None:
+            assert blocker.owner in truth.holders(wanted[blocker.pid].address)
+    if dump.kernel == "7.3":
+        assert truth.blockers
+
+
+def test_the_dump_has_the_same_tasks(dump: Dump) -> None:
+    program = drgn.Program()
+    program.set_core_dump(dump.formats["elf"])
+    program.load_debug_info(dump.debug)
+    still = waits.still(dump.truth)
+    blocked = {pid for pid, task in still.items() if task.state == "D"}
+    assert set(sleepers(program)) == blocked
+    # Ours, too, has debug info.
+    assert program.variable("waits", "kcensus_waits.c").counter == len(
+        waits.read(dump.truth).waits()
+    ) - (2 if dump.scenario == "waits-four" else 0)
+
+
+@pytest.fixture(scope="module", params=params(FOUND))
+def found(kernel: str, request: pytest.FixtureRequest) -> Dump:
+    """A dump of a guest in which tasks wait without our module."""
+    return build(kernel, request.param)
+
+
+# How many tasks of a name sleep with a function on their stack.
+_SLEEPERS = {
+    "waits-freeze": [
+        ("write", "D", "percpu_rwsem_wait", 3),
+        ("make-directory", "D", "percpu_rwsem_wait", 1),
+        ("fault", "D", "percpu_rwsem_wait", 1),
+        ("fault-unmap", "D", "", 1),
+        ("fault-ps", "D", "", 1),
+        ("freeze", "S", "", 1),
+    ],
+    "waits-coredump": [
+        ("crash-threads", "S", "pipe_write", 1),
+        # On some kernels they do not count as load, as idle workers do.
+        ("crash-threads", "DI", "do_exit", 3),
+        ("core-sleeper", "S", "", 1),
+    ],
+    "waits-fuse": [
+        ("make-directory", "S", "request_wait_answer", 2),
+        ("make-directory", "D", "rwsem_down_write_slowpath", 4),
+        ("look-up", "D", "rwsem_down_read_slowpath", 1),
+        ("serve", "D", "rwsem_down_write_slowpath", 1),
+        ("serve", "S", "", 1),
+    ],
+    "waits-healthy": [("sleepers", "S", "", 1167)],
+}
+
+
+def test_tasks_wait_without_the_module(found: Dump) -> None:
+    still = waits.still(found.truth)
+    blocked = waits.read(found.truth).blocked
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for name, state, function, _ in _SLEEPERS[found.scenario]:
+        for pid, task in still.items():
+            stack = {*task.stack, *(blocked[pid].stack if pid in blocked else ())}
+            functions = {"", *(each.partition(".")[0].removeprefix("anon_") for each in stack)}
+            if task.comm == name and task.state in state and function in functions:
+                counts[name, state, function] += 1
+    assert counts == {(n, s, f): count for n, s, f, count in _SLEEPERS[found.scenario]}
