@@ -47,6 +47,8 @@ class Action(Enum):
 
 _RWSEM, _SEMAPHORE = "struct rw_semaphore", "struct semaphore"
 _PERCPU, _COMPLETION = "struct percpu_rw_semaphore", "struct completion"
+_WORD = "unsigned long"
+"""With a bit that tasks wait for."""
 # Attempts (down_trylock() and the like) may have failed, and are left out.
 _CALLS: tuple[tuple[Action, str, Mode, str], ...] = (
     (
@@ -75,6 +77,7 @@ _CALLS: tuple[tuple[Action, str, Mode, str], ...] = (
     ),
     (Action.DROP, _SEMAPHORE, Mode.NONE, "up"),
     (Action.COMPLETE, _COMPLETION, Mode.NONE, "complete complete_all"),
+    (Action.COMPLETE, _WORD, Mode.NONE, "wake_up_bit wake_up_var"),
 )
 _WAKE = "rcuwait_wake_up"
 """How an inlined percpu_up_read() wakes the writer: its argument is a member of the lock."""
@@ -158,7 +161,7 @@ class CallSites:
         return [Held(*key, is_sure) for key, is_sure in taken.items()]
 
     def completes(self, pc: int) -> set[int]:
-        """Return the completions that a function that goes on at ``pc`` may complete after that."""
+        """Return the completions, and words with bits, that a function completes after ``pc``."""
         extent = self._extent(pc - 1)
         calls = [] if extent is None else self._calls_of(*extent)
         return {

@@ -36,6 +36,7 @@ from kcensus.kernel.tasks.functions import (
 )
 from kcensus.kernel.tasks.places import Places, places_of_devices, places_of_inodes
 from kcensus.kernel.tasks.queued import Queued, Shape, queued, stack_words
+from kcensus.kernel.tasks.rings import locks_of_rings
 from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.kernel.xfs.buffers import buffer_waiters, buffers
@@ -184,6 +185,7 @@ class _Reader:
         self.kernel, self.known, self.faults = kernel, tasks(kernel), Faults()
         self.report = ScanReport()
         self.rows = rows
+        self.links: Queued | None = None
         count = len(self.rows)
         self.missing: list[str] = []
         try:
@@ -221,6 +223,7 @@ class _Reader:
             ("percpu_rw_semaphore", self._writers),
             ("direct I/O", self._direct),
             ("task.blocker", self._blockers),
+            ("rings of waiters", self._rings),
             ("disks of tags", self._tags),
         ):
             try:
@@ -364,7 +367,7 @@ class _Reader:
     # What the stacks show
 
     def _queued(self) -> None:
-        links = queued(self.kernel, self.known, self.rows)
+        links = self.links = queued(self.kernel, self.known, self.rows)
         self.torn += links.torn
         self.faults += links.faults
         bitmaps, tag_proof = self._bitmaps(links)
@@ -631,6 +634,23 @@ class _Reader:
         kind, proof = WaitKind.LOCK, "task.pi_blocked_on"
         type_ = member.type_name()
         self._note_objects(lane[named], read["lock"][named], kind, type_, proof)
+
+    def _rings(self) -> None:
+        lock = {
+            row: facts.lock
+            for row, facts in enumerate(self.facts)
+            if facts.lock and not self.object[row]
+        }
+        if not lock or self.links is None:
+            return
+        found = locks_of_rings(
+            self.kernel, self.known, self.rows, self.links, lock, self.stacks.size
+        )
+        for row, address in found.items():
+            proof = f"{lock[row].removeprefix('struct ')}.first_waiter"
+            self._note_objects(
+                np.array([row]), np.array([address], np.uint64), self.kind[row], lock[row], proof
+            )
 
     # Where objects are
 

@@ -45,6 +45,7 @@ class NodeKind(Enum):
     WORKQUEUE = "workqueue"
     """Whose work items a task flushes."""
     FREEZER = "frozen file system"
+    AREA = "area of memory map"
     BUFFER = "buffer"
     """Its lock."""
     BUFFER_IO = "I/O of buffer"
@@ -58,7 +59,7 @@ class NodeKind(Enum):
     OTHER = "other"
 
 
-ANY = frozenset({NodeKind.PIPE, NodeKind.PROCESS, NodeKind.FUSE, NodeKind.COMPLETION})
+ANY = frozenset({NodeKind.PIPE, NodeKind.PROCESS, NodeKind.FUSE, NodeKind.COMPLETION, NodeKind.BIT})
 """Nodes for which it is enough that one of the nodes behind them makes progress."""
 _CODES = {kind: code for code, kind in enumerate(NodeKind)}
 _KINDS = tuple(NodeKind)

@@ -41,6 +41,7 @@ _KINDS = {
     "struct pipe_inode_info": NodeKind.PIPE,
     "struct work_struct": NodeKind.WORK,
     "struct core_state": NodeKind.COREDUMP,
+    "struct vm_area_struct": NodeKind.AREA,
     "struct workqueue_struct": NodeKind.WORKQUEUE,
     "struct journal_s": NodeKind.LOG,
     "struct xfs_buf": NodeKind.BUFFER,
@@ -54,6 +55,8 @@ _BY_WAIT = {
     WaitKind.TAG: NodeKind.REQUEST,
     WaitKind.REQUEST: NodeKind.REQUEST,
 }
+_VARIABLES = (1 << 64) - (1 << 31)
+"""From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
 """Locks that do not always say who holds them."""
@@ -124,6 +127,7 @@ class _Reader:
             ("work items", special.works),
             ("frozen file systems", lambda: self.frozen.update(special.frozen())),
             ("FUSE requests", special.fuse_requests),
+            ("areas of memory maps", special.areas),
             ("journals", special.journals),
             ("locks", self._locks),
             ("pipes", self._pipes),
@@ -522,9 +526,11 @@ class _Reader:
     # Completions
 
     def _completions(self) -> None:
-        lanes = self._of_type("struct completion")
+        lanes = self._of_type("struct completion", "unsigned long")
+        lanes = lanes[self.object[lanes] >= np.uint64(_VARIABLES)]
         if not len(lanes):
             return
+        kinds = {int(self.object[lane]): self._kind(lane) for lane in lanes.tolist()}
         stacks = self.waits.stacks
         wanted = set(self.object[lanes].tolist())
         by_pc: dict[int, set[int]] = {}
@@ -538,7 +544,7 @@ class _Reader:
             name = plain(stacks.names[pc])
             self.build.edges(
                 EdgeKind.COMPLETED_BY,
-                (NodeKind.COMPLETION, completions),
+                ([kinds[each] for each in completions.tolist()], completions),
                 (NodeKind.TASK, np.repeat(self.waits.task[lane], len(completions))),
                 strength=Strength.DERIVED,
                 evidence=f"code of {name}",
@@ -581,7 +587,9 @@ class _Reader:
         Thousands of tasks sleep for the next event, which is what they are for.
         """
         dumps = [
-            "do_coredump" in map(plain, self.waits.stacks.functions(lane))
+            bool(
+                {"do_coredump", "vfs_coredump"} & set(map(plain, self.waits.stacks.functions(lane)))
+            )
             for lane in range(len(self.waits))
         ]
         wanted = self.blocked | np.array(dumps, np.bool_)

@@ -12,6 +12,8 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks
 from kcensus.kernel.tasks.waits import Waits
 from kcensus.kernel.vfs.pipes import open_files
@@ -25,6 +27,12 @@ _FLUSHES = frozenset({"__flush_work", "flush_work", "cancel_work_sync", "__cance
 _QUEUE_FLUSHES = frozenset({"__flush_workqueue", "flush_workqueue", "drain_workqueue"})
 _DUMPED = frozenset({"coredump_task_exit", "exit_mm", "do_exit"})
 """Functions in which the other threads of a process wait for its core dump to be written."""
+_AREA_WRITERS = frozenset(
+    {"__vma_start_exclude_readers", "__vma_start_write", "__vma_enter_locked", "vma_mark_detached"}
+)
+_EXCLUDES_READERS = 0x40000000
+"""VMA_LOCK_OFFSET, of which later kernels have another name: a bit of ``vm_refcnt``."""
+_FAULTS = frozenset({"handle_mm_fault", "__handle_mm_fault"})
 _LEVELS = 3
 """SB_FREEZE_LEVELS: locks of a super block that freezing takes."""
 _RUNNING = "in-flight"
@@ -238,12 +246,15 @@ class Special:
         of_file = layout(prog, "struct file", ["f_op"])
         is_device = gather(memory, files.address, of_file, self.faults)["f_op"] == operations
         rows = np.flatnonzero(is_device)
-        device = layout(prog, "struct fuse_dev", ["fc"])
-        connection = gather(memory, files.private[rows], device, self.faults)["fc"]
+        # Since v7.2 or v7.3 (commit not verified), both have a channel.
+        device = layout(prog, "struct fuse_dev", {"of": ("chan", "fc")})
+        connection = gather(memory, files.private[rows], device, self.faults)["of"]
         requests = np.unique(self.object[lanes])
         # Since v5.10 (commit not verified), a request knows its mount.
-        member = layout(prog, "struct fuse_req", {}, {"mount": "fm"})
-        if "mount" in member:
+        member = layout(prog, "struct fuse_req", {}, {"mount": "fm", "channel": "chan"})
+        if "channel" in member:
+            wanted = gather(memory, requests, member, self.faults)["channel"]
+        elif "mount" in member:
             mounts = gather(memory, requests, member, self.faults)["mount"]
             of_mount = layout(prog, "struct fuse_mount", ["fc"])
             wanted = gather(memory, mounts, of_mount, self.faults)["fc"]
@@ -269,6 +280,58 @@ class Special:
             strength=Strength.PROVEN,
             evidence="task.files",
         )
+
+    # Areas of memory maps
+
+    def areas(self) -> None:
+        """Find the areas of memory maps that writers wait for, and the page faults in them.
+
+        Since v6.15 (commit not verified), readers of an area are counted, and a writer waits for
+        the count to go down; the memory map names it.
+        """
+        lanes = self._lanes(_AREA_WRITERS, None)
+        if not len(lanes):
+            return
+        prog, memory = self.kernel.prog, self.kernel.memory
+        of_task = layout(prog, "struct task_struct", ["mm"])
+        of_map = layout(prog, "struct mm_struct", {"writer": "vma_writer_wait.task"})
+        members = {"vm_mm": "vm_mm", "count": "vm_refcnt.refs.counter"}
+        of_area = layout(prog, "struct vm_area_struct", members)
+        every = gather(memory, self.waits.task, of_task, self.faults)["mm"]
+        writer = gather(memory, every[lanes], of_map, self.faults)["writer"]
+        lanes = lanes[writer == self.waits.task[lanes]]
+        size = self.waits.stacks.size
+        rows = self.rows[lanes]
+        for some, _, words in stack_words(memory, self.known, rows, size, self.faults):
+            lane, column = np.nonzero(words >= np.uint64(1 << 63))
+            candidate = words[lane, column]
+            read = gather(memory, candidate, of_area, Faults())
+            kept = read.readable & (read["vm_mm"] == every[lanes[some[lane]]])
+            kept &= (read["count"].astype(np.int64) & _EXCLUDES_READERS) != 0
+            owners = lanes[some[lane[kept]]].tolist()
+            for each, area in zip(owners, candidate[kept].tolist(), strict=True):
+                self._note(each, area, "struct vm_area_struct", "mm_struct.vma_writer_wait")
+        areas = {int(self.object[lane]): lane for lane in lanes.tolist() if self.object[lane]}
+        wanted = np.array(sorted(areas), np.uint64)
+        if not len(wanted):
+            return
+        for some, start, words in stack_words(memory, self.known, self.rows, size, self.faults):
+            lane, column = np.nonzero(np.isin(words, wanted))
+            place = start[lane] + np.uint64(8) * column.astype(np.uint64)
+            owner, areas_of = some[lane], words[lane, column]
+            for row, each in enumerate(owner.tolist()):
+                names = {plain(name) for name in self.waits.stacks.functions(each)}
+                if every[each] != every[areas[int(areas_of[row])]] or not names & _FAULTS:
+                    continue
+                self.build.edges(
+                    EdgeKind.HELD,
+                    (NodeKind.AREA, areas_of[[row]]),
+                    (NodeKind.TASK, self.waits.task[[each]]),
+                    strength=Strength.DERIVED,
+                    evidence="on the stack of a page fault",
+                    mode="read",
+                    place=place[[row]],
+                )
 
     # Journals
 
