@@ -15,6 +15,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by
+from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import Graph, NodeKind
 from kcensus.kernel.waiting.reader import Waiting, waiting
@@ -160,6 +161,17 @@ class Figures:
             names[node] = f"{name}+0x{distance:x}" if distance else name
         return names
 
+    @cached_property
+    def _mounts(self) -> dict[int, str]:
+        """Mount points of frozen file systems."""
+        blocks = super_blocks(self.kernel)
+        mounts = dict(zip(blocks.address.tolist(), blocks.mount, strict=True))
+        return {
+            node: printable(mounts[int(self.graph.address[node])])
+            for node, kind in enumerate(self.graph.kind)
+            if kind is NodeKind.FREEZER and mounts.get(int(self.graph.address[node]))
+        }
+
     def object_name(self, node: int) -> str:
         """Return how an object is called: its variable, or its address; of a process, its name."""
         if self.graph.kind[node] is NodeKind.PROCESS:
@@ -171,6 +183,8 @@ class Figures:
             if threads:
                 first = min(threads, key=self.pid)
                 return f"{self.comm(first)} (PID {self.pid(first)})"
+        if self.graph.kind[node] is NodeKind.FREEZER and node in self._mounts:
+            return f"on {self._mounts[node]}"
         return self._symbols.get(node) or f"0x{int(self.graph.address[node]):x}"
 
     def name(self, node: int) -> str:

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.human import human_seconds
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.text import printable
 
 _MAX_ROOTS = 3
 """Roots that are findings: those with most tasks behind them."""
@@ -125,30 +128,41 @@ def _no_way(figures: Figures, tasks: list[int]) -> str:
     )
 
 
+def _severity(count: int, seconds: float) -> Severity:
+    is_old = seconds >= _OLD and (count >= _MANY or seconds >= _VERY_OLD)
+    return Severity.WARNING if is_old else Severity.NOTICE
+
+
+def _oldest(figures: Figures, node: int) -> float:
+    """Return the seconds that the first of the tasks behind a node has waited."""
+    oldest = int(figures.behind.oldest[node])
+    return max(int(figures.ages[oldest]) / 1e9, 0.0) if oldest >= 0 else 0.0
+
+
 def _behind(figures: Figures) -> Iterator[Finding]:
     """Yield what many tasks wait for, or some for long, where it is no cycle."""
-    graph = figures.graph
     told = 0
     for node in figures.roots:
-        count, oldest = int(figures.behind.tasks[node]), int(figures.behind.oldest[node])
-        seconds = max(int(figures.ages[oldest]) / 1e9, 0.0) if oldest >= 0 else 0.0
-        # Behind one request or buffer, there are the tasks that wait for I/O as they should.
-        is_held = graph.kind[node] is NodeKind.TASK
-        if told >= _MAX_ROOTS or count < 2 or (count < _MANY and seconds < _OLD) or not is_held:
+        if figures.graph.kind[node] is NodeKind.FREEZER:
+            yield _frozen(figures, node)
+            continue
+        subject = _subject(figures, node)
+        if subject is None or told >= _MAX_ROOTS:
+            continue
+        count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
+        if count < 2 or (count < _MANY and seconds < _OLD):
             continue
         told += 1
-        severity = Severity.NOTICE
-        if seconds >= _OLD:
-            severity = Severity.WARNING if count >= _MANY or seconds >= _VERY_OLD else severity
+        severity = _severity(count, seconds)
         yield Finding(
-            id=f"waits-behind:{figures.pid(node)}",
+            id=f"waits-behind:{figures.pid(subject)}",
             severity=severity,
             danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
             title=(
-                f"{count:,} tasks wait for {figures.name(node)}, the first of them for "
+                f"{count:,} tasks wait for {figures.name(subject)}, the first of them for "
                 f"{human_seconds(seconds)}"
             ),
-            evidence=_does(figures, node),
+            evidence=_does(figures, subject),
             figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
             no_remedy=(
                 "nothing can take a lock away: find out why its owner does not go on; "
@@ -157,12 +171,59 @@ def _behind(figures: Figures) -> Iterator[Finding]:
         )
 
 
+def _subject(figures: Figures, root: int) -> int | None:
+    """Return the task that others wait for: a root, or the only one that waits for it.
+
+    Tasks behind one request, or one buffer, wait for I/O as they should.
+    """
+    graph = figures.graph
+    if graph.is_task[root]:
+        return root
+    waiters = {int(graph.source[edge]) for edge in graph.preceding[root]}
+    only = waiters.pop() if len(waiters) == 1 else None
+    return only if only is not None and graph.is_task[only] else None
+
+
+def _frozen(figures: Figures, node: int) -> Finding:
+    """Return that a file system is frozen, and tasks wait for the thaw."""
+    blocks = super_blocks(figures.kernel)
+    address = int(figures.graph.address[node])
+    row = blocks.address.tolist().index(address)
+    mount = printable(blocks.mount[row]) if blocks.mount[row] else ""
+    count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
+    is_plain = mount and mount == blocks.mount[row]
+    return Finding(
+        id=f"waits-frozen:{mount or hex(address)}",
+        severity=_severity(count, seconds),
+        danger=Danger.STALL,
+        title=(
+            f"{count:,} tasks wait for the frozen file system on {mount or 'no mount point'}, the "
+            f"first of them for {human_seconds(seconds)}"
+        ),
+        evidence="super_block.s_writers.frozen is set: who writes waits until it is thawed",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        remedies=(
+            Remedy(
+                effect="Thaw the file system, if what froze it (a snapshot, a backup) is gone",
+                command=f"fsfreeze --unfreeze {shlex.quote(mount)}",
+                risk="a snapshot that is being taken is not consistent",
+            ),
+        )
+        if is_plain
+        else (),
+        no_remedy="" if is_plain else "its mount point is unknown, so it cannot be thawed by name",
+    )
+
+
 def _does(figures: Figures, node: int) -> str:
     """Say what a task does that others wait for."""
+    graph = figures.graph
     state, function, since = figures.state(node), figures.function(node), figures.since(node)
-    held = [figures.name(int(figures.graph.source[edge])) for edge in figures.graph.preceding[node]]
+    held = [figures.name(int(graph.source[edge])) for edge in graph.preceding[node]]
     holds = f"it holds {', '.join(held[:_MAX_TOLD])}"
     if state in ("running", "runnable"):
         return f"{holds}, and is {state}"
     sleeps = f"sleeps in {function}" if function else "sleeps"
-    return f"{holds}, and {sleeps}" + (f" since {since}" if since else "")
+    objects = [figures.name(int(graph.target[edge])) for edge in graph.following[node]]
+    what = f" for {objects[0]}" if objects else ""
+    return f"{holds}, and {sleeps}{what}" + (f" since {since}" if since else "")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kcensus.analyses.waits.figures import Figures
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.kernel.waiting.graph import LOCKS, EdgeKind, NodeKind
 
 _MAX_DEPTH = 16
 """Levels that are drawn: of a longer chain, the number of tasks behind tells enough."""
@@ -115,7 +115,7 @@ def _role(figures: Figures, node: int) -> str:
     if graph.kind[node] is not NodeKind.TASK:
         modes = [graph.mode[edge] for edge in graph.following[node] if graph.mode[edge]]
         if not graph.following[node]:
-            return ": holder unknown"
+            return ": holder unknown" if graph.kind[node] in LOCKS else ""
         is_lock = any(graph.edge[edge] is EdgeKind.HELD for edge in graph.following[node])
         return f" (held: {modes[0]})" if modes and is_lock else ""
     state, since, function = figures.state(node), figures.since(node), figures.function(node)

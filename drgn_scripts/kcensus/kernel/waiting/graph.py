@@ -61,6 +61,19 @@ class NodeKind(Enum):
 
 ANY = frozenset({NodeKind.PIPE, NodeKind.PROCESS, NodeKind.FUSE, NodeKind.COMPLETION, NodeKind.BIT})
 """Nodes for which it is enough that one of the nodes behind them makes progress."""
+LOCKS = frozenset(
+    {
+        NodeKind.MUTEX,
+        NodeKind.RWSEM,
+        NodeKind.PERCPU_RWSEM,
+        NodeKind.PERCPU_READERS,
+        NodeKind.RT_MUTEX,
+        NodeKind.SEMAPHORE,
+        NodeKind.BUFFER,
+        NodeKind.BIT,
+    }
+)
+"""Nodes that some task holds, whether or not it is known."""
 _CODES = {kind: code for code, kind in enumerate(NodeKind)}
 _KINDS = tuple(NodeKind)
 
