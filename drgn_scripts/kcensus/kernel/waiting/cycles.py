@@ -49,9 +49,10 @@ class Cycle:
 def stuck(graph: Graph, *, least: Strength = Strength.POSSIBLE) -> Mask:
     """Return which nodes can never make progress.
 
-    :param least: weakest edges to believe
+    :param least: weakest edges that keep a node
     """
-    used = graph.strength >= int(least)
+    # A weak way out of a pipe is a way out all the same.
+    used = (graph.strength >= int(least)) | graph.is_any[graph.source]
     source = graph.source.tolist()
     is_any = graph.is_any.tolist()
     # How many of the nodes behind each one still keep it: all must go on, or one is enough.
@@ -90,7 +91,6 @@ def cycles(graph: Graph) -> list[Cycle]:
     ):
         if least < Strength.PROVEN and not (graph.strength == int(least)).any():
             continue
-        inside: set[int] = set()
         blocked = stuck(graph, least=least)
         edges = np.flatnonzero(
             (graph.strength >= int(least))
@@ -108,6 +108,8 @@ def cycles(graph: Graph) -> list[Cycle]:
                 strict=True,
             )
         )
+        # A node is in one cycle only, the strongest.
+        drawn.remove_nodes_from(taken)
         by_ends = {
             (source, target): edge
             for edge, source, target in zip(
@@ -120,7 +122,7 @@ def cycles(graph: Graph) -> list[Cycle]:
         tangles = [*networkx.strongly_connected_components(drawn)]
         while tangles:
             part = tangles.pop()
-            if (len(part) == 1 and not drawn.has_edge(*(2 * tuple(part)))) or part & taken:
+            if len(part) == 1 and not drawn.has_edge(*(2 * tuple(part))):
                 continue
             nodes = _shortest(drawn, part)
             # Without it, the rest of the tangle may have cycles of its own.
@@ -128,7 +130,7 @@ def cycles(graph: Graph) -> list[Cycle]:
             tangles += networkx.strongly_connected_components(rest)
             ends = zip(nodes, (*nodes[1:], nodes[0]), strict=True)
             rows = tuple(by_ends[pair] for pair in ends)
-            inside |= set(nodes)
+            taken |= set(nodes)
             found.append(
                 Cycle(
                     nodes=nodes,
@@ -137,7 +139,6 @@ def cycles(graph: Graph) -> list[Cycle]:
                     tangle=tuple(sorted(part)),
                 )
             )
-        taken |= inside
     return sorted(found, key=lambda each: (-each.strength, len(each.nodes), each.nodes))
 
 
