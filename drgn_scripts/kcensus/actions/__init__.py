@@ -53,6 +53,7 @@ class Showing:
     csv: Path | None = None
     parquet: Path | None = None
     html: Path | None = None
+    dot: Path | None = None
     top: int = 10
     tables: tuple[str, ...] = ()
     """Tables to show; the first ones of the analysis where empty."""

@@ -70,6 +70,10 @@ class Analysis:
     first_tables: tuple[str, ...] = ()
     """Two or three tables that tell most, of memory before those of a trace; the screen shows those
     of the result first and names the others."""
+    graph: tuple[str, str] | None = None
+    """Its tables of nodes and edges, where it makes a graph: ``--dot`` writes it. Nodes have the
+    columns ``node``, ``kind``, ``name`` and ``cycle``; edges have ``source``, ``target``, ``kind``,
+    ``mode`` and ``strength``."""
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info it uses where the kernel has them loaded."""
     without_target: tuple[str, ...] = ()

@@ -40,6 +40,7 @@ _RESULT = Faces(
     deferred("kcensus.render.parquet:write_parquet"),
     deferred("kcensus.render.html:write_html"),
 )
+_write_dot = deferred("kcensus.render.dot:write_dot")
 _write_terminal = deferred("kcensus.render.terminal:write_terminal")
 _paged_console = deferred("kcensus.render.screen.pager:paged_console")
 
@@ -52,7 +53,7 @@ def check_output(showing: Showing) -> None:
     document = Path(showing.json) if showing.json and showing.json != "-" else None
     if document and showing.html and document.resolve() == showing.html.resolve():
         raise click.UsageError(f"--json and --html are both '{document}'; give two files.")
-    for option, path in (("--html", showing.html), ("--json", document)):
+    for option, path in (("--html", showing.html), ("--json", document), ("--dot", showing.dot)):
         if path and path.is_dir():
             raise click.UsageError(f"{option}: '{path}' is a directory; give a file.")
         if path and not path.parent.is_dir():
@@ -65,7 +66,7 @@ def check_output(showing: Showing) -> None:
             "or give the file of the document."
         )
     try:
-        for path in filter(None, (showing.html, document)):
+        for path in filter(None, (showing.html, document, showing.dot)):
             check_replaceable(path)
         for directory in filter(None, (showing.csv, showing.parquet)):
             prepare(directory)
@@ -95,16 +96,24 @@ def check_tables(showing: Showing, names: Collection[str]) -> None:
 
 
 def show(
-    result: Result, showing: Showing, first: Sequence[str] = (), known: Iterable[str] = ()
+    result: Result,
+    showing: Showing,
+    first: Sequence[str] = (),
+    known: Iterable[str] = (),
+    graph: tuple[str, str] | None = None,
 ) -> Exit:
     """Show a result in the forms that were asked for.
 
     :param first: tables that a screen shows by default; all where empty
     :param known: names of tables that the result could have had
+    :param graph: those with the nodes and edges of its graph
     :return: the exit status that its findings have
     """
     session.keep(result)
-    if not write_files(result, _RESULT, showing):
+    if showing.dot and graph:
+        _write_dot(result, showing.dot, *graph)
+        click.echo(printable(str(showing.dot)), err=showing.json == "-")
+    if not write_files(result, _RESULT, showing) and not showing.dot:
         check_tables(showing, dict.fromkeys([*known, *result.tables]))
         with console(showing) as screen:
             _write_terminal(

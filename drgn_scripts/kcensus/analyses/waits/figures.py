@@ -80,9 +80,9 @@ class Figures:
         waits, tasks = self.waiting.waits, self.waiting.tasks
         blocked = set(tasks.address[tasks.is_blocked].tolist())
         return sum(
-            task in blocked and not known and function not in ON_TIMERS
-            for task, known, function in zip(
-                waits.task.tolist(), waits.is_proven.tolist(), waits.function, strict=True
+            task in blocked and not object_ and function not in ON_TIMERS
+            for task, object_, function in zip(
+                waits.task.tolist(), self.waiting.objects.tolist(), waits.function, strict=True
             )
         )
 

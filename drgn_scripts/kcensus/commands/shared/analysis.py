@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from pathlib import Path
 
 import click
 
@@ -27,11 +28,21 @@ def analysis_command(analysis: Analysis) -> click.Command:
             target_argument(),
             *map(_own_option, analysis.params),
             *showing_options(),
+            *([_dot_option()] if analysis.graph else []),
             help_tables_option(analysis.tables),
         ],
         analysis.question,
         f"{analysis.question}\n\n{inspect.cleandoc(analysis.description)}".rstrip(),
         analysis.examples,
+    )
+
+
+def _dot_option() -> click.Option:
+    return click.Option(
+        ["--dot"],
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the graph to FILE, in the language of Graphviz.",
     )
 
 

@@ -70,6 +70,8 @@ class Waiting:
     waits: Waits
     """Of all sleeping tasks."""
     tasks: Tasks
+    objects: Words
+    """What each of them waits for; 0 where that could not be determined."""
     types: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
     """C types of objects."""
     readers: dict[int, int] = field(default_factory=dict)
@@ -141,6 +143,7 @@ class _Reader:
             graph=graph.part(self._of_interest(graph)),
             waits=self.waits,
             tasks=self.known,
+            objects=self.object,
             types=self.types,
             readers=self.readers,
             missing=self.missing,
