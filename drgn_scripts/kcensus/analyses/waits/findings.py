@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.known import patch_of
 from kcensus.human import human_seconds
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -54,6 +55,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         danger=Danger.DEADLOCK,
         title=f"{'deadlock' if is_sure else 'possible deadlock'}: {who}{tail}",
         evidence=_story(figures, cycle),
+        patch=patch_of([_functions(figures, node) for node in tasks]),
         figures={
             "tasks": Figure(len(tasks)),
             "behind": Figure(len(stuck)),
@@ -62,6 +64,11 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         remedies=tuple(_kills(figures, tasks)),
         no_remedy="" if any(True for _ in _kills(figures, tasks)) else _no_way(figures, tasks),
     )
+
+
+def _functions(figures: Figures, node: int) -> list[str]:
+    row = figures.waiting.row(node)
+    return figures.waiting.waits.stacks.functions(row) if row >= 0 else []
 
 
 def _story(figures: Figures, cycle: Cycle) -> str:
