@@ -16,6 +16,7 @@ from enum import Enum
 from functools import cached_property
 
 import drgn
+import numpy as np
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module
 
@@ -25,6 +26,9 @@ from kcensus.kernel.names import ABSENT
 
 _MAX_CODE = 1 << 16
 """Bytes of one function to look at."""
+_MAX_LAST = 1 << 12
+"""Bytes of the last function of a module, whose end is unknown."""
+_MAX_SYMBOLS = 1 << 22
 _MAX_DEPTH = 1
 """Functions that only take a lock for their caller, such as ``cpus_read_lock()``, in each other."""
 _WINDOW = 40
@@ -175,22 +179,47 @@ class CallSites:
             return []
 
     @cached_property
-    def _symbols(self) -> tuple[list[int], list[int]]:
-        """Where the functions of the kernel and of modules with debug info begin and end.
+    def _starts(self) -> list[int]:
+        """Where the symbols of the kernel begin, ascending.
 
-        To ask for the symbol at an address takes 2 ms in a large symbol table.
+        The kernel has them in memory; to ask for the symbol at an address takes 2 ms in a large
+        symbol table, and all symbols do not fit in a capsule.
         """
-        extents = sorted(
-            {(int(each.address), int(each.address + each.size)) for each in self.prog.symbols()}
-        )
-        return [start for start, _ in extents], [end for _, end in extents]
+        try:
+            base, count = self._variable("kallsyms_relative_base"), self._count()
+            place = self._addresses("kallsyms_offsets")[0]
+            offsets = np.frombuffer(self.prog.read(place, 4 * count), "<i4").astype(np.int64)
+        except (LookupError, IndexError, drgn.FaultError):
+            return sorted({int(each.address) for each in self.prog.symbols()})
+        # With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (up to v6.14, commit not verified), numbers below 0
+        # are relative to the base, the others are addresses of per-CPU variables.
+        below = offsets[offsets < 0]
+        distance = -1 - below if len(below) else offsets & 0xFFFFFFFF
+        return sorted((np.uint64(base) + distance.astype(np.uint64)).tolist())
+
+    def _variable(self, name: str) -> int:
+        return int.from_bytes(self.prog.read(self._addresses(name)[0], 8), "little")
+
+    def _count(self) -> int:
+        """Return ``kallsyms_num_syms``, an unsigned int or, before v4.20, an unsigned long."""
+        place = self._addresses("kallsyms_num_syms")[0]
+        count = int.from_bytes(self.prog.read(place, 4), "little")
+        if not 0 < count <= _MAX_SYMBOLS:
+            raise LookupError("kallsyms_num_syms is impossible")
+        return count
 
     def _extent(self, address: int) -> tuple[int, int] | None:
         """Return where the function at an address begins and ends."""
-        begins, ends = self._symbols
-        last = bisect.bisect_right(begins, address) - 1
-        if last >= 0 and address < ends[last]:
-            return begins[last], min(ends[last], begins[last] + _MAX_CODE)
+        starts = self._starts
+        after = bisect.bisect_right(starts, address)
+        # Modules are behind all of the kernel.
+        if 0 < after < len(starts):
+            return starts[after - 1], min(starts[after], starts[after - 1] + _MAX_CODE)
+        try:
+            symbol = self.prog.symbol(address)
+            return int(symbol.address), int(symbol.address + min(symbol.size, _MAX_CODE))
+        except LookupError:
+            pass
         try:
             module = address_to_module(self.prog, address)
             if not module:
