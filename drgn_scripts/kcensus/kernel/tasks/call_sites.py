@@ -186,7 +186,7 @@ class CallSites:
         symbol table, and all symbols do not fit in a capsule.
         """
         try:
-            base, count = self._variable("kallsyms_relative_base"), self._count()
+            base, count = self._base(), self._count()
             place = self._addresses("kallsyms_offsets")[0]
             offsets = np.frombuffer(self.prog.read(place, 4 * count), "<i4").astype(np.int64)
         except (LookupError, IndexError, drgn.FaultError):
@@ -197,8 +197,12 @@ class CallSites:
         distance = -1 - below if len(below) else offsets & 0xFFFFFFFF
         return sorted((np.uint64(base) + distance.astype(np.uint64)).tolist())
 
-    def _variable(self, name: str) -> int:
-        return int.from_bytes(self.prog.read(self._addresses(name)[0], 8), "little")
+    def _base(self) -> int:
+        # Gone since v7.0 or so (commit not verified): then, it is where the kernel begins.
+        variable = self._addresses("kallsyms_relative_base")
+        if not variable:
+            return self._addresses("_text")[0]
+        return int.from_bytes(self.prog.read(variable[0], 8), "little")
 
     def _count(self) -> int:
         """Return ``kallsyms_num_syms``, an unsigned int or, before v4.20, an unsigned long."""
@@ -213,7 +217,7 @@ class CallSites:
         starts = self._starts
         after = bisect.bisect_right(starts, address)
         # Modules are behind all of the kernel.
-        if 0 < after < len(starts):
+        if 0 < after < len(starts) and address < starts[after - 1] + _MAX_CODE:
             return starts[after - 1], min(starts[after], starts[after - 1] + _MAX_CODE)
         try:
             symbol = self.prog.symbol(address)
