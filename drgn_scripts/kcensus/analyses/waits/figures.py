@@ -185,6 +185,9 @@ class Figures:
                 return f"{self.comm(first)} (PID {self.pid(first)})"
         if self.graph.kind[node] is NodeKind.FREEZER and node in self._mounts:
             return f"on {self._mounts[node]}"
+        known = self.waiting.names.get((self.graph.kind[node], int(self.graph.address[node])))
+        if known:
+            return printable(known)
         return self._symbols.get(node) or f"0x{int(self.graph.address[node]):x}"
 
     def name(self, node: int) -> str:

@@ -183,12 +183,14 @@ def _subject(figures: Figures, root: int) -> int | None:
 
     Tasks behind one request, or one buffer, wait for I/O as they should.
     """
-    graph = figures.graph
-    if graph.is_task[root]:
-        return root
-    waiters = {int(graph.source[edge]) for edge in graph.preceding[root]}
-    only = waiters.pop() if len(waiters) == 1 else None
-    return only if only is not None and graph.is_task[only] else None
+    graph, node, seen = figures.graph, root, {root}
+    while not graph.is_task[node]:
+        waiters = {int(graph.source[edge]) for edge in graph.preceding[node]}
+        if len(waiters) != 1 or waiters & seen:
+            return None
+        node = waiters.pop()
+        seen.add(node)
+    return node
 
 
 def _frozen(figures: Figures, node: int) -> Finding:

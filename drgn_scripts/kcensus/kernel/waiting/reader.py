@@ -14,10 +14,15 @@ import numpy.typing as npt
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
+from kcensus.engine.slub.slabs import UnsupportedAllocator
+from kcensus.kernel.block.bios import bios
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.owners import LOCK_TYPES, Mode, Strength, holders
 from kcensus.kernel.tasks.call_sites import CallSites
 from kcensus.kernel.tasks.functions import WaitKind, plain
+from kcensus.kernel.tasks.joined import RequestPlaces, joined
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
@@ -52,9 +57,11 @@ _KINDS = {
 }
 _BY_WAIT = {
     WaitKind.LOG: NodeKind.LOG,
-    WaitKind.TAG: NodeKind.REQUEST,
-    WaitKind.REQUEST: NodeKind.REQUEST,
+    WaitKind.TAG: NodeKind.TAGS,
+    WaitKind.REQUEST: NodeKind.IO,
 }
+_IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
+_SECTOR = 512
 _VARIABLES = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
@@ -74,6 +81,8 @@ class Waiting:
     """What each of them waits for; 0 where that could not be determined."""
     types: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
     """C types of objects."""
+    names: dict[tuple[NodeKind, int], str] = field(default_factory=dict)
+    """Of objects that have any; not safe to print."""
     readers: dict[int, int] = field(default_factory=dict)
     """By lock: how many readers hold it."""
     missing: list[str] = field(default_factory=list)
@@ -109,6 +118,7 @@ class _Reader:
         self.type = list(self.waits.type)
         self.evidence = list(self.waits.evidence)
         self.types: dict[tuple[NodeKind, int], str] = {}
+        self.names: dict[tuple[NodeKind, int], str] = {}
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
@@ -138,6 +148,7 @@ class _Reader:
             self._attempt(what, work)
         self._waits()
         self._buffers()
+        self._attempt("requests", self._requests)
         graph = self.build.graph()
         return Waiting(
             graph=graph.part(self._of_interest(graph)),
@@ -145,6 +156,7 @@ class _Reader:
             tasks=self.known,
             objects=self.object,
             types=self.types,
+            names=self.names,
             readers=self.readers,
             missing=self.missing,
             unreadable_code=self.sites.unreadable,
@@ -154,7 +166,7 @@ class _Reader:
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
         try:
             work()
-        except LookupError:
+        except (LookupError, UnsupportedAllocator):
             self.missing.append(what)
         except drgn.FaultError as error:
             self.faults.note(error)
@@ -581,6 +593,37 @@ class _Reader:
                 strength=strength,
                 evidence=proof,
             )
+
+    def _requests(self) -> None:
+        """Find the requests of block devices that have to complete first."""
+        in_io = np.array([kind in _IN_IO for kind in self.waits.kind], np.bool_)
+        if not (in_io & self.blocked).any():
+            return
+        found, disks = requests(self.kernel), block_devices(self.kernel).disks
+        gendisks = np.array([disk.address for disk in disks] or [0], np.uint64)
+        places = RequestPlaces(gendisks[found.disk], found.sector, found.bytes // _SECTOR)
+        joins = joined(self.kernel, self.waits, bios(self.kernel), places)
+        self.faults += joins.faults
+        strength = np.where(joins.is_proven, int(Strength.PROVEN), int(Strength.POSSIBLE))
+        address = found.address[joins.request]
+        for has_object in (True, False):
+            rows = np.flatnonzero((self.object[joins.wait] != 0) == has_object)
+            lanes = joins.wait[rows]
+            kinds = [self._kind(lane) for lane in lanes.tolist()]
+            self.build.edges(
+                EdgeKind.SERVED if has_object else EdgeKind.WAITS,
+                (kinds, self.object[lanes])
+                if has_object
+                else (NodeKind.TASK, self.waits.task[lanes]),
+                (NodeKind.REQUEST, address[rows]),
+                strength=strength[rows],
+                evidence=[joins.evidence[row] for row in rows.tolist()],
+            )
+        for row in np.unique(joins.request).tolist():
+            node = NodeKind.REQUEST, int(found.address[row])
+            disk, sector = disks[int(found.disk[row])].name, int(found.sector[row])
+            self.types[node] = "struct request"
+            self.names[node] = f"{disk} at sector {sector:,}" if sector >= 0 else disk
 
     # What to keep
 
