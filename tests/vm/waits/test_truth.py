@@ -119,9 +119,9 @@ def test_the_dump_has_the_same_tasks(dump: Dump) -> None:
     blocked = {pid for pid, task in still.items() if task.state == "D"}
     assert set(sleepers(program)) == blocked
     # Ours, too, has debug info.
-    assert program.variable("waits", "kcensus_waits.c").counter == len(waits.read(dump.truth).waits()) - (
-        2 if dump.scenario == "waits-four" else 0
-    )
+    assert program.variable("waits", "kcensus_waits.c").counter == len(
+        waits.read(dump.truth).waits()
+    ) - (2 if dump.scenario == "waits-four" else 0)
 
 
 @pytest.fixture(scope="module", params=params(FOUND))
