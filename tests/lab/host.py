@@ -81,7 +81,9 @@ def run(
     )
     if done.returncode:
         lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
-        reason = next((line for line in lines if line.startswith("E:")), lines[-1] if lines else "")
+        # What apt and compilers say first; what follows are consequences.
+        reasons = [line for line in lines if line.startswith("E:") or " error: " in line]
+        reason = [*reasons, *lines[-1:], ""][0]
         raise LabError(f"{command[0]} failed with status {done.returncode}: {reason}")
     return done.stdout
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.lab import scenario
+from tests.lab.debian.store import kernels
 from tests.lab.truth import waits
+from tests.vm.waits.scenarios import FOUND, MADE
 
 _CLAIMS = """\
 <6>[    3.471579] kcensus_waits: task 84 inverse-1 holds rwsem ffffffffc02a3d20 read
@@ -114,3 +117,9 @@ def test_the_kernels_own_list(era: str) -> None:
     stack = ("__schedule", "__mutex_lock.constprop.0", "act")
     blocked = waits.read(_truth(log)).blocked
     assert blocked == {pid: waits.Blocked(pid, "abba-1", stack) for pid in (84, 85)}
+
+
+@pytest.mark.parametrize("name", [*MADE, *FOUND])
+def test_what_tests_usually_have_is_built_beforehand(name: str) -> None:
+    usual = (MADE | FOUND)[name]
+    assert [k for k in kernels() if not scenario.load(name, k).on_request] == [*usual]

@@ -30,6 +30,30 @@ FOUND: dict[str, tuple[str, ...]] = {
 }
 """Those that the kernel makes without it."""
 
+CYCLES: dict[str, list[set[str]]] = {
+    "waits-abba": [{"abba-1", "abba-2"}],
+    "waits-four": [{"core-reader", "crash-with", "kworker", "offline-memory"}],
+    "waits-rwsem": [
+        {"again-read", "again-write"},
+        {"inverse-1", "inverse-2"},
+        {"owner-read", "owner-write"},
+    ],
+    "waits-self": [{"kworker"}, {"self-mutex"}, {"self-rwsem"}, {"self-semaphore"}],
+    "waits-completion": [{"event-complete", "event-wait"}, {"kworker", "work-flush"}],
+    "waits-kinds": [
+        {"bit-1", "bit-2"},
+        {"percpu-1", "percpu-2"},
+        {"rt-mutex-1", "rt-mutex-2"},
+        {"semaphore-1", "semaphore-2"},
+    ],
+    "waits-convoy": [],
+    "waits-freeze": [],
+    "waits-coredump": [],
+    "waits-fuse": [{"make-directory", "serve"}],
+    "waits-healthy": [],
+}
+"""The tasks of each cycle, by name, without what follows the slash of a worker's."""
+
 
 def params(scenarios: Mapping[str, tuple[str, ...]]) -> list[ParameterSet]:
     """The parameters of a fixture, each for its kernels."""

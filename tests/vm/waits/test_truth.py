@@ -11,27 +11,8 @@ import pytest
 from tests.lab import Dump, build
 from tests.lab.truth import waits
 from tests.vm.oracles.waits import sleepers
-from tests.vm.waits.scenarios import FOUND, MADE, params
+from tests.vm.waits.scenarios import CYCLES, FOUND, MADE, params
 
-# By the names of the tasks, without what follows the slash of a worker's.
-_CYCLES: dict[str, list[set[str]]] = {
-    "waits-abba": [{"abba-1", "abba-2"}],
-    "waits-four": [{"core-reader", "crash-with", "kworker", "offline-memory"}],
-    "waits-rwsem": [
-        {"again-read", "again-write"},
-        {"inverse-1", "inverse-2"},
-        {"owner-read", "owner-write"},
-    ],
-    "waits-self": [{"kworker"}, {"self-mutex"}, {"self-rwsem"}, {"self-semaphore"}],
-    "waits-completion": [{"event-complete", "event-wait"}, {"kworker", "work-flush"}],
-    "waits-kinds": [
-        {"bit-1", "bit-2"},
-        {"percpu-1", "percpu-2"},
-        {"rt-mutex-1", "rt-mutex-2"},
-        {"semaphore-1", "semaphore-2"},
-    ],
-    "waits-convoy": [],
-}
 _WAITING = {
     "waits-abba": 6,
     "waits-four": 4,
@@ -75,7 +56,7 @@ def _name(comm: str) -> str:
 def test_the_tasks_wait_in_the_cycles_that_were_made(dump: Dump, truth: waits.Truth) -> None:
     comms = {claim.pid: _name(claim.comm) for claim in truth.claims}
     cycles = sorted(sorted(comms[pid] for pid in cycle) for cycle in truth.cycles())
-    assert cycles == sorted(map(sorted, _CYCLES[dump.scenario]))
+    assert cycles == sorted(map(sorted, CYCLES[dump.scenario]))
     assert len(truth.waits()) == _WAITING[dump.scenario]
 
 

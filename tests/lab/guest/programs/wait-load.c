@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,6 +204,9 @@ static void sleep_long(void)
 	sleep(100000);
 }
 
+/* Open while a role has something to do that the scenario has to wait for. */
+static int not_ready[2];
+
 /* So many processes that sleep: in six ways, and none for another one's lock but that of a file. */
 static void sleepers(char **count)
 {
@@ -212,10 +216,12 @@ static void sleepers(char **count)
 
 	for (int i = 0; i < number; i++) {
 		if (fork() == 0) {
+			close(not_ready[1]);
 			ways[i % (int)(sizeof(ways) / sizeof(ways[0]))]();
 			wait_forever();
 		}
 	}
+	close(not_ready[1]);
 	wait_forever();
 }
 
@@ -237,26 +243,36 @@ static const struct role {
 	const char *name;
 	void (*function)(char **arguments);
 	int arguments;
+	bool is_awaited; /* until it closes not_ready */
 } roles[] = {
-	{"freeze", freeze, 1},
-	{"write", write_file, 1},
-	{"make-directory", make_directory, 1},
-	{"look-up", look_up, 1},
-	{"fault", fault, 1},
-	{"serve", serve, 2},
-	{"sleepers", sleepers, 1},
-	{"busy", busy, 1},
+	{"freeze", freeze, 1, false},
+	{"write", write_file, 1, false},
+	{"make-directory", make_directory, 1, false},
+	{"look-up", look_up, 1, false},
+	{"fault", fault, 1, false},
+	{"serve", serve, 2, false},
+	{"sleepers", sleepers, 1, true},
+	{"busy", busy, 1, false},
 };
 
 int main(int argc, char **argv)
 {
+	char byte;
+
 	for (size_t i = 0; argc > 1 && i < sizeof(roles) / sizeof(roles[0]); i++) {
 		const struct role *role = &roles[i];
 
 		if (strcmp(role->name, argv[1]) != 0 || argc - 2 < role->arguments)
 			continue;
-		if (fork() > 0)
-			return 0;
+		if (pipe(not_ready) < 0)
+			die("pipe");
+		if (fork() > 0) {
+			close(not_ready[1]);
+			return read(not_ready[0], &byte, 1) < 0;
+		}
+		close(not_ready[0]);
+		if (!role->is_awaited)
+			close(not_ready[1]);
 		prctl(PR_SET_NAME, role->name);
 		role->function(argv + 2);
 		return 0;
