@@ -254,7 +254,7 @@ def test_queues_are_those_of_a_slow_walk(case: Case) -> None:
     counted = queues.counted >= 0
     assert queues.counted[counted].tolist() == queues.lengths[counted].tolist()
     if case.disk.scheduler == "bfq":
-        assert queues.facts["queued"] == len(queues.request)
+        assert queues.inside["bfq_data.queued"] == len(queues.request)
         # A request names its queue.
         rows = case.requests.rows(queues.request)
         assert np.array_equal(case.requests.private[1][rows], queues.address[queues.row])
@@ -306,25 +306,13 @@ def test_bios_are_those_of_a_slow_walk(case: Case) -> None:
             assert origin[int(bio)] == int(oracle.origin(bio))
 
 
-def test_bios_are_found_by_owner_and_page(case: Case) -> None:
-    found = case.bios
-    index, rows = found.of_private(found.origin_private)
-    assert set(zip(index.tolist(), rows.tolist(), strict=True)) >= {
-        (row, row) for row in np.flatnonzero(found.origin_private).tolist()
-    }
-    index, rows = found.of_pages(found.page)
-    assert set(zip(index.tolist(), rows.tolist(), strict=True)) >= set(
-        enumerate(found.page_bio.tolist())
-    )
-
-
 def test_stacks(case: Case) -> None:
     devices, found = block_devices(case.kernel), stacks(case.kernel)
     assert (found.unknown, devices.damaged) == ({}, 0)
     stacked = {
         disk.name
         for row, disk in enumerate(devices.disks)
-        if case.row in found.bottom(row) and row in found.above(case.row) and row != case.row
+        if case.row in found.bottom(row) and row != case.row
     }
     expected = {"iosched-kyber": {"loop0"}, "iosched-none": {"dm-0"}}
     assert stacked == expected.get(case.dump.scenario, set())

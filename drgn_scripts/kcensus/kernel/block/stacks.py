@@ -53,21 +53,13 @@ class Stacks:
 
     def below(self, upper: int) -> frozenset[int]:
         """Return all disks that a disk is on, itself included; loops of edges end."""
-        return self._reach(upper)
-
-    def above(self, lower: int) -> frozenset[int]:
-        """Return all disks that are on a disk, itself included."""
-        return self._reach(lower, upwards=True)
-
-    def _reach(self, row: int, *, upwards: bool = False) -> frozenset[int]:
-        seen, stack = {row}, [row]
+        seen, stack = {upper}, [upper]
         while stack:
-            at = stack.pop()
+            row = stack.pop()
             for edge in self.edges:
-                start, end = (edge.lower, edge.upper) if upwards else (edge.upper, edge.lower)
-                if start == at and end not in seen:
-                    seen.add(end)
-                    stack.append(end)
+                if edge.upper == row and edge.lower not in seen:
+                    seen.add(edge.lower)
+                    stack.append(edge.lower)
         return frozenset(seen)
 
     def bottom(self, upper: int) -> frozenset[int]:
@@ -163,7 +155,7 @@ def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _L
 def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
     """Return the disk of the file system of a loop device's file, or the device that it is.
 
-    :raises LookupError: it is on no disk that is known: on a partition, btrfs, NFS or tmpfs
+    :raises LookupError: it is on no disk that is known: on btrfs, NFS or tmpfs
     """
     loop = Object(kernel.prog, "struct loop_device *", value=disk.private)
     file = loop.lo_backing_file
@@ -183,8 +175,10 @@ def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> 
 
 
 def _by_number(devices: BlockDevices, number: int) -> _Lower:
-    rows = [row for row, disk in enumerate(devices.disks) if number and disk.number == number]
-    return [(rows[0], 0)] if rows else []
+    """Return the disk and the partition of a ``dev_t``."""
+    parts = devices.partitions
+    rows = np.flatnonzero((parts.device == number) & (parts.disk >= 0)).tolist() if number else []
+    return [(int(parts.disk[row]), int(parts.number[row])) for row in rows[:1]]
 
 
 _READERS = {Via.DM: _dm, Via.MD: _md, Via.LOOP: _loop}

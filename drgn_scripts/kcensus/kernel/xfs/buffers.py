@@ -38,32 +38,19 @@ class Buffers:
     """First 512-byte block on the device (``xfs_daddr_t``); -1 for buffers that have none."""
     blocks: npt.NDArray[np.int64]
     """Length from there on in blocks of 512 bytes; a buffer of several maps goes on elsewhere."""
-    flags: npt.NDArray[np.uint64]
-    """``b_flags``: XBF_…"""
     target: Words
     """``struct xfs_buftarg *``."""
     bdev: Words
     """``struct block_device *``."""
     device: npt.NDArray[np.int64]
     """``dev_t`` as the kernel packs it, 12 bits of major and 20 of minor; -1 if unknown."""
-    transaction: Words
-    """``b_transp``: the transaction that has it locked; 0 for none."""
     holder: Words
-    """The task that runs this transaction (``t_ticket->t_task``); without a transaction, the one
-    that took the lock last, where semaphores note it; else 0. A buffer that is locked without a
-    transaction is held by its I/O, or by a task that only reads it.
+    """The task that runs the transaction that has it locked (``b_transp->t_ticket->t_task``);
+    without a transaction, the one that took the lock last, where semaphores note it; else 0. A
+    buffer that is locked without a transaction is held by its I/O, or by a task that only reads it.
 
     Since Linux kernel commit 194a9b9e843b ("hung_task: show the blocker task if the task is hung on
     semaphore") (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER, semaphores note it."""
-    is_locked: npt.NDArray[np.bool_]
-    """Whether ``b_sema`` is taken."""
-    pins: npt.NDArray[np.int64]
-    """``b_pin_count``: log items that keep it from being written."""
-    node: Words
-    """Address of ``b_list``, by which delayed writes are queued."""
-    foreign: int = 0
-    """Objects of the slab cache that are not buffers of a mounted file system: those of caches that
-    were merged with it, and buffers of a file system that is being unmounted."""
     faults: Faults = field(default_factory=Faults)
     report: ScanReport = field(default_factory=ScanReport)
 
@@ -105,16 +92,15 @@ def buffers(kernel: Kernel) -> Buffers:
         "block": ("__b_map.bm_bn", "b_rhash_key", "b_bn"),
         "blocks": "__b_map.bm_len",
         "maps": "b_maps",
-        "flags": "b_flags",
         "target": "b_target",
         "transaction": "b_transp",
         "count": "b_sema.count",
-        "pins": "b_pin_count.counter",
     }
     optional = {"last_holder": "b_sema.last_holder"}
     caches = find_caches(kernel.slab_map, "struct xfs_buf")
     wanted = layout(prog, type_, members, optional)
     every, columns = allocated(kernel.slab_map, caches, wanted, report)
+    # The rest are of caches that were merged, or of a file system that is being unmounted.
     own = np.flatnonzero(np.isin(columns["target"], mounts(kernel).targets))
     order = own[np.argsort(every[own])]
     address = every[order]
@@ -138,16 +124,10 @@ def buffers(kernel: Kernel) -> Buffers:
         address=address,
         block=block,
         blocks=blocks,
-        flags=columns["flags"].astype(np.uint64),
         target=columns["target"],
         bdev=mount["bdev"][target],
         device=device[target],
-        transaction=columns["transaction"],
         holder=np.where((owner == 0) & is_locked, last, owner),
-        is_locked=is_locked,
-        pins=columns["pins"].astype(np.int64),
-        node=address + np.uint64(drgn.offsetof(type_, "b_list")),
-        foreign=len(every) - len(own),
         faults=faults,
         report=report,
     )
@@ -159,15 +139,10 @@ def _no_buffers() -> Buffers:
         address=none,
         block=numbers,
         blocks=numbers,
-        flags=none,
         target=none,
         bdev=none,
         device=numbers,
-        transaction=none,
         holder=none,
-        is_locked=np.empty(0, np.bool_),
-        pins=numbers,
-        node=none,
     )
 
 

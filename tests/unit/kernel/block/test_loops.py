@@ -11,6 +11,7 @@ import pytest
 
 from kcensus.engine.memory import Faults
 from kcensus.kernel.block import stacks
+from kcensus.kernel.block.disks import BlockDevices, Partitions
 from kcensus.kernel.kernel import Kernel
 from tests.unit.fakekernel import FakeKernel, add_types
 
@@ -24,11 +25,14 @@ _TYPES = {
 _SDA = 8 << 20
 
 
-@pytest.mark.parametrize(("number", "rows"), [(_SDA, [(1, 0)]), (_SDA + 1, None), (0, None)])
+@pytest.mark.parametrize(
+    ("number", "rows"),
+    [(_SDA, [(1, 0)]), (_SDA + 1, [(1, 1)]), (_SDA + 2, None), (_SDA + 3, None), (0, None)],
+)
 def test_a_loop_device_on_a_block_device(
     number: int, rows: list[Any] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a disk, on a partition, and on a file system without a disk."""
+    """On a disk, on partitions, of which one has lost its disk, and on a file system without."""
     k = FakeKernel("6.13")
     add_types(k.prog, _TYPES, "loop")
     loop, file, mapping, inode, block = (
@@ -43,9 +47,14 @@ def test_a_loop_device_on_a_block_device(
     blocks = SimpleNamespace(rows=lambda addresses: np.zeros(len(addresses), np.int64))
     monkeypatch.setattr(stacks, "super_blocks", lambda kernel: blocks)
     disk: Any = SimpleNamespace(private=int(loop.address_))
-    devices: Any = SimpleNamespace(
-        disks=[SimpleNamespace(number=7 << 20), SimpleNamespace(number=_SDA)]
+    numbers = np.array([7 << 20, _SDA, _SDA + 1, _SDA + 2, 0])
+    parts = Partitions(
+        np.arange(5).astype(np.uint64),
+        np.array([0, 1, 1, -1, 2]),
+        np.array([0, 0, 1, 2, 0]),
+        numbers,
     )
+    devices = BlockDevices((), parts)
     if rows is None:
         with pytest.raises(LookupError):
             stacks._loop(Kernel(k.prog), disk, devices, Faults())
