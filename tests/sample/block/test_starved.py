@@ -42,6 +42,10 @@ def test_starved_writes_are_named_first_with_who_sleeps_behind_them(
     }
     assert first.figures["sleepers"].value == len(openers) > 3
     assert openers <= set(_rows(result, "proven"))
+    # The finding names those that sleep longest.
+    frame = result.tables["sleepers"].frame
+    longest = frame[frame["function"] == "xfs_buf_lock"].nlargest(3, "since")
+    assert all(f"look-up (PID {pid}) in xfs_buf_lock" in first.evidence for pid in longest["pid"])
 
 
 def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: Result) -> None:

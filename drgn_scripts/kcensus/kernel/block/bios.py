@@ -12,8 +12,8 @@ from drgn import Object
 from drgn.helpers.linux.kernfs import kernfs_parent
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
+from kcensus.engine.gather import gather, gather_arrays
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.rows import within
 from kcensus.engine.slub.pages import PageMap
@@ -68,7 +68,8 @@ class Bios:
     functions: dict[int, str] = field(default_factory=dict)
     """Names of the functions in ``origin_end_io``, and others."""
     torn: int = 0
-    """Requests whose bios could not be followed to the end, and bios without readable pages."""
+    """Requests whose bios could not be followed to the end, and bios whose pages or owner are
+    unreadable."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
@@ -121,6 +122,8 @@ def bios(kernel: Kernel) -> Bios:
     origin, end_io, private = _origins(
         kernel, nodes, column["end_io"], column["private"], functions, faults
     )
+    # Nothing else leads from a request to its owner.
+    _, has_owner = gather_arrays(memory, private[private != 0], 1, word_dtype(prog), Faults())
     return Bios(
         address=nodes,
         request=lanes,
@@ -133,7 +136,7 @@ def bios(kernel: Kernel) -> Bios:
         folio=folio,
         inode=inode,
         functions=functions,
-        torn=damage.lists + int((~known).sum()) + lost,
+        torn=damage.lists + int((~known).sum()) + lost + int((~has_owner).sum()),
         faults=faults,
     )
 

@@ -198,9 +198,7 @@ def _frame(spec: TableSpec, rows: list[dict[str, object]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*spec.columns])
 
 
-def names_of(
-    codes: npt.NDArray[np.integer], name: Callable[[int], str]
-) -> npt.NDArray[np.object_]:
+def names_of(codes: npt.NDArray[np.integer], name: Callable[[int], str]) -> npt.NDArray[np.object_]:
     """Return the name of each code, which is made once for all of its rows."""
     found, inverse = np.unique(codes, return_inverse=True)
     names = np.array([name(code) for code in found.tolist()], np.object_)
