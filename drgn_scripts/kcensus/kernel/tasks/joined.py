@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
+from kcensus.engine.rows import spread
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.waits import Waits
@@ -214,7 +215,5 @@ class _Joiner:
 
 def _ranges(first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
     """Return each number in some ranges, with the range's row."""
-    count = np.maximum(last - first, 0)
-    row = np.repeat(np.arange(len(count)), count)
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return row, np.repeat(first, count) + offset
+    row, offset = spread(np.maximum(last - first, 0))
+    return row, first[row] + offset
