@@ -96,18 +96,28 @@ def pairs(figures: Figures, traced: Traced) -> Pairs:
             "got": bios.got[began],
         }
     )
+    # A trace that goes on after the dump has later bios at the same sectors.
+    outside = outside[np.isin(outside["sector"], inside["sector"])]
     found = inside.merge(outside, on=["device", "sector"])
-    found["distance"] = requests.allocated_ns[found["request"]].astype(np.int64) - found["got"]
-    # Most requests of memory are the last ones of their sector.
-    last = found.loc[found.groupby("request")["got"].idxmax(), "distance"]
-    offset = int(last.median()) if len(last) else 0
-    found["distance"] = (found["distance"] - offset).abs()
-    found = found[found["distance"] <= _SAME_NS].sort_values(["request", "distance"])
-    found = found.drop_duplicates("request")
+    differences = requests.allocated_ns[found["request"].to_numpy()].astype(np.int64)
+    found["difference"] = differences - found["got"].to_numpy()
+    found = found.sort_values("difference", kind="stable")
+    offset = _most_frequent(found["difference"].to_numpy())
+    same = found[(found["difference"] - offset).abs() <= _SAME_NS].drop_duplicates("request")
     # A trace of another time has the same sectors, at any distance.
-    if len(found) < max(_MIN_PAIRS, len(last) // 2 + 1):
-        found, offset = found[:0], 0
-    return Pairs(found["request"].to_numpy(), found["bio"].to_numpy(), offset)
+    if len(same) < max(_MIN_PAIRS, found["request"].nunique() // 2 + 1):
+        same, offset = same[:0], 0
+    same = same.sort_values("request")
+    return Pairs(same["request"].to_numpy(), same["bio"].to_numpy(), offset)
+
+
+def _most_frequent(differences: Counts) -> int:
+    """Return the middle of the span of time that has most of some sorted differences; or 0."""
+    if not len(differences):
+        return 0
+    count = np.searchsorted(differences, differences + _SAME_NS, side="right")
+    first = int(np.argmax(count - np.arange(len(count))))
+    return int(np.median(differences[first : count[first]]))
 
 
 def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> Table:

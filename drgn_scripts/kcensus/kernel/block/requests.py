@@ -329,8 +329,6 @@ class _Reader:
     def _tagged(self) -> tuple[Words, Counts]:
         """Return the requests whose tag is in use, and the row of a hardware queue with the tag."""
         sets, hardware = self.hardware.tag_sets, self.hardware
-        of_driver = np.unique(sets.rows(hardware.tags))
-        of_scheduler = np.unique(sets.rows(hardware.sched_tags))
         row, tag = sets.bit_row, sets.bit_tag
         word = word_dtype(self.prog)
         place = tag.astype(np.uint64) * np.uint64(word.itemsize)
@@ -343,7 +341,8 @@ class _Reader:
             self.lost += int((~readable).sum())
             return found
 
-        driver, scheduler = np.isin(row, of_driver), np.isin(row, of_scheduler)
+        of_row = sets.address[row]
+        driver, scheduler = np.isin(of_row, hardware.tags), np.isin(of_row, hardware.sched_tags)
         in_bounds = tag < sets.depth[row]
         current = pointer(sets.rqs, driver & in_bounds & (sets.rqs[row] != 0))
         static = pointer(sets.static_rqs, in_bounds & (sets.static_rqs[row] != 0))
@@ -361,14 +360,17 @@ class _Reader:
         # What a tag led to may have been freed, and its memory used by another queue's request.
         if "hctx" in self.columns:
             ours = hardware.rows(last["hctx"])
-            of_last &= (ours >= 0) & (hardware.tags[ours] == sets.address[row])
+            of_last &= (ours >= 0) & (hardware.tags[ours] == of_row)
             ours = hardware.rows(known["hctx"])
-            of_static &= (ours >= 0) & (hardware.tags[ours] == sets.address[row])
-            of_own &= (ours >= 0) & (hardware.sched_tags[ours] == sets.address[row])
+            of_static &= (ours >= 0) & (hardware.tags[ours] == of_row)
+            of_own &= (ours >= 0) & (hardware.sched_tags[ours] == of_row)
         is_foreign = driver & self._has_tag(last, "tag", tag) & self._is_foreign(last, row)
-        self._count_free(driver, scheduler, of_own | of_static | of_last | is_foreign)
+        # A bit of a map that several tags have belongs to the one whose request has it.
+        bit = (sets.first[row] << 32) | (tag & 0xFFFF_FFFF)
+        has_request = of_own | of_static | of_last | is_foreign
+        self.damage["free_tags"] += len(np.setdiff1d(bit[driver | scheduler], bit[has_request]))
         order = np.argsort(hardware.tags, kind="stable")
-        queue = order[np.searchsorted(hardware.tags[order], sets.address[row]) % max(len(order), 1)]
+        queue = order[np.searchsorted(hardware.tags[order], of_row) % max(len(order), 1)]
         address = np.concatenate([static[of_own], static[of_static], current[of_last]])
         queue = np.concatenate([queue[of_own], queue[of_static], queue[of_last]])
         return address, queue
@@ -393,9 +395,6 @@ class _Reader:
         """Return which requests are allocated and have the tag that led to them."""
         fits: Mask = found.readable & (found[name].astype(np.int64) == tag)
         return fits & (found["ref"] != 0) if "ref" in self.columns else fits
-
-    def _count_free(self, driver: Mask, scheduler: Mask, has_request: Mask) -> None:
-        self.damage["free_tags"] += int(((driver | scheduler) & ~has_request).sum())
 
     def _flush_queues(self) -> tuple[Lanes, Words]:
         """Return row of the disk and address of each ``struct blk_flush_queue``."""

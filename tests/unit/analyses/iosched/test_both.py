@@ -60,3 +60,22 @@ def paired(allocated: list[float], got: list[float], began: npt.NDArray[np.int64
     inside: Any = SimpleNamespace(requests=requests, disks=[SimpleNamespace(number=DISK)])
     traced: Any = SimpleNamespace(bios=bios, is_request=np.ones(len(got), np.bool_))
     return pairs(inside, traced)
+
+
+def test_a_trace_that_goes_on_has_later_bios_at_the_same_sectors() -> None:
+    requests = SimpleNamespace(
+        sector=np.array([0, 8, 16]),
+        allocated_ns=np.array([500, 501, 502], np.uint64) * SECOND,
+        disk=np.zeros(3, np.int64),
+    )
+    bios = SimpleNamespace(
+        device=np.full(6, DISK),
+        sector=np.array([0, 8, 16, 0, 8, 16]),
+        is_lost=np.zeros(6, np.bool_),
+        got=np.array([1, 2, 3, 40, 35, 60]) * SECOND,
+    )
+    inside: Any = SimpleNamespace(requests=requests, disks=[SimpleNamespace(number=DISK)])
+    traced: Any = SimpleNamespace(bios=bios, is_request=np.ones(6, np.bool_))
+    found = pairs(inside, traced)
+    assert (found.request.tolist(), found.bio.tolist()) == ([0, 1, 2], [0, 1, 2])
+    assert found.offset_ns == 499 * SECOND

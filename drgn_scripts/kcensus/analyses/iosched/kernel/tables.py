@@ -13,8 +13,15 @@ from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
 
 _CLASSES = ("none", "realtime", "best effort", "idle")
-_AGES = (0.01, 0.1, 1.0, 10.0, 60.0, float("inf"))
-"""Upper bounds of the histogram, seconds."""
+_AGES = {
+    0.01: "below 10 ms",
+    0.1: "10 to 100 ms",
+    1.0: "0.1 to 1 s",
+    10.0: "1 to 10 s",
+    60.0: "10 to 60 s",
+    float("inf"): "from 60 s",
+}
+"""Steps of the histogram: upper bounds in seconds."""
 
 _DISK = Column(Unit.TEXT, "disk", Show.ALWAYS, "Name of the disk.")
 
@@ -72,7 +79,6 @@ SCHEDULER_QUEUES = TableSpec(
         "late": Column(
             Unit.SECONDS, "late by", Show.ALWAYS, "Past expiry, of the first to expire."
         ),
-        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
         "verdict": Column(
             Unit.TEXT,
             "verdict",
@@ -80,13 +86,15 @@ SCHEDULER_QUEUES = TableSpec(
             "starved: later requests of others were dispatched since; device: the driver has not "
             "finished those it had; overdue: not known which.",
         ),
-        "served_since": Column(
-            Unit.COUNT,
-            "others since",
-            help="Others' later requests in the driver, dispatched since.",
-        ),
         "served": Column(
-            Unit.SECONDS, "others until", help="From the expiry until others were served last."
+            Unit.SECONDS,
+            "overtaken for",
+            Show.ALWAYS,
+            "From its expiry until a later request of another queue was dispatched last.",
+        ),
+        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
+        "served_since": Column(
+            Unit.COUNT, "by", help="Such requests that are still in the driver."
         ),
         "expiry": Column(Unit.SECONDS, "expiry", help="How long a request may wait; 0 for ever."),
         "dispatched": Column(
@@ -148,9 +156,10 @@ AGES = TableSpec(
     "request_ages",
     "Requests by age",
     {
+        "age": Column(Unit.TEXT, "age", Show.ALWAYS, "Since they were allocated."),
         "disk": _DISK,
         "state": Column(Unit.TEXT, "state", Show.ALWAYS, "How far they got."),
-        "up_to": Column(Unit.SECONDS, "younger than", Show.ALWAYS, "Since they were allocated."),
+        "up_to": Column(Unit.SECONDS, "younger than", Show.DATA, "The same as a number."),
         "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "How many."),
     },
     "Requests of a disk, of one state and age.",
@@ -238,7 +247,7 @@ def _queues(figures: Figures) -> pd.DataFrame:
                 "late": _seconds(queue.late_ns) if queue.late_ns != NEVER else 0.0,
                 "times": round(figures.times(queue), 1),
                 "verdict": queue.verdict.value,
-                "served_since": queue.served_since,
+                "served_since": len(queue.overtakers),
                 "served": _seconds(queue.served_ns),
                 "expiry": _seconds(figures.expiry_ns(queue)),
                 "dispatched": int(scheduler.dispatched[queue.row]),
@@ -297,8 +306,9 @@ def _requests(figures: Figures) -> pd.DataFrame:
 
 def _ages(figures: Figures) -> pd.DataFrame:
     requests = figures.requests
-    bound = np.searchsorted(np.array(_AGES), requests.age_ns / 1e9, side="right")
-    keys = np.stack([requests.disk, requests.state.astype(np.int64), bound], axis=1)
+    bounds, names = [*_AGES], [*_AGES.values()]
+    bound = np.searchsorted(np.array(bounds), requests.age_ns / 1e9, side="right")
+    keys = np.stack([bound, requests.disk, requests.state.astype(np.int64)], axis=1)
     # The age of others is unknown.
     keys = keys[requests.age_ns >= 0]
     found, count = np.unique(keys, axis=0, return_counts=True)
@@ -306,12 +316,13 @@ def _ages(figures: Figures) -> pd.DataFrame:
         AGES,
         [
             {
+                "age": names[age],
                 "disk": figures.disks[disk].name,
                 "state": State(state).name.lower(),
-                "up_to": _AGES[age],
+                "up_to": bounds[age],
                 "requests": number,
             }
-            for (disk, state, age), number in zip(found.tolist(), count.tolist(), strict=True)
+            for (age, disk, state), number in zip(found.tolist(), count.tolist(), strict=True)
         ],
     )
 

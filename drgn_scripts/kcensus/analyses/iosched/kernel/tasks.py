@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -20,7 +23,7 @@ from kcensus.text import printable
 
 Counts = npt.NDArray[np.int64]
 _MAX_NAMED = 3
-"""Tasks that a sentence names."""
+"""Groups of tasks that a sentence names, and PIDs of each."""
 
 SLEEPERS = TableSpec(
     "sleepers",
@@ -80,16 +83,9 @@ def table(figures: Figures, sleepers: Sleepers) -> Table:
     chosen, join = sleepers.request_of(figures)
     holders = every.rows(waits.holder)
     pids = np.append(every.pid, 0)[holders]
-    names = {disk.address: disk.name for disk in figures.disks}
-    # A legacy queue, in which tasks wait for a request, has no pointer to its disk.
-    names |= {disk.queue: disk.name for disk in figures.disks if disk.queue}
-    numbers = {disk.number: disk.name for disk in figures.disks}
-    disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
     shown = [
-        figures.disks[int(requests.disk[row])].name
-        if row >= 0
-        else names.get(disk) or numbers.get(device, "")
-        for row, disk, device in zip(chosen.tolist(), disks, waits.device.tolist(), strict=True)
+        figures.disks[int(requests.disk[row])].name if row >= 0 else name
+        for row, name in zip(chosen.tolist(), disk_names(figures, sleepers), strict=True)
     ]
     proofs = [joins.evidence[row] if row >= 0 else "" for row in join.tolist()]
     proven = [bool(joins.is_proven[row]) if row >= 0 else False for row in join.tolist()]
@@ -120,6 +116,20 @@ def table(figures: Figures, sleepers: Sleepers) -> Table:
             }
         )
     )
+
+
+def disk_names(figures: Figures, sleepers: Sleepers) -> list[str]:
+    """Return the name of the disk of what each task waits for; empty if unknown."""
+    waits = sleepers.waits
+    names = {disk.address: disk.name for disk in figures.disks}
+    # A legacy queue, in which tasks wait for a request, has no pointer to its disk.
+    names |= {disk.queue: disk.name for disk in figures.disks if disk.queue}
+    numbers = {disk.number: disk.name for disk in figures.disks}
+    disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
+    return [
+        names.get(disk) or numbers.get(device, "")
+        for disk, device in zip(disks, waits.device.tolist(), strict=True)
+    ]
 
 
 def _progress(figures: Figures, row: int) -> str:
@@ -224,15 +234,30 @@ def sentence(figures: Figures, sleepers: Sleepers, requests: Counts) -> str:
     rows = sleepers.behind(requests)
     if not len(rows):
         return ""
-    waits, joins = sleepers.waits, sleepers.joins
+    joins = sleepers.joins
     proven = set(joins.wait[joins.is_proven & np.isin(joins.request, requests)].tolist())
+    return named(sleepers, rows, proven)
+
+
+def named(sleepers: Sleepers, rows: Counts, proven: Collection[int] | None = None) -> str:
+    """Name the tasks that sleep longest, those of one name and function together.
+
+    :param rows: of the tasks, at least one
+    :param proven: those that a pointer leads to; all, if not given
+    """
+    waits, groups = sleepers.waits, defaultdict(list)
     rows = rows[np.argsort(-waits.since_ns[rows], kind="stable")]
-    named = [
-        f"{printable(waits.comm[row])} (PID {waits.pid[row]}) in {printable(waits.function[row])} "
-        f"for {human_seconds(max(int(waits.since_ns[row]), 0) / 1e9)}"
-        + ("" if row in proven else " (likely)")
-        for row in rows[:_MAX_NAMED].tolist()
-    ]
-    more = len(rows) - len(named)
-    tail = f" and {more:,} more" if more else ""
-    return f"{', '.join(named)}{tail}"
+    for row in rows.tolist():
+        is_likely = proven is not None and row not in proven
+        groups[waits.comm[row], waits.function[row], is_likely].append(row)
+    words = []
+    for (comm, function, is_likely), own in [*groups.items()][:_MAX_NAMED]:
+        pids = ", ".join(str(waits.pid[row]) for row in own[:_MAX_NAMED])
+        pids += f" and {len(own) - _MAX_NAMED:,} more" if len(own) > _MAX_NAMED else ""
+        longest = human_seconds(max(int(waits.since_ns[own[0]]), 0) / 1e9)
+        words.append(
+            f"{printable(comm)} (PID {pids}) in {printable(function) or 'an unknown function'} for "
+            f"{'up to ' if len(own) > 1 else ''}{longest}{' (likely)' if is_likely else ''}"
+        )
+    rest = sum(map(len, [*groups.values()][_MAX_NAMED:]))
+    return "; ".join(words) + (f"; and {rest:,} more" if rest else "")
