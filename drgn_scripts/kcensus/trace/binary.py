@@ -37,7 +37,8 @@ from kcensus.trace.events import (
 from kcensus.trace.sequence import Sequences
 
 MAGIC = 0x65617400
-_CHUNK = 1 << 20
+_CHUNK = 1 << 19
+"""Bytes that are read at once: few enough that the caches hold them and what is made of them."""
 _MAX_EVENT = 64 + 0xFFFF
 _MAX_BREAKS = 10_000
 """Places per file where events do not follow one another; behind them, it is abandoned."""
@@ -49,7 +50,7 @@ _CGROUP = 1 << 8
 
 @dataclass(frozen=True)
 class _Layout:
-    """Offsets of the fields of one version; each field is read with its neighbour as one word."""
+    """Offsets of the fields of one version."""
 
     size: int
     bytes: int
@@ -304,82 +305,50 @@ class _Reader:
         self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
     ) -> None:
         """Make columns of the events at some places."""
-        is_aligned = order == "<" and not self._has_odd_payloads
-        u4, u8 = f"{order}u4", f"{order}u8"
-        if is_aligned:
-            action = np.take(_words(text, layout.action), place >> 2, mode="clip")
-        else:
-            action = _field(text, layout.action, u8 if layout.size == 64 else u4)[place]
-            action = action.astype(np.uint32)
+        records = _Records(text, place, layout, order)
+        action = records.action
         is_note = (action & (NOTIFY << 16)) != 0
+        kind = action.astype(np.uint8)
+        is_event = (kind > 0) & (kind <= ZONE_MANAGEMENT) & ~is_note
         notes = np.flatnonzero(is_note)
-        note_place, note_action = place[notes], action[notes]
-        if len(notes):
-            kept = ~is_note
-            place, action = place[kept], action[kept]
-        kind = action & 0xFF
-        is_known = (kind > 0) & (kind <= ZONE_MANAGEMENT)
-        if not is_known.all():
-            self.losses.unknown[self._name] += int((~is_known).sum())
-            place, action = place[is_known], action[is_known]
-        columns = self._room(len(place))
-        columns["action"][:] = action & 0xFF
-        columns["flags"][:] = action >> 16
-        fields = {"bytes": layout.bytes, "pid": layout.pid, "device": layout.device}
-        if is_aligned:
-            # Several times as fast as numbers at any place, for which NumPy has no fast path.
-            word = place >> 2
-            for name, offset in fields.items():
-                np.take(_words(text, offset), word, out=columns[name], mode="clip")
-            columns["cpu"][:] = np.take(_words(text, layout.cpu), word, mode="clip")
-            columns["error"][:] = np.take(_words(text, layout.error), word, mode="clip")
-            for name, offset in (("time", 8), ("sector", 16)):
-                halves = columns[name].view("<u4")
-                halves[::2] = np.take(_words(text, offset), word, mode="clip")
-                halves[1::2] = np.take(_words(text, offset + 4), word, mode="clip")
-            sequence = np.take(_words(text, 4), word, mode="clip")
-        else:
-            for name, offset in (*fields.items(), ("cpu", layout.cpu)):
-                columns[name][:] = _field(text, offset, u4)[place]
-            columns["error"][:] = _field(text, layout.error, f"{order}u2")[place]
-            columns["time"][:] = _field(text, 8, u8)[place]
-            columns["sector"][:] = _field(text, 16, u8)[place]
-            sequence = _field(text, 4, u4)[place]
-        if skipped := self._sequences.skipped(columns, sequence):
+        notified = self._take_notes(text, records.chosen(notes), order)
+        if not is_event.all():
+            if unknown := len(place) - int(is_event.sum()) - len(notes):
+                self.losses.unknown[self._name] += unknown
+            records = records.chosen(np.flatnonzero(is_event))
+            action = records.action
+        columns = self._room(len(action))
+        columns["action"][:] = action
+        columns["flags"][:] = action >> np.uint32(16)
+        for name in ("time", "sector", "bytes", "pid", "device", "cpu", "error"):
+            columns[name][:] = getattr(records, name)
+        if skipped := self._sequences.skipped(columns, records.sequence):
             self.losses.skipped[self._name] += skipped
         splits = np.flatnonzero(columns["action"] == SPLIT)
-        lengths = _field(text, layout.error + 2, f"{order}u2")
         # The payload ends with what the event adds; the id of a cgroup may be before it.
-        has_rest = lengths[place[splits]] >= 8
-        splits = splits[has_rest]
-        last = place[splits] + layout.size + lengths[place[splits]] - 8
+        splits = splits[records.length[splits] >= 8]
+        last = records.place[splits] + layout.size + records.length[splits] - 8
         rests = {name: columns[name][splits] for name in ("time", "device", "sector")}
         rests["rest"] = _field(text, 0, ">u8")[last].astype(np.uint64)
-        notified = self._take_notes(text, note_place, note_action, layout, order)
         self._parts.append((notified[0], rests, notified[1]))
 
     def _take_notes(
-        self,
-        text: npt.NDArray[np.uint8],
-        place: Integers,
-        action: Integers,
-        layout: _Layout,
-        order: str,
+        self, text: npt.NDArray[np.uint8], records: _Records, order: str
     ) -> tuple[Columns, Columns]:
         """Make columns of messages and of names of tasks."""
+        if not len(records.place):
+            return empty(MESSAGE), empty(NAME)
+        action, time = records.action, records.time.astype(np.int64)
+        length = records.length.astype(np.int64)
+        skip = np.where(action & _CGROUP, np.minimum(length, 8), 0)
+        start, length = records.place + records.size + skip, length - skip
         kind = action & 0xFF
-        length = _field(text, layout.error + 2, f"{order}u2")[place].astype(np.int64)
-        skip = np.where(action & _CGROUP, 8, 0)
-        skip = np.minimum(skip, length)
-        time = _field(text, 8, f"{order}u8")[place].astype(np.int64)
-        start, length = place + layout.size + skip, length - skip
         rows = np.flatnonzero(kind == _MESSAGE)
         code, names, kinds = messages.parse(text, start[rows], length[rows])
         number = [self._queues.setdefault(name, len(self._queues)) for name in names]
-        device = _field(text, layout.device, f"{order}u4")[place]
         said: Columns = {
             "time": time[rows],
-            "device": device[rows].astype(np.uint32),
+            "device": records.device[rows].astype(np.uint32),
             "queue": np.array(number, np.uint32)[code],
             "kind": kinds,
         }
@@ -389,7 +358,7 @@ class _Reader:
         name[wide] = text[start[rows][:, None] + np.arange(16)][wide]
         tasks: Columns = {
             "time": time[rows],
-            "pid": _field(text, layout.pid, f"{order}u4")[place[rows]].astype(np.uint32),
+            "pid": records.pid[rows].astype(np.uint32),
             "name": _until_zero(name),
         }
         clocks = np.flatnonzero((kind == _TIMESTAMP) & (length >= 8))
@@ -399,6 +368,45 @@ class _Reader:
             nanoseconds = int(_field(text, 4, f"{order}u4")[start[first]])
             self._clock = int(time[first]), seconds + nanoseconds / 1e9
         return said, tasks
+
+
+class _Records:
+    """Copies of the events at some places, one behind the other, and views of their fields.
+
+    An event may be at any byte, for which NumPy has no fast path: to copy it whole takes as long
+    as to read one field of it there.
+    """
+
+    def __init__(
+        self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
+    ) -> None:
+        every: npt.NDArray[Any] = np.ndarray(
+            (len(text) - layout.size + 1,), f"V{layout.size}", text, strides=(1,)
+        )
+        self._fill(place, every[place], layout, order)
+
+    def chosen(self, rows: Integers) -> _Records:
+        """Return the records in some rows."""
+        records = _Records.__new__(_Records)
+        records._fill(self.place[rows], self._copies[rows], self._layout, self._order)
+        return records
+
+    def _fill(
+        self, place: Integers, copies: npt.NDArray[Any], layout: _Layout, order: str
+    ) -> None:
+        self._copies, self._layout, self._order = copies, layout, order
+        self.place, self.size = place, layout.size
+        half, word, pair = (
+            copies.view(f"{order}u{size}").reshape(len(place), layout.size // size)
+            for size in (2, 4, 8)
+        )
+        self.sequence, self.time, self.sector = word[:, 1], pair[:, 1], pair[:, 2]
+        self.bytes, self.pid = word[:, layout.bytes // 4], word[:, layout.pid // 4]
+        self.device, self.cpu = word[:, layout.device // 4], word[:, layout.cpu // 4]
+        self.error, self.length = half[:, layout.error // 2], half[:, layout.error // 2 + 1]
+        # The low half of an action of 64 bits is what there was before.
+        low = layout.size == 64 and order == ">"
+        self.action = word[:, layout.action // 4 + low].astype(np.uint32)
 
 
 def _until_zero(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:
