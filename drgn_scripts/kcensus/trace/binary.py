@@ -11,6 +11,8 @@ end where the next one begins; only where it does not, the search goes on event 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import RawIOBase
 from pathlib import Path
@@ -21,7 +23,6 @@ import numpy.typing as npt
 
 from kcensus.trace import messages
 from kcensus.trace.events import (
-    EVENT,
     MESSAGE,
     NAME,
     NOTIFY,
@@ -31,6 +32,8 @@ from kcensus.trace.events import (
     Columns,
     Integers,
     Losses,
+    Mask,
+    counted,
     empty,
     joined,
 )
@@ -39,6 +42,7 @@ from kcensus.trace.sequence import Sequences
 MAGIC = 0x65617400
 _CHUNK = 1 << 19
 """Bytes that are read at once: few enough that the caches hold them and what is made of them."""
+_MIN_EVENT = 48
 _MAX_EVENT = 64 + 0xFFFF
 _MAX_BREAKS = 10_000
 """Places per file where events do not follow one another; behind them, it is abandoned."""
@@ -78,9 +82,26 @@ class Part:
     splits: Columns
     names: Columns
     queues: list[bytes]
+    counts: Counter[tuple[int, int]]
+    """Events by device and action."""
+    cpus: set[int]
+    """CPUs of the events."""
     losses: Losses = field(default_factory=Losses)
     clock: tuple[int, float] | None = None
     """A time of the trace, and the same moment in seconds since 1970."""
+    begin: int = 0
+    """Row of the first event in the columns of the trace."""
+
+    def keep(self, kept: Mask) -> int:
+        """Keep some of the events only; return how many are not kept."""
+        lost = np.flatnonzero(~kept)
+        if len(lost):
+            self.counts -= counted(self.events["device"][lost], self.events["action"][lost])
+            count = len(kept) - len(lost)
+            for name, column in self.events.items():
+                column[:count] = column[kept]
+                self.events[name] = column[:count]
+        return len(lost)
 
 
 @dataclass(frozen=True)
@@ -106,18 +127,31 @@ def format_of(head: bytes) -> Format | None:
     return None
 
 
-def read(path: Path, advance: Any = lambda amount: None) -> Part:
+def capacity(size: int) -> int:
+    """Return the events that a file of some bytes has at most.
+
+    An event that does not end where the next one begins may share bytes with that.
+    """
+    return size // _MIN_EVENT + min(_MAX_BREAKS, size // 4) + 2
+
+
+def read(
+    path: Path, room: Columns, size: int, advance: Callable[[int], None] = lambda amount: None
+) -> Part:
     """Read one file.
 
+    :param room: columns of :data:`~kcensus.trace.events.EVENT` for :func:`capacity` events
+    :param size: bytes to read: the file may grow meanwhile
     :param advance: is called with the bytes that were read
     :raises OSError: the file cannot be read
     """
-    reader = _Reader(path.name, path.stat().st_size)
+    reader = _Reader(path.name, room)
     # One buffer for all chunks: fresh memory for each costs more than what is done with it.
     buffer = np.zeros(_CHUNK + 2 * _MAX_EVENT, np.uint8)
     filled = 0
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer[filled : filled + _CHUNK].data):
+        while count := file.readinto(buffer[filled : filled + min(_CHUNK, size)].data):
+            size -= count
             filled += count
             used = reader.chunk(buffer, filled)
             buffer[: filled - used] = buffer[used:filled].copy()
@@ -138,10 +172,10 @@ def _left(file: RawIOBase) -> int:
 class _Reader:
     """Makes columns of the chunks of one file."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, room: Columns) -> None:
         """Begin a file.
 
-        :param size: bytes of the file
+        :param room: columns to fill
         """
         self.losses = Losses()
         self.is_abandoned = False
@@ -149,9 +183,8 @@ class _Reader:
         self._format: Format | None = None
         self._breaks = 0
         self._parts: list[tuple[Columns, Columns, Columns]] = []
-        self._events, self._count = empty(EVENT), 0
-        self._bytes = size
-        self._bytes_read = 0
+        self._events, self._count = room, 0
+        self._counts: Counter[tuple[int, int]] = Counter()
         self._queues: dict[bytes, int] = {b"": 0}
         self._clock: tuple[int, float] | None = None
         self._sequences = Sequences()
@@ -165,7 +198,17 @@ class _Reader:
             joined(group, kind) for group, kind in zip(every, (MESSAGE, REST, NAME), strict=True)
         )
         events = {name: column[: self._count] for name, column in self._events.items()}
-        return Part(events, said, rests, names, [*self._queues], self.losses, self._clock)
+        return Part(
+            events,
+            said,
+            rests,
+            names,
+            [*self._queues],
+            self._counts,
+            self._sequences.cpus,
+            self.losses,
+            self._clock,
+        )
 
     def chunk(self, buffer: npt.NDArray[np.uint8], size: int) -> int:
         """Read the whole events of a chunk; return how many bytes are done with.
@@ -188,7 +231,6 @@ class _Reader:
         text = buffer[: size + _MAX_EVENT]
         text[size:] = 0
         place, used = self._places(text, size, self._format, layout)
-        self._bytes_read += used
         if len(place):
             self._take(text, place, layout, self._format.order)
         return used
@@ -276,20 +318,6 @@ class _Reader:
         losses[self._name] += tail - done
         return np.concatenate(runs or [place]), tail
 
-    def _room(self, count: int) -> Columns:
-        """Return columns for more events, which are a part of those of the file."""
-        begin, end = self._count, self._count + count
-        if end > len(self._events["time"]):
-            # As many more as the rest of the file has if it is like what was read of it.
-            scale = max(1.0, min(self._bytes / max(self._bytes_read, 1), 1e6))
-            capacity = max(int(end * scale * 1.02), end + end // 2)
-            for name, column in self._events.items():
-                grown = np.empty(capacity, EVENT[name])
-                grown[:begin] = column[:begin]
-                self._events[name] = grown
-        self._count = end
-        return {name: column[begin:end] for name, column in self._events.items()}
-
     def _ends(
         self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
     ) -> Integers:
@@ -317,11 +345,13 @@ class _Reader:
                 self.losses.unknown[self._name] += unknown
             records = records.chosen(np.flatnonzero(is_event))
             action = records.action
-        columns = self._room(len(action))
+        begin, self._count = self._count, self._count + len(action)
+        columns = {name: column[begin : self._count] for name, column in self._events.items()}
         columns["action"][:] = action
         columns["flags"][:] = action >> np.uint32(16)
         for name in ("time", "sector", "bytes", "pid", "device", "cpu", "error"):
             columns[name][:] = getattr(records, name)
+        self._counts += counted(columns["device"], columns["action"])
         if skipped := self._sequences.skipped(columns, records.sequence):
             self.losses.skipped[self._name] += skipped
         splits = np.flatnonzero(columns["action"] == SPLIT)

@@ -328,25 +328,11 @@ def _devices(figures: Figures) -> pd.DataFrame:
 
 
 def _events(figures: Figures) -> pd.DataFrame:
-    events = figures.trace.events
-    device = events["device"]
-    if len(device) and bool((device == device[0]).all()):
-        counts, devices = np.bincount(events["action"]), device[:1]
-    else:
-        code, devices = pd.factorize(device)
-        counts = np.bincount(code * 256 + events["action"])
-    found = np.flatnonzero(counts)[:MAX_ROWS]
-    return pd.DataFrame(
-        {
-            "device": pd.Series(
-                [major_minor(int(devices[n >> 8])) for n in found.tolist()], dtype=object
-            ),
-            "action": pd.Series(
-                [LETTERS.get(n & 255, f"#{n & 255}") for n in found.tolist()], dtype=object
-            ),
-            "events": counts[found],
-        }
-    )
+    rows = [
+        (major_minor(device), LETTERS[action], count)
+        for (device, action), count in sorted(figures.trace.counts.items())
+    ]
+    return pd.DataFrame(rows[:MAX_ROWS], columns=[*EVENTS.columns])
 
 
 def _histogram(figures: Figures) -> pd.DataFrame:
