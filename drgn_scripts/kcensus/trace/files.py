@@ -34,11 +34,11 @@ from kcensus.trace.events import (
     joined,
     sorted_by_time,
 )
+from kcensus.trace.threads import workers
 
 _MAX_FILES = 1 << 13
 """CPUs times devices."""
 _HEAD = 1 << 16
-_MAX_WORKERS = 8
 _MAX_TIME = (1 << 21) * 1_000_000_000
 """Nanoseconds between two events of a trace; more (24 days) are damage."""
 _MAX_JUMP = 60 * 1_000_000_000
@@ -220,9 +220,7 @@ def _read_each(
         part.begin = begin
         return part
 
-    # NumPy works outside of the interpreter's lock most of the time.
-    workers = max(1, min(len(os.sched_getaffinity(0)), len(files), _MAX_WORKERS))
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers(len(files))) as pool:
         try:
             parts = [*pool.map(read, files, begins)]
         except BaseException:  # Ctrl-C, above all: the pool waits for its threads
