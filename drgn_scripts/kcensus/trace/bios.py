@@ -94,6 +94,10 @@ class Bios:
     """Events of requests that user space made, which have no sector."""
     unpaired: int = 0
     """Events that are not paired, because their sectors or devices are impossible."""
+    insertions: int = 0
+    """I events with data."""
+    completions: int = 0
+    """C events with data."""
 
     def __len__(self) -> int:
         return len(self.queued)
@@ -101,10 +105,15 @@ class Bios:
     @staticmethod
     def empty(count: int) -> Bios:
         """Return columns of bios to which nothing happened, most of them to be filled."""
-        moments = [np.empty(count, np.int64) for _ in range(8)]
-        moments[2][:] = moments[6][:] = NEVER
         return Bios(
-            *moments,
+            queued=np.empty(count, np.int64),
+            got=np.empty(count, np.int64),
+            merged=np.full(count, NEVER, np.int64),
+            inserted=np.empty(count, np.int64),
+            dispatched=np.empty(count, np.int64),
+            issued=np.empty(count, np.int64),
+            returned=np.full(count, NEVER, np.int64),
+            completed=np.empty(count, np.int64),
             device=np.empty(count, np.uint32),
             sector=np.empty(count, np.int64),
             bytes=np.empty(count, np.int64),

@@ -68,7 +68,6 @@ class Choice:
                 np.take(trace.events[name][span].view(out.dtype), rows, out=out, mode="clip")
 
         side_by_side(fill, range(len(spans)))
-        del found
         if not all(
             bool((self.time[rows][1:] >= self.time[rows][:-1]).all()) for rows in blocks(count, 1)
         ):

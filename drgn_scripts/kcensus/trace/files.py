@@ -183,7 +183,7 @@ class _File:
     @property
     def capacity(self) -> int:
         """The events that it has at most."""
-        return (text if self.is_text else binary).capacity(self.size)
+        return text.capacity(self.size) if self.is_text else binary.capacity(self.size)
 
 
 def _with_bytes(paths: Sequence[Path], losses: Losses) -> Iterator[_File]:
@@ -213,7 +213,8 @@ def _read_each(
     def read(file: _File, begin: int) -> Part | None:
         mine = {name: column[begin : begin + file.capacity] for name, column in room.items()}
         try:
-            part = (text if file.is_text else binary).read(file.path, mine, file.size, advance_on)
+            reads = text.read if file.is_text else binary.read
+            part = reads(file.path, mine, file.size, advance_on)
         except OSError as error:
             losses.failed[file.path.name] = error.strerror or str(error)
             return None

@@ -309,7 +309,7 @@ def _devices(figures: Figures) -> pd.DataFrame:
 
     def total(values: Integers) -> Integers:
         if count == 1:
-            return values.sum(keepdims=True)
+            return np.array([values.sum()])
         return np.bincount(code, values, count).astype(np.int64)
 
     waits = np.full(count, NEVER)
