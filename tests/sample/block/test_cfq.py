@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import drgn
 import numpy as np
 import pytest
 
@@ -66,6 +67,11 @@ def sda(figures: Figures) -> int:
     return [disk.name for disk in figures.disks].index("sda")
 
 
+def _cfq_data(figures: Figures, sda: int) -> drgn.Object:
+    address = figures.disks[sda].scheduler_data
+    return drgn.Object(figures.kernel.prog, "struct cfq_data *", value=address)
+
+
 def test_requests_in_flight(figures: Figures, sda: int) -> None:
     requests, disk = figures.requests, figures.disks[sda]
     assert (disk.kind, disk.scheduler) == (QueueKind.SINGLE, "cfq")
@@ -78,7 +84,7 @@ def test_requests_in_flight(figures: Figures, sda: int) -> None:
     assert Counter(requests.state.tolist()) == {State.INSERTED: 144, State.DISPATCHED: 1}
     places = {Place.SCHEDULER: 143, Place.DISPATCH: 1, Place.TIMEOUT: 1}
     assert Counter(requests.place.tolist()) == places
-    assert figures.schedulers[sda].facts["rq_in_driver"] == 2
+    assert int(_cfq_data(figures, sda).rq_in_driver) == 2
 
 
 def test_queues_of_tasks(figures: Figures, sda: int) -> None:
@@ -86,10 +92,10 @@ def test_queues_of_tasks(figures: Figures, sda: int) -> None:
     assert scheduler.tunables == TUNABLES
     assert (scheduler.torn, scheduler.faults.total(), scheduler.lacks) == (0, 0, "")
     assert scheduler.counted.tolist() == scheduler.lengths.tolist()
-    assert scheduler.facts["rq_queued"] == len(scheduler.request) == 143
-    busy = scheduler.lengths > 0
-    assert scheduler.facts["busy_queues"] == np.count_nonzero(busy)
-    assert scheduler.facts["busy_sync_queues"] == np.count_nonzero(busy & (scheduler.is_sync == 1))
+    data, busy = _cfq_data(figures, sda), scheduler.lengths > 0
+    assert int(data.rq_queued) == len(scheduler.request) == 143
+    assert int(data.busy_queues) == np.count_nonzero(busy)
+    assert int(data.busy_sync_queues) == np.count_nonzero(busy & (scheduler.is_sync == 1))
     pids = {*scheduler.pid[busy & (scheduler.is_sync == 1)].tolist()}
     assert XFSAILD in pids
     assert pids <= {XFSAILD, *READERS, *WRITERS}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from kcensus.charts import charts
 from kcensus.results import Result, Severity
 from tests.lab.truth import io
 from tests.sample.conftest import Sample
@@ -41,6 +42,10 @@ def test_starved_writes_are_named_first_with_who_sleeps_behind_them(
     }
     assert first.figures["sleepers"].value == len(openers) > 3
     assert openers <= set(_rows(result, "proven"))
+    # The finding names those that sleep longest.
+    frame = result.tables["sleepers"].frame
+    longest = frame[frame["function"] == "xfs_buf_lock"].nlargest(3, "since")
+    assert f"look-up (PID {', '.join(map(str, longest['pid']))} and 3 more)" in first.evidence
 
 
 def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: Result) -> None:
@@ -51,6 +56,34 @@ def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: 
         pid: task.comm for pid, task in tasks.items()
     }
     assert [pid for pid, task in tasks.items() if frame["function"][pid] not in task.stack] == []
+
+
+def test_requests_by_age_are_all_requests(result: Result) -> None:
+    requests = result.tables["requests"].frame
+    ages = result.tables["request_ages"].frame
+    assert requests["age"].between(10, 60).all()
+    assert {*ages["age"]} == {"10 to 60 s"}
+    assert (
+        ages.set_index("state")["requests"].to_dict() == requests["state"].value_counts().to_dict()
+    )
+    (chart,) = (each for each in charts(result) if each.title == "Requests by age")
+    assert sum(sum(bar.parts) for bar in chart.bars) == len(requests)
+    assert chart.legend == ("inserted", "dispatched")
+
+
+def test_requests_by_task_are_of_those_who_inserted_them(starved: Sample, result: Result) -> None:
+    frame = result.tables["request_owners"].frame
+    assert frame["requests"].sum() == len(result.tables["requests"].frame)
+    first = frame.iloc[0]
+    assert (first["task"], first["kind"], first["inserted"]) == ("xfsaild/vda", "async", 39)
+    readers = {
+        pid
+        for pid, task in io.read(starved.truth).tasks.items()
+        if task.comm == "direct-read" and "__iomap_dio_rw" in task.stack
+    }
+    named = frame[frame["task"] == "direct-read"]
+    assert readers == {*named["pid"]}
+    assert {*named["owner"]} == {"iomap_dio_bio_end_io"}
 
 
 def _rows(result: Result, link: str) -> list[int]:

@@ -153,7 +153,7 @@ def test_parts_are_below_the_finding_that_explains_them(tmp_path: Path) -> None:
     result.findings = [replace(symptom, part_of="cause"), cause]
     page = write(result, tmp_path)
     assert page.ids.index("finding-cause") < page.ids.index("finding-symptom-dentry")
-    assert "1 more finding about the same memory" in page.words
+    assert "1 more finding with the same cause" in page.words
     # Alone, it is shown all the same.
     result.findings = result.findings[:1]
     assert "finding-symptom-dentry" in write(result, tmp_path).ids

@@ -209,7 +209,7 @@ def test_waits_of_async_writes_by_dumps(patch: str, run: Run) -> None:
     assert summary["before"] > 5
     for name, scenario in (("before", "iosched-starved-deadline"), ("after", "iosched-deadline")):
         _, alone = run("iosched", *words(("6.1", scenario)))
-        assert summary[name] == alone["summary"]["worst_async_wait"]
+        assert summary[name] == alone["summary"]["worst_async_delay"]
     claimed = {"cfq-async-starvation": pytest.approx(1 - 0.131 / 15.626265317)}
     assert summary["claimed_change"] == claimed.get(patch)
     assert "is given" in found["findings"][0]["evidence"]

@@ -20,6 +20,9 @@ from tests.lab import Dump, build
 from tests.vm.crash.conftest import RELEASES
 from tests.vm.crash.session import Session
 
+# The other faces of crash are tested on ELF; --all adds it here.
+pytestmark = pytest.mark.usually("kdump-lzo")
+
 _SHORT = {
     "iostall": "iosched",
     "listlru": "list-lru",

@@ -21,7 +21,6 @@ from tests.vm.crash.formats import cpus
 from tests.vm.crash.prompt import Prompt, at_prompt, has_ended
 from tests.vm.crash.session import Session, build_extension, extension
 
-_RUNS = 20
 _SAYS = {
     "dies": "was killed by signal 9",
     "dies_inside": "was killed by signal 11",
@@ -36,6 +35,12 @@ _SAYS = {
     "leaves_a_process": "",
 }
 """What the terminal shows for each fault of a child."""
+
+
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> int:
+    """How often each fault is tried: at least once for each way that crash quits."""
+    return 20 if request.config.getoption("--all") else 6
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +83,8 @@ def child_of(prompt: Prompt) -> int:
 
 
 @pytest.mark.parametrize("fault", _SAYS)
-def test_child_that_fails(prompt: Prompt, fault: str) -> None:
-    for _ in range(_RUNS):
+def test_child_that_fails(prompt: Prompt, fault: str, runs: int) -> None:
+    for _ in range(runs):
         shown = prompt.run(f"kcensus {fault}")
         assert _SAYS[fault] in shown
         # The command as it was typed, and one sentence.
@@ -88,9 +93,9 @@ def test_child_that_fails(prompt: Prompt, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["silent", "stubborn", "deaf", "floods", "in_a_long_call"])
-def test_ctrl_c(prompt: Prompt, fault: str) -> None:
+def test_ctrl_c(prompt: Prompt, fault: str, runs: int) -> None:
     # This one takes seconds.
-    for _ in range(3 if fault == "in_a_long_call" else _RUNS):
+    for _ in range(3 if fault == "in_a_long_call" else runs):
         shown = prompt.run(f"kcensus {fault}", prompt.interrupt)
         assert ("did not stop on Ctrl-C" in shown) == (fault == "stubborn")
         assert shown.count("kcensus: ") == (fault in ("stubborn", "in_a_long_call"))
@@ -98,18 +103,18 @@ def test_ctrl_c(prompt: Prompt, fault: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_to_crash_alone(prompt: Prompt, number: signal.Signals) -> None:
-    for _ in range(_RUNS):
+def test_signal_to_crash_alone(prompt: Prompt, number: signal.Signals, runs: int) -> None:
+    for _ in range(runs):
         prompt.run("kcensus silent", lambda: prompt.signal(number))
         assert prompt.children() == []
 
 
-def test_ctrl_c_at_any_time(prompt: Prompt) -> None:
-    for run in range(_RUNS):
+def test_ctrl_c_at_any_time(prompt: Prompt, runs: int) -> None:
+    for run in range(runs):
         prompt.process.sendline("kcensus report")
         # Before, readline may be setting the terminal, which crash does not undo.
         child_of(prompt)
-        time.sleep(0.05 * run)
+        time.sleep(run / runs)
         prompt.interrupt()
         prompt.process.sendline("eval 0xbeef")
         prompt.process.expect("decimal: 48879")
@@ -121,11 +126,11 @@ def test_ctrl_c_at_any_time(prompt: Prompt) -> None:
     assert "xfs_inode" in prompt.run("kcensus slab --table caches --top 0")
 
 
-def test_child_is_killed_at_any_time(prompt: Prompt) -> None:
-    for run in range(_RUNS):
+def test_child_is_killed_at_any_time(prompt: Prompt, runs: int) -> None:
+    for run in range(runs):
         prompt.process.sendline("kcensus report")
         child = child_of(prompt)
-        time.sleep(0.04 * run)
+        time.sleep(0.8 * run / runs)
         prompt.signal(signal.SIGKILL, child)
         prompt.process.expect("was killed by signal 9")
         prompt.process.expect_exact("crash> ")
@@ -139,13 +144,13 @@ _ENDS: dict[str, Callable[[Prompt], None]] = {
 """How crash is made to quit; SIGTERM ends only the command."""
 
 
-def test_crash_quits(session: Session, python: Path) -> None:
+def test_crash_quits(session: Session, python: Path, runs: int) -> None:
     ways = itertools.cycle(itertools.product(_ENDS, ["silent", "deaf", "report"]))
-    for run, (way, command) in zip(range(_RUNS), ways, strict=False):
+    for run, (way, command) in zip(range(runs), ways, strict=False):
         with at_prompt(session, extension(), python) as prompt:
             prompt.process.sendline(f"kcensus {command}")
             child = child_of(prompt)
-            time.sleep(0.05 * run)
+            time.sleep(run / runs)
             _ENDS[way](prompt)
             assert has_ended(prompt.pid), way
             assert has_ended(child), (way, command)
@@ -207,7 +212,7 @@ def test_python_file_of_the_current_directory(
         assert "slab-waste:" in prompt.run("kcensus explain slab-waste")
 
 
-def test_ctrl_c_while_the_program_starts(session: Session, tmp_path: Path) -> None:
+def test_ctrl_c_while_the_program_starts(session: Session, tmp_path: Path, runs: int) -> None:
     """As on a file server that does not answer."""
     source, library = tmp_path / "hang.c", tmp_path / "hang.so"
     source.write_text("int pause(void);\nint execvpe(void) { return pause(); }\n")
@@ -215,7 +220,7 @@ def test_ctrl_c_while_the_program_starts(session: Session, tmp_path: Path) -> No
     host.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)])
     with at_prompt(session, extension(), sys.executable, {"LD_PRELOAD": str(library)}) as prompt:
         before = prompt.descriptors()
-        for _ in range(_RUNS):
+        for _ in range(runs):
             prompt.process.sendline("kcensus slab")
             child_of(prompt)
             prompt.interrupt()
@@ -231,7 +236,7 @@ def _runtime() -> str:
 
 
 @pytest.mark.parametrize("says", _WITHOUT)
-def test_without_a_package(session: Session, tmp_path: Path, says: str) -> None:
+def test_without_a_package(session: Session, tmp_path: Path, says: str, runs: int) -> None:
     python = _WITHOUT[says]
     if not python.startswith("/"):
         (tmp_path / "python").write_text(f"#!/bin/sh\n{python}\n")
@@ -240,7 +245,7 @@ def test_without_a_package(session: Session, tmp_path: Path, says: str) -> None:
     with at_prompt(session, extension(), python) as prompt:
         prompt.run("kcensus slab")
         before = prompt.descriptors()
-        for _ in range(_RUNS):
+        for _ in range(runs):
             shown = prompt.run("kcensus slab")
             assert says in shown
             assert shown.count("kcensus: ") == 1

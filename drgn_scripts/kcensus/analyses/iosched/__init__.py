@@ -16,8 +16,8 @@ ANALYSIS = Analysis(
     question="what was inserted into an I/O scheduler and not dispatched, and who waits for it?",
     runner="kcensus.analyses.iosched.run:run",
     specs="kcensus.analyses.iosched.run:TABLES",
-    charts="kcensus.analyses.iosched.trace.charts:CHARTS",
-    headline=("inserted", "worst_async_wait", "sleepers"),
+    charts="kcensus.analyses.iosched.run:CHARTS",
+    headline=("inserted", "worst_async_wait", "sleepers_behind_requests"),
     first_tables=(
         "disks",
         "scheduler_queues",
@@ -28,8 +28,9 @@ ANALYSIS = Analysis(
     ),
     description="""\
 A request is allocated, inserted into the I/O scheduler of its disk, dispatched to the driver and
-completed. Each scheduler but none and kyber has an expiry for every request. A queue is starved if
-others were dispatched after its first request had expired; if none was, the device is slow.
+completed. BFQ, CFQ, mq-deadline and deadline have an expiry for every request. A queue is starved
+if later requests of others were dispatched after its first one had expired. If the driver has none
+of these, the device is slow; if it has no request at all, memory does not show which.
 
 Tasks in state D are listed with the object that they sleep for, and the request that has to
 complete first. It is proven where pointers in the kernel lead from the request to the task, such as

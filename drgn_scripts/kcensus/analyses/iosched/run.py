@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.iosched import both
+from kcensus.analyses.iosched.kernel.charts import CHARTS as KERNEL_CHARTS
 from kcensus.analyses.iosched.kernel.figures import Figures
+from kcensus.analyses.iosched.kernel.owners import REQUEST_OWNERS
 from kcensus.analyses.iosched.kernel.run import answer
 from kcensus.analyses.iosched.kernel.sleepers import sleepers
 from kcensus.analyses.iosched.kernel.tables import TABLES as KERNEL_TABLES
 from kcensus.analyses.iosched.kernel.tasks import SLEEPERS
 from kcensus.analyses.iosched.trace import tables as trace_tables
+from kcensus.analyses.iosched.trace.charts import CHARTS as TRACE_CHARTS
 from kcensus.analyses.iosched.trace.checks import checks, gaps
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
 from kcensus.analyses.iosched.trace.findings import findings
@@ -23,7 +26,8 @@ from kcensus.results import Answer
 from kcensus.trace.events import TraceError
 from kcensus.trace.files import read_trace
 
-TABLES = (*KERNEL_TABLES, SLEEPERS, *trace_tables.TABLES, both.REQUESTS_TRACED)
+CHARTS = (*KERNEL_CHARTS, *TRACE_CHARTS)
+TABLES = (*KERNEL_TABLES, REQUEST_OWNERS, SLEEPERS, *trace_tables.TABLES, both.REQUESTS_TRACED)
 
 
 def run(kernel: Kernel, trace: str | None = None) -> Answer:

@@ -12,10 +12,10 @@ from drgn import Object
 from drgn.helpers.linux.kernfs import kernfs_parent
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
+from kcensus.engine.gather import gather, gather_arrays
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.engine.rows import within
+from kcensus.engine.rows import spread, within
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import requests
@@ -47,25 +47,16 @@ class Bios:
     address: Words
     request: Lanes
     """Row of the request; ascending."""
-    end_io: Words
-    """Address of the function that its end calls."""
-    private: Words
-    """``bi_private``, that function's own: ``struct xfs_buf``, ``struct iomap_dio``, …"""
-    flags: Words
-    """``bi_opf``."""
-    sector: Counts
-    """In the device that it was sent to last."""
-    bytes: Counts
-    """Still to do."""
     group: Words
     """``struct blkcg_gq`` that it is charged to; 0 if unknown."""
     origin: Words
     """The bio that it was cloned or split from, at the top of device mapper, md and of splits; the
     bio itself if from none."""
     origin_end_io: Words
-    """``bi_end_io`` of that one."""
+    """``bi_end_io`` of that one: address of the function that its end calls."""
     origin_private: Words
-    """``bi_private`` of that one."""
+    """``bi_private`` of that one, the function's own: ``struct xfs_buf``, ``struct iomap_dio``, …
+    """
     page: Words
     """``struct page`` of each page that it still has to read or write."""
     page_bio: Lanes
@@ -75,9 +66,10 @@ class Bios:
     inode: Words
     """``struct inode`` whose page cache each page is in; 0 for direct I/O, swap and buffers."""
     functions: dict[int, str] = field(default_factory=dict)
-    """Names of the functions in ``end_io``."""
+    """Names of the functions in ``origin_end_io``, and others."""
     torn: int = 0
-    """Requests whose bios could not be followed to the end, and bios without readable pages."""
+    """Requests whose bios could not be followed to the end, and bios whose pages or owner are
+    unreadable."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
@@ -86,36 +78,6 @@ class Bios:
     def end_names(self) -> list[str]:
         """Return the name of ``origin_end_io`` of each; empty where the symbols lack it."""
         return [self.functions.get(int(address), "") for address in self.origin_end_io]
-
-    def of_private(self, addresses: Words, *functions: str) -> tuple[Counts, Counts]:
-        """Return which bios belong to objects: indexes into ``addresses``, and rows of bios.
-
-        :param functions: names of ``origin_end_io`` whose ``bi_private`` is such an object; all if
-            none
-        """
-        wanted = [address for address, name in self.functions.items() if name in functions]
-        rows = np.arange(len(self))
-        if functions:
-            rows = np.flatnonzero(np.isin(self.origin_end_io, np.array(wanted, np.uint64)))
-        return _matches(addresses, self.origin_private[rows], rows)
-
-    def of_pages(self, addresses: Words) -> tuple[Counts, Counts]:
-        """Return which bios hold pages or folios: indexes into ``addresses``, and rows of bios."""
-        pages = _matches(addresses, self.page, self.page_bio)
-        folios = _matches(addresses, self.folio, self.page_bio)
-        pairs = np.unique(np.concatenate([np.stack(pages), np.stack(folios)], axis=1), axis=1)
-        return pairs[0], pairs[1]
-
-
-def _matches(addresses: Words, column: Words, rows: Counts) -> tuple[Counts, Counts]:
-    """Return the pairs of an index into ``addresses`` and a row whose column has that address."""
-    order = np.argsort(column, kind="stable")
-    first = np.searchsorted(column[order], addresses)
-    count = np.searchsorted(column[order], addresses, side="right") - first
-    count = np.where(addresses == 0, 0, count)
-    index = np.repeat(np.arange(len(addresses)), count)
-    within = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)
-    return index, rows[order[first[index] + within]]
 
 
 @once
@@ -128,14 +90,19 @@ def bios(kernel: Kernel) -> Bios:
     type_ = prog.type("struct bio")
     step = pointer_step(memory, layout(prog, type_, ["bi_next"]), "bi_next", faults)
     damage = Damage()
-    lanes, nodes = collect(requests(kernel).bio, step, limit=_MAX_CHAIN, damage=damage)
+    of_requests = requests(kernel)
+    lanes, nodes = collect(of_requests.bio, step, limit=_MAX_CHAIN, damage=damage)
     order = np.argsort(lanes, kind="stable")
     lanes, nodes = lanes[order], nodes[order]
+    # A pointer that damage cleared ends a chain as it should: then, the last bio is another one.
+    ends = np.flatnonzero(np.append(lanes[1:] != lanes[:-1], True)) if len(lanes) else lanes
+    is_cut = nodes[ends] != of_requests.last_bio[lanes[ends]]
+    cut = np.union1d(damage.lanes(), lanes[ends[is_cut]])
     # Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3, bi_bvec_done is bi_offset.
     columns = layout(
         prog,
         type_,
-        {"sector": "bi_iter.bi_sector", "bytes": "bi_iter.bi_size", "index": "bi_iter.bi_idx"}
+        {"bytes": "bi_iter.bi_size", "index": "bi_iter.bi_idx"}
         | {"end_io": "bi_end_io", "private": "bi_private", "flags": ("bi_opf", "bi_rw")}
         | {"vectors": "bi_io_vec", "count": "bi_vcnt"},
         {"done": ("bi_iter.bi_bvec_done", "bi_iter.bi_offset"), "group": "bi_blkg"},
@@ -160,14 +127,11 @@ def bios(kernel: Kernel) -> Bios:
     origin, end_io, private = _origins(
         kernel, nodes, column["end_io"], column["private"], functions, faults
     )
+    # Nothing else leads from a request to its owner.
+    _, has_owner = gather_arrays(memory, private[private != 0], 1, word_dtype(prog), Faults())
     return Bios(
         address=nodes,
         request=lanes,
-        end_io=column["end_io"],
-        private=column["private"],
-        flags=column["flags"].astype(np.uint64),
-        sector=column["sector"].astype(np.int64),
-        bytes=column["bytes"].astype(np.int64),
         group=column.get("group", zeros),
         origin=origin,
         origin_end_io=end_io,
@@ -177,7 +141,7 @@ def bios(kernel: Kernel) -> Bios:
         folio=folio,
         inode=inode,
         functions=functions,
-        torn=damage.lists + int((~known).sum()) + lost,
+        torn=len(cut) + int((~known).sum()) + lost + int((~has_owner).sum()),
         faults=faults,
     )
 
@@ -237,6 +201,18 @@ def _cloned_by_dm(kernel: Kernel, address: Words, private: Words, faults: Faults
     return found
 
 
+def _cloned_by_multipath(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
+    """Return the bios of request-based mapped devices, for the clones of their requests."""
+    try:
+        clone = kernel.prog.type("struct dm_rq_clone_bio_info")
+        columns = layout(kernel.prog, clone, {"bio": "orig"})
+        inside = drgn.offsetof(clone, "clone")
+    except LookupError:
+        return np.zeros(len(address), np.uint64)
+    found: Words = gather(kernel.memory, address - np.uint64(inside), columns, faults)["bio"]
+    return found
+
+
 def _cloned_by_md(kernel: Kernel, address: Words, private: Words, faults: Faults) -> Words:
     """Return the bios that arrays got, for the clones that they account."""
     try:
@@ -254,6 +230,7 @@ def _chained(kernel: Kernel, address: Words, private: Words, faults: Faults) -> 
 
 _PARENTS = {
     "clone_endio": _cloned_by_dm,
+    "end_clone_bio": _cloned_by_multipath,
     "md_end_clone_io": _cloned_by_md,
     "bio_chain_endio": _chained,
 }
@@ -275,9 +252,7 @@ def _pages(
     needed = (size > 0) & (vectors != 0)
     wanted = np.where(needed, wanted, 0)
     wanted = np.where(within(wanted, _MAX_PAGES), wanted, 0)
-    row = np.repeat(np.arange(len(vectors)), wanted)
-    start = np.repeat(np.cumsum(wanted) - wanted, wanted)
-    place = np.arange(len(row)) - start
+    row, place = spread(wanted)
     columns = layout(prog, "struct bio_vec", ["bv_page", "bv_len", "bv_offset"])
     step = np.uint64(columns.size)
     at = vectors[row] + (index[row] + place).astype(np.uint64) * step
@@ -288,7 +263,7 @@ def _pages(
     offset = offset + np.where(first, done[row], 0)
     # A segment that is past the end of the bio, or comes after an unreadable one, does not count.
     before = np.cumsum(length) - length
-    before -= before[start] if len(row) else before
+    before -= before[np.arange(len(row)) - place]
     real = read.readable & (length > 0) & (before >= 0) & (before < size[row])
     row, length, offset = row[real], length[real], offset[real]
     base, before = read["bv_page"][real], before[real]
@@ -298,8 +273,7 @@ def _pages(
     pages = ((offset + length - 1) >> shift) - low + 1
     is_taken = within(pages, _MAX_PAGES)
     pages, length = np.where(is_taken, pages, 0), np.where(is_taken, length, 0)
-    segment = np.repeat(np.arange(len(row)), pages)
-    offset_in = np.arange(len(segment)) - np.repeat(np.cumsum(pages) - pages, pages)
+    segment, offset_in = spread(pages)
     page = base[segment] + ((low[segment] + offset_in) * struct).astype(np.uint64)
     covered = np.bincount(row, length, minlength=len(vectors))
     lost = int(((covered < size) & needed).sum())

@@ -81,6 +81,8 @@ class Partitions:
     """Row of the disk, or -1."""
     number: Counts
     """Partition number; 0 for the whole disk."""
+    device: Counts
+    """``dev_t``."""
 
     def rows(self, addresses: Words) -> Counts:
         """Return the row of each partition, or -1."""
@@ -125,7 +127,7 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     """
     memory, faults = kernel.memory, Faults()
     devices, damaged = _devices(memory, faults)
-    address, number, disk = _parts(memory, devices, faults)
+    address, number, disk, device = _parts(memory, devices, faults)
     # One that is unreadable may be a whole disk.
     damaged += int((number < 0).sum())
     whole = disk[(number == 0) & (disk != 0)]
@@ -140,13 +142,15 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     whole = whole[read.readable]
     column = {name: values[read.readable] for name, values in read.columns.items()}
     queue = _Queues(kernel, column["queue"], faults)
-    damaged += int((~queue.readable & (column["queue"] != 0)).sum()) + queue.damaged
+    # A disk that is listed has a queue, whoever takes its bios.
+    damaged += int((~queue.readable).sum()) + queue.damaged
     order = np.argsort(address)
     part_of = np.argsort(whole)
     found = Partitions(
         address[order],
         rows_of(whole, disk[order], part_of),
-        number[order].astype(np.int64),
+        number[order],
+        device[order],
     )
     in_flight = _in_flight(memory, address, disk, number, whole, faults)
     all_disks = tuple(
@@ -205,8 +209,8 @@ def _of_class(memory: Memory, private: drgn.Type, faults: Faults) -> tuple[Words
     return own, len(torn)
 
 
-def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Counts, Words]:
-    """Return address, partition number and disk of the partitions of devices.
+def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Counts, Words, Counts]:
+    """Return address, partition number, disk and ``dev_t`` of the partitions of devices.
 
     The number is -1 where they are unreadable.
     """
@@ -223,14 +227,16 @@ def _parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Count
     columns = layout(
         prog,
         type_,
-        {"disk": "bd_disk", "number": ("__bd_flags.counter", "bd_partno")},
+        {"disk": "bd_disk", "number": ("__bd_flags.counter", "bd_partno"), "device": "bd_dev"},
     )
     read = gather(memory, parts, columns, faults)
     number = np.where(read.readable, read["number"].astype(np.int64) & 0xFF, -1)
-    return parts, number, read["disk"]
+    return parts, number, read["disk"], read["device"].astype(np.int64)
 
 
-def _old_parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, Counts, Words]:
+def _old_parts(
+    memory: Memory, devices: Words, faults: Faults
+) -> tuple[Words, Counts, Words, Counts]:
     prog = memory.prog
     type_ = prog.type("struct hd_struct")
     device = drgn.offsetof(type_, "__dev")
@@ -238,14 +244,14 @@ def _old_parts(memory: Memory, devices: Words, faults: Faults) -> tuple[Words, C
     columns = layout(
         prog,
         type_,
-        {"number": "partno", "parent": "__dev.parent"},
+        {"number": "partno", "parent": "__dev.parent", "device": "__dev.devt"},
     )
     read = gather(memory, parts, columns, faults)
     number = np.where(read.readable, read["number"].astype(np.int64), -1)
     # The parent of a partition's device is the device of the disk, in its part0.
     whole = np.where(number > 0, read["parent"] - np.uint64(device), parts)
     disk = whole - np.uint64(drgn.offsetof(prog.type("struct gendisk"), "part0"))
-    return parts, number, disk
+    return parts, number, disk, read["device"].astype(np.int64)
 
 
 class _Queues:
@@ -268,7 +274,7 @@ class _Queues:
         elevators = np.unique(self.read["elevator"])
         pair = layout(prog, "struct elevator_queue", ["type", "elevator_data"])
         elevator = gather(memory, elevators[elevators != 0], pair, faults)
-        self.damaged = int((~elevator.readable).sum())
+        self.damaged = int((~elevator.readable | (elevator["elevator_data"] == 0)).sum())
         names = _type_names(memory, elevator["type"], faults)
         data = zip(names, elevator["elevator_data"].tolist(), strict=True)
         self._name = dict(zip(elevators[elevators != 0].tolist(), data, strict=True))

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import Path, layout
@@ -21,7 +20,6 @@ from kcensus.kernel.locking.waiters import entry_link, queue_waiters, queues_typ
 
 _MAX_QUEUES = 1 << 16
 """Both tables have 256 queues."""
-_NO_BITS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -32,13 +30,9 @@ class BitWaiters:
     """``struct task_struct *``; not one for a waiter that is called back instead of woken up."""
     object: Words
     """The ``struct folio *`` or ``struct page *``, or the address of the word."""
-    bit: npt.NDArray[np.int64]
-    """Number of the bit; -1 for waiters of wait_var_event()."""
     is_page: Mask
     table: list[str]
     """The table that each is in."""
-    tables: tuple[str, ...] = ()
-    """The tables that were read; older kernels have them in other places."""
     torn: int = 0
     """Queues that could not be followed to their end."""
     faults: Faults = field(default_factory=Faults)
@@ -51,8 +45,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     :raises LookupError: the debug info lacks a type
     """
     faults, torn = Faults(), 0
-    tasks, objects, bits, names, pages = [], [], [], list[str](), []
-    read: list[str] = []
+    tasks, objects, names, pages = [], [], list[str](), []
     # Since Linux kernel commit 9dcb8b685fc3 ("mm: remove per-zone hashtable of bitlock waitqueues")
     # (in v4.9), the tables are these variables; since v5.16 (commit not verified), that of pages
     # has the name of folios.
@@ -67,7 +60,6 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
             type_ = kernel.prog.type(type_name)
         except LookupError:
             continue
-        read.append(table)
         waiters = queue_waiters(kernel, queues, faults)
         place = drgn.offsetof(type_, entry) + entry_link(kernel.prog)
         columns = gather(
@@ -76,11 +68,11 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
             layout(kernel.prog, type_, paths),
             faults,
         )
-        # A waiter that was added by other means is no such structure: its object is unknown.
+        # Tasks that wait have such a structure. What else is there, such as waiters of cachefiles,
+        # has no task.
         is_sound = columns.readable & (columns["object"] != 0)
         tasks.append(waiters.task[is_sound])
         objects.append(columns["object"][is_sound])
-        bits.append(columns["bit"].astype(np.int64)[is_sound])
         pages.append(np.full(int(is_sound.sum()), is_page))
         names += [table] * int(is_sound.sum())
         torn += len(np.union1d(waiters.torn, waiters.lane[~is_sound]))
@@ -88,10 +80,8 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     return BitWaiters(
         task=np.concatenate([*tasks, empty]),
         object=np.concatenate([*objects, empty]),
-        bit=np.concatenate([*bits, _NO_BITS]),
         is_page=np.concatenate([*pages, np.empty(0, np.bool_)]),
         table=names,
-        tables=tuple(read),
         torn=torn,
         faults=faults,
     )
@@ -101,13 +91,13 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
 _PAGE: tuple[str, str, dict[str, Path]] = (
     "struct wait_page_queue",
     "wait",
-    {"object": ("folio", "page"), "bit": "bit_nr"},
+    {"object": ("folio", "page")},
 )
 
 
 def _bit_type(prog: drgn.Program) -> tuple[str, str, dict[str, Path]]:
     """Return the structure of waiters for bits, its entry in the queue, and its members."""
-    members: dict[str, Path] = {"object": "key.flags", "bit": "key.bit_nr"}
+    members: dict[str, Path] = {"object": "key.flags"}
     # Since v4.13 (commit not verified), types and members have these names.
     for name, entry in (
         ("struct wait_bit_queue_entry", "wq_entry"),

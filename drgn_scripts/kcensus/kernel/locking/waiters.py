@@ -33,8 +33,6 @@ class Waiters:
     """``struct task_struct *``; of a waiter that is not a task, what it keeps instead."""
     node: Words
     """Address of the ``list_head`` in the waiter, which is usually on the task's stack."""
-    function: Words
-    """``wait_queue_entry.func``; 0 in queues that have none."""
     torn: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     """Queues that could not be followed to their end."""
 
@@ -134,15 +132,13 @@ def _read(
 ) -> Waiters:
     """Return waiters whose ``list_head`` are at some addresses."""
     link = _member_offset(kernel.prog, waiter, ("list", "entry", "task_list"))
-    members = layout(kernel.prog, waiter, {"task": ("task", "private")}, {"function": "func"})
+    members = layout(kernel.prog, waiter, {"task": ("task", "private")})
     read = gather(kernel.memory, node - np.uint64(link), members, faults)
     kept = read.readable
-    none = np.zeros(len(node), np.uint64)
     return Waiters(
         lane=lane[kept],
         task=read["task"][kept],
         node=node[kept],
-        function=read.columns.get("function", none)[kept],
         torn=np.unique(np.concatenate([torn, lane[~kept]])),
     )
 

@@ -73,13 +73,9 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
         unwind with are damaged
     """
     memory, prog = kernel.memory, kernel.prog
-    frame = layout(prog, "struct inactive_task_frame", ["bp", "ret_addr"])
     size = _stack_size(prog)
     walk = _Walk(memory, stack, size, faults)
-    start = gather(memory, np.where(walk.holds(sp), sp, np.uint64(0)), frame, faults)
-    lane, pc, bottom, is_cut = walk.run(
-        start["ret_addr"], sp + np.uint64(frame.size), start["bp"], start.readable
-    )
+    lane, pc, bottom, is_cut = walk.run(*walk.starts(sp))
     functions = Functions(prog)
     names = {place: functions(place - 1) for place in np.unique(pc).tolist()}
     return Stacks(lane, pc, bottom, is_cut, names, size)
@@ -122,6 +118,23 @@ class _Walk:
         inside: Mask = (addresses >= low) & (addresses <= high - np.uint64(room))
         inside &= (addresses & np.uint64(7)) == 0
         return inside
+
+    def starts(self, sp: Words) -> tuple[Words, Words, Words, Mask]:
+        """Return pc, sp and bp of the innermost frame of each stack, and which are readable.
+
+        :param sp: stack pointers of tasks that sleep
+        """
+        places = np.where(self.holds(sp), sp, np.uint64(0))
+        try:
+            frame = layout(self.memory.prog, "struct inactive_task_frame", ["bp", "ret_addr"])
+        except LookupError:
+            # Until Linux kernel commit 0100301bfdf5 ("sched/x86: Rewrite the switch_to() code") (in
+            # v4.9), __schedule() itself switches stacks, with its bp last on the old one.
+            bp, readable = gather_words(self.memory, places, self.word, self.faults)
+            inside = self.memory.prog.symbol("__schedule").address + 1
+            return np.full(len(sp), inside, np.uint64), sp, bp, readable
+        start = gather(self.memory, places, frame, self.faults)
+        return start["ret_addr"], sp + np.uint64(frame.size), start["bp"], start.readable
 
     def run(
         self, pc: Words, sp: Words, bp: Words, started: Mask

@@ -35,8 +35,6 @@ v4.2). Its value has never changed.
 _MAX_LEAD = 60 * 10**9
 """Nanoseconds by which a sound clock may be ahead of all that confirms it: a CPU may be idle, and
 its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
-_KTHREAD = 0x00200000
-"""PF_KTHREAD."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +44,11 @@ class Tasks:
     address: Words
     """Of the ``struct task_struct``."""
     pid: npt.NDArray[np.int64]
-    tgid: npt.NDArray[np.int64]
     comm: list[str]
     """Valid Unicode but not safe to print."""
     state: npt.NDArray[np.uint64]
     """``__state``: flags such as :data:`UNINTERRUPTIBLE`; 0 for a task that wants to run."""
     is_on_cpu: Mask
-    is_kthread: Mask
-    in_iowait: Mask
-    """Whether it sleeps in io_schedule()."""
     cpu: npt.NDArray[np.int64]
     """The CPU that it runs on, or ran on last."""
     off_cpu_ns: npt.NDArray[np.int64]
@@ -79,10 +73,10 @@ class Tasks:
     lowest bits are 0 for a mutex, 1 for a semaphore, 2 and 3 for a reader and a writer of an
     rwsem.
 
-    Since Linux kernel commit 3cf67d61ff98 ("hung_task: show the blocker task if the task is hung on
-    mutex") and e711faaafbe5 ("hung_task: replace blocker_mutex with encoded blocker") (in
-    v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER. Between the two (v6.15, not verified), another
-    member has mutexes only."""
+    Since Linux kernel commit e711faaafbe5 ("hung_task: replace blocker_mutex with encoded blocker")
+    (in v6.16), with CONFIG_DETECT_HUNG_TASK_BLOCKER. Since commit 3cf67d61ff98 ("hung_task: show
+    the blocker task if the task is hung on mutex") (in v6.15, not verified), another member has
+    mutexes only."""
     counted: int | None = None
     """``nr_threads``, the kernel's own count; None if unknown."""
     damaged: int = 0
@@ -123,9 +117,7 @@ def tasks(kernel: Kernel) -> Tasks:
     type_ = prog.type("struct task_struct")
     members = {
         "pid": "pid",
-        "tgid": "tgid",
         "comm": "comm",
-        "flags": "flags",
         "stack": "stack",
         # Since Linux kernel commit 2f064a59a11f ("sched: Change task_struct::state") (in v5.14).
         "state": ("__state", "state"),
@@ -136,7 +128,6 @@ def tasks(kernel: Kernel) -> Tasks:
         # Since Linux kernel commit bcf9033e5449 ("sched: move CPU field back into thread_info if
         # THREAD_INFO_IN_TASK=y") (in v5.16), the CPU is in thread_info again.
         "cpu": ("thread_info.cpu", "cpu"),
-        "in_iowait": "in_iowait",
         "exec_start": "se.exec_start",
         "last_arrival": "sched_info.last_arrival",
         "blocker": "blocker",
@@ -157,12 +148,9 @@ def tasks(kernel: Kernel) -> Tasks:
     return Tasks(
         address=address[kept],
         pid=columns["pid"].astype(np.int64),
-        tgid=columns["tgid"].astype(np.int64),
         comm=[decode_array(raw) for raw in columns["comm"].tolist()],
         state=columns["state"].astype(np.uint64),
         is_on_cpu=column("on_cpu") != 0,
-        is_kthread=(columns["flags"] & _KTHREAD) != 0,
-        in_iowait=column("in_iowait") != 0,
         cpu=cpu,
         off_cpu_ns=np.where(off_cpu < 0, arrived, off_cpu),
         arrived_ns=arrived,
@@ -176,14 +164,24 @@ def tasks(kernel: Kernel) -> Tasks:
     )
 
 
+def main_threads(memory: Memory, faults: Faults) -> tuple[Words, int]:
+    """Return the ``struct task_struct *`` of the main thread of each process, and torn lists.
+
+    :raises LookupError: the debug info lacks a type or variable
+    :raises drgn.FaultError: the head of the list of tasks is not in the dump
+    """
+    prog = memory.prog
+    link = np.uint64(drgn.offsetof(prog.type("struct task_struct"), "tasks"))
+    head = int(prog["init_task"].address_of_()) + int(link)
+    nodes, damaged = circular(memory, head, faults, limit=_MAX_TASKS)
+    return nodes - link, damaged
+
+
 def _threads(kernel: Kernel, faults: Faults) -> tuple[Words, int]:
     """Return the addresses of all tasks, and how many lists were cut."""
     memory, prog = kernel.memory, kernel.prog
     type_ = prog.type("struct task_struct")
-    link = np.uint64(drgn.offsetof(type_, "tasks"))
-    head = int(prog["init_task"].address_of_()) + int(link)
-    nodes, damaged = circular(memory, head, faults, limit=_MAX_TASKS)
-    leaders = nodes - link
+    leaders, damaged = main_threads(memory, faults)
     signals = gather(memory, leaders, layout(prog, type_, ["signal"]), faults)
     known = signals["signal"] != 0
     heads = signals["signal"][known] + np.uint64(

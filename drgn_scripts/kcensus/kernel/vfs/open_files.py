@@ -5,19 +5,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.chase import circular
-from kcensus.engine.gather import gather, gather_words
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.gather import gather, gather_pointers
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import decode_array
+from kcensus.kernel.tasks.tasks import main_threads
 
-_MAX_PROCESSES = 1 << 22
-"""PID_MAX_LIMIT: a longer list of tasks is damage."""
 _MAX_DESCRIPTORS = 1 << 24
 """Entries of descriptor tables to read: 128 MiB of pointers."""
 
@@ -53,12 +50,9 @@ def open_paths(kernel: Kernel) -> OpenPaths:
     :raises drgn.FaultError: the head of the list of tasks is not in the dump
     """
     memory, prog, faults = kernel.memory, kernel.prog, Faults()
-    type_ = prog.type("struct task_struct")
-    link = np.uint64(drgn.offsetof(type_, "tasks"))
-    head = int(prog["init_task"].address_of_()) + int(link)
-    nodes, damaged = circular(memory, head, faults, limit=_MAX_PROCESSES)
+    address, damaged = main_threads(memory, faults)
     members = {"pid": "tgid", "comm": "comm", "fs": "fs", "files": "files"}
-    tasks = gather(memory, nodes - link, layout(prog, type_, members), faults)
+    tasks = gather(memory, address, layout(prog, "struct task_struct", members), faults)
     cwd = layout(prog, "struct fs_struct", {"dentry": "pwd.dentry"})
     directory = gather(memory, tasks["fs"], cwd, faults)["dentry"]
     files = layout(prog, "struct files_struct", {"table": "fdt"})
@@ -69,10 +63,7 @@ def open_paths(kernel: Kernel) -> OpenPaths:
     fits = size <= _MAX_DESCRIPTORS
     fits &= np.cumsum(np.where(fits, size, 0)) <= _MAX_DESCRIPTORS
     size = np.where(fits, size, 0)
-    owner = np.repeat(np.arange(len(size)), size)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
-    places = tables["entries"][owner] + np.uint64(8) * number.astype(np.uint64)
-    file, _ = gather_words(memory, places, word_dtype(prog), faults)
+    owner, file, _ = gather_pointers(memory, tables["entries"], size, faults)
     held = np.flatnonzero(file)
     dentry = layout(prog, "struct file", {"dentry": "f_path.dentry"})
     opened = gather(memory, file[held], dentry, faults)["dentry"]
@@ -82,7 +73,7 @@ def open_paths(kernel: Kernel) -> OpenPaths:
     known = used != 0
     return OpenPaths(
         pid=tasks["pid"].astype(np.int64),
-        task=nodes - link,
+        task=address,
         comm=[decode_array(raw) for raw in tasks["comm"].tolist()],
         process=process[known],
         dentry=used[known],

@@ -47,7 +47,8 @@ class Mounts:
     ail: Words
     """``struct xfs_ail *``, the active item list."""
     damaged: int = 0
-    """Lists of super blocks that could not be followed to their end, and unreadable mounts."""
+    """Lists of super blocks that could not be followed to their end, and unreadable mounts and
+    types."""
     faults: Faults = field(default_factory=Faults)
 
     def __len__(self) -> int:
@@ -85,16 +86,19 @@ def mounts(kernel: Kernel) -> Mounts:
     memory, prog = kernel.memory, kernel.prog
     blocks = super_blocks(kernel)
     faults = Faults(blocks.faults)
+    # A file system whose type cannot be read may be one of them.
+    damaged = blocks.damaged + sum(type_.partition(".")[0] == "?" for type_ in blocks.type)
     rows = np.array([row for row, type_ in enumerate(blocks.type) if type_ == "xfs"], np.int64)
     if not len(rows):
         # There need not be debug info of a module that is not loaded.
         none = np.empty(0, np.uint64)
         targets, device = dict.fromkeys(_TARGETS, none), np.empty(0, np.int64)
-        return Mounts(none, targets, none, device, none, none, blocks.damaged, faults)
+        return Mounts(none, targets, none, device, none, none, damaged, faults)
     members = layout(prog, "struct xfs_mount", {**_TARGETS, "log_address": "m_log", "ail": "m_ail"})
     info = layout(prog, "struct super_block", ["s_fs_info"])
     address = gather(memory, blocks.address[rows], info, faults)["s_fs_info"]
-    # While a file system is being mounted, parts of it are missing.
+    # While a file system is being mounted or unmounted, it is missing, and its root is, too.
+    damaged += int(np.count_nonzero((address == 0) & (blocks.root[rows] != 0)))
     address = address[address != 0]
     read = gather(memory, address, members, faults)
     target = layout(prog, "struct xfs_buftarg", {"device": "bt_dev", "bdev": "bt_bdev"})
@@ -106,7 +110,7 @@ def mounts(kernel: Kernel) -> Mounts:
         log_device=np.where(log_target.readable, log_target["device"].astype(np.int64), -1),
         log_bdev=log_target["bdev"],
         ail=read["ail"],
-        damaged=int(np.count_nonzero(~read.readable)) + blocks.damaged,
+        damaged=int(np.count_nonzero(~read.readable)) + damaged,
         faults=faults,
     )
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 import drgn
 import numpy as np
 
-from kcensus.engine.memory import Memory
+from kcensus.engine.memory import Faults, Memory
 from kcensus.kernel.block import bios
+from kcensus.kernel.kernel import Kernel
 from tests.unit.fakekernel import VMEMMAP, FakeKernel, add_types
 
 _VECTOR = {"struct bio_vec": (16, "0 void * bv_page\n8 unsigned int bv_len\n12 int bv_offset")}
@@ -67,3 +68,28 @@ def test_a_bio_whose_vectors_end_early() -> None:
     vectors = Vectors()
     vectors.add([4096], count=1, size=8192)
     assert vectors.pages() == ([1], 1)
+
+
+def test_clones_of_requests_lead_to_what_was_submitted() -> None:
+    """Multipath clones the bios of a request; a buffer is the private data of the original."""
+    k = FakeKernel("6.10")
+    bio = "0 void * bi_end_io\n8 void * bi_private"
+    info = "0 struct bio * orig\n8 void * tio\n16 struct bio clone"
+    add_types(k.prog, {"struct bio": (16, bio), "struct dm_rq_clone_bio_info": (32, info)}, "dm")
+    original, clone = k.alloc("struct bio"), k.alloc("struct dm_rq_clone_bio_info")
+    k.set(original.bi_end_io, 0x200)
+    k.set(original.bi_private, 0xB0F)
+    k.set(clone.orig, original)
+    k.set(clone.clone.bi_end_io, 0x100)
+    address = np.array([int(clone.clone.address_of_())], np.uint64)
+    functions = {0x100: "end_clone_bio", 0x200: "xfs_buf_bio_end_io"}
+    origin, end_io, private = bios._origins(
+        Kernel(k.prog),
+        address,
+        np.array([0x100], np.uint64),
+        np.array([0x7], np.uint64),
+        functions,
+        Faults(),
+    )
+    assert origin.tolist() == [int(original.address_)]
+    assert (end_io.tolist(), private.tolist()) == ([0x200], [0xB0F])

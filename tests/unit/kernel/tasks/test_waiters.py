@@ -84,12 +84,9 @@ class Fake:
         known = Tasks(
             address=np.array(self.task, np.uint64),
             pid=none,
-            tgid=none,
             comm=["io"] * count,
             state=zero,
             is_on_cpu=flags,
-            is_kthread=flags,
-            in_iowait=flags,
             cpu=none,
             off_cpu_ns=none,
             arrived_ns=none,
@@ -190,9 +187,8 @@ def test_the_tables_of_pages_and_bits(fake: Fake) -> None:
     found = bit_waiters(fake.kernel)
     assert found.task.tolist() == fake.task[:2]
     assert found.object.tolist() == [page, word]
-    assert found.bit.tolist() == [15, 3]
     assert found.is_page.tolist() == [True, False]
-    assert found.tables == ("folio_wait_table", "bit_wait_table")
+    assert found.table == ["folio_wait_table", "bit_wait_table"]
     assert found.torn == 0
 
 
@@ -273,8 +269,7 @@ def test_older_waiters_for_bits() -> None:
     k.write_words(entries[0], 0xFFFF_8880_0001_0000, 3)
     k.write_words(entries[0] + 32, task)
     found = bit_waiters(fake.kernel)
-    assert (found.task.tolist(), found.bit.tolist()) == ([task], [3])
-    assert found.tables == ("bit_wait_table",)
+    assert (found.task.tolist(), found.table) == ([task], ["bit_wait_table"])
     # The other two have no object: one queue.
     assert found.torn == 1
 

@@ -28,15 +28,14 @@ def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
     # Only requests of the file system layer are accounted: not flushes, nor what drivers send.
     accounted = requests.operations.is_accounted(requests.operation[own])
     ours = int(np.count_nonzero(accounted & (requests.partition[own] >= 0)))
-    counter = reads + writes if reads >= 0 and (reads or writes) else None
+    # Without requests, the kernel may not count them: by its release, or as "iostats" is 0.
+    counter: int | None = reads + writes if reads >= 0 and (reads or writes) else None
     yield Check(
         f"{disk.name}: requests in flight", ours, counter, source="part0 in_flight", note=note
     )
-    for name, source in (("rq_queued", "cfq_data.rq_queued"), ("queued", "bfq_data.queued")):
-        if name in scheduler.facts:
-            inside = len(scheduler.request)
-            counter = scheduler.facts[name]
-            yield Check(f"{disk.name}: in the scheduler", inside, counter, source=source, note=note)
+    for source, counter in scheduler.inside.items():
+        inside = len(scheduler.request)
+        yield Check(f"{disk.name}: in the scheduler", inside, counter, source=source, note=note)
     if disk.kind == QueueKind.MULTI:
         hardware = figures.hardware
         mine = hardware.disk == row
@@ -87,14 +86,20 @@ def gaps(figures: Figures) -> list[Gap]:
             Gap(
                 "lists and trees of requests",
                 "torn, bent, or different by direction",
-                damage["torn"] + figures.bios.torn,
+                damage["torn"],
                 "what is behind them counts as being on no list",
+            ),
+            Gap(
+                "bios of requests",
+                "torn, or their pages or owners are unreadable",
+                figures.bios.torn,
+                "who waits for their requests, and for which files, is unknown",
             ),
             Gap(
                 "requests on lists",
                 "not allocated, or on two lists",
                 damage["stray"] + damage["listed_twice"],
-                "they are not counted, or once",
+                "these requests are not counted, or once",
             ),
             Gap(
                 "tags",

@@ -11,8 +11,6 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.results import Figure, Unit
 
 _SCHEDULERS = ("bfq", "cfq", "mq-deadline")
-_RANKS = np.array([1, 0, 1, 2])
-"""Rank of I/O priority classes none, realtime, best effort and idle, as mq-deadline serves them."""
 _RESERVED = 0.75
 """Share of tags beyond which schedulers with a limit leave the rest to synchronous reads."""
 
@@ -24,14 +22,14 @@ def costs(figures: Figures, sleepers: Sleepers) -> dict[str, Figure]:
     for name in _SCHEDULERS:
         own = [queue for queue in starved if figures.disks[queue.disk].scheduler == name]
         key = name.replace("-", "_")
-        found[f"starved_{key}"] = _seconds(_worst(own), f"longest starved by {name}")
+        found[f"starved_{key}"] = _seconds(_worst(own), f"longest overtaken, {name}")
         if name == "cfq":
             own = [queue for queue in own if figures.is_async(queue)]
-            found["async_starved_cfq"] = _seconds(_worst(own), "longest starved, async, cfq")
+            found["async_starved_cfq"] = _seconds(_worst(own), "longest overtaken, async, cfq")
             continue
         if name == "mq-deadline":
             own = [queue for queue in own if _is_behind_higher_class(figures, queue)]
-            label = "longest starved by class"
+            label = "longest overtaken by class"
             found["class_starved_mq_deadline"] = _seconds(_worst(own), label)
         wait = _tag_wait(figures, sleepers, name)
         found[f"tag_wait_{key}"] = _seconds(wait, f"longest without tag, {name}")
@@ -59,40 +57,37 @@ def _seconds(nanoseconds: int, label: str) -> Figure:
 
 
 def _worst(queues: list[Queue]) -> int:
-    return max((queue.late_ns for queue in queues), default=0)
+    return max((queue.served_ns for queue in queues), default=0)
 
 
 def _is_behind_higher_class(figures: Figures, queue: Queue) -> bool:
     """Return whether mq-deadline served a higher class after a queue's first request expired."""
     if len(figures.schedulers[queue.disk]) <= 2:
         return False  # one queue for reads and one for writes, of all classes
-    rows, requests = figures.rows(queue.disk), figures.requests
-    is_later = requests.dispatched_ns[rows] > figures.clock.ns - queue.late_ns
-    is_higher = _RANKS[requests.priority_class[rows] & 3] < queue.row // 2
-    return bool((is_later & is_higher).any())
+    return bool((figures.ranks(queue.overtakers) < queue.row // 2).any())
 
 
 def _tag_wait(figures: Figures, sleepers: Sleepers, scheduler: str) -> int:
-    """Return the nanoseconds for which a task has waited for a tag that writes use up, or 0.
+    """Return the nanoseconds for which a task has waited for a tag that writes hold, or 0.
 
-    A task in blk_mq_get_tag() does not show which disk it waits for; it counts if all tags of a
-    disk with the scheduler are in use, most of them by writes and asynchronous requests.
+    It counts on disks with the scheduler where most tags in use are those of writes and
+    asynchronous requests. Not all need be in use: a waiter runs some time after it was woken up.
     """
-    if not any(_is_used_up(figures, row, scheduler) for row in figures.with_requests):
-        return 0
     waits = sleepers.waits
+    disks = [
+        disk.address
+        for row, disk in enumerate(figures.disks)
+        if disk.scheduler == scheduler and _is_full_of_writes(figures, row)
+    ]
     is_tag = np.array([kind is WaitKind.TAG for kind in waits.kind], np.bool_)
-    return max(int(waits.since_ns[is_tag].max(initial=0)), 0)
+    since = waits.since_ns[is_tag & np.isin(waits.disk, np.array(disks, np.uint64))]
+    return max(int(since.max(initial=0)), 0)
 
 
-def _is_used_up(figures: Figures, row: int, scheduler: str) -> bool:
-    if figures.disks[row].scheduler != scheduler:
-        return False
-    hardware, requests = figures.hardware, figures.requests
-    sets = np.unique(hardware.tag_sets.rows(hardware.sched_tags[hardware.disk == row]))
-    sets = sets[sets >= 0]
-    used, depth = hardware.tag_sets.used[sets].sum(), hardware.tag_sets.depth[sets].sum()
-    own = figures.rows(row)
+def _is_full_of_writes(figures: Figures, row: int) -> bool:
+    """Return whether writes and asynchronous requests hold most tags of the scheduler in use."""
+    requests, own = figures.requests, figures.rows(row)
+    own = own[requests.sched_tag[own] >= 0]
     is_write = requests.operations.is_write(requests.operation[own])
     limited = int(np.count_nonzero(is_write | ~requests.is_sync[own]))
-    return bool(depth and used >= depth and limited > _RESERVED * depth)
+    return limited > _RESERVED * len(own)

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.memory import Mask, Words
+from kcensus.engine.memory import Mask
 from kcensus.kernel.block.bios import Bios, bios, group_paths
 from kcensus.kernel.block.disks import Disk, QueueKind, block_devices
 from kcensus.kernel.block.hardware import HardwareQueues, hardware_queues
@@ -23,6 +23,8 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.vfs.files import file_paths
 
 Counts = npt.NDArray[np.int64]
+_RANKS = np.array([1, 0, 1, 2])
+"""Of the I/O classes none, realtime, best effort and idle."""
 
 
 class Verdict(Enum):
@@ -35,7 +37,7 @@ class Verdict(Enum):
     expired."""
     DEVICE = "device"
     """None in the driver was: it has those that it had then, earlier ones, or others of the same
-    queue."""
+    queue. Or it is a queue of one task, and all others may have had one turn since."""
     OVERDUE = "overdue"
     """Nothing is in the driver, so that it is not known what was dispatched meanwhile."""
 
@@ -53,9 +55,9 @@ class Queue:
     """How far the request that expired first is past that; :data:`NEVER` without expiry."""
     overdue: int
     """Requests past their expiry."""
-    served_since: int
-    """Requests of other queues in the driver that were allocated after the first was inserted, and
-    dispatched after it had expired."""
+    overtakers: Counts
+    """Rows of the requests of other queues in the driver that were allocated after the first was
+    inserted, and dispatched after it had expired."""
     served_ns: int
     """How long the first had been past its expiry when the last of them was dispatched; 0 if there
     are none."""
@@ -103,59 +105,110 @@ class Figures:
     def _queue(self, disk: int, row: int) -> Queue:
         scheduler = self.schedulers[disk]
         # What a damaged list leads to besides proves nothing.
-        rows = self.requests.rows(scheduler.request[scheduler.row == row])
+        first, end = np.searchsorted(scheduler.row, [row, row + 1])
+        rows = self.requests.rows(scheduler.request[first:end])
         rows = rows[rows >= 0]
         late = self.requests.late_ns[rows]
         worst = int(late.max(initial=NEVER))
         if worst <= 0:
-            return Queue(disk, row, rows, worst, 0, 0, 0, Verdict.NONE)
+            return Queue(disk, row, rows, worst, 0, rows[:0], 0, Verdict.NONE)
         due = self.clock.ns - worst
         inserted = due - max(int(scheduler.expiry_ns[row]), 0)
-        stamps = self._dispatched_by_others(disk, row, inserted)
-        since = stamps[stamps > due]
-        served = int(since.max(initial=due)) - due
-        is_busy = (self.requests.dispatched_ns[self.rows(disk)] != 0).any()
-        unproven = Verdict.DEVICE if is_busy else Verdict.OVERDUE
+        others = self._later_of_others(disk, row, inserted)
+        stamps = self.requests.dispatched_ns[others]
+        others = others[stamps > due]
+        served = int(stamps.max(initial=due)) - due
+        unproven = Verdict.DEVICE if len(self._dispatched[disk]) else Verdict.OVERDUE
         # Expiry is to the tick, and so may be the time of a dispatch.
-        tick = 1_000_000_000 // self.clock.hz
-        verdict = Verdict.STARVED if served > 2 * tick else unproven
+        fair = max(2 * 1_000_000_000 // self.clock.hz, self._round_ns(disk, row))
+        verdict = Verdict.STARVED if served > fair else unproven
         overdue = int(np.count_nonzero(late > 0))
-        return Queue(disk, row, rows, worst, overdue, len(since), served, verdict)
+        return Queue(disk, row, rows, worst, overdue, others, served, verdict)
 
-    def _dispatched_by_others(self, disk: int, row: int, after: int) -> Words:
-        """Return when requests in the driver that overtook a queue were dispatched.
+    def _round_ns(self, disk: int, row: int) -> int:
+        """Return how long it takes until a queue of one task has its turn again, nanoseconds.
+
+        BFQ and CFQ serve such queues in turn, each for up to a time slice. Asynchronous queues are
+        in the round, too, but have an expiry so that they need not wait for it.
+        """
+        scheduler = self.schedulers[disk]
+        if scheduler.direction is not None or scheduler.is_sync[row] == 0:
+            return 0
+        tunables = scheduler.tunables
+        slice_ms = tunables.get("timeout_sync", 0) or tunables.get("slice_sync", 0)
+        return len(np.unique(scheduler.row)) * slice_ms * 1_000_000
+
+    def silent_ns(self, disk: int) -> int:
+        """Return how long ago the last of the requests in the driver was dispatched; 0 if none is.
+
+        Where the driver holds all tags, none was dispatched since.
+        """
+        stamps = self.requests.dispatched_ns[self._dispatched[disk]]
+        return max(self.clock.ns - int(stamps.max()), 0) if len(stamps) else 0
+
+    def is_empty(self, disk: int) -> bool:
+        """Return whether the driver has no request of a disk."""
+        return not len(self._dispatched[disk])
+
+    def is_idle_class(self, queue: Queue) -> bool:
+        """Return whether a queue has requests of the idle class only: others go first."""
+        return len(queue.requests) > 0 and bool((self.ranks(queue.requests) == 2).all())
+
+    def _later_of_others(self, disk: int, row: int, after: int) -> Counts:
+        """Return the rows of the requests in the driver that others inserted later.
 
         BFQ notes when it dispatched last, but that may have been from the same queue.
 
         :param after: CLOCK_MONOTONIC after which they were allocated
         """
-        requests, rows = self.requests, self.rows(disk)
-        stamps = requests.dispatched_ns[rows]
-        overtook = requests.allocated_ns[rows].astype(np.int64) > after
-        scheduled = requests.operations.is_scheduled(requests.operation[rows], requests.flags[rows])
-        if self.disks[disk].kind == QueueKind.MULTI:
-            scheduled &= requests.sched_tag[rows] >= 0
-        own = self._is_own(disk, row, self.schedulers[disk].address[row])
-        is_exact = (stamps != 0) & ~requests.is_at_latest[rows]
-        found: Words = stamps[is_exact & overtook & scheduled & ~own]
+        rows = self._scheduled[disk]
+        is_later = self.requests.allocated_ns[rows].astype(np.int64) > after
+        found: Counts = rows[is_later & ~self._is_own(disk, row, rows)]
         return found
 
-    def _is_own(self, disk: int, row: int, address: np.uint64) -> Mask:
-        """Return which requests of a disk that have been dispatched come from a queue."""
-        rows, scheduler = self.rows(disk), self.schedulers[disk]
-        gone = self.requests.dispatched_ns[rows] != 0
-        if "direction" in scheduler.columns:
-            way = int(scheduler.columns["direction"][row])
+    def ranks(self, rows: Counts) -> Counts:
+        """Return the ranks of the I/O classes of some requests: lower ones are served first."""
+        found: Counts = _RANKS[self.requests.priority_class[rows] & 3]
+        return found
+
+    def is_by_class(self, queue: Queue) -> bool:
+        """Return whether all that overtook a queue were of a higher I/O class."""
+        lowest = self.ranks(queue.overtakers).max(initial=0)
+        return len(queue.overtakers) > 0 and bool(lowest < self.ranks(queue.requests).min())
+
+    @cached_property
+    def _dispatched(self) -> list[Counts]:
+        """Rows of the requests of each disk that have been dispatched."""
+        is_gone = self.requests.dispatched_ns != 0
+        return [rows[is_gone[rows]] for rows in map(self.rows, range(len(self.disks)))]
+
+    @cached_property
+    def _scheduled(self) -> list[Counts]:
+        """Those of them that came from the scheduler, and were dispatched at a time that is
+        known."""
+        requests, found = self.requests, []
+        for disk, rows in zip(self.disks, self._dispatched, strict=True):
+            operations = requests.operations
+            taken = operations.is_scheduled(requests.operation[rows], requests.flags[rows])
+            if disk.kind == QueueKind.MULTI:
+                taken &= requests.sched_tag[rows] >= 0
+            found.append(rows[taken & ~requests.is_at_latest[rows]])
+        return found
+
+    def _is_own(self, disk: int, row: int, rows: Counts) -> Mask:
+        """Return which of some dispatched requests of a disk come from a queue."""
+        scheduler = self.schedulers[disk]
+        if scheduler.direction is not None:
+            way = int(scheduler.direction[row])
             operation = self.requests.operation[rows]
             same = self.requests.operations.is_write(operation) == bool(way)
             if len(scheduler) > 2:  # by priority, too: realtime, best effort (and none), idle
-                level = np.array([1, 0, 1, 2])[self.requests.priority_class[rows] & 3]
-                same &= level == row // 2
-            own: Mask = gone & same
+                same &= self.ranks(rows) == row // 2
+            own: Mask = same
             return own
         # CFQ and BFQ: a request names its queue.
-        first, second = self.requests.private
-        named: Mask = gone & ((first[rows] == address) | (second[rows] == address))
+        (first, second), address = self.requests.private, scheduler.address[row]
+        named: Mask = (first[rows] == address) | (second[rows] == address)
         return named
 
     def label(self, queue: Queue) -> str:
@@ -167,9 +220,9 @@ class Figures:
         return int(self.schedulers[queue.disk].expiry_ns[queue.row])
 
     def times(self, queue: Queue) -> float:
-        """Return how many times its expiry the first request of a queue is late; 0 if it is not."""
+        """Return for how many times its expiry others overtook a queue; 0 if none did."""
         expiry = self.expiry_ns(queue)
-        return queue.late_ns / expiry if queue.late_ns > 0 and expiry > 0 else 0.0
+        return queue.served_ns / expiry if queue.served_ns > 0 and expiry > 0 else 0.0
 
     def is_async(self, queue: Queue) -> bool:
         """Return whether a queue is for asynchronous requests, or else most of them are."""

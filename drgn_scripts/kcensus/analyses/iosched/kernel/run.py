@@ -10,6 +10,7 @@ from kcensus.analyses.iosched.kernel.checks import checks, gaps
 from kcensus.analyses.iosched.kernel.costs import costs
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import findings
+from kcensus.analyses.iosched.kernel.owners import request_owners
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
 from kcensus.analyses.iosched.kernel.tables import tables
 from kcensus.kernel.block.requests import State
@@ -29,9 +30,13 @@ def of_kernel(kernel: Kernel) -> Answer:
 def answer(figures: Figures, asleep: Sleepers) -> Answer:
     """Return what was read of a kernel in the form of a result."""
     return Answer(
-        nothing="" if figures.with_requests else "no disk has a queue of requests",
+        nothing="" if figures.with_requests or len(asleep) else "no disk has a queue of requests",
         summary=summary(figures) | tasks.summary(asleep) | costs(figures, asleep),
-        tables=tables(figures) | {"sleepers": tasks.table(figures, asleep)},
+        tables=tables(figures)
+        | {
+            "request_owners": request_owners(figures, asleep),
+            "sleepers": tasks.table(figures, asleep),
+        },
         checks=checks(figures) + tasks.checks(figures),
         findings=findings(figures, asleep),
         gaps=gaps(figures) + tasks.gaps(figures, asleep),
@@ -45,6 +50,8 @@ def summary(figures: Figures) -> dict[str, Figure]:
     waits = requests.waiting_ns[inserted]
     async_writes = waits[~requests.is_sync[inserted]]
     late = max((queue.late_ns for queue in figures.queues), default=0)
+    until = [figures.silent_ns(disk) for disk in range(len(figures.disks))]
+    delays = waits - np.array([*until, 0])[requests.disk[inserted]]
     starved = [queue for queue in figures.queues if queue.verdict is Verdict.STARVED]
     return {
         "requests": Figure(len(requests), count, "requests"),
@@ -55,6 +62,11 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "worst_wait": Figure(int(waits.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait"),
         "worst_async_wait": Figure(
             int(async_writes.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait, async"
+        ),
+        "worst_async_delay": Figure(
+            max(int(delays[~requests.is_sync[inserted]].max(initial=0)), 0) / 1e9,
+            Unit.SECONDS,
+            "the same, until the last dispatch",
         ),
         "queues_starved": Figure(len(starved), count, "starved queues of schedulers"),
         "clock": Figure(figures.clock.source, Unit.TEXT, "time of the dump from"),

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
@@ -13,8 +16,15 @@ from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
 
 _CLASSES = ("none", "realtime", "best effort", "idle")
-_AGES = (0.01, 0.1, 1.0, 10.0, 60.0, float("inf"))
-"""Upper bounds of the histogram, seconds."""
+_AGES = {
+    0.01: "below 10 ms",
+    0.1: "10 to 100 ms",
+    1.0: "0.1 to 1 s",
+    10.0: "1 to 10 s",
+    60.0: "10 to 60 s",
+    float("inf"): "from 60 s",
+}
+"""Steps of the histogram: upper bounds in seconds."""
 
 _DISK = Column(Unit.TEXT, "disk", Show.ALWAYS, "Name of the disk.")
 
@@ -72,7 +82,6 @@ SCHEDULER_QUEUES = TableSpec(
         "late": Column(
             Unit.SECONDS, "late by", Show.ALWAYS, "Past expiry, of the first to expire."
         ),
-        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
         "verdict": Column(
             Unit.TEXT,
             "verdict",
@@ -80,13 +89,15 @@ SCHEDULER_QUEUES = TableSpec(
             "starved: later requests of others were dispatched since; device: the driver has not "
             "finished those it had; overdue: not known which.",
         ),
-        "served_since": Column(
-            Unit.COUNT,
-            "others since",
-            help="Others' later requests in the driver, dispatched since.",
-        ),
         "served": Column(
-            Unit.SECONDS, "others until", help="From the expiry until others were served last."
+            Unit.SECONDS,
+            "overtaken for",
+            Show.ALWAYS,
+            "From its expiry until a later request of another queue was dispatched last.",
+        ),
+        "times": Column(Unit.NONE, "times expiry", Show.ALWAYS, "The same, in times the expiry."),
+        "served_since": Column(
+            Unit.COUNT, "by", help="Such requests that are still in the driver."
         ),
         "expiry": Column(Unit.SECONDS, "expiry", help="How long a request may wait; 0 for ever."),
         "dispatched": Column(
@@ -94,7 +105,8 @@ SCHEDULER_QUEUES = TableSpec(
         ),
         "in_service": Column(Unit.TEXT, "in service", help="Whether the scheduler serves it now."),
         "pid": Column(Unit.NONE, "PID", help="Task that it was made for; -1 several, 0 unknown."),
-        "address": Column(Unit.ADDRESS, "address", Show.DATA, "Its structure, or list head."),
+        "object_type": Column(Unit.TEXT, "type", Show.DATA, "C type of its structure or list."),
+        "object": Column(Unit.ADDRESS, "object", Show.DATA, "Its structure, or head of its list."),
     },
     "A queue of an I/O scheduler.",
     ("late", "disk", "queue"),
@@ -147,15 +159,28 @@ AGES = TableSpec(
     "request_ages",
     "Requests by age",
     {
+        "age": Column(Unit.TEXT, "age", Show.ALWAYS, "Since they were allocated."),
         "disk": _DISK,
         "state": Column(Unit.TEXT, "state", Show.ALWAYS, "How far they got."),
-        "up_to": Column(Unit.SECONDS, "younger than", Show.ALWAYS, "Since they were allocated."),
+        "up_to": Column(Unit.SECONDS, "younger than", Show.DATA, "The same as a number."),
         "requests": Column(Unit.COUNT, "requests", Show.ALWAYS, "How many."),
     },
     "Requests of a disk, of one state and age.",
 )
 
-TABLES = (DISKS, SCHEDULER_QUEUES, REQUESTS, AGES)
+TUNABLES = TableSpec(
+    "tunables",
+    "Tunables of schedulers",
+    {
+        "disk": _DISK,
+        "scheduler": Column(Unit.TEXT, "scheduler", Show.ALWAYS, "I/O scheduler of the disk."),
+        "name": Column(Unit.TEXT, "tunable", Show.ALWAYS, "File in /sys/block/DISK/queue/iosched."),
+        "value": Column(Unit.NONE, "value", Show.ALWAYS, "In the unit of that file."),
+    },
+    "A tunable of the I/O scheduler of a disk.",
+)
+
+TABLES = (DISKS, SCHEDULER_QUEUES, REQUESTS, AGES, TUNABLES)
 
 
 def tables(figures: Figures) -> dict[str, Table]:
@@ -165,11 +190,19 @@ def tables(figures: Figures) -> dict[str, Table]:
         "scheduler_queues": SCHEDULER_QUEUES.of(_queues(figures)),
         "requests": REQUESTS.of(_requests(figures)),
         "request_ages": AGES.of(_ages(figures)),
+        "tunables": TUNABLES.of(_tunables(figures)),
     }
 
 
 def _frame(spec: TableSpec, rows: list[dict[str, object]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*spec.columns])
+
+
+def names_of(codes: npt.NDArray[np.integer], name: Callable[[int], str]) -> npt.NDArray[np.object_]:
+    """Return the name of each code, which is made once for all of its rows."""
+    found, inverse = np.unique(codes, return_inverse=True)
+    names = np.array([name(code) for code in found.tolist()], np.object_)
+    return names[inverse]
 
 
 def _seconds(nanoseconds: int) -> float:
@@ -224,41 +257,37 @@ def _queues(figures: Figures) -> pd.DataFrame:
                 "late": _seconds(queue.late_ns) if queue.late_ns != NEVER else 0.0,
                 "times": round(figures.times(queue), 1),
                 "verdict": queue.verdict.value,
-                "served_since": queue.served_since,
+                "served_since": len(queue.overtakers),
                 "served": _seconds(queue.served_ns),
                 "expiry": _seconds(figures.expiry_ns(queue)),
                 "dispatched": int(scheduler.dispatched[queue.row]),
                 "in_service": "yes" if scheduler.is_in_service[queue.row] else "no",
                 "pid": int(scheduler.pid[queue.row]),
-                "address": int(scheduler.address[queue.row]),
+                "object_type": scheduler.type,
+                "object": int(scheduler.address[queue.row]),
             }
         )
     return _frame(SCHEDULER_QUEUES, rows)
 
 
 def _requests(figures: Figures) -> pd.DataFrame:
-    requests = figures.requests
+    requests, operations = figures.requests, figures.requests.operations
     count = len(requests)
-    labels = [
-        figures.schedulers[disk].label[row] if row >= 0 else ""
-        for disk, row in zip(requests.disk.tolist(), requests.queue.tolist(), strict=True)
-    ]
+    labels = np.full(count, "", np.object_)
+    for disk, scheduler in enumerate(figures.schedulers):
+        rows = figures.rows(disk)
+        labels[rows] = np.array([*scheduler.label, ""], np.object_)[requests.queue[rows]]
     is_gone = requests.state >= State.DISPATCHED
-    priority = zip(
-        (requests.priority_class & 3).tolist(), requests.priority_level.tolist(), strict=True
-    )
+    priority = (requests.priority_class & 3) << 3 | requests.priority_level
     late = np.where(requests.late_ns == NEVER, 0, requests.late_ns)
     return pd.DataFrame(
         {
-            "disk": [figures.disks[row].name for row in requests.disk],
-            "operation": [requests.operations.name(each) for each in requests.operation.tolist()],
-            "flags": [requests.operations.flag_text(each) for each in requests.flags.tolist()],
+            "disk": names_of(requests.disk, lambda row: figures.disks[row].name),
+            "operation": names_of(requests.operation, operations.name),
+            "flags": names_of(requests.flags, operations.flag_text),
             "kind": np.where(requests.is_sync, "sync", "async"),
-            "state": [State(each).name.lower() for each in requests.state.tolist()],
-            "place": [
-                Place(each).name.lower().replace("_", " ") if each else ""
-                for each in requests.place.tolist()
-            ],
+            "state": names_of(requests.state, state_name),
+            "place": names_of(requests.place, _place_name),
             "queue": labels,
             "waiting": np.where(is_gone, 0, np.maximum(requests.waiting_ns, 0)) / 1e9,
             "late": np.maximum(late, 0) / 1e9,
@@ -266,9 +295,7 @@ def _requests(figures: Figures) -> pd.DataFrame:
             "age": np.where(requests.age_ns < 0, -1e9, requests.age_ns) / 1e9,
             "sector": requests.sector,
             "bytes": requests.bytes,
-            "priority": [
-                f"{_CLASSES[kind]} {level}" if kind else _CLASSES[0] for kind, level in priority
-            ],
+            "priority": names_of(priority, _priority_name),
             "tag": requests.tag,
             "sched_tag": requests.sched_tag,
             "owner": figures.owners if count else [],
@@ -280,10 +307,25 @@ def _requests(figures: Figures) -> pd.DataFrame:
     )
 
 
+def state_name(state: int) -> str:
+    """Return how tables call a state of a request."""
+    return State(state).name.lower()
+
+
+def _place_name(place: int) -> str:
+    return Place(place).name.lower().replace("_", " ") if place else ""
+
+
+def _priority_name(priority: int) -> str:
+    kind, level = priority >> 3, priority & 7
+    return f"{_CLASSES[kind]} {level}" if kind else _CLASSES[0]
+
+
 def _ages(figures: Figures) -> pd.DataFrame:
     requests = figures.requests
-    bound = np.searchsorted(np.array(_AGES), requests.age_ns / 1e9, side="right")
-    keys = np.stack([requests.disk, requests.state.astype(np.int64), bound], axis=1)
+    bounds, names = [*_AGES], [*_AGES.values()]
+    bound = np.searchsorted(np.array(bounds), requests.age_ns / 1e9, side="right")
+    keys = np.stack([bound, requests.disk, requests.state.astype(np.int64)], axis=1)
     # The age of others is unknown.
     keys = keys[requests.age_ns >= 0]
     found, count = np.unique(keys, axis=0, return_counts=True)
@@ -291,11 +333,23 @@ def _ages(figures: Figures) -> pd.DataFrame:
         AGES,
         [
             {
+                "age": names[age],
                 "disk": figures.disks[disk].name,
-                "state": State(state).name.lower(),
-                "up_to": _AGES[age],
+                "state": state_name(state),
+                "up_to": bounds[age],
                 "requests": number,
             }
-            for (disk, state, age), number in zip(found.tolist(), count.tolist(), strict=True)
+            for (age, disk, state), number in zip(found.tolist(), count.tolist(), strict=True)
+        ],
+    )
+
+
+def _tunables(figures: Figures) -> pd.DataFrame:
+    return _frame(
+        TUNABLES,
+        [
+            {"disk": disk.name, "scheduler": disk.scheduler, "name": name, "value": value}
+            for disk, scheduler in zip(figures.disks, figures.schedulers, strict=True)
+            for name, value in sorted(scheduler.tunables.items())
         ],
     )

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -20,7 +23,7 @@ from kcensus.text import printable
 
 Counts = npt.NDArray[np.int64]
 _MAX_NAMED = 3
-"""Tasks that a sentence names."""
+"""Groups of tasks that a sentence names, and PIDs of each."""
 
 SLEEPERS = TableSpec(
     "sleepers",
@@ -58,7 +61,11 @@ SLEEPERS = TableSpec(
         "object_type": Column(Unit.TEXT, "type", Show.DATA, "C type of what it waits for."),
         "object": Column(Unit.ADDRESS, "object", Show.DATA, "What it waits for; 0 if unknown."),
         "request_address": Column(
-            Unit.ADDRESS, "struct request", Show.DATA, "The request; 0 if none is known."
+            Unit.ADDRESS,
+            "struct request",
+            Show.DATA,
+            "The request; 0 if none is known.",
+            type="struct request",
         ),
         "address": Column(
             Unit.ADDRESS, "address", Show.DATA, "Of the task.", type="struct task_struct"
@@ -76,16 +83,9 @@ def table(figures: Figures, sleepers: Sleepers) -> Table:
     chosen, join = sleepers.request_of(figures)
     holders = every.rows(waits.holder)
     pids = np.append(every.pid, 0)[holders]
-    names = {disk.address: printable(disk.name) for disk in figures.disks}
-    # A legacy queue, in which tasks wait for a request, has no pointer to its disk.
-    names |= {disk.queue: printable(disk.name) for disk in figures.disks if disk.queue}
-    numbers = {disk.number: printable(disk.name) for disk in figures.disks}
-    disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
     shown = [
-        printable(figures.disks[int(requests.disk[row])].name)
-        if row >= 0
-        else names.get(disk) or numbers.get(device, "")
-        for row, disk, device in zip(chosen.tolist(), disks, waits.device.tolist(), strict=True)
+        figures.disks[int(requests.disk[row])].name if row >= 0 else name
+        for row, name in zip(chosen.tolist(), disk_names(figures, sleepers), strict=True)
     ]
     proofs = [joins.evidence[row] if row >= 0 else "" for row in join.tolist()]
     proven = [bool(joins.is_proven[row]) if row >= 0 else False for row in join.tolist()]
@@ -97,15 +97,15 @@ def table(figures: Figures, sleepers: Sleepers) -> Table:
         pd.DataFrame(
             {
                 "pid": waits.pid,
-                "comm": [printable(each) for each in waits.comm],
-                "entry": [printable(each) for each in waits.entry],
-                "function": [printable(each) for each in waits.function],
+                "comm": waits.comm,
+                "entry": waits.entry,
+                "function": waits.function,
                 "since": np.where(waits.since_ns < 0, -1.0, waits.since_ns / 1e9),
                 "kind": [each.value for each in waits.kind],
                 "disk": shown,
-                "request": [_told(figures, row) for row in chosen.tolist()],
+                "request": [_progress(figures, row) for row in chosen.tolist()],
                 "link": links,
-                "object_by": [printable(each) for each in waits.evidence],
+                "object_by": waits.evidence,
                 "linked_by": proofs,
                 "holder": pids,
                 "sector": waits.sector,
@@ -118,8 +118,22 @@ def table(figures: Figures, sleepers: Sleepers) -> Table:
     )
 
 
-def _told(figures: Figures, row: int) -> str:
-    """Say how far a request is; nothing without one."""
+def disk_names(figures: Figures, sleepers: Sleepers) -> list[str]:
+    """Return the name of the disk of what each task waits for; empty if unknown."""
+    waits = sleepers.waits
+    names = {disk.address: disk.name for disk in figures.disks}
+    # A legacy queue, in which tasks wait for a request, has no pointer to its disk.
+    names |= {disk.queue: disk.name for disk in figures.disks if disk.queue}
+    numbers = {disk.number: disk.name for disk in figures.disks}
+    disks = np.where(waits.disk == 0, waits.object, waits.disk).tolist()
+    return [
+        names.get(disk) or numbers.get(device, "")
+        for disk, device in zip(disks, waits.device.tolist(), strict=True)
+    ]
+
+
+def _progress(figures: Figures, row: int) -> str:
+    """Return how far a request is, with a label that is not safe to print; nothing without one."""
     if row < 0:
         return ""
     requests = figures.requests
@@ -127,7 +141,7 @@ def _told(figures: Figures, row: int) -> str:
     if state is State.INSERTED:
         queue, disk = int(requests.queue[row]), int(requests.disk[row])
         waiting = human_seconds(int(requests.waiting_ns[row]) / 1e9)
-        label = printable(figures.schedulers[disk].label[queue]) if queue >= 0 else ""
+        label = figures.schedulers[disk].label[queue] if queue >= 0 else ""
         return f"{waiting} in {label}" if label else f"inserted, {waiting}"
     if state is State.DISPATCHED:
         return f"{human_seconds(int(requests.in_driver_ns[row]) / 1e9)} in the driver"
@@ -175,7 +189,7 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
         ),
         Gap(
             "waits of tasks",
-            "no pointer tells the object",
+            "no pointer to the object found",
             waits.undetermined,
             "it is not known which request these tasks in state D wait for",
         ),
@@ -220,15 +234,30 @@ def sentence(figures: Figures, sleepers: Sleepers, requests: Counts) -> str:
     rows = sleepers.behind(requests)
     if not len(rows):
         return ""
-    waits, joins = sleepers.waits, sleepers.joins
+    joins = sleepers.joins
     proven = set(joins.wait[joins.is_proven & np.isin(joins.request, requests)].tolist())
+    return named(sleepers, rows, proven)
+
+
+def named(sleepers: Sleepers, rows: Counts, proven: Collection[int] | None = None) -> str:
+    """Name the tasks that sleep longest, those of one name and function together.
+
+    :param rows: of the tasks, at least one
+    :param proven: those that a pointer leads to; all, if not given
+    """
+    waits, groups = sleepers.waits, defaultdict(list)
     rows = rows[np.argsort(-waits.since_ns[rows], kind="stable")]
-    told = [
-        f"{printable(waits.comm[row])} (PID {waits.pid[row]}) in {printable(waits.function[row])} "
-        f"for {human_seconds(max(int(waits.since_ns[row]), 0) / 1e9)}"
-        + ("" if row in proven else " (likely)")
-        for row in rows[:_MAX_NAMED].tolist()
-    ]
-    more = len(rows) - len(told)
-    tail = f" and {more:,} more" if more else ""
-    return f"{', '.join(told)}{tail}"
+    for row in rows.tolist():
+        is_likely = proven is not None and row not in proven
+        groups[waits.comm[row], waits.function[row], is_likely].append(row)
+    words = []
+    for (comm, function, is_likely), own in [*groups.items()][:_MAX_NAMED]:
+        pids = ", ".join(str(waits.pid[row]) for row in own[:_MAX_NAMED])
+        pids += f" and {len(own) - _MAX_NAMED:,} more" if len(own) > _MAX_NAMED else ""
+        longest = human_seconds(max(int(waits.since_ns[own[0]]), 0) / 1e9)
+        words.append(
+            f"{printable(comm)} (PID {pids}) in {printable(function) or 'an unknown function'} for "
+            f"{'up to ' if len(own) > 1 else ''}{longest}{' (likely)' if is_likely else ''}"
+        )
+    rest = sum(map(len, [*groups.values()][_MAX_NAMED:]))
+    return "; ".join(words) + (f"; and {rest:,} more" if rest else "")

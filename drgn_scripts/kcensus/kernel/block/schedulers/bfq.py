@@ -33,10 +33,6 @@ _TUNABLES = {
     "strict_guarantees": ("strict_guarantees", ""),
     "low_latency": ("low_latency", ""),
 }
-_FACTS = (
-    "queued", "tot_rq_in_driver", "rq_in_driver", "wr_busy_queues", "hw_tag", "last_dispatch",
-    "last_completion", "num_actuators",
-)  # fmt: skip
 
 
 def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
@@ -48,26 +44,20 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     prog = kernel.prog
     type_ = prog.type("struct bfq_data")
     expire = ["bfq_fifo_expire[0]", "bfq_fifo_expire[1]"]
-    names = {*_FACTS, *(member for member, _ in _TUNABLES.values())} - {*expire}
+    names = {"num_actuators", *(member for member, _ in _TUNABLES.values())} - {*expire}
     data = Data(
         kernel,
         disk,
         type_,
-        {name: name for name in [*expire, "in_service_queue", "root_group"]},
-        # Since v6.3 (commit not verified), requests in the driver are counted per actuator, and
-        # tot_rq_in_driver is their sum.
-        {name: name for name in names if not _is_array(type_, name)}
-        | {path: path for path in element_paths(type_, "busy_queues")},
+        {name: name for name in [*expire, "in_service_queue", "root_group", "queued"]},
+        {name: name for name in names},
     )
     address = _queues(data)
     read = data.gather(
         address,
         "struct bfq_queue",
         {"data": "bfqd", "flags": "flags", "pid": "pid", "dispatched": "dispatched"}
-        | {"queued": "queued[0]", "queued_sync": "queued[1]", "ioprio_class": "ioprio_class"}
-        | {"ioprio": "ioprio", "wr_coeff": "wr_coeff", "parent": "entity.parent"}
-        | {"service": "entity.service", "budget": "entity.budget", "weight": "entity.weight"},
-        {"actuator": "actuator_idx"},
+        | {"queued": "queued[0]", "queued_sync": "queued[1]"},
     )
     # A queue names its scheduler: what a torn list leads to does not.
     known = read.readable & (read["data"] == np.uint64(disk.scheduler_data))
@@ -81,10 +71,6 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     going = fifos(kernel, np.array([data.at("dispatch")], np.uint64), data.faults)
     expiry = np.array([data.time_ns(name, "ns") for name in expire], np.int64)
     pid = column["pid"].astype(np.int64)
-    facts = data.facts(*_FACTS)
-    facts["busy_queues"] = sum(
-        data[path] for path in element_paths(type_, "busy_queues") if path in data
-    )
     return SchedulerQueues(
         "bfq",
         address,
@@ -100,13 +86,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         lateness(kernel, lists, in_jiffies=False),
         dispatch=going.request,
         tunables=data.tunables(_TUNABLES),
-        facts=facts,
-        columns={
-            name: values
-            for name, values in column.items()
-            if name not in ("data", "flags", "pid", "queued", "queued_sync", "dispatched")
-        }
-        | {name: has_flag(column["flags"], flags, name) for name in flags},
+        inside={"bfq_data.queued": data["queued"]},
         torn=data.torn + lists.torn + going.torn,
         faults=data.faults,
     )
@@ -115,12 +95,6 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
 def _label(pid: int, is_sync: int) -> str:
     """Return the name of a queue in BFQ's traces; queues that were merged belong to several."""
     return f"bfq{'SHARED' if pid < 0 else pid}{'AS'[is_sync]}"
-
-
-def _is_array(type_: drgn.Type, name: str) -> bool:
-    if not name.isidentifier() or not type_.has_member(name):
-        return False
-    return bool(type_.member(name).type.kind == drgn.TypeKind.ARRAY)
 
 
 def _queues(data: Data) -> Words:

@@ -40,10 +40,6 @@ _TUNABLES = {
     "slice_sync": ("cfq_slice[1]", "time/ms"),
     "target_latency": ("cfq_target_latency", "time/ms"),
 }
-_FACTS = (
-    "busy_queues", "busy_sync_queues", "rq_in_driver", "rq_in_flight[0]", "rq_in_flight[1]",
-    "rq_queued", "hw_tag",
-)  # fmt: skip
 
 
 def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
@@ -56,12 +52,13 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     type_ = prog.type("struct cfq_data")
     expire = ["cfq_fifo_expire[0]", "cfq_fifo_expire[1]"]
     async_queues = element_paths(type_, "async_cfqq")
-    names = [*_FACTS, *(member for member, _ in _TUNABLES.values()), *async_queues]
+    names = [*(member for member, _ in _TUNABLES.values()), *async_queues]
     data = Data(
         kernel,
         disk,
         type_,
-        {"active_queue": "active_queue", "groups": [p.format("grp_service_tree") for p in _ROOTS]}
+        {"active_queue": "active_queue", "queued": "rq_queued"}
+        | {"groups": [p.format("grp_service_tree") for p in _ROOTS]}
         | {name: name for name in expire},
         {name: name for name in [*names, "serving_group", "async_idle_cfqq"] if name not in expire}
         | ({"root_group": "root_group"} if _is_pointer(type_, "root_group") else {}),
@@ -74,10 +71,8 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     read = data.gather(
         address,
         "struct cfq_queue",
-        {"data": "cfqd", "flags": "flags", "pid": "pid", "group": "cfqg"}
-        | {"queued": "queued[0]", "queued_meta": "queued[1]", "dispatched": "dispatched"}
-        | {"ioprio": "ioprio", "ioprio_class": "ioprio_class", "slice_end": "slice_end"}
-        | {"slice_dispatch": "slice_dispatch", "fifo": "fifo.next"},
+        {"data": "cfqd", "flags": "flags", "pid": "pid"}
+        | {"queued": "queued[0]", "queued_meta": "queued[1]", "dispatched": "dispatched"},
     )
     # A queue names its scheduler: what a damaged tree leads to does not.
     known = read.readable & (read["data"] == np.uint64(disk.scheduler_data))
@@ -107,11 +102,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         lists.request,
         lateness(kernel, lists, in_jiffies=in_jiffies),
         tunables=data.tunables(_TUNABLES),
-        facts=data.facts(*_FACTS) | {"groups": len(groups)},
-        columns={
-            name: column[name] for name in ("ioprio", "ioprio_class", "slice_dispatch", "group")
-        }
-        | {name: has_flag(column["flags"], flags, name) for name in flags},
+        inside={"cfq_data.rq_queued": data["queued"]},
         torn=data.torn + lists.torn,
         faults=data.faults,
     )

@@ -27,8 +27,6 @@ _TUNABLES = {
     "async_depth": ("async_depth", ""),
     "prio_aging_expire": ("prio_aging_expire", "jiffies/ms"),
 }
-_FACTS = "batching", "starved", "last_dir", "async_depth"
-_STATS = "inserted", "merged", "dispatched", "completed"
 
 
 def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
@@ -43,20 +41,13 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     names = ["RT ", "BE ", "idle "]
     if not type_.has_member("per_prio"):
         prefixes, names = [""], [""]
-    # Since v5.18 (commit not verified), the counters of a priority are one struct; before, they are
-    # per CPU.
-    counters = {
-        f"{p}{each}": (f"{p}stats.{each}.counter", f"{p}stats.{each}")
-        for p in prefixes
-        for each in _STATS
-    }
     tunables = [member for member, _ in _TUNABLES.values()]
     data = Data(
         kernel,
         disk,
         type_,
         {"fifo_expire[0]": "fifo_expire[0]", "fifo_expire[1]": "fifo_expire[1]"},
-        {**{name: name for name in (*tunables, *_FACTS)}, **counters},
+        {name: name for name in tunables},
     )
     rows = [
         (p, name, way) for p, name in zip(prefixes, names, strict=True) for way in (READ, WRITE)
@@ -70,10 +61,6 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     # verified).
     dispatch = [data.at(f"{p}dispatch") for p in ["", *prefixes] if _has(type_, f"{p}dispatch")]
     going = fifos(kernel, np.unique(np.array(dispatch, np.uint64)), data.faults)
-    columns = {}
-    for each in _STATS:
-        if f"{prefixes[0]}{each}" in data:
-            columns[each] = np.array([data[f"{p}{each}"] for p, _, _ in rows], np.int64)
     return SchedulerQueues(
         disk.scheduler,
         heads,
@@ -89,8 +76,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         lateness(kernel, lists, in_jiffies=True),
         dispatch=going.request,
         tunables=data.tunables(_TUNABLES),
-        facts=data.facts(*_FACTS),
-        columns={"direction": direction} | columns,
+        direction=direction,
         torn=lists.torn + going.torn,
         faults=data.faults,
     )

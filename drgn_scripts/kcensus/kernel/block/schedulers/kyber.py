@@ -8,9 +8,9 @@ import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults
+from kcensus.engine.rows import spread
 from kcensus.kernel.block.disks import Disk, block_devices
-from kcensus.kernel.block.hardware import hardware_queues, set_bits
+from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.block.schedulers.model import NEVER, Data, SchedulerQueues, fifos
 from kcensus.kernel.kernel import Kernel
 
@@ -54,8 +54,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     data.torn += int((~read.readable).sum())
     contexts = np.clip(hardware.nr_contexts[own], 0, _MAX_CONTEXTS)
     contexts[~read.readable] = 0
-    lane = np.repeat(np.arange(len(own)), contexts)
-    index = np.arange(len(lane)) - np.repeat(np.cumsum(contexts) - contexts, contexts)
+    lane, index = spread(contexts)
     size = np.uint64(drgn.sizeof(per_context))
     context = read["kcqs"][lane] + index.astype(np.uint64) * size
     heads, rows = [], []
@@ -70,7 +69,6 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     order = np.argsort(row, kind="stable")
     total = len(own) * domains
     none = np.full(total, -1)
-    tokens, free = _tokens(data, domains)
     numbers = hardware.number[own].tolist()
     first = address[:, None] + np.array([_at(per_queue, f"rqs[{d}]") for d in range(domains)])
     return SchedulerQueues(
@@ -87,12 +85,6 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         lists.request[order],
         np.full(len(row), NEVER),
         tunables=data.tunables(_TUNABLES),
-        facts=data.facts("async_depth"),
-        columns={
-            "domain": np.tile(np.arange(domains), len(own)),
-            "tokens": np.tile(tokens, len(own)),
-            "tokens_used": np.tile(free, len(own)),
-        },
         torn=data.torn + lists.torn,
         faults=data.faults,
     )
@@ -100,14 +92,3 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
 
 def _at(type_: drgn.Type, path: str) -> np.uint64:
     return np.uint64(drgn.offsetof(type_, path))
-
-
-def _tokens(data: Data, domains: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many requests of each domain may be in the driver, and how many are."""
-    maps = np.array(
-        [data.at(f"domain_tokens[{domain}].sb") for domain in range(domains)], np.uint64
-    )
-    depth = gather(data.memory, maps, layout(data.prog, "struct sbitmap", ["depth"]), data.faults)
-    lane, _, damaged = set_bits(data.memory, maps, Faults())
-    data.torn += damaged
-    return depth["depth"].astype(np.int64), np.bincount(lane, minlength=domains).astype(np.int64)

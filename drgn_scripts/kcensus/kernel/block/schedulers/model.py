@@ -25,6 +25,7 @@ NEVER = np.iinfo(np.int64).min
 """Lateness of a request without expiry."""
 _MAX_TIME = 100 * 365 * 24 * 3600 * 10**9
 READ, WRITE = 0, 1
+_QUEUE_TYPES = {"bfq": "struct bfq_queue", "cfq": "struct cfq_queue"}
 
 Counts = npt.NDArray[np.int64]
 
@@ -59,10 +60,10 @@ class SchedulerQueues:
     """Requests on the scheduler's list of requests that go to the driver next."""
     tunables: dict[str, int] = field(default_factory=dict)
     """By their names in sysfs, in its units."""
-    facts: dict[str, int] = field(default_factory=dict)
-    """Members of the scheduler's data."""
-    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
-    """Members of each queue."""
+    inside: dict[str, int] = field(default_factory=dict)
+    """Requests in the scheduler by its own count, by the member that has it."""
+    direction: Counts | None = None
+    """:data:`READ` or :data:`WRITE`, where each queue is for one of them."""
     lacks: str = ""
     """What the debug info lacks, so that the queues are unknown."""
     torn: int = 0
@@ -71,6 +72,11 @@ class SchedulerQueues:
 
     def __len__(self) -> int:
         return len(self.address)
+
+    @property
+    def type(self) -> str:
+        """C type of what is at ``address``."""
+        return _QUEUE_TYPES.get(self.scheduler, "struct list_head")
 
     @property
     def lengths(self) -> Counts:
@@ -127,10 +133,6 @@ class Data:
 
     def __contains__(self, name: str) -> bool:
         return name in self.values
-
-    def facts(self, *names: str) -> dict[str, int]:
-        """Return those of some members that this kernel has."""
-        return {name: self[name] for name in names if name in self}
 
     def at(self, path: str) -> int:
         """Return the address of a member."""

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about the driver and the queue of a disk: requests that it keeps, or does not get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
+from kcensus.analyses.iosched.kernel.sleepers import Sleepers
+from kcensus.analyses.iosched.kernel.tasks import sentence
+from kcensus.human import human_seconds
+from kcensus.kernel.block.requests import State
+from kcensus.results import Danger, Figure, Finding, Severity, Unit
+from kcensus.text import printable
+
+_STUCK = ((60.0, Severity.CRITICAL), (15.0, Severity.WARNING), (5.0, Severity.NOTICE))
+"""Seconds in the driver; most drivers abort a request after 30 s, and try again."""
+_OVERDUE = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
+"""Seconds for which a request waits although the driver has none."""
+_SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
+"""Seconds past its expiry for which a request waits in its turn."""
+
+Counts = npt.NDArray[np.int64]
+
+
+def severity(seconds: float, steps: tuple[tuple[float, Severity], ...]) -> Severity | None:
+    """Return how severe a time is; None if it is shorter than all steps."""
+    return next((each for least, each in steps if seconds >= least), None)
+
+
+def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
+    """Yield that the driver does not finish requests."""
+    since, by_age = _in_driver(figures, row)
+    rows, longest = figures.rows(row), float(since.max(initial=-1))
+    how = severity(longest, _STUCK)
+    if how is None:
+        return
+    late = rows[since >= _STUCK[-1][0]]
+    name, count = printable(figures.disks[row].name), int(np.count_nonzero(since >= 0))
+    silent, waiting = figures.silent_ns(row) / 1e9, _waiting(figures, row)
+    below = [
+        each for each in sorted(figures.stacks.bottom(row) - {row}) if _is_stuck(figures, each)
+    ]
+    cause = (
+        f"{printable(figures.disks[below[0]].name)}, which {name} is on, does not finish its own"
+        if below
+        else "They were dispatched and have not completed: the device or its path is the cause"
+    )
+    behind = sentence(figures, sleepers, late)
+    yield Finding(
+        id=f"requests-stuck:{name}",
+        severity=how,
+        danger=Danger.STALL,
+        title=f"{name}: {count:,} requests are in the driver, for up to {human_seconds(longest)}; "
+        f"the last was dispatched {human_seconds(silent)} ago",
+        evidence=cause
+        + (". Timers were started again, so that the time is since allocation" if by_age else "")
+        + (f". {waiting:,} more requests wait to be dispatched" if waiting else "")
+        + (f". Behind those in the driver sleep {behind}" if behind else ""),
+        figures={
+            "requests": Figure(count),
+            "longest": Figure(longest, Unit.SECONDS),
+            "silent": Figure(silent, Unit.SECONDS),
+            "waiting": Figure(waiting),
+            "sleepers": Figure(len(sleepers.behind(late))),
+        },
+        no_remedy="Find out from the kernel log and the storage why the device does not answer",
+        part_of=f"requests-stuck:{printable(figures.disks[below[0]].name)}" if below else "",
+    )
+
+
+def _in_driver(figures: Figures, row: int) -> tuple[npt.NDArray[np.float64], bool]:
+    """Return for how long each request of a disk has been in the driver, seconds.
+
+    -1 for others, and for commands of drivers, which may take hours.
+
+    :return: the times, and whether one of them is since its allocation: where the timer may have
+        been started again, a request is in the driver since that at the earliest. That it waited
+        for the driver instead is seen where others came and went
+    """
+    rows, requests = figures.rows(row), figures.requests
+    since = np.where(requests.in_driver_ns[rows] >= 0, requests.in_driver_ns[rows] / 1e9, -1.0)
+    since[~requests.operations.is_accounted(requests.operation[rows])] = -1
+    restarted = requests.is_at_latest[rows] & (since >= 0)
+    least = _STUCK[-1][0]
+    if ((since >= 0) & (since < least) & ~restarted).any():
+        return since, False
+    by_age = np.where(restarted, requests.age_ns[rows] / 1e9, since)
+    return by_age, bool((restarted & (by_age >= least) & (by_age > since)).any())
+
+
+def _is_stuck(figures: Figures, row: int) -> bool:
+    return severity(float(_in_driver(figures, row)[0].max(initial=-1)), _STUCK) is not None
+
+
+def _waiting(figures: Figures, row: int) -> int:
+    return int(np.count_nonzero(figures.requests.state[figures.rows(row)] == State.INSERTED))
+
+
+def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
+    """Yield that requests wait although nothing is in the driver, or behind a slow device."""
+    disk, requests, rows = figures.disks[row], figures.requests, figures.rows(row)
+    inserted = rows[requests.state[rows] == State.INSERTED]
+    if not len(inserted):
+        return
+    queues = [queue for queue in figures.queues if queue.disk == row]
+    late = max((queue.late_ns for queue in queues), default=0) / 1e9
+    is_empty = figures.is_empty(row)
+    if is_empty:
+        longest = int(requests.waiting_ns[inserted].max()) / 1e9
+        how = severity(longest, _OVERDUE)
+    else:
+        if _is_stuck(figures, row) or any(each.verdict is Verdict.STARVED for each in queues):
+            return
+        longest, how = late, severity(late, _SLOW)
+    if how is None:
+        return
+    name, scheduler = printable(disk.name), printable(disk.scheduler)
+    held = figures.hardware.is_stopped[figures.hardware.disk == row]
+    stopped, past = int(np.count_nonzero(held)), int(np.count_nonzero(requests.late_ns[rows] > 0))
+    behind = sentence(figures, sleepers, inserted)
+    if is_empty:
+        title = (
+            f"{name}: {len(inserted):,} requests wait in {scheduler} for up to "
+            f"{human_seconds(longest)}, and the driver has none"
+        )
+        evidence = "Either the queue is not run, or what was dispatched meanwhile has completed"
+    else:
+        title = f"{name}: {past:,} requests are past their expiry, by up to {human_seconds(late)}"
+        evidence = f"The device is slower than the load: {scheduler} let none overtake them"
+    yield Finding(
+        id=f"requests-overdue:{name}",
+        severity=how,
+        danger=Danger.STALL,
+        title=title,
+        evidence=evidence
+        + (f". Hardware queues that the driver stopped: {stopped:,}" if stopped else "")
+        + (f". Behind them sleep {behind}" if behind else ""),
+        figures={
+            "waiting": Figure(len(inserted)),
+            "longest": Figure(longest, Unit.SECONDS),
+            "overdue": Figure(past),
+            "stopped": Figure(stopped),
+            "sleepers": Figure(len(sleepers.behind(inserted))),
+        },
+        no_remedy=(
+            "See the kernel log for errors of the driver, and whether requests complete: "
+            f"/sys/block/{name}/stat"
+        )
+        if is_empty
+        else "Reduce the load, or find out why the device is slow",
+    )
+
+
+def frozen(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
+    """Yield that a queue lets nothing in, or nothing out."""
+    disk, left = figures.disks[row], len(figures.rows(row))
+    waits = sleepers.waits
+    asleep = [
+        place
+        for place, function in enumerate(waits.function)
+        if function in ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
+    ]
+    if disk.freeze_depth <= 0 and (disk.quiesce_depth <= 0 or not left):
+        return
+    name = printable(disk.name)
+    what = "frozen" if disk.freeze_depth > 0 else "quiesced"
+    effect = "no request can enter it" if disk.freeze_depth > 0 else "nothing is dispatched from it"
+    yield Finding(
+        id=f"queue-frozen:{name}",
+        severity=Severity.WARNING if left or asleep else Severity.INFO,
+        danger=Danger.STALL,
+        title=f"{name}: its queue is {what}, so that {effect}; it holds {left:,} requests",
+        evidence=f"Tasks in state D that wait to enter a queue, or for a freeze: {len(asleep):,}",
+        figures={
+            "freeze_depth": Figure(disk.freeze_depth),
+            "quiesce_depth": Figure(disk.quiesce_depth),
+            "requests": Figure(left),
+            "sleepers": Figure(len(asleep)),
+        },
+        no_remedy="It ends when the requests that are left complete"
+        if left
+        else "A queue is frozen for moments while its scheduler or limits change",
+    )
+
+
+def exhausted(figures: Figures, row: int) -> Iterator[Finding]:
+    """Yield that the driver has no tag left while requests wait for one."""
+    queues, tags = figures.exhausted(row)
+    waiting = _waiting(figures, row)
+    if not queues or not waiting:
+        return
+    name = printable(figures.disks[row].name)
+    count = int(np.count_nonzero(figures.hardware.disk == row))
+    where = "" if queues == count else f" in {queues:,} of {count:,} hardware queues"
+    is_stuck = _is_stuck(figures, row)
+    silent = human_seconds(figures.silent_ns(row) / 1e9)
+    yield Finding(
+        id=f"tags-exhausted:{name}",
+        severity=Severity.INFO,
+        title=f"{name}: all {tags:,} tags of the driver{where} are in use, and {waiting:,} "
+        "requests wait",
+        evidence=f"Nothing was dispatched for {silent}"
+        if is_stuck
+        else "The device is busy with as many requests as it takes at once",
+        figures={"tags": Figure(tags), "waiting": Figure(waiting)},
+        no_remedy="They are free again when the requests in the driver complete",
+        part_of=f"requests-stuck:{name}" if is_stuck else "",
+    )

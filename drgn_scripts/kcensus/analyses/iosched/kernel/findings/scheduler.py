@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings about schedulers that let requests of others overtake."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.iosched.kernel.costs import lacking_patch
+from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
+from kcensus.analyses.iosched.kernel.findings.device import severity
+from kcensus.analyses.iosched.kernel.owners import inserted_by
+from kcensus.analyses.iosched.kernel.sleepers import Sleepers
+from kcensus.analyses.iosched.kernel.tasks import sentence
+from kcensus.human import human_seconds
+from kcensus.kernel.block.disks import Disk, QueueKind
+from kcensus.kernel.tasks.tasks import tasks
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.text import printable
+
+_BY_CLASS = ". All of them have a higher I/O class, which the scheduler serves first"
+_STEPS = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
+"""Seconds past its expiry for which others overtook a request."""
+_SILENT = 5.0
+"""Seconds without a dispatch from which on the device is a cause of its own."""
+_CFQ = (
+    ". Whether the kernel has the fix cfq-async-starvation, memory does not show: with it, too, a "
+    "queue waits until CFQ selects it"
+)
+
+
+def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
+    """Yield what is starved the longest: asynchronous requests or synchronous ones; the others are
+    a part of that."""
+    disk = figures.disks[row]
+    found = [
+        queue
+        for queue in figures.queues
+        if queue.disk == row
+        and queue.verdict is Verdict.STARVED
+        and not figures.is_idle_class(queue)
+    ]
+    kinds = {
+        kind: [queue for queue in found if figures.is_async(queue) == (kind == "async")]
+        for kind in ("async", "sync")
+    }
+    worst = {kind: max(each, key=_served) for kind, each in kinds.items() if each}
+    # In the order of the dictionary where both are equally severe.
+    order = sorted(worst, key=lambda kind: _rank(worst[kind]))
+    name, lead = printable(disk.name), ""
+    scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
+    for kind in order:
+        first, behind = worst[kind], np.concatenate([queue.requests for queue in kinds[kind]])
+        how = severity(first.served_ns / 1e9, _STEPS)
+        if how is None:
+            continue
+        served, overdue = first.served_ns / 1e9, _overdue(figures, row, kind)
+        expiry, label = figures.expiry_ns(first) / 1e9, printable(figures.label(first))
+        who = sentence(figures, sleepers, behind)
+        remedies = () if lead else _remedies(figures, sleepers, first, silent)
+        yield Finding(
+            id=f"requests-starved:{name}-{kind}",
+            severity=how,
+            danger=Danger.STALL,
+            title=(
+                f"{name}: {scheduler} starves {kind} requests: others overtook them for "
+                f"{human_seconds(served)} past their expiry ({figures.times(first):,.0f} times "
+                f"{human_seconds(expiry)}); {overdue:,} are overdue"
+            ),
+            evidence=_evidence(figures, first, label)
+            + (f". Behind the {kind} requests sleep {who}" if who else "")
+            + (f". In the last {human_seconds(silent)}, none was dispatched" if silent >= 1 else "")
+            + (_CFQ if disk.scheduler == "cfq" and kind == "async" else ""),
+            figures={
+                "overdue": Figure(overdue),
+                "sleepers": Figure(len(sleepers.behind(behind))),
+                "served": Figure(served, Unit.SECONDS),
+                "times_expiry": Figure(round(figures.times(first), 1), Unit.NONE),
+                "served_since": Figure(len(first.overtakers)),
+                "late": Figure(first.late_ns / 1e9, Unit.SECONDS),
+                "silent": Figure(silent, Unit.SECONDS),
+            },
+            remedies=remedies,
+            no_remedy="" if lead or remedies else _no_remedy(silent),
+            part_of=lead,
+            patch=lacking_patch(figures, first),
+        )
+        lead = lead or f"requests-starved:{name}-{kind}"
+
+
+def _overdue(figures: Figures, row: int, kind: str) -> int:
+    return sum(
+        queue.overdue
+        for queue in figures.queues
+        if queue.disk == row and figures.is_async(queue) == (kind == "async")
+    )
+
+
+def _served(queue: Queue) -> int:
+    return queue.served_ns
+
+
+def _rank(queue: Queue) -> int:
+    """Return a number that is lower the more severe it is that a queue is starved."""
+    return next((at for at, (least, _) in enumerate(_STEPS) if queue.served_ns >= least * 1e9), 9)
+
+
+def _no_remedy(silent: float) -> str:
+    if silent < _SILENT:
+        return "The name of the disk is damaged"
+    return (
+        "To switch the scheduler would wait for the requests in the driver, and let none in "
+        "meanwhile: see to the device first"
+    )
+
+
+def _evidence(figures: Figures, queue: Queue, label: str) -> str:
+    requests, since = figures.requests, len(queue.overtakers)
+    is_write = requests.operations.is_write(requests.operation[queue.requests])
+    writes, reads = int(np.count_nonzero(is_write)), int(np.count_nonzero(~is_write))
+    counts = [_number(count, noun) for count, noun in ((writes, "write"), (reads, "read")) if count]
+    served = human_seconds(queue.served_ns / 1e9)
+    return (
+        f"The queue {label}{_owner(figures, queue)} holds {' and '.join(counts)}. "
+        f"{_number(since, 'later request')} of other queues are in the driver; the last was "
+        f"dispatched {served} after the first in {label} had expired"
+        + (_BY_CLASS if figures.is_by_class(queue) else "")
+    )
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _owner(figures: Figures, queue: Queue) -> str:
+    """Say whose queue it is; nothing if it is not of one task."""
+    pid = int(figures.schedulers[queue.disk].pid[queue.row])
+    every = tasks(figures.kernel)
+    names = [every.comm[row] for row in np.flatnonzero(every.pid == pid).tolist() if pid > 0]
+    return f" of {printable(names[0])} (PID {pid})" if names else ""
+
+
+def _is_plain(name: str) -> bool:
+    """Return whether a name from memory is the same in a command."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
+
+
+def _remedies(
+    figures: Figures, sleepers: Sleepers, queue: Queue, silent: float
+) -> tuple[Remedy, ...]:
+    """Return what ends the starvation of a queue.
+
+    :param silent: seconds without a dispatch: to switch the scheduler would hang as long
+    """
+    if figures.is_by_class(queue):
+        return _classes(figures, sleepers, queue)
+    return () if silent >= _SILENT else switches(figures.disks[queue.disk])
+
+
+def _classes(figures: Figures, sleepers: Sleepers, queue: Queue) -> tuple[Remedy, ...]:
+    """Return how to give those who overtook a queue its class, where that is known."""
+    pids = np.unique(inserted_by(figures, sleepers)[queue.overtakers])
+    if pids[0] <= 0 or (figures.ranks(queue.requests) != 1).any():
+        return ()
+    tasks = " ".join(map(str, pids.tolist()))
+    levels = np.unique(figures.requests.priority_level[queue.overtakers])
+    return (
+        Remedy(
+            command=f"ionice -c best-effort -p {tasks}",
+            effect="Gives the tasks that overtook it the same I/O class",
+            risk="They wait longer; others that they start later may have the class again",
+            undo=f"ionice -c realtime -n {levels[0]} -p {tasks}" if len(levels) == 1 else "",
+            until="the tasks set their class again, or end",
+        ),
+    )
+
+
+def switches(disk: Disk) -> tuple[Remedy, ...]:
+    """Return schedulers that bound how many others overtake a request, or have no queues.
+
+    None for a disk whose name may not be that of its directory, or may be anything for a shell.
+    """
+    # In sysfs, "!" is in the place of "/".
+    name = disk.name.replace("/", "!")
+    if not _is_plain(name.replace("!", "")):
+        return ()
+    file = shlex.quote(f"/sys/block/{name}/queue/scheduler")
+    other = "deadline" if disk.kind == QueueKind.SINGLE else "mq-deadline"
+    if disk.scheduler == other:
+        other = "none" if disk.kind == QueueKind.MULTI else "noop"
+    return (
+        Remedy(
+            command=f"echo {other} > {file}",
+            effect=f"Switches the disk to {other}, after all its requests are done",
+            risk="New requests and the command wait until then; weights and limits of the old one "
+            "no longer apply",
+            undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
+            until="reboot",
+        ),
+    )
