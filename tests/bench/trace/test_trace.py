@@ -109,7 +109,7 @@ def cost(directory: Path, *commands: list[str]) -> _Cost:
 @pytest.mark.skipif(
     not (shutil.which("blkparse") and shutil.which("btt")), reason="blktrace is not installed"
 )
-@pytest.mark.parametrize(("name", "least"), [("starved", 4.0), ("bfq", 1.2)])
+@pytest.mark.parametrize(("name", "least"), [("starved", 3.5), ("bfq", 1.2)])
 @pytest.mark.usually(1_000_000)
 @pytest.mark.parametrize("events", [1_000_000, 10_000_000])
 def test_events(tmp_path: Path, slack: float, events: int, name: str, least: float) -> None:
