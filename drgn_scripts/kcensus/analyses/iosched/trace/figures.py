@@ -216,6 +216,14 @@ class Figures:
         return found
 
     @functools.cached_property
+    def _in_order_of_insertion(self) -> dict[int, tuple[Integers, Integers]]:
+        found = {}
+        for device, (inserted, dispatched) in self._sync.items():
+            order = np.argsort(inserted, kind="stable")
+            found[device] = (inserted[order], dispatched[order])
+        return found
+
+    @functools.cached_property
     def holes(self) -> dict[int, tuple[Integers, Integers]]:
         """Times from when until when a device dispatched nothing, by device."""
         bios, found = self.bios, {}
@@ -250,19 +258,18 @@ class Figures:
         """
         counts = np.zeros(len(rows), np.int64)
         for device, mine in self._by_device(rows):
-            inserted, dispatched = self._sync[device]
-            order = np.argsort(inserted, kind="stable")
+            inserted, dispatched = self._in_order_of_insertion[device]
             begin, end = self.bios.inserted[rows[mine]], self._left(rows[mine])
-            first = np.searchsorted(inserted[order], begin, side="right")
+            first = np.searchsorted(inserted, begin, side="right")
             own = np.zeros(len(first), np.int64)
-            until = int(np.searchsorted(inserted[order], end.max(initial=0)))
+            until = int(np.searchsorted(inserted, end.max(initial=0)))
             for start in range(int(first.min(initial=until)), until, _BLOCK):
-                block = order[start : start + _BLOCK]
+                block = dispatched[start : start + _BLOCK]
                 # Of this block, what was inserted later: all of it, or from a place on.
                 whole = np.flatnonzero(first <= start)
-                own[whole] += np.searchsorted(np.sort(dispatched[block]), end[whole])
+                own[whole] += np.searchsorted(np.sort(block), end[whole])
                 for row in np.flatnonzero((first > start) & (first < start + _BLOCK)).tolist():
-                    own[row] += int((dispatched[block[first[row] - start :]] < end[row]).sum())
+                    own[row] += int((block[first[row] - start :] < end[row]).sum())
             counts[mine] = own
         return counts
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -98,9 +100,14 @@ TASKS = TableSpec(
         "task": _TASK,
         "device": _DEVICE,
         "operation": _CLASS,
-        **_STATISTICS,
+        **{
+            name: replace(column, show=Show.WIDE)
+            if name in ("average", "median", "p99")
+            else column
+            for name, column in _STATISTICS.items()
+        },
         "total": Column(Unit.SECONDS, "total", Show.DATA, "Sum of the waits."),
-        "waiting": Column(Unit.COUNT, "still wait", Show.WIDE, "At the end of the trace."),
+        "waiting": Column(Unit.COUNT, "still wait", Show.ALWAYS, "At the end of the trace."),
         **_WORST,
     },
     "Requests of tasks of one name, device and operation that were inserted, with the one that "
@@ -266,7 +273,10 @@ def _phases(figures: Figures) -> pd.DataFrame:
     device = np.searchsorted(devices, figures.bios.device)
     group = device * len(CLASSES) + figures.kind
     frames = []
+    has_requeues = bool(figures.bios.requeues.any())
     for phase in PHASES:
+        if phase == "D2D" and not has_requeues:
+            continue
         frame = by_group(group, figures.phase(phase))
         number = frame["group"].to_numpy()
         names = [major_minor(int(devices[each // len(CLASSES)])) for each in number]
@@ -354,7 +364,7 @@ def _seconds(nanoseconds: Integers) -> npt.NDArray[np.float64]:
 def _queues(figures: Figures) -> pd.DataFrame:
     queues = sorted(figures.queues, key=lambda queue: -queue.expired_empty)[:MAX_ROWS]
     pid = np.array([queue.pid or 0 for queue in queues], np.int64)
-    waits = _by_queue(figures)
+    waits = _by_queue(figures) if queues else {}
     index, names = figures.trace.tasks(pid, np.full(len(pid), figures.end))
     rows = [
         (
