@@ -223,7 +223,7 @@ OVER_TIME = TableSpec(
         "time": _TIME,
         "task": _TASK,
         "waiting": Column(
-            Unit.NONE, "in scheduler", Show.ALWAYS, "Requests at once, average of the slice."
+            Unit.COUNT, "in scheduler", Show.ALWAYS, "Requests at once, average of the slice."
         ),
         "inserted": Column(Unit.COUNT, "inserted", Show.ALWAYS, "Requests, in this slice."),
         "dispatched": Column(Unit.COUNT, "dispatched", Show.ALWAYS, "Requests, in this slice."),
