@@ -227,7 +227,7 @@ def test_without_the_word_of_the_user_the_states_decide(
 def test_waits_of_async_writes_by_traces(after: str, run: Run) -> None:
     traces = [
         str(build("6.1", name).formats["elf"].parent / "traces")
-        for name in ("iosched-starved", after)
+        for name in ("iosched-starved-deadline", after)
     ]
     status, found = run("validate", "cfq-async-starvation", *traces, "--traces")
     summary = found["summary"]

@@ -11,6 +11,7 @@ import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
+from kcensus.analyses.iosched.kernel.tables import names_of, state_name
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
 from kcensus.kernel.block.requests import State
 from kcensus.results import Figure, Finding, Unit
@@ -96,20 +97,28 @@ def pairs(figures: Figures, traced: Traced) -> Pairs:
             "got": bios.got[began],
         }
     )
-    last = outside.sort_values("got", kind="stable").drop_duplicates(
-        ["device", "sector"], keep="last"
-    )
-    found = inside.merge(last, on=["device", "sector"])
-    request, bio = found["request"].to_numpy(), found["bio"].to_numpy()
-    if not len(request):
-        return Pairs(request, bio, 0)
-    differences = requests.allocated_ns[request].astype(np.int64) - bios.got[bio]
-    offset = int(np.median(differences))
-    same = np.abs(differences - offset) <= _SAME_NS
+    # A trace that goes on after the dump has later bios at the same sectors.
+    outside = outside[np.isin(outside["sector"], inside["sector"])]
+    found = inside.merge(outside, on=["device", "sector"])
+    differences = requests.allocated_ns[found["request"].to_numpy()].astype(np.int64)
+    found["difference"] = differences - found["got"].to_numpy()
+    found = found.sort_values("difference", kind="stable")
+    offset = _most_frequent(found["difference"].to_numpy())
+    same = found[(found["difference"] - offset).abs() <= _SAME_NS].drop_duplicates("request")
     # A trace of another time has the same sectors, at any distance.
-    if np.count_nonzero(same) < max(_MIN_PAIRS, len(same) // 2 + 1):
-        return Pairs(request[:0], bio[:0], 0)
-    return Pairs(request[same], bio[same], offset)
+    if len(same) < max(_MIN_PAIRS, found["request"].nunique() // 2 + 1):
+        same, offset = same[:0], 0
+    same = same.sort_values("request")
+    return Pairs(same["request"].to_numpy(), same["bio"].to_numpy(), offset)
+
+
+def _most_frequent(differences: Counts) -> int:
+    """Return the middle of the span of time that has most of some sorted differences; or 0."""
+    if not len(differences):
+        return 0
+    count = np.searchsorted(differences, differences + _SAME_NS, side="right")
+    first = int(np.argmax(count - np.arange(len(count))))
+    return int(np.median(differences[first : count[first]]))
 
 
 def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> Table:
@@ -122,11 +131,11 @@ def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> 
     return REQUESTS_TRACED.of(
         pd.DataFrame(
             {
-                "disk": [figures.disks[each].name for each in requests.disk[row]],
-                "task": [names[each] for each in task.tolist()],
+                "disk": names_of(requests.disk[row], lambda each: figures.disks[each].name),
+                "task": np.array(names, np.object_)[task],
                 "pid": traced.bios.pid[both.bio],
                 "kind": np.where(requests.is_sync[row], "sync", "async"),
-                "state": [State(each).name.lower() for each in requests.state[row].tolist()],
+                "state": names_of(requests.state[row], state_name),
                 "waiting": np.where(is_gone, 0, np.maximum(requests.waiting_ns[row], 0)) / 1e9,
                 "overtaken_by": _overtaken(figures, traced, both),
                 "sleepers": behind[row],

@@ -9,26 +9,20 @@ from kcensus.analyses.iosched.trace.figures import Figures
 from kcensus.results import Check, Gap, nonzero_gaps
 from kcensus.text import printable
 from kcensus.trace.bios import NEVER
-from kcensus.trace.events import COMPLETE, INSERT, PASSTHROUGH
 
 _MAX_NAMES = 4
 
 
 def checks(figures: Figures) -> list[Check]:
     """Return the numbers of events of requests against those of the requests."""
-    bios, events = figures.bios, figures.trace.events
-    has_data = (events["bytes"] > 0) & ((events["flags"] & PASSTHROUGH) == 0)
-
-    def count(action: int) -> int:
-        return int(((events["action"] == action) & has_data).sum())
-
+    bios = figures.bios
     inserted = int((bios.inserted != NEVER).sum())
     completed = int((figures.is_unmerged & (bios.completed != NEVER)).sum())
     return [
         Check(
             "requests inserted, by trace",
             inserted,
-            count(INSERT),
+            bios.insertions,
             source="events I with data in the trace",
             note="requeued requests are inserted again; some were queued before the trace began",
             at_most=int(bios.requeues.sum()) + bios.orphans,
@@ -36,7 +30,7 @@ def checks(figures: Figures) -> list[Check]:
         Check(
             "requests completed, by trace",
             completed,
-            count(COMPLETE),
+            bios.completions,
             source="events C with data in the trace",
             note="the other events are of requests that were queued before the trace began, or of "
             "requests that complete in parts",

@@ -29,7 +29,8 @@ def _label(step: int, width: int) -> str:
 def over_time(figures: Figures) -> pd.DataFrame:
     """Return how many requests were in the scheduler, by slice and task."""
     rows = np.flatnonzero(figures.wait >= 0)
-    index, names = figures.tasks(rows)
+    index, names = figures.task
+    index = index[rows]
     begin = figures.since[rows]
     end = begin + figures.wait[rows]
     total = np.bincount(index, figures.wait[rows], len(names))

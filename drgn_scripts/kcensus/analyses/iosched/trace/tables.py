@@ -24,9 +24,11 @@ from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
 from kcensus.trace.bios import NEVER
 from kcensus.trace.events import LETTERS, Integers, major_minor
+from kcensus.trace.threads import side_by_side
 
 MAX_WAITS = 1000
 MAX_ROWS = 10_000
+_MAX_GROUPS = 1 << 20
 
 _DEVICE = Column(Unit.TEXT, "device", Show.ALWAYS, "Major and minor number of the disk.")
 _CLASS = Column(
@@ -270,36 +272,36 @@ def tables(figures: Figures) -> dict[str, Table]:
 
 def _phases(figures: Figures) -> pd.DataFrame:
     devices = np.array([*figures.devices] or [0])
-    device = np.searchsorted(devices, figures.bios.device)
-    group = device * len(CLASSES) + figures.kind
-    frames = []
-    has_requeues = bool(figures.bios.requeues.any())
-    for phase in PHASES:
-        if phase == "D2D" and not has_requeues:
-            continue
+    group = figures.device * len(CLASSES) + figures.kind
+
+    def of(phase: str) -> pd.DataFrame:
         frame = by_group(group, figures.phase(phase))
         number = frame["group"].to_numpy()
         names = [major_minor(int(devices[each // len(CLASSES)])) for each in number]
         kinds = [CLASSES[each % len(CLASSES)] for each in number]
-        frames.append(frame.assign(phase=phase, device=names, operation=kinds))
-    return pd.concat(frames, ignore_index=True)[[*PHASE_TABLE.columns]].head(MAX_ROWS)
+        return frame.assign(phase=phase, device=names, operation=kinds)
+
+    return pd.concat(side_by_side(of, PHASES), ignore_index=True)[[*PHASE_TABLE.columns]].head(
+        MAX_ROWS
+    )
 
 
 def _tasks(figures: Figures) -> pd.DataFrame:
-    bios, wait = figures.bios, figures.wait
-    rows = np.flatnonzero(wait >= 0)
-    index, names = figures.tasks(rows)
-    devices = np.array([*figures.devices] or [0])
-    group = (np.searchsorted(devices, bios.device[rows]) * len(names) + index) * len(CLASSES)
-    group += figures.kind[rows]
-    frame = by_group(group, wait[rows])
-    place = np.searchsorted(frame["group"].to_numpy(), group)
-    is_longest = wait[rows] == np.round(frame["longest"].to_numpy()[place] * 1e9)
-    found, first = np.unique(place[is_longest], return_index=True)
-    worst = np.zeros(len(frame), np.int64)
-    worst[found] = rows[np.flatnonzero(is_longest)[first]]
-    still = np.bincount(place, figures.is_waiting[rows], len(frame)).astype(np.int64)
-    frame = frame.assign(waiting=still, worst=worst).nlargest(MAX_ROWS, "longest")
+    wait, (index, names) = figures.wait, figures.task
+    count = len(CLASSES)
+    group: Integers = (figures.device * len(names) + index) * count + figures.kind
+    if int(group.max(initial=0)) >= _MAX_GROUPS:
+        group = np.unique(group, return_inverse=True)[1]
+    frame = by_group(group, wait)
+    # The first of the longest of each group.
+    numbers = frame["group"].to_numpy()
+    longest = np.full(int(group.max(initial=0)) + 1, NEVER)
+    longest[numbers] = np.round(frame["longest"].to_numpy() * 1e9)
+    rows = np.flatnonzero((wait == longest[group]) & (wait >= 0))
+    found, first = np.unique(group[rows], return_index=True)
+    worst = rows[first[np.searchsorted(found, numbers)]]
+    waiting = np.bincount(group[figures.is_waiting], minlength=len(longest))[numbers]
+    frame = frame.assign(waiting=waiting, worst=worst).nlargest(MAX_ROWS, "longest")
     columns = _of_worst(figures, frame.pop("worst").to_numpy(), with_sector=False)
     return pd.concat([frame.reset_index(drop=True), columns], axis=1)
 
@@ -402,21 +404,25 @@ def _text(raw: bytes) -> str:
 
 def _devices(figures: Figures) -> pd.DataFrame:
     bios = figures.bios
-    known = np.array([*figures.devices], np.int64)
-    code = np.searchsorted(known, bios.device)
+    code, count = figures.device, len(figures.devices)
 
     def total(values: Integers) -> Integers:
-        return np.bincount(code, values, len(known)).astype(np.int64)
+        if count == 1:
+            return np.array([values.sum()])
+        return np.bincount(code, values, count).astype(np.int64)
 
     def worst(nanoseconds: Integers) -> npt.NDArray[np.float64]:
-        longest = np.full(len(known), np.nan)
-        np.fmax.at(longest, code, _seconds(nanoseconds))
-        return longest
+        longest = np.full(count, NEVER)
+        if count == 1:
+            longest[0] = nanoseconds.max()
+        else:
+            np.maximum.at(longest, code, nanoseconds)
+        return _seconds(longest)
 
     return pd.DataFrame(
         {
             "device": pd.Series([*figures.devices.values()], dtype=object),
-            "bios": np.bincount(code, minlength=len(known)),
+            "bios": np.bincount(code, minlength=count),
             "requests": total(figures.is_request),
             "waiting": total(figures.is_waiting),
             "in_driver": total(figures.is_in_driver),
@@ -431,25 +437,11 @@ def _devices(figures: Figures) -> pd.DataFrame:
 
 
 def _events(figures: Figures) -> pd.DataFrame:
-    events = figures.trace.events
-    device = events["device"]
-    if len(device) and bool((device == device[0]).all()):
-        counts, devices = np.bincount(events["action"]), device[:1]
-    else:
-        code, devices = pd.factorize(device)
-        counts = np.bincount(code * 256 + events["action"])
-    found = np.flatnonzero(counts)[:MAX_ROWS]
-    return pd.DataFrame(
-        {
-            "device": pd.Series(
-                [major_minor(int(devices[n >> 8])) for n in found.tolist()], dtype=object
-            ),
-            "action": pd.Series(
-                [LETTERS.get(n & 255, f"#{n & 255}") for n in found.tolist()], dtype=object
-            ),
-            "events": counts[found],
-        }
-    )
+    rows = [
+        (major_minor(device), LETTERS[action], count)
+        for (device, action), count in sorted(figures.trace.counts.items())
+    ]
+    return pd.DataFrame(rows[:MAX_ROWS], columns=[*EVENTS.columns])
 
 
 def _histogram(figures: Figures) -> pd.DataFrame:
