@@ -23,7 +23,7 @@ ANALYSIS = Analysis(
         "scheduler_queues",
         "sleepers",
         "trace_phases",
-        "trace_waits",
+        "trace_tasks",
         "trace_queues",
     ),
     description="""\
