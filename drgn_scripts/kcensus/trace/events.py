@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -71,6 +72,9 @@ NAME = np.dtype([("time", "<i8"), ("pid", "<u4"), ("name", "S16")])
 
 Columns: TypeAlias = dict[str, Integers]
 
+BLOCK = 1 << 15
+"""Rows of columns that are worked on at once: the caches hold them and what is made of them."""
+
 
 class TraceError(Exception):
     """The trace cannot be read; the message is one sentence."""
@@ -114,12 +118,17 @@ class Losses:
 
 @dataclass
 class Trace:
-    """All events of a trace, in order of their times."""
+    """All events of a trace."""
 
     events: Columns
-    """Columns of :data:`EVENT`; times count from the first event."""
+    """Columns of :data:`EVENT`, of which the rows in :attr:`spans` are events: those of each file
+    in the order of the file. Times count from the first event."""
+    spans: list[slice]
+    """The rows of each file."""
+    counts: Counter[tuple[int, int]]
+    """Events by device and action."""
     messages: Columns
-    """Columns of :data:`MESSAGE`."""
+    """Columns of :data:`MESSAGE`, in order of their times."""
     splits: Columns
     """Columns of :data:`REST`."""
     names: Columns
@@ -127,27 +136,27 @@ class Trace:
     queues: list[bytes]
     """Names of schedulers' queues, as their messages have them."""
     losses: Losses
+    end: int = 0
+    """Time of the last event or message."""
     start: float | None = None
     """Time of the first event in seconds since 1970, by the clock of the traced machine."""
 
-    @staticmethod
-    def without_events() -> Trace:
-        """Return a trace in which nothing happens."""
-        return Trace(empty(EVENT), empty(MESSAGE), empty(REST), empty(NAME), [b""], Losses())
-
     def __len__(self) -> int:
-        return len(self.events["time"])
+        return self.counts.total()
 
-    @property
-    def end(self) -> int:
-        """Time of the last event or message."""
-        ends = [each["time"][-1] for each in (self.events, self.messages) if len(each["time"])]
-        return int(max(ends, default=0))
+    def blocks(self) -> Iterator[slice]:
+        """Yield the rows of all events, a few at a time, so that caches hold what is made of them."""
+        for span in self.spans:
+            for begin in range(span.start, span.stop, BLOCK):
+                yield slice(begin, min(begin + BLOCK, span.stop))
 
-    def counts(self) -> dict[int, int]:
-        """Return the number of events by action."""
-        counts = np.bincount(self.events["action"], minlength=256).tolist()
-        return {action: count for action, count in enumerate(counts) if count}
+    def column(self, name: str) -> Integers:
+        """Return a column of all events, in the order of their times; shape (n,)."""
+        time, values = (
+            np.concatenate([self.events[each][span] for span in self.spans] or [np.zeros(0)])
+            for each in ("time", name)
+        )
+        return values[np.argsort(time, kind="stable")]
 
     def tasks(self, pid: Integers, time: Integers) -> tuple[Integers, list[bytes]]:
         """Return the names of tasks at given times.
@@ -196,6 +205,20 @@ def joined(parts: list[Columns], dtype: np.dtype[Any]) -> Columns:
         name: np.concatenate([part.pop(name) for part in parts] or [np.zeros(0, dtype[name])])
         for name in dtype.names or ()
     }
+
+
+def counted(device: Integers, action: npt.NDArray[np.uint8]) -> Counter[tuple[int, int]]:
+    """Return the number of events by device and action."""
+    counts: Counter[tuple[int, int]] = Counter()
+    if len(device) and bool((device == device[0]).all()):
+        known, code = device[:1], action
+    else:
+        known, inverse = np.unique(device, return_inverse=True)
+        code = inverse * 256 + action
+    for number, count in enumerate(np.bincount(code).tolist()):
+        if count:
+            counts[int(known[number >> 8]), number & 0xFF] = count
+    return counts
 
 
 def sorted_by_time(columns: Columns) -> Columns:

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +20,15 @@ from kcensus.text import printable
 from kcensus.trace import binary, text
 from kcensus.trace.binary import Part
 from kcensus.trace.events import (
+    BLOCK,
     EVENT,
     MESSAGE,
     NAME,
     REST,
     Columns,
+    Integers,
     Losses,
+    Mask,
     Trace,
     TraceError,
     joined,
@@ -56,9 +62,14 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     """
     paths = _files(name)
     losses = Losses()
-    total = sum(path.stat().st_size for path in paths)
+    files = [*_with_bytes(paths, losses)]
+    room = {
+        name: np.empty(sum(file.capacity for file in files), EVENT[name])
+        for name in EVENT.names or ()
+    }
+    total = sum(file.size for file in files)
     with (progress or SilentProgress()).step("reading the trace", total) as step:
-        parts = _read_each(paths, losses, step.advance)
+        parts = _read_each(files, room, losses, step.advance)
     if not parts and losses.failed:
         path, why = next(iter(losses.failed.items()))
         raise TraceError(f"'{printable(path)}' cannot be read: {why}")
@@ -72,7 +83,7 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     for part in parts:
         losses.displaced += _without_displaced(part)
     _note_missing(paths, parts, losses)
-    return _merged(parts, losses)
+    return _merged(room, parts, losses)
 
 
 def _files(name: str) -> list[Path]:
@@ -119,7 +130,7 @@ def _note_missing(paths: Sequence[Path], parts: Sequence[Part], losses: Losses) 
             cpus.setdefault(match["prefix"], set()).add(int(match["cpu"]))
     was_online = {cpu for known in cpus.values() for cpu in known}
     for part in parts:
-        was_online |= {*np.flatnonzero(np.bincount(part.events["cpu"])).tolist()}
+        was_online |= part.cpus
     for prefix, known in cpus.items():
         for cpu in range(min(max(known), _MAX_FILES)):
             if cpu not in known:
@@ -138,6 +149,10 @@ def _without_displaced(part: Part) -> int:
     time = events["time"]
     if len(time) < 2:
         return 0
+    if not any(
+        np.ptp(time[begin : begin + BLOCK + 1]) > _MAX_JUMP for begin in range(0, len(time), BLOCK)
+    ):
+        return 0
     step = np.diff(time)
     jumps = np.flatnonzero((step > _MAX_JUMP) | (step < -_MAX_JUMP))
     if not len(jumps):
@@ -154,38 +169,62 @@ def _without_displaced(part: Part) -> int:
     is_bad[0] |= is_jump[1] < 0 and not is_bad[1]
     is_bad[0] |= step[0] > _MAX_PAUSE
     is_bad[-1] |= step[-1] > _MAX_PAUSE and is_jump[-2] > 0
-    kept = ~is_bad
-    part.events = {name: column[kept] for name, column in events.items()}
-    return int(is_bad.sum())
+    return part.keep(~is_bad)
 
 
-def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], None]) -> list[Part]:
-    """Read files side by side; those that cannot be read become losses."""
+@dataclass(frozen=True)
+class _File:
+    """A file to read."""
 
+    path: Path
+    size: int
+    is_text: bool
+
+    @property
+    def capacity(self) -> int:
+        """The events that it has at most."""
+        return (text if self.is_text else binary).capacity(self.size)
+
+
+def _with_bytes(paths: Sequence[Path], losses: Losses) -> Iterator[_File]:
+    """Yield the files that are not empty; those that cannot be read become losses."""
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+            if head:
+                yield _File(path, path.stat().st_size, text.is_text(head))
+        except OSError as error:
+            losses.failed[path.name] = error.strerror or str(error)
+
+
+def _read_each(
+    files: Sequence[_File], room: Columns, losses: Losses, advance: Callable[[int], None]
+) -> list[Part]:
+    """Read files side by side into columns; those that cannot be read become losses."""
     stopped = threading.Event()
+    begins = [0, *itertools.accumulate(file.capacity for file in files)]
 
     def advance_on(amount: int) -> None:
         advance(amount)
         if stopped.is_set():
             raise _Stopped
 
-    def read(path: Path) -> Part | None:
+    def read(file: _File, begin: int) -> Part | None:
+        mine = {name: column[begin : begin + file.capacity] for name, column in room.items()}
         try:
-            with path.open("rb") as file:
-                head = file.read(_HEAD)
-            if not head:
-                return None
-            reads = text.read if text.is_text(head) else binary.read
-            return reads(path, advance_on)
+            part = (text if file.is_text else binary).read(file.path, mine, file.size, advance_on)
         except OSError as error:
-            losses.failed[path.name] = error.strerror or str(error)
+            losses.failed[file.path.name] = error.strerror or str(error)
             return None
+        part.begin = begin
+        return part
 
     # NumPy works outside of the interpreter's lock most of the time.
-    workers = min(len(os.sched_getaffinity(0)), len(paths), _MAX_WORKERS)
+    workers = max(1, min(len(os.sched_getaffinity(0)), len(files), _MAX_WORKERS))
     with ThreadPoolExecutor(workers) as pool:
         try:
-            parts = [*pool.map(read, paths)]
+            parts = [*pool.map(read, files, begins)]
         except BaseException:  # Ctrl-C, above all: the pool waits for its threads
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -193,45 +232,66 @@ def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], N
     return [part for part in parts if part is not None]
 
 
-def _merged(parts: Sequence[Part], losses: Losses) -> Trace:
+def _merged(room: Columns, parts: Sequence[Part], losses: Losses) -> Trace:
     queues: dict[bytes, int] = {b"": 0}
     for part in parts:
         number = [queues.setdefault(name, len(queues)) for name in part.queues]
         part.messages["queue"] = np.array(number, np.uint32)[part.messages["queue"]]
-    events = sorted_by_time(joined([part.events for part in parts], EVENT))
     messages = sorted_by_time(joined([part.messages for part in parts], MESSAGE))
     splits = sorted_by_time(joined([part.splits for part in parts], REST))
     names = _sorted_names(joined([part.names for part in parts], NAME))
-    moments = [each["time"] for each in (events, messages) if len(each["time"])]
-    if len(moments) == 2:
-        near = (messages["time"] > int(events["time"][0]) - _MAX_PAUSE) & (
-            messages["time"] < int(events["time"][-1]) + _MAX_PAUSE
+    moments = _bounds(parts)
+    if moments and len(messages["time"]):
+        near = (messages["time"] > moments[0] - _MAX_PAUSE) & (
+            messages["time"] < moments[1] + _MAX_PAUSE
         )
         losses.displaced += int((~near).sum())
         messages = {name: column[near] for name, column in messages.items()}
-        moments = [each["time"] for each in (events, messages) if len(each["time"])]
-    if max(int(each[-1]) for each in moments) - min(int(each[0]) for each in moments) > _MAX_TIME:
+    moments += messages["time"][[0, -1]].tolist() if len(messages["time"]) else []
+    if max(moments) - min(moments) > _MAX_TIME:
         # The events and messages around the middle one are the trace.
-        middle = int(max(moments, key=len)[len(max(moments, key=len)) // 2])
-        events, messages, splits, names = (
-            _around(middle, each) for each in (events, messages, splits, names)
+        times = np.concatenate([part.events["time"] for part in parts])
+        longest = np.sort(max(times, messages["time"], key=len))
+        middle = int(longest[len(longest) // 2])
+        for part in parts:
+            losses.displaced += part.keep(_is_around(middle, part.events["time"]))
+        losses.displaced += int((~_is_around(middle, messages["time"])).sum())
+        messages, splits, names = (
+            {name: column[_is_around(middle, each["time"])] for name, column in each.items()}
+            for each in (messages, splits, names)
         )
-        losses.displaced += sum(len(each) for each in moments)
-        moments = [each["time"] for each in (events, messages) if len(each["time"])]
-        losses.displaced -= sum(len(each) for each in moments)
-    first = min(int(each[0]) for each in moments)
-    for columns in (events, messages, splits, names):
-        columns["time"] = columns["time"] - first
+        moments = _bounds(parts)
+        moments += messages["time"][[0, -1]].tolist() if len(messages["time"]) else []
+    first = min(moments)
+    for columns in (*(part.events for part in parts), messages, splits, names):
+        columns["time"] -= first
     clock = next((part.clock for part in parts if part.clock is not None), None)
-    start = None if clock is None else clock[1] + (first - clock[0]) / 1e9
-    return Trace(events, messages, splits, names, [*queues], losses, start)
+    return Trace(
+        room,
+        [slice(part.begin, part.begin + len(part.events["time"])) for part in parts],
+        sum((part.counts for part in parts), Counter()),
+        messages,
+        splits,
+        names,
+        [*queues],
+        losses,
+        end=max(moments) - first,
+        start=None if clock is None else clock[1] + (first - clock[0]) / 1e9,
+    )
 
 
-def _around(middle: int, columns: Columns) -> Columns:
-    """Return the rows whose times are possible if that of another one is."""
-    time = columns["time"]
-    kept = (time > middle - _MAX_TIME // 2) & (time < middle + _MAX_TIME // 2)
-    return {name: column[kept] for name, column in columns.items()}
+def _bounds(parts: Sequence[Part]) -> list[int]:
+    """Return the times of the first and the last event; nothing if there are no events."""
+    times = [part.events["time"] for part in parts if len(part.events["time"])]
+    if not times:
+        return []
+    return [min(int(each.min()) for each in times), max(int(each.max()) for each in times)]
+
+
+def _is_around(middle: int, time: Integers) -> Mask:
+    """Return which times are possible if that of another event is."""
+    mask: Mask = (time > middle - _MAX_TIME // 2) & (time < middle + _MAX_TIME // 2)
+    return mask
 
 
 def _sorted_names(names: Columns) -> Columns:

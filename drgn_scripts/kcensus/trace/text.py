@@ -33,12 +33,15 @@ from kcensus.trace.events import (
     Integers,
     Losses,
     Mask,
+    counted,
     joined,
 )
 from kcensus.trace.sequence import Sequences
 
 _CHUNK = 4 << 20
 _MAX_LINE = 1 << 16
+_MIN_LINE = 16
+"""Bytes of seven words, with two commas or points."""
 _PAD = 16
 _LINE = re.compile(rb"(?m)^ *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ +[A-Zm][A-Z]? ")
 _SUMMARY = (b"CPU", b"Tota", b"Inpu")
@@ -58,21 +61,31 @@ _ZEROS = np.uint64(0x3030303030303030)
 _U8 = np.uint64(8)
 
 
+def capacity(size: int) -> int:
+    """Return the events that a file of some bytes has at most."""
+    return size // _MIN_LINE + 1
+
+
 def is_text(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is the output of blkparse."""
     return _LINE.search(head) is not None
 
 
-def read(path: Path, advance: Callable[[int], None] = lambda amount: None) -> Part:
+def read(
+    path: Path, room: Columns, size: int, advance: Callable[[int], None] = lambda amount: None
+) -> Part:
     """Read one file.
 
+    :param room: columns of :data:`~kcensus.trace.events.EVENT` for :func:`capacity` events
+    :param size: bytes to read: the file may grow meanwhile
     :param advance: is called with the bytes that were read
     :raises OSError: the file cannot be read
     """
     reader = _Reader(path.name)
     with path.open("rb") as file:
         rest = b""
-        while data := file.read(_CHUNK):
+        while data := file.read(min(_CHUNK, size)):
+            size -= len(data)
             advance(len(data))
             data = rest + data
             cut = data.rfind(b"\n") + 1
@@ -83,7 +96,11 @@ def read(path: Path, advance: Callable[[int], None] = lambda amount: None) -> Pa
             reader.chunk(data[:cut])
         if rest:
             reader.end(rest)
-    return reader.part()
+    part = reader.part()
+    for name, column in part.events.items():
+        room[name][: len(column)] = column
+        part.events[name] = room[name][: len(column)]
+    return part
 
 
 class _Reader:
@@ -105,7 +122,10 @@ class _Reader:
             for group, kind in zip(every, (EVENT, MESSAGE, REST, NAME), strict=True)
         ]
         events_, messages_, rests, names = columns
-        return Part(events_, messages_, rests, names, [*self._queues], self.losses)
+        counts = counted(events_["device"], events_["action"])
+        cpus = self._sequences.cpus
+        queues = [*self._queues]
+        return Part(events_, messages_, rests, names, queues, counts, cpus, self.losses)
 
     def end(self, line: bytes) -> None:
         """Take the last line if it is whole: its line break may be all that is missing."""

@@ -43,7 +43,7 @@ def test_categories_are_the_letters(tmp_path: Path) -> None:
         f"  8,0    0 {n:8}     0.{n:09}   1  Q {each:>3} {8 * n} + 8 [x]\n"
         for n, each in enumerate(letters, 1)
     )
-    flags = read(tmp_path, lines).events["flags"].tolist()
+    flags = read(tmp_path, lines).column("flags").tolist()
     sync, meta, write = events.SYNC, events.META, events.WRITE
     assert flags == [
         0,
@@ -72,12 +72,12 @@ def test_large_numbers_errors_and_odd_names(tmp_path: Path) -> None:
         "259,1048575 128 12345680 12345.678901236 4194304  C   R 281474976710655 + 8 [-5]\n"
     )
     trace = read(tmp_path, lines)
-    assert trace.events["sector"].tolist() == [281474976710655] * 3
-    assert trace.events["device"][0] == 259 << 20 | 1048575
-    assert trace.events["pid"][0] == 4194304
-    assert trace.events["error"].tolist() == [0, -5, -5]
+    assert trace.column("sector").tolist() == [281474976710655] * 3
+    assert trace.column("device")[0] == 259 << 20 | 1048575
+    assert trace.column("pid")[0] == 4194304
+    assert trace.column("error").tolist() == [0, -5, -5]
     assert [bytes(name) for name in trace.names["name"]] == [b"a b] c"]
-    assert trace.events["time"].tolist() == [0, 1, 2]
+    assert trace.column("time").tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 20, 70])
@@ -93,8 +93,8 @@ def test_chunks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     whole = read_trace(str(tmp_path / "starved.txt"))
     monkeypatch.setattr(text, "_CHUNK", 1000)
     parts = read_trace(str(tmp_path / "starved.txt"))
-    for name, column in whole.events.items():
-        assert column.tolist() == parts.events[name].tolist(), name
+    for name in whole.events:
+        assert whole.column(name).tolist() == parts.column(name).tolist(), name
     assert parts.losses == whole.losses
 
 

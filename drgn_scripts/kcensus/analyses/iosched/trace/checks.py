@@ -9,19 +9,13 @@ from kcensus.analyses.iosched.trace.figures import Figures
 from kcensus.results import Check, Gap, nonzero_gaps
 from kcensus.text import printable
 from kcensus.trace.bios import NEVER
-from kcensus.trace.events import COMPLETE, INSERT, PASSTHROUGH
 
 _MAX_NAMES = 4
 
 
 def checks(figures: Figures) -> list[Check]:
     """Return the numbers of events of requests against those of the requests."""
-    bios, events = figures.bios, figures.trace.events
-    has_data = (events["bytes"] > 0) & ((events["flags"] & PASSTHROUGH) == 0)
-
-    def count(action: int) -> int:
-        return int(((events["action"] == action) & has_data).sum())
-
+    bios = figures.bios
     requests = figures.is_request
     inserted = int((bios.inserted != NEVER).sum())
     completed = int((requests & (bios.completed != NEVER)).sum())
@@ -29,7 +23,7 @@ def checks(figures: Figures) -> list[Check]:
         Check(
             "requests inserted",
             inserted,
-            count(INSERT),
+            bios.insertions,
             source="I events with data",
             note="a requeued request is inserted again; others were queued before the trace",
             at_most=int(bios.requeues.sum()) + bios.orphans,
@@ -37,7 +31,7 @@ def checks(figures: Figures) -> list[Check]:
         Check(
             "requests completed",
             completed,
-            count(COMPLETE),
+            bios.completions,
             source="C events with data",
             note="others were queued before the trace, or in parts",
             at_most=bios.orphans,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from kcensus.text import printable
 from kcensus.trace.bios import NEVER, Bios, pair
+from kcensus.trace.choice import blocks
 from kcensus.trace.events import (
     DISCARD,
     FLUSH,
@@ -129,16 +130,30 @@ class Figures:
             "G2I": (bios.got, bios.inserted),
             "Q2M": (bios.queued, bios.merged),
             "I2D": (bios.inserted, bios.dispatched),
-            "M2D": (np.where(bios.inserted == NEVER, bios.merged, NEVER), bios.dispatched),
+            "M2D": (bios.merged, bios.dispatched),
             "D2C": (bios.issued, bios.completed),
             "Q2C": (bios.queued, bios.completed),
         }[name]
+        if name == "M2D":
+            begin = np.where(bios.inserted == NEVER, begin, NEVER)
         return _between(begin, end)
 
     @functools.cached_property
     def devices(self) -> dict[int, str]:
         """Names of the devices with bios."""
         return {int(each): major_minor(int(each)) for each in np.unique(self.bios.device)}
+
+    @functools.cached_property
+    def device(self) -> Integers:
+        """The number of the device of each bio, in the order of :attr:`devices`."""
+        if len(self.devices) < 2:
+            return np.zeros(len(self.bios), np.int64)
+        return np.searchsorted([*self.devices], self.bios.device)
+
+    @functools.cached_property
+    def task(self) -> tuple[Integers, list[str]]:
+        """The task that queued each bio: an index, and the names by index; see :meth:`tasks`."""
+        return self.tasks(np.arange(len(self.bios)))
 
     @functools.cached_property
     def queues(self) -> list[Queue]:
@@ -182,8 +197,10 @@ class Figures:
 
 def _between(begin: Integers, end: Integers) -> Integers:
     """Return the time from one moment to another, at least 1 ns; -1 where one is missing."""
-    if not len(begin) or int(begin.max()) == NEVER or int(end.max()) == NEVER:
-        return np.full(len(begin), NEVER, np.int64)
-    took: Integers = np.minimum(np.maximum(end - begin, 1), MAX_SECONDS * 1_000_000_000)
-    took[(begin == NEVER) | (end == NEVER)] = NEVER
+    took = np.empty(len(begin), np.int64)
+    for block in blocks(len(begin)):
+        since, until, part = begin[block], end[block], took[block]
+        np.subtract(until, since, out=part)
+        np.clip(part, 1, MAX_SECONDS * 1_000_000_000, out=part)
+        part[(since == NEVER) | (until == NEVER)] = NEVER
     return took

@@ -207,8 +207,7 @@ def tables(figures: Figures) -> dict[str, Table]:
 
 def _phases(figures: Figures) -> pd.DataFrame:
     devices = np.array([*figures.devices] or [0])
-    device = np.searchsorted(devices, figures.bios.device)
-    group = device * len(CLASSES) + figures.kind
+    group = figures.device * len(CLASSES) + figures.kind
     frames = []
     for phase in PHASES:
         frame = by_group(group, figures.phase(phase))
@@ -220,10 +219,8 @@ def _phases(figures: Figures) -> pd.DataFrame:
 
 
 def _tasks(figures: Figures) -> pd.DataFrame:
-    waited = figures.phase("I2D")
-    rows = np.flatnonzero(waited >= 0)
-    index, names = figures.tasks(rows)
-    frame = by_group(index * len(CLASSES) + figures.kind[rows], waited[rows])
+    index, names = figures.task
+    frame = by_group(index * len(CLASSES) + figures.kind, figures.phase("I2D"))
     frame = frame.nlargest(MAX_ROWS, "longest")
     number = frame["group"].to_numpy()
     return frame.assign(
@@ -304,49 +301,39 @@ def _queues(figures: Figures) -> pd.DataFrame:
 
 def _devices(figures: Figures) -> pd.DataFrame:
     bios = figures.bios
-    known = np.array([*figures.devices], np.int64)
-    code = np.searchsorted(known, bios.device)
+    code, count = figures.device, len(figures.devices)
 
     def total(values: Integers) -> Integers:
-        return np.bincount(code, values, len(known)).astype(np.int64)
+        if count == 1:
+            return values.sum(keepdims=True)
+        return np.bincount(code, values, count).astype(np.int64)
 
-    waits = np.full(len(known), np.nan)
-    np.fmax.at(waits, code, np.where(figures.wait < 0, np.nan, figures.wait / 1e9))
+    waits = np.full(count, NEVER)
+    if count == 1:
+        waits[0] = figures.wait.max()
+    else:
+        np.maximum.at(waits, code, figures.wait)
     return pd.DataFrame(
         {
             "device": pd.Series([*figures.devices.values()], dtype=object),
-            "bios": np.bincount(code, minlength=len(known)),
+            "bios": np.bincount(code, minlength=count),
             "requests": total(figures.is_request),
             "waiting": total(figures.is_waiting),
             "in_driver": total(figures.is_in_driver),
             "requeued": total(bios.requeues),
             "errors": total(bios.error != 0),
             "bytes": total(bios.bytes),
-            "longest": waits,
+            "longest": np.where(waits == NEVER, np.nan, waits / 1e9),
         }
     )
 
 
 def _events(figures: Figures) -> pd.DataFrame:
-    events = figures.trace.events
-    device = events["device"]
-    if len(device) and bool((device == device[0]).all()):
-        counts, devices = np.bincount(events["action"]), device[:1]
-    else:
-        code, devices = pd.factorize(device)
-        counts = np.bincount(code * 256 + events["action"])
-    found = np.flatnonzero(counts)[:MAX_ROWS]
-    return pd.DataFrame(
-        {
-            "device": pd.Series(
-                [major_minor(int(devices[n >> 8])) for n in found.tolist()], dtype=object
-            ),
-            "action": pd.Series(
-                [LETTERS.get(n & 255, f"#{n & 255}") for n in found.tolist()], dtype=object
-            ),
-            "events": counts[found],
-        }
-    )
+    rows = [
+        (major_minor(device), LETTERS[action], count)
+        for (device, action), count in sorted(figures.trace.counts.items())
+    ]
+    return pd.DataFrame(rows[:MAX_ROWS], columns=[*EVENTS.columns])
 
 
 def _histogram(figures: Figures) -> pd.DataFrame:
@@ -374,7 +361,8 @@ def _histogram(figures: Figures) -> pd.DataFrame:
 def _over_time(figures: Figures) -> pd.DataFrame:
     rows = np.flatnonzero(figures.wait >= 0)
     waited = figures.wait[rows]
-    index, names = figures.tasks(rows)
+    index, names = figures.task
+    index = index[rows]
     total = np.bincount(index, waited, len(names))
     top = np.argsort(-total, kind="stable")[:MAX_TASKS]
     top = top[total[top] > 0]
@@ -383,7 +371,8 @@ def _over_time(figures: Figures) -> pd.DataFrame:
     width = max(figures.end // MAX_STEPS, 1)
     step = np.minimum(figures.bios.inserted[rows] // width, MAX_STEPS - 1)
     labels = [*(names[each] for each in top.tolist()), OTHERS]
-    frame = by_group(step * len(labels) + place[index], waited)
+    # A requeued request may wait without an insertion in the trace.
+    frame = by_group((step * len(labels) + place[index])[step >= 0], waited[step >= 0])
     frame = frame.assign(
         step=frame["group"] // len(labels),
         task=[labels[each] for each in frame["group"] % len(labels)],
