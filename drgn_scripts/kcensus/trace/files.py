@@ -277,6 +277,7 @@ def _merged(room: Columns, parts: Sequence[Part], losses: Losses) -> Trace:
         losses,
         end=max(moments) - first,
         start=None if clock is None else clock[1] + (first - clock[0]) / 1e9,
+        first_ns=None if clock is None else first,
     )
 
 
