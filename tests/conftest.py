@@ -55,11 +55,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_rare(item: pytest.Item) -> bool:
-    """Return whether a test is for another kernel than those of its mark ``usually``."""
+    """Return whether a test is for other parameters than those of its mark ``usually``.
+
+    An argument of the mark is one parameter, or several with blanks between them, all of which the
+    test must have.
+    """
     usually = item.get_closest_marker("usually")
     if usually is None or not isinstance(item, pytest.Function):
         return False
-    return not {*usually.args} & {*item.callspec.params.values()}
+    values = {each for each in item.callspec.params.values() if isinstance(each, str)}
+    return not any({*each.split()} <= values for each in usually.args)
 
 
 @pytest.fixture(scope="session")

@@ -356,6 +356,18 @@ def _io_load(table: _Table, context: _Context) -> Iterator[Step]:
 
 
 @_verb
+def _await_sleepers(table: _Table, context: _Context) -> Iterator[Step]:
+    context.programs["io-await"] = None
+    count, seconds, limit = (
+        table.get("count", int, 1),
+        table.get("for", int),
+        table.get("limit", int),
+    )
+    arguments = (table.get("in", str), *map(str, (count, seconds, limit)))
+    yield Step("run", ("/bin/io-await", *arguments))
+
+
+@_verb
 def _throttle(table: _Table, _context: _Context) -> Iterator[Step]:
     yield Step("truth-again", (f"{THROTTLE}{table.get('iops', int)}",))
     yield Step("wait", ("idle",))

@@ -40,7 +40,7 @@ from kcensus.trace.events import (
 from kcensus.trace.sequence import Sequences
 
 MAGIC = 0x65617400
-_CHUNK = 1 << 19
+_CHUNK = 1 << 20
 """Bytes that are read at once: few enough that the caches hold them and what is made of them."""
 _MIN_EVENT = 48
 _MAX_EVENT = 64 + 0xFFFF
@@ -421,9 +421,7 @@ class _Records:
         records._fill(self.place[rows], self._copies[rows], self._layout, self._order)
         return records
 
-    def _fill(
-        self, place: Integers, copies: npt.NDArray[Any], layout: _Layout, order: str
-    ) -> None:
+    def _fill(self, place: Integers, copies: npt.NDArray[Any], layout: _Layout, order: str) -> None:
         self._copies, self._layout, self._order = copies, layout, order
         self.place, self.size = place, layout.size
         half, word, pair = (

@@ -33,6 +33,7 @@ from kcensus.trace.events import (
     Mask,
     Trace,
 )
+from kcensus.trace.threads import side_by_side
 
 _MAX_SECTORS = 1 << 23
 """Of an event: 32 bits of bytes."""
@@ -93,6 +94,10 @@ class Bios:
     """Events of requests that user space made, which have no sector."""
     unpaired: int = 0
     """Events that are not paired, because their sectors or devices are impossible."""
+    insertions: int = 0
+    """I events with data."""
+    completions: int = 0
+    """C events with data."""
 
     def __len__(self) -> int:
         return len(self.queued)
@@ -100,10 +105,15 @@ class Bios:
     @staticmethod
     def empty(count: int) -> Bios:
         """Return columns of bios to which nothing happened, most of them to be filled."""
-        moments = [np.empty(count, np.int64) for _ in range(8)]
-        moments[2][:] = moments[6][:] = NEVER
         return Bios(
-            *moments,
+            queued=np.empty(count, np.int64),
+            got=np.empty(count, np.int64),
+            merged=np.full(count, NEVER, np.int64),
+            inserted=np.empty(count, np.int64),
+            dispatched=np.empty(count, np.int64),
+            issued=np.empty(count, np.int64),
+            returned=np.full(count, NEVER, np.int64),
+            completed=np.empty(count, np.int64),
             device=np.empty(count, np.uint32),
             sector=np.empty(count, np.int64),
             bytes=np.empty(count, np.int64),
@@ -156,8 +166,7 @@ class _Pairing:
             links.crowded_places(begins, self.places(begins))
             links.link_in_turn(crowded)
         bios = Bios.empty(len(plain) + len(links.begins))
-        for block in blocks(len(plain)):
-            self._fill_plain(bios, block, plain[block])
+        side_by_side(lambda block: self._fill_plain(bios, block, plain[block]), blocks(len(plain)))
         links.fill(bios, slice(len(plain), len(bios)))
         bios.unpaired = self._unpaired
         return bios
@@ -202,10 +211,13 @@ class _Pairing:
         if (devices * self._span).bit_length() + self._bits > 63:
             known = np.unique(np.concatenate([self.sector + self._base(np.arange(count)), places]))
         words = np.empty(count + len(rows), np.int64)
-        for block in blocks(count):
+
+        def fill(block: slice) -> None:
             row = np.arange(block.start, block.stop)
             place = self.sector[block] + self._base(row)
             words[block] = self._word(place, row, self.action[block], known)
+
+        side_by_side(fill, blocks(count))
         words[count:] = self._word(places, rows, self.action[rows] | _FOREIGN, known)
         words.sort()
         self._words = words
@@ -247,7 +259,9 @@ class _Pairing:
         fronts = merges[self.action[merges] == FRONT_MERGE]
         # A bio that is merged in front makes one out of what began the request.
         places = np.unique(
-            np.concatenate([self.sector[merges] + self._base(merges), self.end(fronts) + self._base(fronts)])
+            np.concatenate(
+                [self.sector[merges] + self._base(merges), self.end(fronts) + self._base(fronts)]
+            )
         )
         # A request with a merged bio is larger than the smallest one of these.
         least = int((self.end(merges) - self.sector[merges]).min())
@@ -299,10 +313,11 @@ class _Pairing:
         for column, row in zip(moments, rows, strict=True):
             column[block] = self.time[row]
         bios.issued[block] = bios.dispatched[block]
+        events, source = self._trace.events, self._rows[rows[0]]
         for name in ("device", "flags", "pid"):
-            getattr(bios, name)[block] = self.events(name, rows[0])
+            getattr(bios, name)[block] = events[name][source]
         bios.sector[block] = self.sector[rows[0]]
-        bios.bytes[block] = (self.end(rows[0]) - bios.sector[block]) << 9
+        bios.bytes[block] = ((events["bytes"][source].astype(np.int64) + 511) >> 9) << 9
         bios.error[block] = self.events("error", rows[-1])
 
 

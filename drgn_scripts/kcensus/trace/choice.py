@@ -7,6 +7,7 @@ are filled block by block, and used again.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 
@@ -28,6 +29,7 @@ from kcensus.trace.events import (
     Integers,
     Trace,
 )
+from kcensus.trace.threads import side_by_side
 
 MAX_SECTOR = 1 << 48
 _MAX_DEVICES = 1 << 12
@@ -38,7 +40,6 @@ class Choice:
     """The events that can be paired, in order of their times, and counts of others."""
 
     def __init__(self, trace: Trace) -> None:
-        self.flushes = self.passthrough = self.impossible = self.insertions = self.completions = 0
         self._is_paired = np.zeros(256, np.bool_)
         self._is_paired[list(_PAIRED)] = True
         # The devices with most events are few enough for the bits of a place.
@@ -47,44 +48,60 @@ class Choice:
             counts[device] += count
         self._devices = np.sort([device for device, _ in counts.most_common(_MAX_DEVICES)])
         self._has_all = len(counts) <= _MAX_DEVICES
-        rows, time, sector = (np.empty(len(trace), np.int64) for _ in range(3))
-        action = np.empty(len(trace), np.uint8)
-        end = 0
-        for block in trace.blocks():
-            columns = {name: column[block] for name, column in trace.events.items()}
-            found = self._found(columns)
-            begin, end = end, end + len(found)
-            np.add(found, block.start, out=rows[begin:end])
-            time[begin:end] = columns["time"][found]
-            sector[begin:end] = columns["sector"][found]
-            action[begin:end] = columns["action"][found]
-        self.rows = rows[:end]
+        spans = [*trace.blocks()]
+        found = side_by_side(lambda span: self._found(trace.events, span), spans)
+        others = np.array([counts for _, counts in found], np.int64).reshape(-1, 5).sum(axis=0)
+        self.flushes, self.passthrough, self.impossible = others[:3].tolist()
+        self.insertions, self.completions = others[3:].tolist()
+        ends = [*itertools.accumulate(len(rows) for rows, _ in found)]
+        count = ends[-1] if ends else 0
+        self.rows, self.time, self.sector = (np.empty(count, np.int64) for _ in range(3))
         """Rows of the columns of the trace."""
-        self.time, self.sector, self.action = time[:end], sector[:end], action[:end]
-        if not all((self.time[rows][1:] >= self.time[rows][:-1]).all() for rows in blocks(end, 1)):
+        self.action = np.empty(count, np.uint8)
+
+        def fill(number: int) -> None:
+            span, rows, end = spans[number], found[number][0], ends[number]
+            block = slice(end - len(rows), end)
+            np.add(rows, span.start, out=self.rows[block], dtype=np.int64)
+            for name in ("time", "sector", "action"):
+                out = getattr(self, name)[block]
+                np.take(trace.events[name][span].view(out.dtype), rows, out=out, mode="clip")
+
+        side_by_side(fill, range(len(spans)))
+        if not all(
+            bool((self.time[rows][1:] >= self.time[rows][:-1]).all()) for rows in blocks(count, 1)
+        ):
             self._sort_by_time()
         self.device: Integers | None = None
         """The number of the device of each event; None if all are of one device."""
         if len(self._devices) > 1:
             self.device = np.searchsorted(self._devices, trace.events["device"][self.rows])
 
-    def _found(self, columns: Columns) -> Integers:
-        """Return which of some events are paired, and count others."""
-        action, size = columns["action"], columns["bytes"]
+    def _found(self, events: Columns, span: slice) -> tuple[Integers, list[int]]:
+        """Return which of some events are paired, and the counts of others."""
+        action, sector, size, flags = (
+            events[name][span] for name in ("action", "sector", "bytes", "flags")
+        )
         is_paired = np.take(self._is_paired, action)
-        is_user = (columns["flags"] & PASSTHROUGH) != 0
-        is_possible = columns["sector"] < MAX_SECTOR
+        is_user = (flags & PASSTHROUGH) != 0
+        is_possible = sector < MAX_SECTOR
         if not self._has_all:
-            is_possible &= np.isin(columns["device"], self._devices)
+            is_possible &= np.isin(events["device"][span], self._devices)
         has_data = size > 0
         of_request = has_data & ~is_user
-        self.passthrough += int(np.count_nonzero(is_user))
-        self.flushes += int(np.count_nonzero((action == QUEUE) & ~has_data & ~is_user))
-        self.insertions += int(np.count_nonzero((action == INSERT) & of_request))
-        self.completions += int(np.count_nonzero((action == COMPLETE) & of_request))
-        self.impossible += int(np.count_nonzero(is_paired & ~is_possible))
+        counts = [
+            int(np.count_nonzero(mask))
+            for mask in (
+                (action == QUEUE) & ~has_data & ~is_user,
+                is_user,
+                is_paired & ~is_possible,
+                (action == INSERT) & of_request,
+                (action == COMPLETE) & of_request,
+            )
+        ]
         of_request |= (action == SPLIT) & ~is_user
-        return np.flatnonzero(is_paired & is_possible & of_request)
+        # Rows of a block fit into 16 bits.
+        return np.flatnonzero(is_paired & is_possible & of_request).astype(np.uint16), counts
 
     def _sort_by_time(self) -> None:
         order = np.argsort(self.time, kind="stable")  # timsort: files are sorted already

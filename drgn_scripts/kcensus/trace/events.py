@@ -179,7 +179,7 @@ class Trace:
         return self.counts.total()
 
     def blocks(self) -> Iterator[slice]:
-        """Yield the rows of all events, a few at a time, so that caches hold what is made of them."""
+        """Yield the rows of all events, a block at a time."""
         for span in self.spans:
             for begin in range(span.start, span.stop, BLOCK):
                 yield slice(begin, min(begin + BLOCK, span.stop))
@@ -190,7 +190,8 @@ class Trace:
             np.concatenate([self.events[each][span] for span in self.spans] or [np.zeros(0)])
             for each in ("time", name)
         )
-        return values[np.argsort(time, kind="stable")]
+        in_order: Integers = values[np.argsort(time, kind="stable")]
+        return in_order
 
     def tasks(self, pid: Integers, time: Integers) -> tuple[Integers, list[bytes]]:
         """Return the names of tasks at given times.
@@ -244,11 +245,10 @@ def joined(parts: list[Columns], dtype: np.dtype[Any]) -> Columns:
 def counted(device: Integers, action: npt.NDArray[np.uint8]) -> Counter[tuple[int, int]]:
     """Return the number of events by device and action."""
     counts: Counter[tuple[int, int]] = Counter()
-    if len(device) and bool((device == device[0]).all()):
-        known, code = device[:1], action
-    else:
+    known, code = device[:1], action.astype(np.int64)
+    if not bool((device == known).all()):
         known, inverse = np.unique(device, return_inverse=True)
-        code = inverse * 256 + action
+        code += inverse * 256
     for number, count in enumerate(np.bincount(code).tolist()):
         if count:
             counts[int(known[number >> 8]), number & 0xFF] = count

@@ -34,11 +34,11 @@ from kcensus.trace.events import (
     joined,
     sorted_by_time,
 )
+from kcensus.trace.threads import workers
 
 _MAX_FILES = 1 << 13
 """CPUs times devices."""
 _HEAD = 1 << 16
-_MAX_WORKERS = 8
 _MAX_TIME = (1 << 21) * 1_000_000_000
 """Nanoseconds between two events of a trace; more (24 days) are damage."""
 _MAX_JUMP = 60 * 1_000_000_000
@@ -183,7 +183,7 @@ class _File:
     @property
     def capacity(self) -> int:
         """The events that it has at most."""
-        return (text if self.is_text else binary).capacity(self.size)
+        return text.capacity(self.size) if self.is_text else binary.capacity(self.size)
 
 
 def _with_bytes(paths: Sequence[Path], losses: Losses) -> Iterator[_File]:
@@ -213,16 +213,15 @@ def _read_each(
     def read(file: _File, begin: int) -> Part | None:
         mine = {name: column[begin : begin + file.capacity] for name, column in room.items()}
         try:
-            part = (text if file.is_text else binary).read(file.path, mine, file.size, advance_on)
+            reads = text.read if file.is_text else binary.read
+            part = reads(file.path, mine, file.size, advance_on)
         except OSError as error:
             losses.failed[file.path.name] = error.strerror or str(error)
             return None
         part.begin = begin
         return part
 
-    # NumPy works outside of the interpreter's lock most of the time.
-    workers = max(1, min(len(os.sched_getaffinity(0)), len(files), _MAX_WORKERS))
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers(len(files))) as pool:
         try:
             parts = [*pool.map(read, files, begins)]
         except BaseException:  # Ctrl-C, above all: the pool waits for its threads

@@ -164,7 +164,7 @@ def _factorized(parts: list[Integers]) -> tuple[Integers, list[bytes]]:
         if part.any():
             inner, unique = pd.factorize(part)
             code = pd.factorize(code * len(unique) + inner)[0] if code.any() else inner
-    known, first = np.unique(code, return_index=True)
+    first = np.unique(code, return_index=True)[1]
     texts = [b"".join(part[row].tobytes() for part in parts).rstrip(b"\0") for row in first]
     order = [b"", *(text for text in texts if text)]
     number = {text: index for index, text in enumerate(order)}

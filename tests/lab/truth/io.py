@@ -17,6 +17,7 @@ _DEBUG, _SYSFS, _PROC = "/sys/kernel/debug/block/", "/sys/block/", "/proc/"
 
 # Times, and counts of what happens while requests stand still.
 _ALWAYS_MOVING = re.compile(r"clocks|/proc/diskstats|.*/stat|.*/hctx\d+/run")
+_ON_TIMER = re.compile(r"balance_dirty_pages|\A\[<0>\] xfsaild\+")
 _SWITCHES = re.compile(r"^(non)?voluntary_ctxt_switches:.*\n", re.MULTILINE)
 
 _REQUEST = re.compile(
@@ -172,7 +173,8 @@ def moved(truth: Mapping[str, str]) -> list[str]:
     """The files that changed between the two reads, apart from times and the like.
 
     A task that writes more than the dirty limit allows sleeps for some time, not for a request,
-    and may be caught awake: what it does is no change, either.
+    and may be caught awake; so does the thread that writes back XFS's metadata. What they do is no
+    change, either.
     """
     return sorted(
         {
@@ -185,13 +187,13 @@ def moved(truth: Mapping[str, str]) -> list[str]:
 
 def _changed(first: str, last: str) -> Iterator[str]:
     before, after = _files(first), _files(last)
-    throttled = {
+    timed = {
         path.removesuffix("/stack")
         for path, text in [*before.items(), *after.items()]
-        if path.endswith("/stack") and "balance_dirty_pages" in text
+        if path.endswith("/stack") and _ON_TIMER.search(text)
     }
     for path in before.keys() | after.keys():
-        if path.rpartition("/")[0] in throttled:
+        if path.rpartition("/")[0] in timed:
             continue
         texts = (_SWITCHES.sub("", files.get(path, "")) for files in (before, after))
         if not _ALWAYS_MOVING.fullmatch(path) and len(set(texts)) > 1:

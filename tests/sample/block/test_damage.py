@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +13,18 @@ from typing import Any
 import drgn
 import numpy as np
 import pytest
+from drgn.helpers.linux.percpu import per_cpu_ptr
 
 from kcensus.analyses.iosched.kernel.run import of_kernel
-from kcensus.engine.memory import Memory
+from kcensus.engine import gather as gather_module
+from kcensus.engine.memory import Memory, Words
+from kcensus.engine.slub.caches import find_caches
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import disks
 from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.results import Answer
+from kcensus.results import Answer, CheckStatus
 from kcensus.sources import open_target
 from kcensus.sources.capsule import NotRecorded
 from tests.sample.block.poked import Poked
@@ -192,12 +197,19 @@ def test_pages_that_are_missing(poked: Poked, sound: Answer, seed: int) -> None:
 
 
 _NOWHERE = 0x0000_1234_0000_1000
+_BENT = 12
+"""Pointers to bend, one at a time."""
 
 
 @pytest.mark.parametrize(
-    "bent", ["device", "elevator", "sched_tags", "tags", "static_rqs", "map", "kernfs"]
+    ("bent", "value"),
+    [
+        *((name, _NOWHERE) for name in ("device", "elevator", "sched_tags", "tags", "static_rqs")),
+        *(("map", _NOWHERE), ("kernfs", _NOWHERE)),
+        *((name, 0) for name in ("queue", "elevator_data", "map")),
+    ],
 )
-def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str) -> None:
+def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str, value: int) -> None:
     """Whatever a pointer led to: it is found otherwise, or a gap says that it is missing."""
     prog = poked.prog
     kernel = Kernel(open_target("sample-io").prog)
@@ -213,6 +225,8 @@ def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str) -> None:
     pointer = {
         "device": gendisk.part0.bd_device.p.device,
         "elevator": gendisk.queue.elevator,
+        "queue": gendisk.queue,
+        "elevator_data": gendisk.queue.elevator.elevator_data,
         "sched_tags": context.sched_tags,
         "tags": context.tags,
         "static_rqs": context.sched_tags.static_rqs,
@@ -220,10 +234,10 @@ def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str) -> None:
         "kernfs": node.parent,
     }[bent]
     is_loop = bent == "kernfs"
-    poked.word(int(pointer.address_), int(node) if is_loop else _NOWHERE)
+    poked.word(int(pointer.address_), int(node) if is_loop else value)
     answer = of_kernel(Kernel(prog))
     gaps = _gaps(answer)
-    if bent in ("device", "elevator"):
+    if bent in ("device", "elevator", "queue", "elevator_data"):
         assert "disks and hardware queues" in gaps
         return
     if is_loop:
@@ -245,18 +259,112 @@ def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) 
     assert float(late or 0) <= float(before or 0)
 
 
-@pytest.mark.parametrize("bent", ["s_type", "name"])
-def test_a_file_system_of_unknown_type_shows(poked: Poked, sound: Answer, bent: str) -> None:
-    """It may be an XFS, whose lists of waiters are then missing."""
+@pytest.mark.parametrize(
+    ("bent", "value"), [("s_type", _NOWHERE), ("name", _NOWHERE), ("s_fs_info", 0)]
+)
+def test_a_damaged_file_system_shows(poked: Poked, sound: Answer, bent: str, value: int) -> None:
+    """It may be an XFS, or is one, whose lists of waiters are then missing."""
     kernel = Kernel(open_target("sample-io").prog)
     blocks = super_blocks(kernel)
     address = int(blocks.address[blocks.type.index("xfs")])
     block = drgn.Object(poked.prog, "struct super_block", address=address)
-    pointer = block.s_type if bent == "s_type" else block.s_type.name
-    poked.word(int(pointer.address_), _NOWHERE)
+    pointer = block.s_type.name if bent == "name" else block.member_(bent)
+    poked.word(int(pointer.address_), value)
     answer = of_kernel(Kernel(poked.prog))
     assert answer.summary["sleepers_proven"] != sound.summary["sleepers_proven"]
     assert "lists of waiters" in _gaps(answer)
+
+
+def test_an_owner_of_a_request_that_is_nowhere_shows(poked: Poked, sound: Answer) -> None:
+    found = bios(Kernel(open_target("sample-io").prog))
+    objects = sound.tables["sleepers"].frame["object"].to_numpy(np.uint64)
+    row = np.flatnonzero(np.isin(found.origin_private, objects[objects != 0]))[0]
+    bio = drgn.Object(poked.prog, "struct bio", address=int(found.address[row]))
+    poked.word(int(bio.bi_private.address_), _NOWHERE)
+    answer = of_kernel(Kernel(poked.prog))
+    lost = [sound.summary[key] != answer.summary[key] for key in ("requests", "sleepers_proven")]
+    assert lost == [False, True]
+    assert "bios of requests" in _gaps(answer)
+
+
+def test_a_chain_of_bios_that_ends_early_shows(poked: Poked) -> None:
+    found = bios(Kernel(open_target("sample-io").prog))
+    (row, *_) = np.flatnonzero(found.request[1:] == found.request[:-1]).tolist()
+    bio = drgn.Object(poked.prog, "struct bio", address=int(found.address[row]))
+    poked.word(int(bio.bi_next.address_), 0)
+    assert "bios of requests" in _gaps(of_kernel(Kernel(poked.prog)))
+
+
+def test_an_active_slab_of_no_cache_shows() -> None:
+    """Its buffers are missing, and so are the tasks that wait for them."""
+    poked = Poked(open_target(_CAPSULES[0]).prog)
+    slabs = Kernel(open_target(_CAPSULES[0]).prog).slab_map
+    (cache,) = find_caches(slabs, "struct xfs_buf")
+    active = drgn.Object(poked.prog, "struct kmem_cache *", value=cache.address).cpu_slab
+    page = per_cpu_ptr(active, 0).page
+    poked.word(int(page.slab_cache.address_), _NOWHERE)
+    assert "freelists of CPUs, or sheaves" in _gaps(of_kernel(Kernel(poked.prog)))
+
+
+def _words_read(capsule: str) -> list[tuple[int, int]]:
+    """Return places of pointers that the analysis reads: address and size of what it read there."""
+    blocks, places = gather_module._blocks, dict[str, list[tuple[int, int]]]()
+
+    def noted(memory: Memory, addresses: Words, size: int, *args: Any) -> Any:
+        caller = sys._getframe(2)
+        name = f"{caller.f_code.co_filename}:{caller.f_lineno}:{size}"
+        places.setdefault(name, []).extend((each, size) for each in addresses.tolist())
+        return blocks(memory, addresses, size, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather_module, "_blocks", noted)
+        of_kernel(Kernel(open_target(capsule).prog))
+    # One place of each kind that is read.
+    chosen = random.Random(1)
+    return [chosen.choice(each) for each in places.values() if each]
+
+
+def _said(answer: Answer) -> dict[str, object]:
+    """Return all that an answer says of requests.
+
+    One pointer leads from a request to its owner: without it, the request is that of no task, as
+    many are.
+    """
+    single = ("clock", "sleepers_behind_requests", "sleepers_proven")
+    said: dict[str, object] = {
+        key: figure.value for key, figure in answer.summary.items() if key not in single
+    }
+    for each in answer.findings:
+        said[each.id] = each.severity
+        said |= {
+            f"{each.id} {key}": f.value for key, f in each.figures.items() if key != "sleepers"
+        }
+    return said
+
+
+@pytest.mark.parametrize("value", [_NOWHERE, 0])
+@pytest.mark.parametrize("capsule", _CAPSULES, ids=["cfq", "bfq"])
+def test_one_bent_pointer_changes_no_figure_unseen(capsule: str, value: int) -> None:
+    """Any figure that differs comes with a gap, or a check that differs."""
+    plain = open_target(capsule).prog
+    before, choice, bent = _said(of_kernel(Kernel(plain))), random.Random(value), 0
+    words = _words_read(capsule)
+    for address, size in choice.sample(words, len(words)):
+        own = []
+        for place in range(address & ~7, address + size, 8):
+            try:
+                own += [place] if int.from_bytes(plain.read(place, 8), "little") >> 47 else []
+            except drgn.FaultError:
+                continue
+        if address >> 47 != (1 << 17) - 1 or not own or bent == _BENT:
+            continue
+        place = choice.choice(own)
+        poked = Poked(open_target(capsule).prog)
+        poked.word(place, value)
+        answer, bent = of_kernel(Kernel(poked.prog)), bent + 1
+        if not answer.gaps and all(each.status is CheckStatus.AGREE for each in answer.checks):
+            assert _said(answer) == before, hex(place)
+    assert bent == _BENT
 
 
 def test_hostile_names_join_tables_and_are_escaped_on_screen(poked: Poked) -> None:

@@ -42,6 +42,10 @@ def test_starved_writes_are_named_first_with_who_sleeps_behind_them(
     }
     assert first.figures["sleepers"].value == len(openers) > 3
     assert openers <= set(_rows(result, "proven"))
+    # The finding names those that sleep longest.
+    frame = result.tables["sleepers"].frame
+    longest = frame[frame["function"] == "xfs_buf_lock"].nlargest(3, "since")
+    assert f"look-up (PID {', '.join(map(str, longest['pid']))} and 3 more)" in first.evidence
 
 
 def test_tasks_in_state_d_sleep_where_their_stacks_say(starved: Sample, result: Result) -> None:

@@ -28,18 +28,11 @@ from kcensus.sources.capsule.container import Reader
 from kcensus.sources.capsule.recorder import Recorder
 from tests.lab import Dump, build
 from tests.lab.truth import io
+from tests.vm.iosched.cases import SCHEDULERS, usually
 from tests.vm.test_capsule import document
 
-pytestmark = pytest.mark.usually("6.1", "7.3")
+pytestmark = usually
 
-_SCENARIOS = (
-    "iosched-bfq",
-    "iosched-deadline",
-    "iosched-kyber",
-    "iosched-none",
-    "iosched-starved",
-    "iosched-starved-deadline",
-)
 _IOSCHED = analyses()["iosched"]
 _KEY = b"the same for all of them"
 
@@ -52,7 +45,7 @@ def _result(target: Target) -> Result:
     return Context.of(target).run(_IOSCHED)
 
 
-@pytest.mark.parametrize("scenario", _SCENARIOS)
+@pytest.mark.parametrize("scenario", SCHEDULERS)
 def test_same_answer(kernel: str, scenario: str, tmp_path: Path) -> None:
     target = _open(build(kernel, scenario))
     create(target, tmp_path / "capsule", [_IOSCHED])
@@ -92,18 +85,11 @@ class Capsules:
         return b"".join(reader.block(index, number, 4096) for number in blocks)
 
 
-_OPENED: dict[tuple[str, str], Capsules] = {}
-
-
-@pytest.fixture(params=["iosched-bfq", "iosched-kyber", "iosched-starved"])
+@pytest.fixture(scope="module", params=["iosched-bfq", "iosched-kyber", "iosched-starved"])
 def capsules(
     kernel: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Capsules:
-    key = kernel, request.param
-    if key not in _OPENED:
-        _OPENED.clear()  # the tests of one dump follow each other
-        _OPENED[key] = Capsules(build(*key), tmp_path_factory.mktemp("capsules"))
-    return _OPENED[key]
+    return Capsules(build(kernel, request.param), tmp_path_factory.mktemp("capsules"))
 
 
 def test_nothing_of_what_is_wiped_is_needed(capsules: Capsules) -> None:
@@ -214,6 +200,7 @@ def _known(prog: drgn.Program, start: int, length: int) -> bytes:
     return b"".join(parts)
 
 
+@pytest.mark.usually("7.3")
 def test_labels_of_file_systems(kernel: str) -> None:
     """The guest's has none, so the test writes one into its memory."""
     target = _open(build(kernel, "iosched-starved"))

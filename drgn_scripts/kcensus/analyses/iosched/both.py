@@ -13,6 +13,7 @@ import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
+from kcensus.analyses.iosched.kernel.tables import names_of, state_name
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
 from kcensus.kernel.block.requests import State
 from kcensus.results import Figure, Finding, Gap, Machine, Unit
@@ -195,11 +196,11 @@ def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> 
     return REQUESTS_TRACED.of(
         pd.DataFrame(
             {
-                "disk": [figures.disks[each].name for each in requests.disk[row]],
-                "task": [names[each] for each in task.tolist()],
+                "disk": names_of(requests.disk[row], lambda each: figures.disks[each].name),
+                "task": np.array(names, np.object_)[task],
                 "pid": traced.bios.pid[both.bio],
                 "kind": np.where(requests.is_sync[row], "sync", "async"),
-                "state": [State(each).name.lower() for each in requests.state[row].tolist()],
+                "state": names_of(requests.state[row], state_name),
                 "waiting": waiting,
                 "overtaken_by": overtaken,
                 "overtakers": overtakers,

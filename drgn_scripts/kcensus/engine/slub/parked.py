@@ -151,7 +151,10 @@ class _Search:
         def step(nodes: Words, lanes: Lanes) -> tuple[Words, Mask]:
             return self.slab_map.next_free(code, nodes, ids[lanes])
 
-        self.lost.append(ids[(cpu["slab"] != 0) & (cpu["freelist"] != 0) & ~owner.readable])
+        lost = (cpu["freelist"] != 0) & ~owner.readable
+        # The active slab is of its cache, or damaged.
+        lost |= owner.readable & ~valid
+        self.lost.append(ids[(cpu["slab"] != 0) & lost])
         longest, damage = int(owner["objects"].max(initial=0)), Damage()
         lanes, nodes = collect(heads, step, limit=longest + 1, damage=damage)
         self.found.append((nodes, ids[lanes]))

@@ -142,7 +142,8 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     whole = whole[read.readable]
     column = {name: values[read.readable] for name, values in read.columns.items()}
     queue = _Queues(kernel, column["queue"], faults)
-    damaged += int((~queue.readable & (column["queue"] != 0)).sum()) + queue.damaged
+    # A disk that is listed has a queue, whoever takes its bios.
+    damaged += int((~queue.readable).sum()) + queue.damaged
     order = np.argsort(address)
     part_of = np.argsort(whole)
     found = Partitions(
@@ -273,7 +274,7 @@ class _Queues:
         elevators = np.unique(self.read["elevator"])
         pair = layout(prog, "struct elevator_queue", ["type", "elevator_data"])
         elevator = gather(memory, elevators[elevators != 0], pair, faults)
-        self.damaged = int((~elevator.readable).sum())
+        self.damaged = int((~elevator.readable | (elevator["elevator_data"] == 0)).sum())
         names = _type_names(memory, elevator["type"], faults)
         data = zip(names, elevator["elevator_data"].tolist(), strict=True)
         self._name = dict(zip(elevators[elevators != 0].tolist(), data, strict=True))

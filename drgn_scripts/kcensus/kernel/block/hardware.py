@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import Path, element_paths, layout
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.engine.rows import rows_of, within
+from kcensus.engine.rows import rows_of, spread, within
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
@@ -42,16 +42,30 @@ class Tags:
     """Array of the request that last got each tag in the driver."""
     static_rqs: Words
     """Array of the preallocated request of each tag."""
+    map: Words
+    """Address of the map of its tags but the reserved ones; several may have the same."""
+    reserved_map: Words
+    """Address of the map of its reserved tags."""
     used: Counts
     """Tags whose bit is set and not lazily cleared."""
     bit_row: Lanes
-    """Row of each set bit; ascending."""
+    """Row of each set bit; ascending. A bit is there for every row with its map."""
     bit_tag: Counts
     """Its tag."""
 
     def rows(self, addresses: Words) -> Counts:
-        """Return the row of each ``struct blk_mq_tags``, or -1."""
-        return rows_of(self.address, addresses)
+        """Return the row of each ``struct blk_mq_tags``, or -1.
+
+        Those with the same map have one row, so that unique rows count each tag once.
+        """
+        row = rows_of(self.address, addresses)
+        return np.where(row >= 0, np.append(self.first, -1)[row], -1)
+
+    @cached_property
+    def first(self) -> Counts:
+        """Row of the first ``struct blk_mq_tags`` that has the same map."""
+        _, first, inverse = np.unique(self.map, return_index=True, return_inverse=True)
+        return np.asarray(first[inverse])
 
 
 @dataclass
@@ -167,16 +181,8 @@ def _pointers(
 
     :return: also how many elements are unreadable
     """
-    missing = int(counts[arrays == 0].sum())
-    counts = np.where(arrays == 0, 0, counts)
-    lane = np.repeat(np.arange(len(arrays)), counts)
-    index = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts)
-    word = layout(memory.prog, "struct list_head", {"word": "next"})
-    places = arrays[lane] + np.uint64(8) * index.astype(np.uint64)
-    # The first of the two words of a list_head is a pointer.
-    read = gather(memory, places, word, faults)
-    entry, missing = read["word"], missing + int((~read.readable).sum())
-    return lane[entry != 0], entry[entry != 0], missing
+    lane, entry, readable = gather_pointers(memory, arrays, counts, faults)
+    return lane[entry != 0], entry[entry != 0], int((~readable).sum())
 
 
 def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
@@ -193,18 +199,26 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
     damaged = int((~read.readable).sum())
     address = address[read.readable]
     column = {name: values[read.readable] for name, values in read.columns.items()}
-    maps: list[Words] = []
+    maps: dict[str, Words] = {}
     for name in ("bitmap_tags", "breserved_tags"):
-        # From v5.10 to v5.15 (commit not verified), the maps are pointers.
+        # From v5.10 to v5.15 (commit not verified), the maps are pointers: hardware queues whose
+        # driver has BLK_MQ_F_TAG_HCTX_SHARED have tags of their own around one map.
         if type_.member(name).type.kind == drgn.TypeKind.POINTER:
-            maps.append(gather(memory, address, layout(prog, type_, [name]), faults)[name])
+            maps[name] = gather(memory, address, layout(prog, type_, [name]), faults)[name]
         else:
-            maps.append(address + np.uint64(drgn.offsetof(type_, name)))
+            maps[name] = address + np.uint64(drgn.offsetof(type_, name))
     try:
         offset = drgn.offsetof(prog.type("struct sbitmap_queue"), "sb")
     except LookupError:
         offset = 0  # the maps that set_bits() knows without one
-    lane, bit, lost = set_bits(memory, np.concatenate(maps) + np.uint64(offset), faults)
+    places, place = np.unique(np.concatenate([*maps.values()]), return_inverse=True)
+    own, bits, lost = set_bits(memory, places + np.uint64(offset), faults)
+    # The bits of each map, for every one that has it; set_bits() does not order them by map.
+    order = np.argsort(own, kind="stable")
+    begin, end = (np.searchsorted(own[order], place, side) for side in ("left", "right"))
+    lane = np.repeat(np.arange(len(place)), end - begin)
+    index = np.arange(len(lane)) - np.repeat(np.cumsum(end - begin) - (end - begin), end - begin)
+    bit = bits[order][np.repeat(begin, end - begin) + index]
     row = lane % max(len(address), 1)
     reserved = column["nr_reserved_tags"].astype(np.int64)
     # Reserved tags come first.
@@ -216,6 +230,8 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
         reserved,
         column["rqs"],
         column["static_rqs"],
+        maps["bitmap_tags"],
+        maps["breserved_tags"],
         np.bincount(row, minlength=len(address)).astype(np.int64),
         row[order],
         tag[order],
@@ -239,11 +255,11 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
     shift = read["shift"].astype(np.int64)
     possible = read.readable & (depth <= _MAX_DEPTH) & (shift <= 6)
     possible &= words <= (depth >> np.clip(shift, 0, 6)) + 1
+    possible &= (depth == 0) | (read["map"] != 0)
     # All maps together, of which damage could make each as long as possible.
     possible &= within(np.where(possible, words, 0), _MAX_WORDS)
-    count = np.where(possible & (read["map"] != 0), words, 0)
-    lane = np.repeat(np.arange(len(maps)), count)
-    index = np.arange(len(lane)) - np.repeat(np.cumsum(count) - count, count)
+    count = np.where(possible, words, 0)
+    lane, index = spread(count)
     # Since v5.0 (commit not verified), freed bits are first noted in another word.
     columns = layout(prog, word_type, {"word": "word"}, {"cleared": "cleared"})
     places = read["map"][lane] + index.astype(np.uint64) * np.uint64(columns.size)
@@ -259,6 +275,45 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
     real = (place < (1 << shift[lane[row]])) & (bit < depth[lane[row]])
     damaged = int((~possible).sum()) + int((~word.readable).sum())
     return lane[row][real], bit[real], damaged
+
+
+def disks_of_maps(kernel: Kernel, maps: Words) -> Lanes:
+    """Return the row of the disk whose tags are in each ``struct sbitmap_queue``.
+
+    :return: -1 for other maps, and for those that disks of one host share
+    :raises LookupError: the debug info lacks blk-mq
+    """
+    hardware = hardware_queues(kernel)
+    sets = hardware.tag_sets
+    addresses = np.concatenate([hardware.tags, hardware.sched_tags])
+    row, disk = rows_of(sets.address, addresses), np.tile(hardware.disk, 2)
+    row, disk = row[row >= 0], disk[row >= 0]
+    owned = np.concatenate([sets.map[row], sets.reserved_map[row]])
+    disk = np.tile(disk, 2)
+    order = np.lexsort((disk, owned))
+    owned, disk = owned[order], np.append(disk[order], -1)
+    first = np.searchsorted(owned, maps, "left")
+    end = np.searchsorted(owned, maps, "right")
+    return np.where((end > first) & (disk[first] == disk[end - 1]), disk[first], -1)
+
+
+def maps_of_queues(kernel: Kernel, queues: Words) -> Words:
+    """Return the ``struct sbitmap_queue`` of tags that each wait queue belongs to, or 0.
+
+    :raises LookupError: the debug info lacks blk-mq, or its wait queues
+    """
+    hardware, prog = hardware_queues(kernel), kernel.prog
+    sets = hardware.tag_sets
+    maps = np.unique(np.concatenate([sets.map, sets.reserved_map]))
+    states = layout(prog, "struct sbitmap_queue", ["ws"])
+    # SBQ_WAIT_QUEUES is 8.
+    size = np.uint64(8 * drgn.sizeof(prog.type("struct sbq_wait_state")))
+    first = gather(kernel.memory, maps, states, hardware.faults)["ws"]
+    order = np.argsort(first)
+    maps, first = np.append(maps[order], np.uint64(0)), np.append(first[order], np.uint64(0))
+    place = np.searchsorted(first[:-1], queues, "right") - 1
+    holds = (first[place] != 0) & (queues - first[place] < size)
+    return np.where(holds, maps[place], np.uint64(0))
 
 
 def software_queues(

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import Gathered, gather
-from kcensus.engine.layout import layout
+from kcensus.engine.gather import Gathered, gather, gather_arrays
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.slabs import ScanReport
@@ -108,6 +108,8 @@ class Requests:
     """Row of the partition or whole disk, or -1."""
     bio: Words
     """Address of its first bio; 0 for none."""
+    last_bio: Words
+    """Address of its last bio."""
     private: tuple[Words, Words]
     """``elv.priv``: the scheduler's own, such as the queue of CFQ or BFQ."""
     operations: Operations
@@ -179,7 +181,7 @@ class _Reader:
             self.prog,
             type_,
             {"queue": "q", "flags": "cmd_flags", "sector": "__sector", "bytes": "__data_len"}
-            | {"tag": "tag", "bio": "bio", "part": "part"},
+            | {"tag": "tag", "bio": "bio", "last_bio": "biotail", "part": "part"},
             # Since v4.18 (commit not verified), a request has a state and counts references; in
             # v4.16 and v4.17, the state is in gstate; before that, in atomic_flags.
             {
@@ -281,6 +283,7 @@ class _Reader:
             inserted_ns=inserted,
             partition=self.devices.partitions.rows(column["part"]),
             bio=column["bio"],
+            last_bio=column["last_bio"],
             private=(column.get("private", zeros), column.get("private_1", zeros)),
             operations=self.operations,
             now_ns=now,
@@ -326,20 +329,20 @@ class _Reader:
     def _tagged(self) -> tuple[Words, Counts]:
         """Return the requests whose tag is in use, and the row of a hardware queue with the tag."""
         sets, hardware = self.hardware.tag_sets, self.hardware
-        of_driver = np.unique(sets.rows(hardware.tags))
-        of_scheduler = np.unique(sets.rows(hardware.sched_tags))
         row, tag = sets.bit_row, sets.bit_tag
-        place = tag.astype(np.uint64) * np.uint64(8)
-        word = layout(self.prog, "struct list_head", {"word": "next"})
+        word = word_dtype(self.prog)
+        place = tag.astype(np.uint64) * np.uint64(word.itemsize)
 
         def pointer(arrays: Words, rows: Mask) -> Words:
             found = np.zeros(len(row), np.uint64)
-            read = gather(self.memory, arrays[row[rows]] + place[rows], word, self.faults)
-            found[rows] = read["word"]
-            self.lost += int((~read.readable).sum())
+            places = arrays[row[rows]] + place[rows]
+            values, readable = gather_arrays(self.memory, places, 1, word, self.faults)
+            found[rows] = values[:, 0]
+            self.lost += int((~readable).sum())
             return found
 
-        driver, scheduler = np.isin(row, of_driver), np.isin(row, of_scheduler)
+        of_row = sets.address[row]
+        driver, scheduler = np.isin(of_row, hardware.tags), np.isin(of_row, hardware.sched_tags)
         in_bounds = tag < sets.depth[row]
         current = pointer(sets.rqs, driver & in_bounds & (sets.rqs[row] != 0))
         static = pointer(sets.static_rqs, in_bounds & (sets.static_rqs[row] != 0))
@@ -357,14 +360,17 @@ class _Reader:
         # What a tag led to may have been freed, and its memory used by another queue's request.
         if "hctx" in self.columns:
             ours = hardware.rows(last["hctx"])
-            of_last &= (ours >= 0) & (hardware.tags[ours] == sets.address[row])
+            of_last &= (ours >= 0) & (hardware.tags[ours] == of_row)
             ours = hardware.rows(known["hctx"])
-            of_static &= (ours >= 0) & (hardware.tags[ours] == sets.address[row])
-            of_own &= (ours >= 0) & (hardware.sched_tags[ours] == sets.address[row])
+            of_static &= (ours >= 0) & (hardware.tags[ours] == of_row)
+            of_own &= (ours >= 0) & (hardware.sched_tags[ours] == of_row)
         is_foreign = driver & self._has_tag(last, "tag", tag) & self._is_foreign(last, row)
-        self._count_free(driver, scheduler, of_own | of_static | of_last | is_foreign)
+        # A bit of a map that several tags have belongs to the one whose request has it.
+        bit = (sets.first[row] << 32) | (tag & 0xFFFF_FFFF)
+        has_request = of_own | of_static | of_last | is_foreign
+        self.damage["free_tags"] += len(np.setdiff1d(bit[driver | scheduler], bit[has_request]))
         order = np.argsort(hardware.tags, kind="stable")
-        queue = order[np.searchsorted(hardware.tags[order], sets.address[row]) % max(len(order), 1)]
+        queue = order[np.searchsorted(hardware.tags[order], of_row) % max(len(order), 1)]
         address = np.concatenate([static[of_own], static[of_static], current[of_last]])
         queue = np.concatenate([queue[of_own], queue[of_static], queue[of_last]])
         return address, queue
@@ -389,9 +395,6 @@ class _Reader:
         """Return which requests are allocated and have the tag that led to them."""
         fits: Mask = found.readable & (found[name].astype(np.int64) == tag)
         return fits & (found["ref"] != 0) if "ref" in self.columns else fits
-
-    def _count_free(self, driver: Mask, scheduler: Mask, has_request: Mask) -> None:
-        self.damage["free_tags"] += int(((driver | scheduler) & ~has_request).sum())
 
     def _flush_queues(self) -> tuple[Lanes, Words]:
         """Return row of the disk and address of each ``struct blk_flush_queue``."""

@@ -7,6 +7,7 @@ They are in every dump, for modules without debug info, too. Since Linux kernel 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,8 +34,8 @@ UNDEFINED, PREVIOUS_SP, BP, SP, BP_INDIRECT, SP_INDIRECT, OTHER = range(7)
 
 _OLD_REGISTERS = {0: UNDEFINED, 1: PREVIOUS_SP, 4: BP, 5: SP, 8: BP_INDIRECT, 9: SP_INDIRECT}
 _NEW_REGISTERS = {0: UNDEFINED, 3: SP, 4: BP, 8: PREVIOUS_SP, 9: SP_INDIRECT, 10: BP_INDIRECT}
-"""ORC_REG_…, renumbered by v7.3 (commit not verified). They are macros, so no type tells; but most
-rules of any kernel start from the stack pointer."""
+"""ORC_REG_…, renumbered by v7.3 (commit not verified). They are macros, which debug info lacks; but
+most rules of any kernel start from the stack pointer."""
 _SAMPLE = 4096
 """Rules to look at for the number of the stack pointer: 24 KiB."""
 
@@ -97,6 +98,7 @@ class OrcTables:
         if named < _SAMPLE // 2:
             raise LookupError("the table of ORC is unreadable or damaged")
         self._registers = np.array([numbering.get(each, OTHER) for each in range(16)])
+        self._modules: dict[int, tuple[int, int, int]] = {}
         self._number = np.dtype("i4").newbyteorder(word_dtype(prog).byteorder)
 
     def rules(self, places: Words) -> Rules:
@@ -122,8 +124,8 @@ class OrcTables:
     def _kinds(self, columns: Mapping[str, npt.NDArray[Any]], found: Mask) -> npt.NDArray[np.int64]:
         kind = columns["type"].astype(np.int64)
         # Since Linux kernel commit fb799447ae29 ("x86,objtool: Split UNWIND_HINT_EMPTY in two") (in
-        # v6.4), 0 is undefined and 1 the end of a stack; `end` is gone, `signal` has been there
-        # since v6.3.
+        # v6.4), 0 is undefined and 1 the end of a stack; `end` is gone. Since commit ffb1b4a41016
+        # ("x86/unwind/orc: Add 'signal' field to ORC metadata") (in v6.3), there is `signal`.
         if "signal" in columns and "end" not in columns:
             names = np.array([NONE, END, CALL, REGS, REGS_PARTIAL])
         else:
@@ -155,18 +157,22 @@ class OrcTables:
         addresses[core], entries[core] = self._kernel
         low[core], high[core] = first[core], last[core] + 1
         for row in np.flatnonzero(~core).tolist():
-            try:
-                module = address_to_module(self.memory.prog, int(code[row]))
-                if not module:
-                    continue
-                count = int(module.arch.num_orcs)
-                if 0 < count <= _MAX_ENTRIES:
-                    high[row] = count
-                    addresses[row] = int(module.arch.orc_unwind_ip)
-                    entries[row] = int(module.arch.orc_unwind)
-            except (*ABSENT, AttributeError):
-                continue
+            high[row], addresses[row], entries[row] = self._module(int(code[row]))
         return addresses, entries, low, high
+
+    def _module(self, place: int) -> tuple[int, int, int]:
+        """Return length and addresses of the two tables of the module at a place; 0 without one."""
+        # Modules begin on pages of their own.
+        page = place // self.memory.page_size
+        if page not in self._modules:
+            self._modules[page] = 0, 0, 0
+            with contextlib.suppress(*ABSENT, AttributeError):
+                module = address_to_module(self.memory.prog, place)
+                count = int(module.arch.num_orcs) if module else 0
+                if 0 < count <= _MAX_ENTRIES:
+                    tables = int(module.arch.orc_unwind_ip), int(module.arch.orc_unwind)
+                    self._modules[page] = count, *tables
+        return self._modules[page]
 
     def _search(
         self,

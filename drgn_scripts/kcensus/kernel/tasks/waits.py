@@ -20,6 +20,8 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.slabs import ScanReport, UnsupportedAllocator
+from kcensus.kernel.block.disks import block_devices
+from kcensus.kernel.block.hardware import disks_of_maps, maps_of_queues
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.wait_tables import bit_waiters
 from kcensus.kernel.locking.waiters import entry_link, queues_type
@@ -47,6 +49,8 @@ _LIKE_A_LOCK = "rq_qos_wait"
 """Its ``struct rq_qos_wait_data`` has the task where waiters for a lock have it."""
 _MAX_REQUEST_LISTS = 2
 """Directions of a legacy queue: asynchronous and synchronous."""
+_TAGS = "struct sbitmap_queue"
+"""What a task waits for that needs a tag."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,7 @@ class _Reader:
             ("wait queues and locks", self._queued),
             ("direct I/O", self._direct),
             ("task.blocker", self._blockers),
+            ("disks of tags", self._tags),
         ):
             try:
                 look()
@@ -332,7 +337,7 @@ class _Reader:
         links = queued(self.kernel, self.known, self.rows)
         self.torn += links.torn
         self.faults += links.faults
-        bitmaps = self._bitmaps(links)
+        bitmaps, tag_proof = self._bitmaps(links)
         for index, lane in enumerate(links.lane.tolist()):
             if self.object[lane]:
                 continue
@@ -340,6 +345,7 @@ class _Reader:
             if resolve is None:
                 continue
             object_, kind, type_, proof = resolve
+            proof = proof or tag_proof
             self._note_objects(np.array([lane]), np.array([object_], np.uint64), kind, type_, proof)
         if "XFS buffers" not in self.missing:
             self._compare(links)
@@ -349,6 +355,7 @@ class _Reader:
     ) -> tuple[int, WaitKind, str, str] | None:
         """Return the object that a list of waiters belongs to, its kind, type and the proof.
 
+        :return: without the proof for a bitmap
         :param bitmap: of tags that the task waits for, or 0
         """
         lane, head = int(links.lane[index]), int(links.head[index])
@@ -379,7 +386,7 @@ class _Reader:
             if legacy:
                 return legacy, WaitKind.TAG, "struct request_queue", "request_list.wait"
         if bitmap:
-            return bitmap, WaitKind.TAG, "struct sbitmap_queue", "sbq_wait.sbq"
+            return bitmap, WaitKind.TAG, _TAGS, ""
         if is_completion:
             inside = drgn.offsetof(prog.type("struct completion"), "wait")
             return queue - inside, kind, "struct completion", "completion.wait"
@@ -408,8 +415,8 @@ class _Reader:
             return 0
         return 0
 
-    def _bitmaps(self, links: Queued) -> Words:
-        """Return the bitmap of tags that the ``struct sbq_wait`` at each link waits for, or 0."""
+    def _bitmaps(self, links: Queued) -> tuple[Words, str]:
+        """Return the bitmap of tags that the task at each link waits for, or 0, and the proof."""
         bitmaps = np.zeros(len(links.lane), np.uint64)
         facts = [self.facts[lane] for lane in links.lane.tolist()]
         # Legacy queues have lists of requests instead.
@@ -419,24 +426,47 @@ class _Reader:
         ]
         some = np.flatnonzero((links.head != 0) & np.array(is_tag, np.bool_))
         if not len(some):
-            return bitmaps
-        # Since v5.0 (commit not verified). Before, the tags are unknown, but not the queue.
+            return bitmaps, ""
+        queue = links.head[some] - np.uint64(_queue_head(self.kernel.prog))
+        # Since v5.0 (commit not verified), a waiter names its bitmap.
         try:
-            prog, memory = self.kernel.prog, self.kernel.memory
-            wait = prog.type("struct sbq_wait")
-            inside = entry_link(prog) + drgn.offsetof(wait, "wait")
-            members = layout(prog, wait, ["sbq"])
-            bitmap = layout(prog, "struct sbitmap_queue", ["ws"])
-            state = drgn.sizeof(prog.type("struct sbq_wait_state"))
+            bitmaps[some] = self._named_bitmaps(links.node[some], queue)
         except LookupError:
-            return bitmaps
-        owner = gather(memory, links.node[some] - np.uint64(inside), members, self.faults)["sbq"]
+            try:
+                bitmaps[some] = maps_of_queues(self.kernel, queue)
+            except LookupError:
+                return bitmaps, ""
+            return bitmaps, "sbitmap_queue.ws"
+        return bitmaps, "sbq_wait.sbq"
+
+    def _named_bitmaps(self, node: Words, queue: Words) -> Words:
+        """Return the bitmap that each ``struct sbq_wait`` on some wait queues names, or 0.
+
+        :raises LookupError: the debug info lacks a type
+        """
+        prog, memory = self.kernel.prog, self.kernel.memory
+        wait = prog.type("struct sbq_wait")
+        inside = entry_link(prog) + drgn.offsetof(wait, "wait")
+        members = layout(prog, wait, ["sbq"])
+        bitmap = layout(prog, _TAGS, ["ws"])
+        state = drgn.sizeof(prog.type("struct sbq_wait_state"))
+        owner = gather(memory, node - np.uint64(inside), members, self.faults)["sbq"]
         first = gather(memory, owner, bitmap, self.faults)["ws"]
-        queue = links.head[some] - np.uint64(_queue_head(prog))
         # SBQ_WAIT_QUEUES is 8.
         holds = (owner != 0) & (queue >= first) & (queue - first < np.uint64(8 * state))
-        bitmaps[some] = np.where(holds, owner, np.uint64(0))
-        return bitmaps
+        named: Words = np.where(holds, owner, np.uint64(0))
+        return named
+
+    def _tags(self) -> None:
+        """Note the disks whose tags tasks wait for."""
+        lane = np.flatnonzero(np.array(self.type, np.str_) == _TAGS)
+        if not len(lane):
+            return
+        devices = block_devices(self.kernel)
+        row = disks_of_maps(self.kernel, self.object[lane])
+        lane, row = lane[row >= 0], row[row >= 0]
+        self.disk[lane] = [devices.disks[each].address for each in row.tolist()]
+        self.device[lane] = [devices.disks[each].number for each in row.tolist()]
 
     def _compare(self, links: Queued) -> None:
         """Count the tasks whose stack contradicts the lists of XFS buffers."""

@@ -97,7 +97,8 @@ def mounts(kernel: Kernel) -> Mounts:
     members = layout(prog, "struct xfs_mount", {**_TARGETS, "log_address": "m_log", "ail": "m_ail"})
     info = layout(prog, "struct super_block", ["s_fs_info"])
     address = gather(memory, blocks.address[rows], info, faults)["s_fs_info"]
-    # While a file system is being mounted, parts of it are missing.
+    # While a file system is being mounted or unmounted, it is missing, and its root is, too.
+    damaged += int(np.count_nonzero((address == 0) & (blocks.root[rows] != 0)))
     address = address[address != 0]
     read = gather(memory, address, members, faults)
     target = layout(prog, "struct xfs_buftarg", {"device": "bt_dev", "bdev": "bt_bdev"})

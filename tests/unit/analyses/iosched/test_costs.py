@@ -18,6 +18,7 @@ from tests.unit import distributions as known
 SECOND = 10**9
 NOW = 100 * SECOND
 NONE = np.empty(0, np.int64)
+DISK, IDLE_DISK = 0x1000, 0x2000
 REALTIME, BEST_EFFORT, IDLE = 1, 2, 3
 
 
@@ -46,9 +47,9 @@ def figures(
     lists: int = 6,
     writes: int = 0,
     reads: int = 0,
-    depth: int = 64,
 ) -> Any:
-    """One disk: a request in the driver since a time, of a class, and others that hold tags."""
+    """One disk: a request in the driver since a time, of a class, and others that hold tags; the
+    other disk is idle."""
     count = writes + reads
     since, kind = dispatched
     stamps = np.zeros(count + 1, np.uint64)
@@ -59,31 +60,30 @@ def figures(
         priority_class=np.full(count + 1, kind),
         operation=operation,
         is_sync=operation == 0,
+        sched_tag=np.arange(-1, count),
         operations=SimpleNamespace(is_write=lambda values: values == 1),
     )
-    sets = SimpleNamespace(
-        rows=lambda found: np.zeros(len(found), np.int64),
-        used=np.array([count]),
-        depth=np.array([depth]),
-    )
     return SimpleNamespace(
-        disks=[SimpleNamespace(scheduler=scheduler)],
+        disks=[
+            SimpleNamespace(scheduler=scheduler, address=DISK),
+            SimpleNamespace(scheduler=scheduler, address=IDLE_DISK),
+        ],
         queues=queues,
-        schedulers=[range(lists)],
+        schedulers=[range(lists), range(lists)],
         requests=requests,
         ranks=lambda rows: np.array([1, 0, 1, 2])[requests.priority_class[rows]],
         clock=SimpleNamespace(ns=NOW),
-        rows=lambda disk: np.arange(count + 1),
+        rows=lambda disk: np.arange(0 if disk else count + 1),
         with_requests=[0],
         is_async=lambda one: one.row % 2 == 1,
-        hardware=SimpleNamespace(disk=np.zeros(1), sched_tags=np.ones(1), tag_sets=sets),
     )
 
 
-def sleepers(**since: float) -> Any:
+def sleepers(disk: int = DISK, **since: float) -> Any:
     waits = SimpleNamespace(
         kind=[WaitKind(name) for name in since],
         since_ns=np.array([int(each * SECOND) for each in since.values()], np.int64),
+        disk=np.full(len(since), disk, np.uint64),
     )
     return SimpleNamespace(waits=waits)
 
@@ -126,7 +126,8 @@ def test_starved_by_a_higher_class(kind: int, row: int, lists: int, is_by_class:
         ("mq-deadline", 60, 4, "tag_wait_mq_deadline"),
         ("bfq", 60, 4, "tag_wait_bfq"),
         ("bfq", 48, 16, ""),  # what the patches leave to writes, too
-        ("bfq", 60, 3, ""),  # a tag is free
+        ("bfq", 7, 1, "tag_wait_bfq"),  # whatever share of all tags that is
+        ("bfq", 0, 0, ""),
         ("kyber", 60, 4, ""),
     ],
 )
@@ -134,6 +135,7 @@ def test_tags_that_writes_use_up(scheduler: str, writes: int, reads: int, key: s
     found = figures(scheduler, [], writes=writes, reads=reads)
     asleep = sleepers(tag=12.5, xfs_buf=20.0)
     assert values(found, asleep) == ({key: 12.5} if key else {})
+    assert values(found, sleepers(IDLE_DISK, tag=12.5)) == {}
     assert values(found, sleepers(xfs_buf=20.0)) == {}
 
 

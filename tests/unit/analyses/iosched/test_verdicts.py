@@ -12,11 +12,14 @@ import pytest
 from kcensus.analyses.iosched.kernel import figures as module
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import scheduler as starved_module
+from kcensus.analyses.iosched.kernel.findings import tasks as tasks_module
 from kcensus.analyses.iosched.kernel.findings.device import exhausted, frozen, overdue, stuck
 from kcensus.analyses.iosched.kernel.findings.scheduler import starved, switches
+from kcensus.analyses.iosched.kernel.findings.tasks import blocked
 from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import State
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.results import Finding, Severity
 from kcensus.sources import open_target
 
@@ -247,6 +250,31 @@ def test_a_frozen_queue(functions: tuple[str, ...], severity: Severity) -> None:
     (found,) = frozen(figures(freeze=1), asleep(*functions), 0)
     assert (found.severity, found.figures["requests"].value) == (severity, 3)
     assert found.figures["sleepers"].value == len(functions[:1])
+
+
+def test_tasks_that_no_request_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks_module, "disk_names", lambda *args: ["sda", "", "", "", "sda"])
+
+    class Waits(SimpleNamespace):
+        def __len__(self) -> int:
+            return 5
+
+    sleepers: Any = asleep()
+    sleepers.waits = Waits(
+        function=["blk_mq_get_tag", "mutex_lock", "msleep", "mutex_lock", "xfs_buf_lock"],
+        kind=[WaitKind.TAG, WaitKind.LOCK, WaitKind.TIMER, WaitKind.LOCK, WaitKind.XFS_BUF],
+        since_ns=np.array([130, 20, 300, 9, 500]) * SECOND,
+        comm=["a", "b", "c", "d", "e"],
+        pid=np.arange(1, 6),
+    )
+    # The last one waits for a request that is known.
+    sleepers.joins.wait = np.array([4])
+    (finding,) = blocked(figures(), sleepers)
+    assert (finding.id, finding.severity) == ("tasks-blocked", Severity.WARNING)
+    assert {name: each.value for name, each in finding.figures.items()} == {
+        "sleepers": 2,
+        "longest": 130.0,
+    }
 
 
 @pytest.mark.parametrize(

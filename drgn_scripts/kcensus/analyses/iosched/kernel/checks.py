@@ -86,14 +86,20 @@ def gaps(figures: Figures) -> list[Gap]:
             Gap(
                 "lists and trees of requests",
                 "torn, bent, or different by direction",
-                damage["torn"] + figures.bios.torn,
+                damage["torn"],
                 "what is behind them counts as being on no list",
+            ),
+            Gap(
+                "bios of requests",
+                "torn, or their pages or owners are unreadable",
+                figures.bios.torn,
+                "who waits for their requests, and for which files, is unknown",
             ),
             Gap(
                 "requests on lists",
                 "not allocated, or on two lists",
                 damage["stray"] + damage["listed_twice"],
-                "they are not counted, or once",
+                "these requests are not counted, or once",
             ),
             Gap(
                 "tags",

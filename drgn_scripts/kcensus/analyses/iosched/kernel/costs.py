@@ -68,26 +68,26 @@ def _is_behind_higher_class(figures: Figures, queue: Queue) -> bool:
 
 
 def _tag_wait(figures: Figures, sleepers: Sleepers, scheduler: str) -> int:
-    """Return the nanoseconds for which a task has waited for a tag that writes use up, or 0.
+    """Return the nanoseconds for which a task has waited for a tag that writes hold, or 0.
 
-    A task in blk_mq_get_tag() does not show which disk it waits for; it counts if all tags of a
-    disk with the scheduler are in use, most of them by writes and asynchronous requests.
+    It counts on disks with the scheduler where most tags in use are those of writes and
+    asynchronous requests. Not all need be in use: a waiter runs some time after it was woken up.
     """
-    if not any(_is_used_up(figures, row, scheduler) for row in figures.with_requests):
-        return 0
     waits = sleepers.waits
+    disks = [
+        disk.address
+        for row, disk in enumerate(figures.disks)
+        if disk.scheduler == scheduler and _is_full_of_writes(figures, row)
+    ]
     is_tag = np.array([kind is WaitKind.TAG for kind in waits.kind], np.bool_)
-    return max(int(waits.since_ns[is_tag].max(initial=0)), 0)
+    since = waits.since_ns[is_tag & np.isin(waits.disk, np.array(disks, np.uint64))]
+    return max(int(since.max(initial=0)), 0)
 
 
-def _is_used_up(figures: Figures, row: int, scheduler: str) -> bool:
-    if figures.disks[row].scheduler != scheduler:
-        return False
-    hardware, requests = figures.hardware, figures.requests
-    sets = np.unique(hardware.tag_sets.rows(hardware.sched_tags[hardware.disk == row]))
-    sets = sets[sets >= 0]
-    used, depth = hardware.tag_sets.used[sets].sum(), hardware.tag_sets.depth[sets].sum()
-    own = figures.rows(row)
+def _is_full_of_writes(figures: Figures, row: int) -> bool:
+    """Return whether writes and asynchronous requests hold most tags of the scheduler in use."""
+    requests, own = figures.requests, figures.rows(row)
+    own = own[requests.sched_tag[own] >= 0]
     is_write = requests.operations.is_write(requests.operation[own])
     limited = int(np.count_nonzero(is_write | ~requests.is_sync[own]))
-    return bool(depth and used >= depth and limited > _RESERVED * depth)
+    return limited > _RESERVED * len(own)

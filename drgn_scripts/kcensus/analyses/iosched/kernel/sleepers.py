@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.engine.memory import Words
 from kcensus.kernel.block.requests import State
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.joined import Joins, RequestPlaces, joined
 from kcensus.kernel.tasks.waits import Waits, waits
 
@@ -61,4 +62,23 @@ def sleepers(figures: Figures) -> Sleepers:
         sectors=requests.bytes // _SECTOR,
     )
     found = waits(figures.kernel)
-    return Sleepers(found, joined(figures.kernel, found, figures.bios, places))
+    joins = joined(figures.kernel, found, figures.bios, places)
+    return Sleepers(replace(found, since_ns=since_submitted(found, joins, requests.age_ns)), joins)
+
+
+def since_submitted(waits: Waits, joins: Joins, age_ns: Counts) -> Counts:
+    """Return the ages of waits; at least that of the youngest request of those who wait for their
+    own.
+
+    Such a task wakes up every half of hung_task_timeout_secs, and goes on waiting (blk_wait_io(),
+    since v5.7, commit not verified): it has been off its CPU for less.
+
+    :param age_ns: of each request, nanoseconds, or -1
+    """
+    own = np.array([kind is WaitKind.REQUEST for kind in waits.kind], np.bool_)
+    pairs = np.flatnonzero(joins.is_proven & np.append(own, np.False_)[joins.wait])
+    youngest = np.full(len(waits), np.iinfo(np.int64).max)
+    np.minimum.at(youngest, joins.wait[pairs], age_ns[joins.request[pairs]])
+    youngest[youngest == np.iinfo(np.int64).max] = -1
+    found: Counts = np.maximum(waits.since_ns, youngest)
+    return found

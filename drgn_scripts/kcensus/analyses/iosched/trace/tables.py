@@ -21,6 +21,7 @@ from kcensus.results.tables import Column, Show, Table, TableSpec
 from kcensus.text import printable
 from kcensus.trace.bios import NEVER
 from kcensus.trace.events import LETTERS, Integers, major_minor
+from kcensus.trace.threads import side_by_side
 
 MAX_WAITS = 1000
 MAX_STEPS = 32
@@ -208,14 +209,17 @@ def tables(figures: Figures) -> dict[str, Table]:
 def _phases(figures: Figures) -> pd.DataFrame:
     devices = np.array([*figures.devices] or [0])
     group = figures.device * len(CLASSES) + figures.kind
-    frames = []
-    for phase in PHASES:
+
+    def of(phase: str) -> pd.DataFrame:
         frame = by_group(group, figures.phase(phase))
         number = frame["group"].to_numpy()
         names = [major_minor(int(devices[each // len(CLASSES)])) for each in number]
         kinds = [CLASSES[each % len(CLASSES)] for each in number]
-        frames.append(frame.assign(phase=phase, device=names, operation=kinds))
-    return pd.concat(frames, ignore_index=True)[[*PHASE_TABLE.columns]].head(MAX_ROWS)
+        return frame.assign(phase=phase, device=names, operation=kinds)
+
+    return pd.concat(side_by_side(of, PHASES), ignore_index=True)[[*PHASE_TABLE.columns]].head(
+        MAX_ROWS
+    )
 
 
 def _tasks(figures: Figures) -> pd.DataFrame:
@@ -305,7 +309,7 @@ def _devices(figures: Figures) -> pd.DataFrame:
 
     def total(values: Integers) -> Integers:
         if count == 1:
-            return values.sum(keepdims=True)
+            return np.array([values.sum()])
         return np.bincount(code, values, count).astype(np.int64)
 
     waits = np.full(count, NEVER)

@@ -179,7 +179,7 @@ def _classes(figures: Figures, sleepers: Sleepers, queue: Queue) -> tuple[Remedy
 
 
 def switches(disk: Disk) -> tuple[Remedy, ...]:
-    """Return schedulers with a bound for each request, or without queues.
+    """Return schedulers that bound how many others overtake a request, or have no queues.
 
     None for a disk whose name may not be that of its directory, or may be anything for a shell.
     """

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,39 +28,35 @@ _OBJECTS = {
     WaitKind.FOLIO: "a page",
     WaitKind.BIT: "a bit",
     WaitKind.REQUEST: "their own I/O",
+    WaitKind.TIMER: "time",
     WaitKind.OTHER: "something else",
 }
 
 
 def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
-    """Yield that tasks have been in state D for long, by what they wait for, and its disk."""
+    """Yield that tasks have been in state D for long, and what for."""
     waits = sleepers.waits
     linked = np.zeros(len(waits), np.bool_)
     linked[sleepers.joins.wait] = True
+    timed = np.array([function in ON_TIMERS for function in waits.function], np.bool_)
+    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= _STEPS[-1][0] * 1e9))
+    longest = int(waits.since_ns[rows].max(initial=0)) / 1e9
+    how = severity(longest, _STEPS)
+    if how is None:
+        return
     disks = disk_names(figures, sleepers)
-    groups = defaultdict(list)
-    for row in np.flatnonzero(~linked & (waits.since_ns >= _STEPS[-1][0] * 1e9)).tolist():
-        kind = waits.kind[row]
-        if kind is not WaitKind.TIMER and waits.function[row] not in ON_TIMERS:
-            groups[kind, printable(disks[row])].append(row)
-    for (kind, disk), rows in groups.items():
-        longest = int(waits.since_ns[rows].max()) / 1e9
-        how = severity(longest, _STEPS)
-        if how is None:
-            continue
-        count = (
-            f"{len(rows):,} tasks in state D wait" if len(rows) > 1 else "1 task in state D waits"
-        )
-        where = f" of {disk}" if disk else ""
-        yield Finding(
-            id=f"tasks-blocked:{kind.value}" + (f"-{disk}" if disk else ""),
-            severity=how,
-            danger=Danger.STALL,
-            title=f"{count} for {_OBJECTS[kind]}{where}, for up to {human_seconds(longest)}",
-            evidence=f"No request in memory leads to them: {named(sleepers, np.array(rows))}",
-            figures={
-                "sleepers": Figure(len(rows)),
-                "longest": Figure(longest, Unit.SECONDS),
-            },
-            no_remedy="The table of sleepers shows each object, and who holds it if that is known",
-        )
+    causes = Counter((waits.kind[row], printable(disks[row])) for row in rows.tolist())
+    what = ", ".join(
+        f"{_OBJECTS[kind]}{f' of {disk}' if disk else ''} ({count:,})"
+        for (kind, disk), count in causes.most_common()
+    )
+    yield Finding(
+        id="tasks-blocked",
+        severity=how,
+        danger=Danger.STALL,
+        title=f"{len(rows):,} task{'' if len(rows) == 1 else 's'} in state D, for up to "
+        f"{human_seconds(longest)}: no request in memory leads to what they wait for",
+        evidence=f"They wait for {what}: {named(sleepers, rows)}",
+        figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, Unit.SECONDS)},
+        no_remedy="The table of sleepers shows each object, and who holds it if that is known",
+    )
