@@ -24,7 +24,7 @@ from tests.unit.trace.recorded import READ, WRITE, Event, life, name_of, packed
 
 SYNC = 1 << 3
 """BLK_TC_SYNC."""
-SECOND, READS = 10**9, 20
+SECOND, READS = 10**9, 60
 FAR = 1 << 24
 """A sector behind those of all requests."""
 FIRST = 7_000_000
@@ -70,7 +70,7 @@ def events(figures: Figures) -> list[Event]:
             device=device,
         )
     for step in range(READS):
-        start = 30 * SECOND + step * 1000
+        start = 21 * SECOND + step * SECOND // 5
         made += life(
             FAR + 8 * step, *(start + each for each in range(5)), flags=READ, device=device
         )
