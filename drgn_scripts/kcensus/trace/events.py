@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -140,6 +141,39 @@ class Trace:
     """Time of the last event or message."""
     start: float | None = None
     """Time of the first event in seconds since 1970, by the clock of the traced machine."""
+    first_ns: int | None = None
+    """CLOCK_MONOTONIC of the first event, which blktrace records; text does not have it."""
+
+    def until(self, end: int) -> Trace:
+        """Return the trace as it would be if it had ended earlier.
+
+        :attr:`counts` are still those of all events.
+
+        :param end: time in ns
+        """
+        if end >= self.end:
+            return self
+        kept = [self.events["time"][span] <= end for span in self.spans]
+        events = {
+            name: np.concatenate(
+                [column[span][own] for span, own in zip(self.spans, kept, strict=True)]
+            )
+            for name, column in self.events.items()
+        }
+        ends = [0, *itertools.accumulate(int(own.sum()) for own in kept)]
+        messages, splits, names = (
+            {name: column[each["time"] <= end] for name, column in each.items()}
+            for each in (self.messages, self.splits, self.names)
+        )
+        return replace(
+            self,
+            events=events,
+            spans=[slice(*pair) for pair in itertools.pairwise(ends)],
+            messages=messages,
+            splits=splits,
+            names=names,
+            end=max(end, 0),
+        )
 
     def __len__(self) -> int:
         return self.counts.total()

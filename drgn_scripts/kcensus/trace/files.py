@@ -48,6 +48,18 @@ _MAX_PAUSE = 86_400 * 1_000_000_000
 _CPU = re.compile(r"(?P<prefix>.*)\.blktrace\.(?P<cpu>\d{1,6})")
 
 
+_OTHERS = (
+    (b"\x7fELF", "is an ELF file: pass a memory dump as TARGET"),
+    (b"KDUMP   ", "is a memory dump: pass it as TARGET"),
+    (b"makedumpfile", "is a memory dump: pass it as TARGET"),
+    (b"\x1f\x8b", "is compressed: unpack it first (gunzip)"),
+    (b"\xfd7zXZ\0", "is compressed: unpack it first (unxz)"),
+    (b"\x28\xb5\x2f\xfd", "is compressed: unpack it first (unzstd)"),
+    (b"BZh", "is compressed: unpack it first (bunzip2)"),
+)
+"""What files begin with that are not traces, and may have bytes that look like events."""
+
+
 class _Stopped(Exception):
     """Another thread has failed, or the user pressed Ctrl-C."""
 
@@ -76,6 +88,11 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     for part in parts:
         losses.add(part.losses)
     if not any(len(part.events["time"]) + len(part.messages["time"]) for part in parts):
+        if all(_is_empty(path) for path in paths) and not losses.unreadable:
+            raise TraceError(
+                f"'{printable(name)}' is a trace without events: the disk had no I/O while "
+                "blktrace ran"
+            )
         raise TraceError(
             f"'{printable(name)}' holds no events of blktrace; give the prefix of its files, such "
             "as sda for sda.blktrace.0, or a file that blkparse printed"
@@ -99,6 +116,10 @@ def _files(name: str) -> list[Path]:
         paths = _of_prefix(given) if given.is_dir() else _of_prefix(given.parent, given.name)
     except OSError as error:
         raise TraceError(f"'{printable(name)}' cannot be read: {error.strerror}") from None
+    if not paths and given.exists() and not given.is_dir():
+        raise TraceError(
+            f"'{printable(name)}' is not a regular file: write what blkparse prints to one first"
+        )
     if not paths:
         where = f"in '{printable(name)}'" if given.is_dir() else f"'{printable(name)}.blktrace.0'"
         raise TraceError(
@@ -108,6 +129,14 @@ def _files(name: str) -> list[Path]:
     if len(paths) > _MAX_FILES:
         raise TraceError(f"'{printable(name)}' has {len(paths):,} files; at most {_MAX_FILES:,}")
     return paths
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether a file of blktrace has no bytes, or begins as one that has events."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    is_named = _CPU.fullmatch(path.name) is not None
+    return binary.format_of(head) is not None if head else is_named
 
 
 def _of_prefix(directory: Path, prefix: str | None = None) -> list[Path]:
@@ -192,6 +221,9 @@ def _with_bytes(paths: Sequence[Path], losses: Losses) -> Iterator[_File]:
         try:
             with path.open("rb") as file:
                 head = file.read(_HEAD)
+            for magic, what in _OTHERS:
+                if head.startswith(magic):
+                    raise TraceError(f"'{printable(str(path))}' {what}")
             if head:
                 yield _File(path, path.stat().st_size, text.is_text(head))
         except OSError as error:
@@ -276,6 +308,7 @@ def _merged(room: Columns, parts: Sequence[Part], losses: Losses) -> Trace:
         losses,
         end=max(moments) - first,
         start=None if clock is None else clock[1] + (first - clock[0]) / 1e9,
+        first_ns=None if clock is None else first,
     )
 
 
