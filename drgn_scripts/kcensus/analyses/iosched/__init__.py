@@ -24,7 +24,7 @@ ANALYSIS = Analysis(
         "requests_traced",
         "sleepers",
         "trace_phases",
-        "trace_waits",
+        "trace_tasks",
         "trace_queues",
     ),
     description="""\
