@@ -235,13 +235,11 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
     ]
     if own in after.bounds and new < old:
         problems.append(
-            f"{after.target} shows only a part of its {metric.what}: at least {human(new, unit)}, "
-            "it had not ended"
+            f"{after.target} ended before the {metric.what} did: at least {human(new, unit)}"
         )
     elif own in before.bounds and new >= old:
         problems.append(
-            f"{before.target} shows only a part of its {metric.what}: at least {human(old, unit)}, "
-            "it had not ended"
+            f"{before.target} ended before the {metric.what} did: at least {human(old, unit)}"
         )
     if not note and State.UNDETERMINED in (before.detected.state, after.detected.state):
         problems.append(f"whether both targets have {patch.id} is undetermined")
