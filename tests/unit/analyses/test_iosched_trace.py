@@ -142,6 +142,34 @@ def test_turns_without_a_dispatch_show_the_kernel_without_the_fix(
     assert finding.patch == ("cfq-async-starvation" if lost else "")
 
 
+def test_a_request_that_was_merged_into_another_one_does_not_wait(tmp_path: Path) -> None:
+    """Kernels with CFQ have no event for it: D and C of one request reach over both."""
+    made = [*life(0, 0, 1, 2, flags=WRITE), *life(8, 10, 11, 12, flags=WRITE)]
+    made += [
+        Event("D", 3000, 0, 16, flags=WRITE),
+        Event("C", 5000, 0, 16, flags=WRITE),
+        *(message(each, "cfq5A  / insert_request") for each in (3, 13)),
+        message(10**10, "cfq5A  / set_active wl_class:0 wl_type:0"),
+        message(10**10 + 1, "cfq6S  / preempt"),
+        message(10**10 + 2, "cfq5A  / slice expired t=1"),
+        message(10**10 + 3, "cfq5A  / sl_used=1 disp=0 charge=0 iops=1 sect=0"),
+    ]
+    for step in range(300):
+        start = 10_000 + step * 100_000_000
+        made += life(50_000 + 8 * step, *(start + each for each in range(5)), pid=6)
+    # One of the other direction, and one before its insertion, do not count.
+    made += life(800, 10**9, 10**9 + 1, 10**9 + 2, flags=WRITE)
+    made += [Event("D", 2 * 10**9, 792, 32), Event("D", 9 * 10**8, 792, 32, flags=WRITE)]
+    answer = traced(tmp_path, made)
+    waits = answer.tables["trace_waits"].frame.set_index("sector")
+    assert waits.loc[8, "waited"] == pytest.approx(2988e-9)
+    assert waits.loc[800, "state"] == "inserted"
+    values = {key: figure.value for key, figure in answer.summary.items()}
+    assert (values["trace_waiting"], values["trace_cfq_turns_lost"]) == (1, 0)
+    assert values["trace_requests"] == 302
+    assert {each.status for each in answer.checks} == {CheckStatus.AGREE}
+
+
 def test_without_messages_of_cfq_turns_are_unknown(tmp_path: Path) -> None:
     assert "trace_cfq_turns_lost" not in traced(tmp_path, starving(15.6)).summary
 

@@ -64,8 +64,8 @@ def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
             + over(len(rows), _STUCK[-1][0], seconds)
             + (f"; {left:,} had not completed at the end" if left else "")
         ),
-        evidence=f"{described(figures, row)}. The device dispatched nothing for up to "
-        f"{human_seconds(silent)}"
+        evidence=described(figures, row)
+        + (f". The device dispatched nothing for up to {human_seconds(silent)}" if silent else "")
         + (f"; at the end, {waiting:,} more waited in the scheduler" if waiting else ""),
         figures={
             "waited": Figure(seconds, Unit.SECONDS, "longest in the driver"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.trace.absorbed import absorb
 from kcensus.trace.bios import NEVER, Bios, pair
 from kcensus.trace.choice import blocks
 from kcensus.trace.events import (
@@ -55,6 +56,8 @@ class Figures:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.bios: Bios = pair(trace)
+        self.is_absorbed: Mask = absorb(trace, self.bios)
+        """Whether the scheduler merged the request that a bio began into another one."""
         self.end = trace.end
         """Time of the last event of all devices."""
 
@@ -79,7 +82,7 @@ class Figures:
     @functools.cached_property
     def is_unmerged(self) -> Mask:
         """Whether a bio was not merged into the request of another one."""
-        mask: Mask = self.bios.merged == NEVER
+        mask: Mask = (self.bios.merged == NEVER) & ~self.is_absorbed
         return mask
 
     @functools.cached_property
