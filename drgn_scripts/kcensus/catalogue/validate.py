@@ -110,10 +110,10 @@ class Side:
         return [] if known is None else known.frame[column].tolist()
 
     def lacks(self, metric: Metric) -> bool:
-        """Whether there is the figure of a metric, without a value."""
+        """Whether an analysis has a result, but not this figure."""
         result = self.results.get(metric.analysis)
         figure = result.summary.get(metric.key) if result is not None else None
-        return figure is not None and figure.value is None
+        return result is not None and (figure is None or figure.value is None)
 
     def figure(self, metric: Metric) -> tuple[float, Unit]:
         """Return the value of a metric and its unit.
@@ -227,20 +227,19 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
     if as_given and unknown:
         note = f"{note}; scheduler and disk are given"
     own = (metric.analysis, metric.key)
+    counts = {(each.metric.analysis, each.metric.key) for each in validation.workload}
     problems += [
         f"the trace {side.target} lacks events, so that a wait may seem longer than it was"
         for side in (before, after)
-        if side.is_trace and side.bounds - {own}
+        if side.is_trace and side.bounds & counts
     ]
     if own in after.bounds and new < old:
         problems.append(
-            f"{after.target} shows only a part of its {metric.what}: at least {human(new, unit)}, "
-            "it had not ended"
+            f"{after.target} ended before the {metric.what} did: at least {human(new, unit)}"
         )
     elif own in before.bounds and new >= old:
         problems.append(
-            f"{before.target} shows only a part of its {metric.what}: at least {human(old, unit)}, "
-            "it had not ended"
+            f"{before.target} ended before the {metric.what} did: at least {human(old, unit)}"
         )
     if not note and State.UNDETERMINED in (before.detected.state, after.detected.state):
         problems.append(f"whether both targets have {patch.id} is undetermined")

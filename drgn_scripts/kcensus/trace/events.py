@@ -103,6 +103,13 @@ class Losses:
     """Files of CPUs that had events, or whose files of other devices are there."""
     offline: list[str] = field(default_factory=list)
     """Other files of CPUs between those that are there: blktrace makes them for online CPUs."""
+    early: Counter[str] = field(default_factory=Counter)
+    """Milliseconds by which the file of a CPU ends before the others, which go on as before."""
+    short: Counter[str] = field(default_factory=Counter)
+    """Bytes that a file lacks, by the log of blktrace."""
+    dropped: int | None = None
+    """Events that blktrace says it dropped; None without its log. Nothing in the files shows them:
+    the kernel numbers only what it writes."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why a file could not be read, by its name."""
 
@@ -139,6 +146,8 @@ class Trace:
     losses: Losses
     end: int = 0
     """Time of the last event or message."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """The same by device: that of the last event of all devices that were traced at that time."""
     start: float | None = None
     """Time of the first event in seconds since 1970, by the clock of the traced machine."""
     first_ns: int | None = None
@@ -173,6 +182,7 @@ class Trace:
             splits=splits,
             names=names,
             end=max(end, 0),
+            ends={device: min(own, max(end, 0)) for device, own in self.ends.items()},
         )
 
     def __len__(self) -> int:

@@ -21,8 +21,8 @@ ANALYSIS = Analysis(
     first_tables=(
         "disks",
         "scheduler_queues",
-        "requests_traced",
         "sleepers",
+        "requests_traced",
         "trace_phases",
         "trace_tasks",
         "trace_queues",

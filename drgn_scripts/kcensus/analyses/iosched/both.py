@@ -35,6 +35,9 @@ _MAX_OVERTAKERS = 3
 _PARENTS = {
     "trace-async-starved": ("requests-starved:{}-async", "requests-stuck:{}"),
     "trace-sync-delayed": ("requests-starved:{}-sync", "requests-stuck:{}"),
+    "trace-requests-stuck": ("requests-stuck:{}",),
+    "trace-requests-overdue": ("requests-overdue:{}", "requests-stuck:{}"),
+    "trace-requests-awaited": ("tags-exhausted:{}", "requests-stuck:{}"),
 }
 """By kind of a trace's finding: those of memory that may say the same."""
 

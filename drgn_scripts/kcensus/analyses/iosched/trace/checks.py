@@ -57,6 +57,24 @@ def gaps(figures: Figures) -> list[Gap]:
             f"events on these CPUs are not there; {effect}",
         ),
         Gap(
+            "events dropped by blktrace",
+            "its log says so: its buffers were full",
+            losses.dropped or 0,
+            effect,
+        ),
+        Gap(
+            "files that end too early",
+            f"those of other CPUs go on: {_listed(_early(losses.early))}",
+            len(losses.early),
+            "what happened later is left out",
+        ),
+        Gap(
+            "bytes of files",
+            f"by the log of blktrace, they lack the end: {_names(losses.short)}",
+            sum(losses.short.values()),
+            effect,
+        ),
+        Gap(
             "bytes of the last event",
             f"{_names(losses.cut)} ends inside of it",
             sum(losses.cut.values()),
@@ -122,6 +140,10 @@ def gaps(figures: Figures) -> list[Gap]:
         for name, why in losses.failed.items()
     ]
     return found
+
+
+def _early(ends: Counter[str]) -> list[str]:
+    return [f"{name} by {ms / 1000:.1f} s" for name, ms in ends.most_common()]
 
 
 def _names(counts: Counter[str]) -> str:

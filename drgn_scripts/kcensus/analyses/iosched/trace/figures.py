@@ -59,6 +59,7 @@ class Figures:
         self.is_absorbed: Mask = absorb(trace, self.bios)
         """Whether the scheduler merged the request that a bio began into another one."""
         self.end = trace.end
+        """Time of the last event of all devices."""
 
     @functools.cached_property
     def kind(self) -> npt.NDArray[np.uint8]:
@@ -136,11 +137,19 @@ class Figures:
         return mask
 
     @functools.cached_property
+    def until(self) -> Integers:
+        """When the trace of each bio's device ended."""
+        devices, code = np.unique(self.bios.device, return_inverse=True)
+        ends = [self.trace.ends.get(device, self.end) for device in devices.tolist()]
+        until: Integers = np.array(ends, np.int64)[code]
+        return until
+
+    @functools.cached_property
     def wait(self) -> Integers:
         """Nanoseconds that a request spent in the scheduler until its first dispatch, so far; -1
         where unknown."""
         bios = self.bios
-        return _between(bios.inserted, np.where(self.is_waiting, self.end, bios.dispatched))
+        return _between(bios.inserted, np.where(self.is_waiting, self.until, bios.dispatched))
 
     @property
     def since(self) -> Integers:
@@ -152,7 +161,7 @@ class Figures:
         """Nanoseconds that a request spent in the driver since its last dispatch, so far; -1 where
         unknown."""
         bios = self.bios
-        time = _between(bios.issued, np.where(self.is_in_driver, self.end, bios.completed))
+        time = _between(bios.issued, np.where(self.is_in_driver, self.until, bios.completed))
         time[~self.is_request] = NEVER
         return time
 
@@ -160,7 +169,7 @@ class Figures:
     def without_request(self) -> Integers:
         """Nanoseconds that a bio waited for a free request, so far; -1 where unknown."""
         bios = self.bios
-        return _between(bios.queued, np.where(self.is_without_request, self.end, bios.got))
+        return _between(bios.queued, np.where(self.is_without_request, self.until, bios.got))
 
     @functools.cached_property
     def requeued(self) -> Integers:
@@ -172,7 +181,7 @@ class Figures:
         time = np.full(len(bios), NEVER, np.int64)
         time[rows] = _between(
             np.where(again, bios.returned[rows], bios.dispatched[rows]),
-            np.where(again, self.end, bios.issued[rows]),
+            np.where(again, self.until[rows], bios.issued[rows]),
         )
         return time
 
@@ -250,9 +259,10 @@ class Figures:
         """Times from when until when a device dispatched nothing, by device."""
         bios, found = self.bios, {}
         for device in self.devices:
+            end = self.trace.ends.get(device, self.end)
             mine = self.is_request & (bios.device == device)
             again = mine & (bios.requeues > 0)
-            times = np.concatenate([bios.dispatched[mine], bios.issued[again], [0, self.end]])
+            times = np.concatenate([bios.dispatched[mine], bios.issued[again], [0, end]])
             times = np.sort(times[times != NEVER])
             places = np.flatnonzero(np.diff(times) >= _MIN_HOLE)
             found[device] = (times[places], times[places + 1])

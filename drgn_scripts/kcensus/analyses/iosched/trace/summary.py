@@ -12,6 +12,9 @@ from kcensus.results import Bound, Figure, Unit
 from kcensus.trace.bios import NEVER
 from kcensus.trace.events import Integers, Mask
 
+_MIN_TORN, _MIN_PAIRED = 10, 1000
+"""If more than every 10th event of at least 1,000 has no bio, the file of a CPU may be missing."""
+
 
 def summary(figures: Figures) -> dict[str, Figure]:
     """Return the totals, without those that the trace does not show."""
@@ -20,7 +23,11 @@ def summary(figures: Figures) -> dict[str, Figure]:
     requests = figures.is_request
     skipped = sum(losses.skipped.values())
     damaged = losses.unreadable + losses.unwritten + losses.abandoned + losses.cut
-    is_whole = not (skipped or damaged or losses.displaced or losses.missing or losses.failed)
+    damaged += losses.early + losses.short
+    paired = bios.insertions + bios.completions
+    is_torn = (bios.orphans + int(bios.is_lost.sum())) * _MIN_TORN > paired >= _MIN_PAIRED
+    is_whole = not (skipped or losses.dropped or damaged or losses.displaced or is_torn)
+    is_whole &= not (losses.missing or losses.failed)
     start = None if trace.start is None else shown_time(trace.start)
 
     def count(value: int, label: str) -> Figure:
@@ -66,6 +73,9 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "trace_messages": count(len(trace.messages["time"]), "messages of schedulers"),
         "trace_devices": Figure(len(figures.devices), Unit.COUNT, "trace: devices"),
         "trace_lost_events": Figure(skipped, Unit.COUNT, "trace: events lost"),
+        "trace_dropped_events": Figure(
+            losses.dropped, Unit.COUNT, "trace: dropped, by blktrace's log"
+        ),
         "trace_offline_cpus": Figure(len(losses.offline), Unit.COUNT, "trace: CPUs without a file"),
         "trace_start": Figure(start, Unit.TEXT, "trace: start"),
     }

@@ -42,7 +42,7 @@ def lost_turns(figures: Figures, device: int | None = None) -> int | None:
     rows = np.flatnonzero(
         (figures.kind == ASYNC_WRITE) & figures.is_request & (bios.inserted != NEVER)
     )
-    left = np.where(figures.is_waiting, figures.end + 1, bios.dispatched)
+    left = np.where(figures.is_waiting, figures.until + 1, bios.dispatched)
     since = figures.since
     turns: dict[tuple[int, int], tuple[Integers, Integers]] = {}
     total = 0
