@@ -97,6 +97,21 @@ def test_a_lost_completion_does_not_shift_those_that_follow(tmp_path: Path) -> N
     assert rows(bios)[30, 0] == (31, NEVER, 32, 33, 33, 34)
 
 
+def test_an_orphan_at_the_next_sector_does_not_end_a_turn(tmp_path: Path) -> None:
+    """Bios overlap at both sectors; of the first one, a completion is lost."""
+    made = [*life(0, 0, 1, letters="QG"), *life(0, 10, 11, 12, 13, 14)]
+    made += [*life(100, 5, letters="C"), *life(100, 20, 21, letters="QG")]
+    made += life(100, 30, 31, 32, 33, 34)
+    times = rows(paired(tmp_path, made))
+    for sector, first, second in ((0, 0, 10), (100, 20, 30)):
+        assert times[first, sector] == (first + 1, *[NEVER] * 5)
+        assert times[second, sector] == (
+            second + 1,
+            NEVER,
+            *(second + each for each in (2, 3, 3, 4)),
+        )
+
+
 def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) -> None:
     made = [*life(0, 3, 4, letters="DC"), *life(8, 3, letters="C"), Event("Q", 5, 0, 0)]
     made += [*life(16, 6, 7, flags=READ | PASSTHROUGH), Event("Q", 8, 1 << 60)]
