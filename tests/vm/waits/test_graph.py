@@ -152,8 +152,8 @@ def test_the_cycles_are_those_of_the_module(made: Case) -> None:
     assert len(made.cycles) == len(wanted)
     sure = [cycle for cycle in made.cycles if cycle.strength >= Strength.DERIVED]
     # Before 6.16, a semaphore does not say who holds it, and no kernel names readers.
-    if made.dump.scenario not in ("waits-kinds", "waits-self"):
-        assert len(sure) == len(wanted)
+    likely = {"waits-kinds": 1, "waits-self": 3, "waits-rwsem": 2}
+    assert len(sure) >= likely.get(made.dump.scenario, len(wanted))
 
 
 def test_owners_are_drgns(made: Case) -> None:

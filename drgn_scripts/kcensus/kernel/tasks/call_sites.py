@@ -110,6 +110,11 @@ class Held:
     """Address; 0 where it is computed."""
     is_sure: bool
     """Whether no call before that place drops such a lock."""
+    is_taken: bool
+    """Whether a call before that place takes it; else it is only dropped next."""
+    is_taking: bool
+    """Whether the call at that place takes such a lock, too: calls before it may be of branches
+    that exclude this one."""
 
 
 class CallSites:
@@ -147,7 +152,9 @@ class CallSites:
         if extent is None:
             return []
         taken: dict[tuple[str, Mode, int], bool] = {}
+        before: set[tuple[str, Mode, int]] = set()
         following: set[tuple[str, Mode, int]] = set()
+        taking: set[str] = set()
         for call in self._calls_of(*extent):
             key = call.type, call.mode, call.object
             if call.at > pc:
@@ -158,11 +165,15 @@ class CallSites:
             elif call.at == pc:
                 # What it waits for now; a writer may drop it as a reader later.
                 following |= {(call.type, mode, call.object) for mode in Mode}
+                taking |= {call.type} if call.action is Action.TAKE else set()
             elif call.action is Action.TAKE:
                 taken[key] = True
+                before.add(key)
             elif call.action is Action.DROP and key in taken:
                 taken[key] = False
-        return [Held(*key, is_sure) for key, is_sure in taken.items()]
+        return [
+            Held(*key, is_sure, key in before, key[0] in taking) for key, is_sure in taken.items()
+        ]
 
     def completes(self, pc: int) -> set[int]:
         """Return the completions, and words with bits, that a function completes after ``pc``."""

@@ -62,6 +62,7 @@ _BY_WAIT = {
 }
 _IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
 _SECTOR = 512
+_WHILE_NS = 5 * 10**9
 _VARIABLES = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
@@ -304,15 +305,20 @@ class _Reader:
         held = {pc: self.sites.held(pc) for pc in np.unique(stacks.pc).tolist()}
         found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]] = defaultdict(dict)
         computed: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
+        repeated: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
         interesting = np.array([pc for pc, each in held.items() if each], np.uint64)
         for frame in np.flatnonzero(np.isin(stacks.pc, interesting)).tolist():
             lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
             name = stacks.names[pc]
             for each in held[pc]:
                 key = each.type, each.object
+                # What it drops next may be what it waits for, further inside.
+                if not each.is_taken and self.type[lane] == each.type:
+                    continue
                 if each.object == 0:
                     if each.is_sure:
-                        computed[lane].append((each.type, each.mode, name))
+                        known = repeated if each.is_taking else computed
+                        known[lane].append((each.type, each.mode, name))
                 elif key in wanted and each.mode in (wanted[key], Mode.NONE):
                     strength = Strength.DERIVED if each.is_sure else Strength.POSSIBLE
                     if self.object[lane] == each.object:
@@ -324,7 +330,7 @@ class _Reader:
                     self._better(found[key], lane, strength, f"code of {plain(name)}", name, 0)
         self._on_stacks(wanted, by_address, computed, found)
         self._of_memory(wanted, computed, found)
-        self._last(wanted, computed, found)
+        self._last(wanted, computed, repeated, found)
         for (type_, lock), candidates in found.items():
             sure = [lane for lane, each in candidates.items() if each[0] is Strength.DERIVED]
             # There is only one writer, and readers are counted.
@@ -373,12 +379,17 @@ class _Reader:
         self,
         wanted: dict[tuple[str, int], Mode],
         computed: dict[int, list[tuple[str, Mode, str]]],
+        repeated: dict[int, list[tuple[str, Mode, str]]],
         found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
     ) -> None:
         """Judge the last readers of rwsems: each stays noted when it leaves.
 
         One that has a function on its stack that reads some rwsem holds this one, probably; one
-        that waits for the same rwsem, and has none, does not.
+        that waits for the same rwsem, and has none, does not. If that function is the one that
+        waits, it may only have branches for several locks; but a task that still sleeps after a
+        while may wait for itself.
+
+        :param repeated: functions that take such a lock, and may have taken one before
         """
         lanes = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
         type_ = "struct rw_semaphore"
@@ -401,6 +412,11 @@ class _Reader:
                 found[type_, lock][lane] = Strength.DERIVED, evidence, code, place
             elif self.object[lane] != lock:
                 self._better(found[type_, lock], lane, Strength.POSSIBLE, evidence, "", place)
+            elif self.waits.since_ns[lane] >= _WHILE_NS and repeated[lane]:
+                code = _taking(repeated[lane], type_, Mode.READ)
+                evidence += f", and code of {plain(code)}"
+                if code:
+                    self._better(found[type_, lock], lane, Strength.POSSIBLE, evidence, code, place)
 
     def _wanted_mode(self, type_: str, is_write: bool) -> Mode:
         if type_ == "struct semaphore":
