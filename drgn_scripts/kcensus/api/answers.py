@@ -254,8 +254,8 @@ def report(
     >>> import kcensus
     >>> report = kcensus.report(kcensus.open_target("sample"))
     >>> severity = report.findings[0][1].severity.name
-    >>> severity, sorted(report.results)
-    ('WARNING', ['dentries', 'iosched', 'kcopyd', 'list-lru', 'memcgs', 'patches', 'slab'])
+    >>> severity, sorted(report.results)[:4]
+    ('WARNING', ['dentries', 'iosched', 'kcopyd', 'list-lru'])
 
     :param source: a drgn program, or a target of :func:`kcensus.open_target`
     :param jobs: worker processes; by default one per CPU for compressed dumps, otherwise 1

@@ -31,7 +31,7 @@ _STRENGTH = Column(
 )
 _EVIDENCE = Column(Unit.TEXT, "known by", help="Member, or code, that says so.")
 _MODE = Column(Unit.TEXT, "mode", help="read or write, where the lock tells these apart.")
-_KIND = Column(Unit.TEXT, "kind", Show.ALWAYS, "What it is: task, mutex, rwsem, pipe, page, …")
+_KIND = Column(Unit.TEXT, "kind", Show.ALWAYS, "Such as task, mutex, rwsem, pipe or page.")
 
 CYCLES = TableSpec(
     "cycles",
@@ -116,7 +116,7 @@ OBJECTS = TableSpec(
     "What tasks wait for",
     {
         "kind": _KIND,
-        "object": Column(Unit.TEXT, "object", Show.ALWAYS, "Its variable, or its address."),
+        "name": Column(Unit.TEXT, "object", Show.ALWAYS, "Its variable, or its address."),
         "held_by": Column(Unit.TEXT, "held by", Show.ALWAYS, "Tasks; empty if unknown."),
         "mode": _MODE,
         "strength": _STRENGTH,
@@ -129,10 +129,10 @@ OBJECTS = TableSpec(
         "readers": Column(Unit.COUNT, "readers", help="Readers that hold it, by its own count."),
         "evidence": _EVIDENCE,
         "object_type": Column(Unit.TEXT, "type", Show.DATA, "Its C type; empty if unknown."),
-        "object_address": Column(Unit.ADDRESS, "address", Show.DATA, "Of the object."),
+        "object": Column(Unit.ADDRESS, "address", Show.DATA, "Of the object."),
     },
     "A lock or another object that tasks wait for.",
-    ("behind", "kind", "object"),
+    ("behind", "kind", "name"),
 )
 
 NODES = TableSpec(
@@ -146,7 +146,7 @@ NODES = TableSpec(
         "behind": _BEHIND,
         "cycle": _CYCLE,
         "object_type": Column(Unit.TEXT, "type", Show.DATA, "C type; empty if unknown."),
-        "object_address": Column(Unit.ADDRESS, "address", Show.DATA, "Of the object."),
+        "object": Column(Unit.ADDRESS, "address", Show.DATA, "Of the object."),
     },
     "A node of the graph.",
     detail=True,
@@ -158,12 +158,14 @@ EDGES = TableSpec(
     {
         "source": Column(Unit.NONE, "from", Show.ALWAYS, "Number of the node that waits."),
         "target": Column(Unit.NONE, "to", Show.ALWAYS, "Number of the node that it waits for."),
-        "kind": Column(Unit.TEXT, "kind", Show.ALWAYS, "waits for, held by, run by, …"),
+        "kind": Column(Unit.TEXT, "kind", Show.ALWAYS, "Such as waits for, held by or run by."),
         "mode": _MODE,
         "strength": _STRENGTH,
         "evidence": _EVIDENCE,
         "function": Column(Unit.TEXT, "function", help="On the stack; empty for none."),
-        "place": Column(Unit.ADDRESS, "place", Show.DATA, "Where this member is; 0 for none."),
+        "place": Column(
+            Unit.TEXT, "place", Show.DATA, "Address of this member; empty where there is none."
+        ),
     },
     "An edge of the graph: it leads from what waits to what it waits for.",
     detail=True,
@@ -304,7 +306,7 @@ def _objects(figures: Figures) -> list[dict[str, Any]]:
         found.append(
             {
                 "kind": graph.kind[node].value,
-                "object": figures.object_name(node),
+                "name": figures.object_name(node),
                 "held_by": _holders(figures, node),
                 "mode": next((graph.mode[edge] for edge in held if graph.mode[edge]), ""),
                 "strength": _name(min(int(graph.strength[edge]) for edge in held)) if held else "",
@@ -315,7 +317,7 @@ def _objects(figures: Figures) -> list[dict[str, Any]]:
                 "readers": figures.waiting.readers.get(int(graph.address[node]), 0),
                 "evidence": "; ".join(dict.fromkeys(graph.evidence[edge] for edge in held)),
                 "object_type": _type(figures, node),
-                "object_address": int(graph.address[node]),
+                "object": int(graph.address[node]),
             }
         )
     return found
@@ -332,7 +334,7 @@ def _nodes(figures: Figures) -> list[dict[str, Any]]:
             "behind": int(figures.behind.tasks[node]),
             "cycle": figures.cycle_of.get(node, 0),
             "object_type": "struct task_struct" if graph.is_task[node] else _type(figures, node),
-            "object_address": int(graph.address[node]),
+            "object": int(graph.address[node]),
         }
         for node in range(len(graph))
     ]
@@ -349,7 +351,7 @@ def _edges(figures: Figures) -> list[dict[str, Any]]:
             "strength": _name(int(graph.strength[edge])),
             "evidence": graph.evidence[edge],
             "function": graph.frame[edge],
-            "place": int(graph.place[edge]),
+            "place": f"0x{int(graph.place[edge]):x}" if graph.place[edge] else "",
         }
         for edge in range(len(graph.source))
     ]
