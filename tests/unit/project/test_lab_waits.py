@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from tests.lab import scenario
+from tests.lab import dumps, image, scenario
 from tests.lab.debian.store import kernels
 from tests.lab.truth import waits
 from tests.vm.waits.scenarios import FOUND, MADE
@@ -123,3 +126,20 @@ def test_the_kernels_own_list(era: str) -> None:
 def test_what_tests_usually_have_is_built_beforehand(name: str) -> None:
     usual = (MADE | FOUND)[name]
     assert [k for k in kernels() if not scenario.load(name, k).on_request] == [*usual]
+
+
+def test_a_scenario_adds_to_the_kernels_command_line() -> None:
+    kernel: Any = SimpleNamespace(nodes=1)
+    lines = []
+    for name in ("waits-abba", "idle"):
+        arguments = dumps._arguments(kernel, scenario.load(name, "6.1"))
+        lines.append(arguments[arguments.index("-append") + 1].split())
+    assert set(lines[0]) - set(lines[1]) == {"log_buf_len=1M"}
+
+
+def test_both_reads_reach_the_truth() -> None:
+    kernel: Any = SimpleNamespace(nodes=1, closure=lambda _: [])
+    case = scenario.load("waits-abba", "6.1")
+    names = [s.arguments[0] for s in image.guest_steps(kernel, case) if s.verb == "record-now"]
+    wanted = {f"waits.{kind}.{read}" for kind in ("log", "tasks") for read in ("before", "later")}
+    assert wanted <= set(dumps._without_repeats(dict.fromkeys(names, "")))

@@ -139,8 +139,10 @@ _SLEEPERS = {
 
 
 def test_tasks_wait_without_the_module(found: Dump) -> None:
-    still = waits.still(found.truth)
-    blocked = waits.read(found.truth).blocked
+    read = waits.read(found.truth)
+    # The busy guest reads them once only.
+    still = read.tasks if found.scenario == "waits-healthy" else waits.still(found.truth)
+    blocked = read.blocked
     counts: Counter[tuple[str, str, str]] = Counter()
     for name, state, function, _ in _SLEEPERS[found.scenario]:
         for pid, task in still.items():

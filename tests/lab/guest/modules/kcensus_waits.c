@@ -96,8 +96,9 @@ static const struct actor actors[] = {
 
 	{"rwsem", "inverse-1", {{HOLD, RWSEM, 0, READ_MODE}, {WAIT, RWSEM, 1, WRITE_MODE}}},
 	{"rwsem", "inverse-2", {{HOLD, RWSEM, 1, READ_MODE}, {WAIT, RWSEM, 0, WRITE_MODE}}},
+	/* Once all the others of this scenario sleep, the writer among them. */
 	{"rwsem", "again-read",
-	 {{HOLD, RWSEM, 2, READ_MODE}, {AWAIT, 0, 3}, {WAIT, RWSEM, 2, READ_MODE}}},
+	 {{HOLD, RWSEM, 2, READ_MODE}, {AWAIT, 0, 5}, {WAIT, RWSEM, 2, READ_MODE}}},
 	{"rwsem", "again-write", {{WAIT, RWSEM, 2, WRITE_MODE}}},
 	{"rwsem", "owner-write", {{HOLD, RWSEM, 3, WRITE_MODE}, {WAIT, RWSEM, 4, READ_MODE}}},
 	{"rwsem", "owner-read", {{HOLD, RWSEM, 4, WRITE_MODE}, {WAIT, RWSEM, 3, READ_MODE}}},
