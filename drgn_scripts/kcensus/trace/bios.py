@@ -60,7 +60,7 @@ class Bios:
     """
 
     queued: Integers
-    """:data:`NEVER` if the trace begins with the insertion of its request."""
+    """:data:`NEVER` if the trace begins with the insertion or dispatch of its request."""
     got: Integers
     """When it got a request (G)."""
     merged: Integers
@@ -81,7 +81,7 @@ class Bios:
     bytes: Integers
     flags: Integers
     pid: Integers
-    """Of the task that queued it."""
+    """Of the task that queued it; 0 where the trace has neither that nor the insertion."""
     error: Integers
     requeues: Integers
     is_lost: Mask
@@ -89,7 +89,8 @@ class Bios:
     flushes: int = 0
     """Bios without data, which are not in the columns."""
     orphans: int = 0
-    """Insertions, dispatches and completions of bios that the trace does not have."""
+    """Insertions, dispatches and completions of bios that the trace does not have, or not until
+    they were dispatched."""
     passthrough: int = 0
     """Events of requests that user space made, which have no sector."""
     unpaired: int = 0
@@ -342,15 +343,28 @@ class _Links:
     def _link(self) -> None:
         begins = (self._kind == QUEUE) | ((self._kind == SPLIT) & ~self._is_own)
         self._link_to(begins)
-        # Queued before the trace, or the event is lost: the insertion tells what the wait needs.
-        inserts = np.flatnonzero((self._bio < 0) & (self._kind == INSERT))
-        if not len(inserts):
+        # Queued before the trace, or the event is lost or was not recorded: the insertion has what
+        # the wait needs, and without it the dispatch what the time in the driver needs.
+        is_early = (self._bio < 0) & self._is_own
+        is_early &= np.isin(self._kind, (INSERT, ISSUE, REQUEUE, COMPLETE))
+        early = np.flatnonzero(is_early)
+        kind = self._kind[early]
+        early = early[(kind != REQUEUE) | (self._before(early) != COMPLETE)]
+        if not len(early):
             return
-        is_first = np.ones(len(inserts), np.bool_)
-        is_first[1:] = self._place[inserts[1:]] != self._place[inserts[:-1]]
-        is_first |= self._kind[inserts - 1] == COMPLETE
-        begins[inserts[is_first]] = True
+        kind, before = self._kind[early], self._before(early)
+        # An insertion or dispatch that follows a dispatch: a completion is lost.
+        is_new = (kind == INSERT) | (kind == ISSUE)
+        is_new &= (before == COMPLETE) | (before == ISSUE)
+        begins[early[is_new]] = True
         self._link_to(begins)
+
+    def _before(self, links: Integers) -> Integers:
+        """Return the kinds of the links before some at their places; COMPLETE for first ones."""
+        before = np.full(len(links), COMPLETE, np.uint8)
+        is_same = self._place[links[1:]] == self._place[links[:-1]]
+        before[1:][is_same] = self._kind[links[:-1]][is_same]
+        return before
 
     def _link_to(self, begins: Mask) -> None:
         """Link each event to the last one of ``begins`` at its place."""
@@ -476,16 +490,17 @@ class _Links:
         issues = before_end(ISSUE)
         error = np.zeros(count, np.int16)
         error[bio[completions]] = pairing.events("error", row[completions])
-        # Of no bio, or of one that is completed already.
-        is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > last[bio]))
+        # Of no bio, of one that is completed already, or all that is known of the wait of one.
+        is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > np.append(last, 0)[bio]))
         is_orphan &= is_own & ((kind == INSERT) | (kind == ISSUE) | (kind == COMPLETE))
+        is_orphan[begins[kind[begins] == ISSUE]] = True
         sector = pairing.sector[queue_row]
         if len(pairing.rest):
             is_rest = kind[begins] == SPLIT
             sector[is_rest] = pairing.rest[queue_row[is_rest]]
         completed, requeues = moments(completions), before_end(REQUEUE)
         queued = time[source]
-        queued[kind[begins[root]] == INSERT] = NEVER
+        queued[np.isin(kind[begins[root]], (INSERT, ISSUE))] = NEVER
         columns = {
             "queued": queued,
             "got": moments(_first(bio, before_end(GET_REQUEST))),
@@ -502,6 +517,7 @@ class _Links:
             "is_lost": self._is_followed & (completed == NEVER),
             **{name: pairing.events(name, source) for name in ("device", "flags", "pid")},
         }
+        columns["pid"][kind[begins[root]] == ISSUE] = 0
         for name, column in columns.items():
             getattr(bios, name)[block] = column
         bios.orphans = int(is_orphan.sum())

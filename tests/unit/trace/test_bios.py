@@ -116,8 +116,40 @@ def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) ->
     made = [*life(0, 3, 4, letters="DC"), *life(8, 3, letters="C"), Event("Q", 5, 0, 0)]
     made += [*life(16, 6, 7, flags=READ | PASSTHROUGH), Event("Q", 8, 1 << 60)]
     bios = paired(tmp_path, [*made, *life(24, 0, 1, 2)])
-    assert (len(bios), bios.orphans, bios.flushes) == (1, 3, 1)
+    assert (len(bios), bios.orphans, bios.flushes) == (2, 2, 1)
     assert (bios.passthrough, bios.unpaired) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("letters", "expected"),
+    [
+        ("DC", [(NEVER, 1, 1, 2)]),
+        ("DCDC", [(NEVER, 1, 1, 2), (NEVER, 3, 3, 4)]),
+        ("DRDC", [(NEVER, 1, 3, 4)]),
+        ("RIDC", [(2, 3, 3, 4)]),
+        ("DDC", [(NEVER, 1, 1, NEVER), (NEVER, 2, 2, 3)]),
+        ("DIDC", [(NEVER, 1, 1, NEVER), (2, 3, 3, 4)]),
+        ("D", [(NEVER, 1, 1, NEVER)]),
+        ("IC", [(1, NEVER, NEVER, 2)]),
+        ("C", []),
+        ("R", []),
+        ("G", []),
+        ("M", []),
+        ("X", []),
+    ],
+)
+def test_requests_begin_with_the_first_event_that_was_recorded(
+    tmp_path: Path, letters: str, expected: list[tuple[int, ...]]
+) -> None:
+    """As with ``blktrace -a issue -a complete``."""
+    made = [Event("P", 0, flags=0), *life(8, *range(1, 1 + len(letters)), letters=letters)]
+    bios = paired(tmp_path, made)
+    columns = (bios.inserted, bios.dispatched, bios.issued, bios.completed)
+    assert [*zip(*(column.tolist() for column in columns), strict=True)] == expected
+    assert (bios.queued == NEVER).all()
+    assert (bios.pid == 0).tolist() == [times[0] == NEVER for times in expected]
+    starts = sum(times[0] == NEVER and times[1] != NEVER for times in expected)
+    assert bios.orphans == starts + (letters == "C")
 
 
 def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:
