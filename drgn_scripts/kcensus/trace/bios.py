@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Makes bios and requests of events: which moments of a trace are about the same I/O.
 
-Events have no identifier: what they have in common is device and sector. An event belongs to the
-bio that was queued last at the sector where the event begins. Where a request has several bios,
-events of the request belong also to bios that were merged (M, F) and lie inside of it, and where a
-bio is split (X), its rest is a bio of its own. These are the rules of btt, except that btt drops
-bios that are split and those queued where another one is in flight.
+Events have no identifier: what they have in common is device, direction and sector; these three are
+called a place. An event belongs to the bio that was queued last at the place where it begins. Where
+a request has several bios, events of the request belong also to bios that were merged (M, F) and
+lie inside of it, and where a bio is split (X), its rest is a bio of its own. These are the rules of
+btt, except that btt drops bios that are split and those queued where another one is in flight.
 
-All events are sorted by sector, then time, in one array of numbers that hold both; the bio that an
+All events are sorted by place, then time, in one array of numbers that hold both; the bio that an
 event belongs to then is the last one before it.
 """
 
@@ -85,7 +85,7 @@ class Bios:
     error: Integers
     requeues: Integers
     is_lost: Mask
-    """Whether another bio was queued at its sector before it was completed: events are missing."""
+    """Whether another bio was queued at its place before it was completed: events are missing."""
     flushes: int = 0
     """Bios without data, which are not in the columns."""
     orphans: int = 0
@@ -139,12 +139,12 @@ def pair(trace: Trace) -> Bios:
 class _Pairing:
     """The events of a trace that are paired, and their links.
 
-    A link is an event and a place (device and sector); most events have one, that where they begin.
+    A link is an event and a place; most events have one, that where they begin.
     """
 
     def __init__(self, trace: Trace, choice: Choice) -> None:
         self._trace, self._rows, self.time = trace, choice.rows, choice.time
-        self.action, self.sector, self._device = choice.action, choice.sector, choice.device
+        self.action, self.sector, self._group = choice.action, choice.sector, choice.group
         self._span = int(self.sector.max(initial=0)) + _MAX_SECTORS + 1
         self.rest = np.zeros(0, np.int64)
         """Where the rest of a split bio begins, by row; -1 for others. Empty without splits."""
@@ -194,8 +194,8 @@ class _Pairing:
         return end
 
     def _base(self, rows: Integers) -> Integers | int:
-        """Return the places at which the devices of some events begin."""
-        return 0 if self._device is None else self._device[rows] * self._span
+        """Return the places at which the groups of some events begin."""
+        return 0 if self._group is None else self._group[rows] * np.int64(self._span)
 
     def _sort(self) -> None:
         """Sort links by place, then time."""
@@ -207,9 +207,9 @@ class _Pairing:
         # action: to look these up after sorting would take longer than to sort.
         self._bits = max(count - 1, 1).bit_length() + _KIND_BITS
         self._mask = (1 << self._bits) - 1
-        devices = 1 if self._device is None else int(self._device.max(initial=0)) + 1
+        groups = 1 if self._group is None else int(self._group.max(initial=0)) + 1
         known = None
-        if (devices * self._span).bit_length() + self._bits > 63:
+        if (groups * self._span).bit_length() + self._bits > 63:
             known = np.unique(np.concatenate([self.sector + self._base(np.arange(count)), places]))
         words = np.empty(count + len(rows), np.int64)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcensus.trace.bios import NEVER, Bios, pair
+from kcensus.trace.events import DISCARD
 from kcensus.trace.files import read_trace
 from tests.unit.trace.recorded import READ, WRITE, Event, life, packed
 
@@ -150,6 +151,32 @@ def test_requests_begin_with_the_first_event_that_was_recorded(
     assert (bios.pid == 0).tolist() == [times[0] == NEVER for times in expected]
     starts = sum(times[0] == NEVER and times[1] != NEVER for times in expected)
     assert bios.orphans == starts + (letters == "C")
+
+
+@pytest.mark.parametrize("dispatched", [[], [200, 201]])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_directions_do_not_mix(tmp_path: Path, dispatched: list[int], devices: int) -> None:
+    """A write waits at a sector, where a read and a discard come and go."""
+    made = life(8, 0, 1, 2, *dispatched, flags=WRITE)
+    made += [*life(8, 10, 11, 12, 13, 14), *life(8, 20, 21, 22, 23, 24, flags=WRITE | DISCARD)]
+    made += [*life(8, 50, 51, 52, 53, 54, device=1 << 20)] * (devices - 1)
+    bios = paired(tmp_path, made)
+    left, done = dispatched or [NEVER, NEVER]
+    others = {(50, 8): (51, NEVER, 52, 53, 53, 54)}
+    assert rows(bios) == {
+        (0, 8): (1, NEVER, 2, left, left, done),
+        (10, 8): (11, NEVER, 12, 13, 13, 14),
+        (20, 8): (21, NEVER, 22, 23, 23, 24),
+        **(others if devices > 1 else {}),
+    }
+    assert not bios.is_lost.any()
+
+
+def test_a_merged_bio_is_not_dispatched_by_a_request_of_another_direction(tmp_path: Path) -> None:
+    made = [*life(0, 0, 1, flags=WRITE), Event("Q", 2, 8, flags=WRITE)]
+    made += [Event("M", 3, 8, flags=WRITE), Event("I", 4, 0, 16, flags=WRITE)]
+    made += [Event(letter, 10 + step, 0, 16) for step, letter in enumerate("QGIDC")]
+    assert rows(paired(tmp_path, made))[2, 8] == (NEVER, 3, NEVER, NEVER, NEVER, NEVER)
 
 
 def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:
