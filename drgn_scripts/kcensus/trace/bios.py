@@ -39,6 +39,8 @@ _MAX_SECTORS = 1 << 23
 """Of an event: 32 bits of bytes."""
 _MAX_SHARE = 4
 """Links of requests to merged bios, relative to the events; only a damaged trace has more."""
+_MAX_LIFE = 16
+"""Events of a request that are looked at: one that is requeued often has more."""
 _KIND_BITS = 5
 _ACTION = (1 << (_KIND_BITS - 1)) - 1
 """Enough for the actions that are paired."""
@@ -148,11 +150,24 @@ class _Pairing:
         self._span = int(self.sector.max(initial=0)) + _MAX_SECTORS + 1
         self.rest = np.zeros(0, np.int64)
         """Where the rest of a split bio begins, by row; -1 for others. Empty without splits."""
-        self._unpaired = 0
+        self._unpaired, self._words = 0, np.zeros(0, np.int64)
         self._sort()
 
     def bios(self) -> Bios:
         """Link events to bios, and return the bios."""
+        plain, links = self._linked()
+        more = self._merged_requests(links)
+        if len(more):
+            self._words = np.insert(self._words, np.searchsorted(self._words, more), more)
+            plain, links = self._linked()
+        bios = Bios.empty(len(plain) + len(links.begins))
+        side_by_side(lambda block: self._fill_plain(bios, block, plain[block]), blocks(len(plain)))
+        links.fill(bios, slice(len(plain), len(bios)))
+        bios.unpaired = self._unpaired
+        return bios
+
+    def _linked(self) -> tuple[Integers, _Links]:
+        """Return where plain bios begin, and the links of others."""
         count = len(self._words)
         low = np.zeros(count + 8, np.uint8)
         low[:count] = self._words
@@ -166,11 +181,7 @@ class _Pairing:
             links = self._others(plain)
             links.crowded_places(begins, self.places(begins))
             links.link_in_turn(crowded)
-        bios = Bios.empty(len(plain) + len(links.begins))
-        side_by_side(lambda block: self._fill_plain(bios, block, plain[block]), blocks(len(plain)))
-        links.fill(bios, slice(len(plain), len(bios)))
-        bios.unpaired = self._unpaired
-        return bios
+        return plain, links
 
     def places(self, links: Integers) -> Integers:
         """Return the places of links."""
@@ -193,9 +204,14 @@ class _Pairing:
         end: Integers = self.sector[rows] + ((size + 511) >> 9)
         return end
 
-    def _base(self, rows: Integers) -> Integers | int:
+    def _base(self, rows: Integers | slice) -> Integers | int:
         """Return the places at which the groups of some events begin."""
         return 0 if self._group is None else self._group[rows] * np.int64(self._span)
+
+    def _places(self, rows: Integers | slice) -> Integers:
+        """Return the places at which some events begin."""
+        places: Integers = self.sector[rows] + self._base(rows)
+        return places
 
     def _sort(self) -> None:
         """Sort links by place, then time."""
@@ -208,26 +224,23 @@ class _Pairing:
         self._bits = max(count - 1, 1).bit_length() + _KIND_BITS
         self._mask = (1 << self._bits) - 1
         groups = 1 if self._group is None else int(self._group.max(initial=0)) + 1
-        known = None
+        self._known = None
         if (groups * self._span).bit_length() + self._bits > 63:
-            known = np.unique(np.concatenate([self.sector + self._base(np.arange(count)), places]))
+            self._known = np.unique(np.concatenate([self._places(slice(None)), places]))
         words = np.empty(count + len(rows), np.int64)
 
         def fill(block: slice) -> None:
             row = np.arange(block.start, block.stop)
-            place = self.sector[block] + self._base(row)
-            words[block] = self._word(place, row, self.action[block], known)
+            words[block] = self._word(self._places(block), row, self.action[block])
 
         side_by_side(fill, blocks(count))
-        words[count:] = self._word(places, rows, self.action[rows] | _FOREIGN, known)
+        words[count:] = self._word(places, rows, self.action[rows] | _FOREIGN)
         words.sort()
         self._words = words
 
-    def _word(
-        self, place: Integers, row: Integers, kind: Integers, known: Integers | None
-    ) -> Integers:
-        if known is not None:
-            place = np.searchsorted(known, place)
+    def _word(self, place: Integers, row: Integers, kind: Integers) -> Integers:
+        if self._known is not None:
+            place = np.searchsorted(self._known, place)
         word: Integers = (place << self._bits) | (row << _KIND_BITS)
         word |= kind
         return word
@@ -260,12 +273,19 @@ class _Pairing:
         fronts = merges[self.action[merges] == FRONT_MERGE]
         # A bio that is merged in front makes one out of what began the request.
         places = np.unique(
-            np.concatenate(
-                [self.sector[merges] + self._base(merges), self.end(fronts) + self._base(fronts)]
-            )
+            np.concatenate([self._places(merges), self.end(fronts) + self._base(fronts)])
         )
         # A request with a merged bio is larger than the smallest one of these.
         least = int((self.end(merges) - self.sector[merges]).min())
+        rows, inside = self._inside(places, least)
+        return rows, places[inside]
+
+    def _inside(self, places: Integers, least: int) -> tuple[Integers, Integers]:
+        """Return events of requests, and which of ``places`` are inside of these.
+
+        :param places: sorted
+        :param least: sectors that the events exceed
+        """
         size = self._trace.events["bytes"]
         rows = np.concatenate(
             [
@@ -274,7 +294,7 @@ class _Pairing:
             ]
         )
         rows = rows[np.isin(self.action[rows], (ISSUE, COMPLETE, REQUEUE))]
-        low = np.searchsorted(places, self.sector[rows] + self._base(rows), side="right")
+        low = np.searchsorted(places, self._places(rows), side="right")
         high = np.searchsorted(places, self.end(rows) + self._base(rows))
         count = np.maximum(high - low, 0)
         limit = _MAX_SHARE * len(self.action) + (1 << 20)
@@ -285,7 +305,53 @@ class _Pairing:
             rows, low, count = rows[kept], low[kept], count[kept]
         first = np.cumsum(count) - count
         within = np.arange(int(count.sum())) - np.repeat(first, count)
-        return np.repeat(rows, count), places[np.repeat(low, count) + within]
+        return np.repeat(rows, count), np.repeat(low, count) + within
+
+    def _merged_requests(self, links: _Links) -> Integers:
+        """Return links of events to requests that were merged into others, sorted.
+
+        Before Linux kernel commit f3bdc62fd82e ("blktrace: Provide event for request merging") (in
+        v5.9), two requests become one without an event: what follows is of the first one alone.
+        """
+        request, until = links.undispatched()
+        if not len(request):
+            return request
+        row = self.rows(request)
+        places = self._places(row)
+        order = np.argsort(places, kind="stable")
+        least = int((self.end(row) - self.sector[row]).min())
+        rows, inside = self._inside(places[order], least)
+        own = order[inside]
+        is_merged = (rows > row[own]) & (rows < until[own]) & (self.end(rows) >= self.end(row[own]))
+        rows, own = rows[is_merged], own[is_merged]
+        # Else the sectors are in both, and the first request passed the other one.
+        is_grown = self._inserted_end(rows) <= self.sector[row[own]]
+        rows, own = rows[is_grown], own[is_grown]
+        return np.sort(self._word(places[own], rows, self.action[rows] | _FOREIGN))
+
+    def _inserted_end(self, rows: Integers) -> Integers:
+        """Return where requests ended when they were inserted; 0 where that is not found.
+
+        :param rows: events of the requests
+        """
+        end = np.zeros(len(rows), np.int64)
+        if not len(rows):
+            return end
+        at = np.searchsorted(self._words, self._word(self._places(rows), rows, self.action[rows]))
+        place = self._words[at] >> self._bits
+        left = np.arange(len(rows))
+        for _ in range(_MAX_LIFE):
+            at[left] -= 1
+            left = left[at[left] >= 0]
+            kind = self._words[at[left]] & ((1 << _KIND_BITS) - 1)
+            is_same = self.places(at[left]) == place[left]
+            is_same &= ~np.isin(kind, (QUEUE, _REST, COMPLETE))
+            left, kind = left[is_same], kind[is_same]
+            if not len(left):
+                break
+            inserts = left[kind == INSERT]
+            end[inserts] = self.end(self.rows(at[inserts]))
+        return end
 
     def _plain(self, low: npt.NDArray[np.uint8], begins: Integers) -> Integers:
         """Return which of ``begins`` are those of bios with the links of :data:`_PLAIN` alone.
@@ -390,6 +456,25 @@ class _Links:
         self._is_followed = np.append(place, -1)[following] == own
         self._is_followed[:-1] |= own[1:] == own[:-1]
         return np.unique(own[self._is_followed & ~is_done[:-1]])
+
+    def undispatched(self) -> tuple[Integers, Integers]:
+        """Return requests without own dispatch or completion.
+
+        :return: the last insertion of each, or when it was allocated, as a link; and the row of the
+            event at which the next bio begins at its place
+        """
+        is_out = np.zeros(len(self.begins) + 1, np.bool_)
+        is_out[self._bio[np.isin(self._kind, (ISSUE, COMPLETE, BACK_MERGE, FRONT_MERGE))]] = True
+        is_start = (self._kind == GET_REQUEST) | (self._kind == INSERT)
+        is_start &= (self._bio >= 0) & ~is_out[self._bio]
+        last = np.full(len(self.begins), -1)
+        starts = np.flatnonzero(is_start)
+        last[self._bio[starts]] = starts
+        bios = np.flatnonzero(last >= 0)
+        until = np.append(self._row[self.begins], 0)[bios + 1]
+        has_next = np.append(self._place[self.begins], -1)[bios + 1] == self._place[last[bios]]
+        until[~has_next] = np.iinfo(np.int64).max
+        return self._links[last[bios]], until
 
     def link_in_turn(self, places: Integers) -> None:
         """Link events in the order of the bios where several were in flight at one sector.

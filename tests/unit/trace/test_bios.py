@@ -55,6 +55,70 @@ def test_a_merged_bio_is_not_completed_by_a_request_that_ends_inside_of_it(tmp_p
     assert rows(paired(tmp_path, made))[2, 108][-1] == NEVER
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("far", [1 << 20, (1 << 48) - 4096])
+def test_requests_that_are_merged_share_what_follows(
+    tmp_path: Path, devices: int, far: int
+) -> None:
+    """The elevator merges three of them, of which the last one has a bio that was merged.
+
+    :param far: a sector; places of large ones do not fit into numbers with their rows
+    """
+    made = [*life(0, 0, 1, 2, flags=WRITE), *life(8, 10, 11, 12, flags=WRITE)]
+    made += [*life(16, 20, 21, flags=WRITE), Event("Q", 22, 24, flags=WRITE)]
+    made += [Event("M", 23, 24, flags=WRITE), Event("I", 24, 16, 16, flags=WRITE)]
+    made += life(0, 30, 40, 50, 60, letters="DRDC", sectors=32, flags=WRITE)
+    made += life(8, 70, 71, 72, 73, 74, flags=WRITE)
+    made += life(8, 35, 36, 37, 38, 39)  # another direction
+    made += [*life(8, 0, 1, 2, device=1 << 20)] * (devices - 1)
+    others = {(step, far + 8 * step): (101, NEVER, 102, 103, 103, 104) for step in range(100)}
+    for step in range(100):
+        made += life(far + 8 * step, step, 101, 102, 103, 104)
+    bios = paired(tmp_path, made)
+    assert rows(bios) == {
+        **others,
+        (0, 0): (1, NEVER, 2, 30, 50, 60),
+        (10, 8): (11, NEVER, 12, 30, 50, 60),
+        (20, 16): (21, NEVER, 24, 30, 50, 60),
+        (22, 24): (NEVER, 23, NEVER, 30, 50, 60),
+        (70, 8): (71, NEVER, 72, 73, 73, 74),
+        (35, 8): (36, NEVER, 37, 38, 38, 39),
+        **({(0, 8): (1, NEVER, 2, NEVER, NEVER, NEVER)} if devices > 1 else {}),
+    }
+    assert (bios.orphans, int(bios.is_lost.sum())) == (0, 0)
+    assert bios.requeues[bios.issued == 50].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ([*life(0, 20, 21, 22, 23, 24, sectors=16)], "it was inserted with these sectors"),
+        ([*life(0, 11, 11, letters="DC", sectors=16)], "it was dispatched before"),
+        ([*life(0, 20, 21, letters="DC", sectors=12)], "it ends inside of the other one"),
+        (
+            [Event("M", 11, 16), Event("I", 13, 8, 16), *life(0, 20, 21, letters="DC", sectors=20)],
+            "it ends inside of the bios that were merged into the other one",
+        ),
+        ([*life(0, 20, 21, letters="DC", sectors=16, flags=READ)], "it is a read"),
+    ],
+)
+def test_a_request_that_is_passed_is_not_merged(
+    tmp_path: Path, others: list[Event], why: str
+) -> None:
+    made = [*life(8, 9, 10, 12, flags=WRITE), Event("P", 0, flags=0)]
+    for each in others:
+        each.flags = READ if why == "it is a read" else WRITE
+    times = rows(paired(tmp_path, [*made, *others]))[9, 8]
+    assert times[-3:] == (NEVER, NEVER, NEVER), why
+
+
+def test_a_request_takes_nothing_of_the_next_one_at_its_sector(tmp_path: Path) -> None:
+    """The first one's events are lost; what follows could be of either one."""
+    made = [*life(8, 0, 1, 2), *life(8, 30, 31, 32, 40)]
+    made += life(0, 35, 36, letters="DC", sectors=16)
+    assert rows(paired(tmp_path, made))[30, 8] == (31, NEVER, 32, 40, 40, NEVER)
+
+
 def test_the_rests_of_a_split_bio_are_bios(tmp_path: Path) -> None:
     first, second = (struct.pack(">Q", sector) for sector in (16, 24))
     made = [Event("Q", 0, 0, 32), Event("X", 1, 0, 16, payload=first), *life(0, 2, letters="G")]
