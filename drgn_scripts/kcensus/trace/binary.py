@@ -89,6 +89,8 @@ class Part:
     losses: Losses = field(default_factory=Losses)
     clock: tuple[int, float] | None = None
     """A time of the trace, and the same moment in seconds since 1970."""
+    name: str = ""
+    """Of the file."""
     begin: int = 0
     """Row of the first event in the columns of the trace."""
 

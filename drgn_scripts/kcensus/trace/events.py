@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -102,6 +103,13 @@ class Losses:
     """Files of CPUs that had events, or whose files of other devices are there."""
     offline: list[str] = field(default_factory=list)
     """Other files of CPUs between those that are there: blktrace makes them for online CPUs."""
+    early: Counter[str] = field(default_factory=Counter)
+    """Milliseconds by which the file of a CPU ends before the others, which go on as before."""
+    short: Counter[str] = field(default_factory=Counter)
+    """Bytes that a file lacks, by the log of blktrace."""
+    dropped: int | None = None
+    """Events that blktrace says it dropped; None without its log. Nothing in the files shows them:
+    the kernel numbers only what it writes."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why a file could not be read, by its name."""
 
@@ -138,8 +146,44 @@ class Trace:
     losses: Losses
     end: int = 0
     """Time of the last event or message."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """The same by device: that of the last event of all devices that were traced at that time."""
     start: float | None = None
     """Time of the first event in seconds since 1970, by the clock of the traced machine."""
+    first_ns: int | None = None
+    """CLOCK_MONOTONIC of the first event, which blktrace records; text does not have it."""
+
+    def until(self, end: int) -> Trace:
+        """Return the trace as it would be if it had ended earlier.
+
+        :attr:`counts` are still those of all events.
+
+        :param end: time in ns
+        """
+        if end >= self.end:
+            return self
+        kept = [self.events["time"][span] <= end for span in self.spans]
+        events = {
+            name: np.concatenate(
+                [column[span][own] for span, own in zip(self.spans, kept, strict=True)]
+            )
+            for name, column in self.events.items()
+        }
+        ends = [0, *itertools.accumulate(int(own.sum()) for own in kept)]
+        messages, splits, names = (
+            {name: column[each["time"] <= end] for name, column in each.items()}
+            for each in (self.messages, self.splits, self.names)
+        )
+        return replace(
+            self,
+            events=events,
+            spans=[slice(*pair) for pair in itertools.pairwise(ends)],
+            messages=messages,
+            splits=splits,
+            names=names,
+            end=max(end, 0),
+            ends={device: min(own, max(end, 0)) for device, own in self.ends.items()},
+        )
 
     def __len__(self) -> int:
         return self.counts.total()

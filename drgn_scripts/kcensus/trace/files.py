@@ -45,7 +45,27 @@ _MAX_JUMP = 60 * 1_000_000_000
 """Nanoseconds by which an event of a CPU may be off both of its neighbours."""
 _MAX_PAUSE = 86_400 * 1_000_000_000
 """Nanoseconds between the first or last event of a file and the next one."""
+_MIN_EARLY = 1_000_000_000
+"""Nanoseconds by which a file must end before others to be cut, not idle."""
+_MIN_STEADY = 100
+"""Events of a file from which on one can say that its CPU was busy all the time."""
+_MAX_LOG = 1 << 16
+_LOG_CPU = re.compile(rb"^ *CPU +(\d{1,6}): +(\d{1,18}) events, +(\d{1,12}) KiB data", re.MULTILINE)
+_LOG_TOTAL = re.compile(rb"^ *Total: +\d{1,18} events \(dropped (\d{1,18})\)", re.MULTILINE)
+"""What blktrace prints when it ends."""
 _CPU = re.compile(r"(?P<prefix>.*)\.blktrace\.(?P<cpu>\d{1,6})")
+
+
+_OTHERS = (
+    (b"\x7fELF", "is an ELF file: pass a memory dump as TARGET"),
+    (b"KDUMP   ", "is a memory dump: pass it as TARGET"),
+    (b"makedumpfile", "is a memory dump: pass it as TARGET"),
+    (b"\x1f\x8b", "is compressed: unpack it first (gunzip)"),
+    (b"\xfd7zXZ\0", "is compressed: unpack it first (unxz)"),
+    (b"\x28\xb5\x2f\xfd", "is compressed: unpack it first (unzstd)"),
+    (b"BZh", "is compressed: unpack it first (bunzip2)"),
+)
+"""What files begin with that are not traces, and may have bytes that look like events."""
 
 
 class _Stopped(Exception):
@@ -76,6 +96,11 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     for part in parts:
         losses.add(part.losses)
     if not any(len(part.events["time"]) + len(part.messages["time"]) for part in parts):
+        if all(_is_empty(path) for path in paths) and not losses.unreadable:
+            raise TraceError(
+                f"'{printable(name)}' is a trace without events: the disk had no I/O while "
+                "blktrace ran"
+            )
         raise TraceError(
             f"'{printable(name)}' holds no events of blktrace; give the prefix of its files, such "
             "as sda for sda.blktrace.0, or a file that blkparse printed"
@@ -83,7 +108,79 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     for part in parts:
         losses.displaced += _without_displaced(part)
     _note_missing(paths, parts, losses)
-    return _merged(room, parts, losses)
+    _note_log(paths, losses)
+    earliest = _earliest(parts, losses)
+    trace = _merged(room, parts, losses)
+    return trace if earliest is None else trace.until(trace.end - earliest)
+
+
+def _note_log(paths: Sequence[Path], losses: Losses) -> None:
+    """Note what the log of blktrace says, if it is beside the files of one device.
+
+    A log of other files does not fit their sizes.
+    """
+    names = [_CPU.fullmatch(path.name) for path in paths]
+    if not paths or len({match["prefix"] if match else "" for match in names}) > 1:
+        return
+    sizes = {
+        int(match["cpu"]): path.stat().st_size
+        for match, path in zip(names, paths, strict=True)
+        if match
+    }
+    prefix = names[0]["prefix"] if names[0] else ""
+    for path in sorted(paths[0].parent.iterdir())[:_MAX_FILES] if sizes else ():
+        try:
+            if not path.is_file() or not 0 < path.stat().st_size < _MAX_LOG:
+                continue
+            said = path.read_bytes()
+        except OSError:
+            continue
+        total, cpus = _LOG_TOTAL.findall(said), _LOG_CPU.findall(said)
+        kib = {int(cpu): int(size) for cpu, count, size in cpus if int(count)}
+        if len(total) != 1 or any(size >> 10 > kib.get(cpu, 0) for cpu, size in sizes.items()):
+            continue
+        losses.dropped = int(total[0])
+        known = {*losses.missing}
+        for cpu, wanted in kib.items():
+            name = f"{prefix}.blktrace.{cpu}"
+            if cpu not in sizes:
+                losses.missing += [name] if name not in known else []
+                losses.offline[:] = [each for each in losses.offline if each != name]
+            elif (lacks := wanted - 1 - (sizes[cpu] >> 10)) > 0:
+                losses.short[name] = lacks << 10
+        return
+
+
+def _earliest(parts: Sequence[Part], losses: Losses) -> int | None:
+    """Note the files that end while those of other CPUs go on as before.
+
+    A CPU may also be idle: then it was so before, or others do less, too.
+
+    :return: how many ns the trace goes on after the first of them ends, None if all are whole
+    """
+    groups: dict[str, list[Part]] = {}
+    for part in parts:
+        if (match := _CPU.fullmatch(part.name)) and len(part.events["time"]):
+            groups.setdefault(match["prefix"], []).append(part)
+    found = []
+    for group in groups.values():
+        times = [part.events["time"] for part in group]
+        begin, end = (
+            min(int(each.min()) for each in times),
+            max(int(each.max()) for each in times),
+        )
+        for part, time in zip(group, times, strict=True):
+            last = int(time.max())
+            pause = end - last
+            if pause < _MIN_EARLY or len(time) < _MIN_STEADY or last == begin:
+                continue
+            others = [each for each in times if each is not time]
+            after = sum(int((each > last).sum()) for each in others) / pause
+            before = sum(int((each <= last).sum()) for each in others) / (last - begin)
+            if after >= before / 4 and int(np.diff(np.sort(time)).max()) * 4 <= pause:
+                losses.early[part.name] = pause // 1_000_000
+                found.append(pause)
+    return max(found) if found and len(groups) == 1 else None
 
 
 def _files(name: str) -> list[Path]:
@@ -99,6 +196,10 @@ def _files(name: str) -> list[Path]:
         paths = _of_prefix(given) if given.is_dir() else _of_prefix(given.parent, given.name)
     except OSError as error:
         raise TraceError(f"'{printable(name)}' cannot be read: {error.strerror}") from None
+    if not paths and given.exists() and not given.is_dir():
+        raise TraceError(
+            f"'{printable(name)}' is not a regular file: write what blkparse prints to one first"
+        )
     if not paths:
         where = f"in '{printable(name)}'" if given.is_dir() else f"'{printable(name)}.blktrace.0'"
         raise TraceError(
@@ -108,6 +209,14 @@ def _files(name: str) -> list[Path]:
     if len(paths) > _MAX_FILES:
         raise TraceError(f"'{printable(name)}' has {len(paths):,} files; at most {_MAX_FILES:,}")
     return paths
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether a file of blktrace has no bytes, or begins as one that has events."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    is_named = _CPU.fullmatch(path.name) is not None
+    return binary.format_of(head) is not None if head else is_named
 
 
 def _of_prefix(directory: Path, prefix: str | None = None) -> list[Path]:
@@ -192,6 +301,9 @@ def _with_bytes(paths: Sequence[Path], losses: Losses) -> Iterator[_File]:
         try:
             with path.open("rb") as file:
                 head = file.read(_HEAD)
+            for magic, what in _OTHERS:
+                if head.startswith(magic):
+                    raise TraceError(f"'{printable(str(path))}' {what}")
             if head:
                 yield _File(path, path.stat().st_size, text.is_text(head))
         except OSError as error:
@@ -218,7 +330,7 @@ def _read_each(
         except OSError as error:
             losses.failed[file.path.name] = error.strerror or str(error)
             return None
-        part.begin = begin
+        part.begin, part.name = begin, file.path.name
         return part
 
     with ThreadPoolExecutor(workers(len(files))) as pool:
@@ -275,8 +387,41 @@ def _merged(room: Columns, parts: Sequence[Part], losses: Losses) -> Trace:
         [*queues],
         losses,
         end=max(moments) - first,
+        ends=_ends(parts, messages),
         start=None if clock is None else clock[1] + (first - clock[0]) / 1e9,
+        first_ns=None if clock is None else first,
     )
+
+
+def _ends(parts: Sequence[Part], messages: Columns) -> dict[int, int]:
+    """Return by device when its trace ended: traces of one directory may be of other times.
+
+    A device that does not answer has no events, while others traced with it have.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    for columns in (*(part.events for part in parts), messages):
+        device, time = columns["device"], columns["time"]
+        if not len(device):
+            continue
+        if (device == device[0]).all():
+            known, first, last = device[:1], time.min(keepdims=True), time.max(keepdims=True)
+        else:
+            known, code = np.unique(device, return_inverse=True)
+            first = np.full(len(known), np.iinfo(np.int64).max)
+            last = np.full(len(known), np.iinfo(np.int64).min)
+            np.minimum.at(first, code, time)
+            np.maximum.at(last, code, time)
+        for number, begin, end in zip(known.tolist(), first.tolist(), last.tolist(), strict=True):
+            old = spans.get(number, (begin, end))
+            spans[number] = min(begin, old[0]), max(end, old[1])
+    ends: dict[int, int] = {}
+    together: list[int] = []
+    until = -1
+    for number, (begin, end) in sorted(spans.items(), key=lambda each: each[1]):
+        together = [*together, number] if begin <= until else [number]
+        until = max(until, end)
+        ends |= dict.fromkeys(together, until)
+    return ends
 
 
 def _bounds(parts: Sequence[Part]) -> list[int]:

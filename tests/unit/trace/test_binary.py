@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -189,3 +190,25 @@ def test_an_event_is_displaced_if_it_is_off_both_neighbours(
     trace = read_trace(str(tmp_path / "x"))
     assert (trace.column("time") // 10**9 + kept[0]).tolist() == [*kept]
     assert trace.losses.displaced == len(seconds) - len(kept)
+
+
+@pytest.mark.parametrize("start", [b"\x7fELF\x02", b"KDUMP   ", b"makedumpfile", b"\x1f\x8b"])
+def test_dumps_and_compressed_files_are_no_traces(start: bytes, tmp_path: Path) -> None:
+    """Their pages may hold what blktrace was about to write."""
+    path = tmp_path / "vmcore"
+    path.write_bytes(start + bytes(512) + packed(life(8, 0, 10, 20, 30, 40)))
+    with pytest.raises(TraceError, match=r"vmcore' is (an ELF|a memory dump|compressed)"):
+        read_trace(str(path))
+
+
+def test_a_trace_of_an_idle_disk(tmp_path: Path) -> None:
+    (tmp_path / "sda.blktrace.0").write_bytes(packed([name_of(5, 7, b"fio")]))
+    (tmp_path / "sda.blktrace.1").write_bytes(b"")
+    with pytest.raises(TraceError, match="without events"):
+        read_trace(str(tmp_path / "sda"))
+
+
+def test_a_pipe_is_no_trace(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(TraceError, match="not a regular file"):
+        read_trace(str(tmp_path / "pipe"))
