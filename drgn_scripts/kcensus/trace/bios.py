@@ -88,6 +88,8 @@ class Bios:
     requeues: Integers
     is_lost: Mask
     """Whether another bio was queued at its place before it was completed: events are missing."""
+    is_absorbed: Mask
+    """Whether it began a request that the scheduler merged into another one without an event."""
     flushes: int = 0
     """Bios without data, which are not in the columns."""
     orphans: int = 0
@@ -125,6 +127,7 @@ class Bios:
             error=np.empty(count, np.int16),
             requeues=np.zeros(count, np.int64),
             is_lost=np.zeros(count, np.bool_),
+            is_absorbed=np.zeros(count, np.bool_),
         )
 
 
@@ -161,6 +164,7 @@ class _Pairing:
             self._words = np.insert(self._words, np.searchsorted(self._words, more), more)
             plain, links = self._linked()
         bios = Bios.empty(len(plain) + len(links.begins))
+        bios.is_absorbed[len(plain) + links.bios(np.searchsorted(self._words, more))] = True
         side_by_side(lambda block: self._fill_plain(bios, block, plain[block]), blocks(len(plain)))
         links.fill(bios, slice(len(plain), len(bios)))
         bios.unpaired = self._unpaired
@@ -475,6 +479,11 @@ class _Links:
         has_next = np.append(self._place[self.begins], -1)[bios + 1] == self._place[last[bios]]
         until[~has_next] = np.iinfo(np.int64).max
         return self._links[last[bios]], until
+
+    def bios(self, links: Integers) -> Integers:
+        """Return the bios of some links, given as their rows among all."""
+        bios: Integers = self._bio[np.searchsorted(self._links, links)]
+        return bios[bios >= 0]
 
     def link_in_turn(self, places: Integers) -> None:
         """Link events in the order of the bios where several were in flight at one sector.

@@ -87,6 +87,8 @@ def test_requests_that_are_merged_share_what_follows(
     }
     assert (bios.orphans, int(bios.is_lost.sum())) == (0, 0)
     assert bios.requeues[bios.issued == 50].tolist() == [1, 1, 1, 1]
+    # The last one has the event of its merge.
+    assert sorted(bios.sector[bios.is_absorbed].tolist()) == [8, 16]
 
 
 @pytest.mark.parametrize(
