@@ -88,6 +88,16 @@ def test_requests_by_task_are_of_those_who_inserted_them(starved: Sample, result
     assert {*named["owner"]} == {"iomap_dio_bio_end_io"}
 
 
+def test_hardware_queues_have_the_tags_of_debugfs(result: Result, disk: io.Disk) -> None:
+    frame = result.tables["hardware_queues"].frame
+    row = frame[frame["disk"] == "vda"].set_index("number").loc[0]
+    assert row["tags_used"] == len(disk.tags("hctx0/tags_bitmap"))
+    assert row["sched_tags_used"] == len(disk.tags("hctx0/sched_tags_bitmap"))
+    assert row["requests"] == len(result.tables["requests"].frame)
+    assert row["dispatched"] == result.summary["dispatched"].value
+    assert (row["software"], row["stopped"]) == (0, "no")
+
+
 def _rows(result: Result, link: str) -> list[int]:
     frame = result.tables["sleepers"].frame
     pids: list[int] = frame["pid"][frame["link"] == link].tolist()
