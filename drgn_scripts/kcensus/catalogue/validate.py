@@ -299,7 +299,7 @@ def _check_states(
     """Check that ``before`` lacks the patch, or has it weakened, and that ``after`` has it."""
     first, second = before.detected.state, after.detected.state
     both = f"both of {before.target} and {after.target} have {patch}"
-    if first is second is State.SUPERSEDED:
+    if first is second is State.SUPERSEDED and not switch:
         raise Refused(f"{patch} is superseded on both of {before.target} and {after.target}")
     if second in LACKS_IT:
         if first in HAS_IT:

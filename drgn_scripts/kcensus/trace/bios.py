@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Makes bios and requests of events: which moments of a trace are about the same I/O.
 
-Events have no identifier: what they have in common is device and sector. An event belongs to the
-bio that was queued last at the sector where the event begins. Where a request has several bios,
-events of the request belong also to bios that were merged (M, F) and lie inside of it, and where a
-bio is split (X), its rest is a bio of its own. These are the rules of btt, except that btt drops
-bios that are split and those queued where another one is in flight.
+Events have no identifier: what they have in common is device, direction and sector; these three are
+called a place. An event belongs to the bio that was queued last at the place where it begins. Where
+a request has several bios, events of the request belong also to bios that were merged (M, F) and
+lie inside of it, and where a bio is split (X), its rest is a bio of its own. These are the rules of
+btt, except that btt drops bios that are split and those queued where another one is in flight.
 
-All events are sorted by sector, then time, in one array of numbers that hold both; the bio that an
+All events are sorted by place, then time, in one array of numbers that hold both; the bio that an
 event belongs to then is the last one before it.
 """
 
@@ -39,6 +39,8 @@ _MAX_SECTORS = 1 << 23
 """Of an event: 32 bits of bytes."""
 _MAX_SHARE = 4
 """Links of requests to merged bios, relative to the events; only a damaged trace has more."""
+_MAX_LIFE = 16
+"""Events of a request that are looked at: one that is requeued often has more."""
 _KIND_BITS = 5
 _ACTION = (1 << (_KIND_BITS - 1)) - 1
 """Enough for the actions that are paired."""
@@ -60,7 +62,7 @@ class Bios:
     """
 
     queued: Integers
-    """:data:`NEVER` if the trace begins with the insertion of its request."""
+    """:data:`NEVER` if the trace begins with the insertion or dispatch of its request."""
     got: Integers
     """When it got a request (G)."""
     merged: Integers
@@ -81,15 +83,18 @@ class Bios:
     bytes: Integers
     flags: Integers
     pid: Integers
-    """Of the task that queued it."""
+    """Of the task that queued it; 0 where the trace has neither that nor the insertion."""
     error: Integers
     requeues: Integers
     is_lost: Mask
-    """Whether another bio was queued at its sector before it was completed: events are missing."""
+    """Whether another bio was queued at its place before it was completed: events are missing."""
+    is_absorbed: Mask
+    """Whether it began a request that the scheduler merged into another one without an event."""
     flushes: int = 0
     """Bios without data, which are not in the columns."""
     orphans: int = 0
-    """Insertions, dispatches and completions of bios that the trace does not have."""
+    """Insertions, dispatches and completions of bios that the trace does not have, or not until
+    they were dispatched."""
     passthrough: int = 0
     """Events of requests that user space made, which have no sector."""
     unpaired: int = 0
@@ -122,6 +127,7 @@ class Bios:
             error=np.empty(count, np.int16),
             requeues=np.zeros(count, np.int64),
             is_lost=np.zeros(count, np.bool_),
+            is_absorbed=np.zeros(count, np.bool_),
         )
 
 
@@ -138,20 +144,34 @@ def pair(trace: Trace) -> Bios:
 class _Pairing:
     """The events of a trace that are paired, and their links.
 
-    A link is an event and a place (device and sector); most events have one, that where they begin.
+    A link is an event and a place; most events have one, that where they begin.
     """
 
     def __init__(self, trace: Trace, choice: Choice) -> None:
         self._trace, self._rows, self.time = trace, choice.rows, choice.time
-        self.action, self.sector, self._device = choice.action, choice.sector, choice.device
+        self.action, self.sector, self._group = choice.action, choice.sector, choice.group
         self._span = int(self.sector.max(initial=0)) + _MAX_SECTORS + 1
         self.rest = np.zeros(0, np.int64)
         """Where the rest of a split bio begins, by row; -1 for others. Empty without splits."""
-        self._unpaired = 0
+        self._unpaired, self._words = 0, np.zeros(0, np.int64)
         self._sort()
 
     def bios(self) -> Bios:
         """Link events to bios, and return the bios."""
+        plain, links = self._linked()
+        more = self._merged_requests(links)
+        if len(more):
+            self._words = np.insert(self._words, np.searchsorted(self._words, more), more)
+            plain, links = self._linked()
+        bios = Bios.empty(len(plain) + len(links.begins))
+        bios.is_absorbed[len(plain) + links.bios(np.searchsorted(self._words, more))] = True
+        side_by_side(lambda block: self._fill_plain(bios, block, plain[block]), blocks(len(plain)))
+        links.fill(bios, slice(len(plain), len(bios)))
+        bios.unpaired = self._unpaired
+        return bios
+
+    def _linked(self) -> tuple[Integers, _Links]:
+        """Return where plain bios begin, and the links of others."""
         count = len(self._words)
         low = np.zeros(count + 8, np.uint8)
         low[:count] = self._words
@@ -165,11 +185,7 @@ class _Pairing:
             links = self._others(plain)
             links.crowded_places(begins, self.places(begins))
             links.link_in_turn(crowded)
-        bios = Bios.empty(len(plain) + len(links.begins))
-        side_by_side(lambda block: self._fill_plain(bios, block, plain[block]), blocks(len(plain)))
-        links.fill(bios, slice(len(plain), len(bios)))
-        bios.unpaired = self._unpaired
-        return bios
+        return plain, links
 
     def places(self, links: Integers) -> Integers:
         """Return the places of links."""
@@ -192,9 +208,14 @@ class _Pairing:
         end: Integers = self.sector[rows] + ((size + 511) >> 9)
         return end
 
-    def _base(self, rows: Integers) -> Integers | int:
-        """Return the places at which the devices of some events begin."""
-        return 0 if self._device is None else self._device[rows] * self._span
+    def _base(self, rows: Integers | slice) -> Integers | int:
+        """Return the places at which the groups of some events begin."""
+        return 0 if self._group is None else self._group[rows] * np.int64(self._span)
+
+    def _places(self, rows: Integers | slice) -> Integers:
+        """Return the places at which some events begin."""
+        places: Integers = self.sector[rows] + self._base(rows)
+        return places
 
     def _sort(self) -> None:
         """Sort links by place, then time."""
@@ -206,27 +227,24 @@ class _Pairing:
         # action: to look these up after sorting would take longer than to sort.
         self._bits = max(count - 1, 1).bit_length() + _KIND_BITS
         self._mask = (1 << self._bits) - 1
-        devices = 1 if self._device is None else int(self._device.max(initial=0)) + 1
-        known = None
-        if (devices * self._span).bit_length() + self._bits > 63:
-            known = np.unique(np.concatenate([self.sector + self._base(np.arange(count)), places]))
+        groups = 1 if self._group is None else int(self._group.max(initial=0)) + 1
+        self._known = None
+        if (groups * self._span).bit_length() + self._bits > 63:
+            self._known = np.unique(np.concatenate([self._places(slice(None)), places]))
         words = np.empty(count + len(rows), np.int64)
 
         def fill(block: slice) -> None:
             row = np.arange(block.start, block.stop)
-            place = self.sector[block] + self._base(row)
-            words[block] = self._word(place, row, self.action[block], known)
+            words[block] = self._word(self._places(block), row, self.action[block])
 
         side_by_side(fill, blocks(count))
-        words[count:] = self._word(places, rows, self.action[rows] | _FOREIGN, known)
+        words[count:] = self._word(places, rows, self.action[rows] | _FOREIGN)
         words.sort()
         self._words = words
 
-    def _word(
-        self, place: Integers, row: Integers, kind: Integers, known: Integers | None
-    ) -> Integers:
-        if known is not None:
-            place = np.searchsorted(known, place)
+    def _word(self, place: Integers, row: Integers, kind: Integers) -> Integers:
+        if self._known is not None:
+            place = np.searchsorted(self._known, place)
         word: Integers = (place << self._bits) | (row << _KIND_BITS)
         word |= kind
         return word
@@ -259,12 +277,19 @@ class _Pairing:
         fronts = merges[self.action[merges] == FRONT_MERGE]
         # A bio that is merged in front makes one out of what began the request.
         places = np.unique(
-            np.concatenate(
-                [self.sector[merges] + self._base(merges), self.end(fronts) + self._base(fronts)]
-            )
+            np.concatenate([self._places(merges), self.end(fronts) + self._base(fronts)])
         )
         # A request with a merged bio is larger than the smallest one of these.
         least = int((self.end(merges) - self.sector[merges]).min())
+        rows, inside = self._inside(places, least)
+        return rows, places[inside]
+
+    def _inside(self, places: Integers, least: int) -> tuple[Integers, Integers]:
+        """Return events of requests, and which of ``places`` are inside of these.
+
+        :param places: sorted
+        :param least: sectors that the events exceed
+        """
         size = self._trace.events["bytes"]
         rows = np.concatenate(
             [
@@ -273,7 +298,7 @@ class _Pairing:
             ]
         )
         rows = rows[np.isin(self.action[rows], (ISSUE, COMPLETE, REQUEUE))]
-        low = np.searchsorted(places, self.sector[rows] + self._base(rows), side="right")
+        low = np.searchsorted(places, self._places(rows), side="right")
         high = np.searchsorted(places, self.end(rows) + self._base(rows))
         count = np.maximum(high - low, 0)
         limit = _MAX_SHARE * len(self.action) + (1 << 20)
@@ -284,7 +309,53 @@ class _Pairing:
             rows, low, count = rows[kept], low[kept], count[kept]
         first = np.cumsum(count) - count
         within = np.arange(int(count.sum())) - np.repeat(first, count)
-        return np.repeat(rows, count), places[np.repeat(low, count) + within]
+        return np.repeat(rows, count), np.repeat(low, count) + within
+
+    def _merged_requests(self, links: _Links) -> Integers:
+        """Return links of events to requests that were merged into others, sorted.
+
+        Before Linux kernel commit f3bdc62fd82e ("blktrace: Provide event for request merging") (in
+        v5.9), two requests become one without an event: what follows is of the first one alone.
+        """
+        request, until = links.undispatched()
+        if not len(request):
+            return request
+        row = self.rows(request)
+        places = self._places(row)
+        order = np.argsort(places, kind="stable")
+        least = int((self.end(row) - self.sector[row]).min())
+        rows, inside = self._inside(places[order], least)
+        own = order[inside]
+        is_merged = (rows > row[own]) & (rows < until[own]) & (self.end(rows) >= self.end(row[own]))
+        rows, own = rows[is_merged], own[is_merged]
+        # Else the sectors are in both, and the first request passed the other one.
+        is_grown = self._inserted_end(rows) <= self.sector[row[own]]
+        rows, own = rows[is_grown], own[is_grown]
+        return np.sort(self._word(places[own], rows, self.action[rows] | _FOREIGN))
+
+    def _inserted_end(self, rows: Integers) -> Integers:
+        """Return where requests ended when they were inserted; 0 where that is not found.
+
+        :param rows: events of the requests
+        """
+        end = np.zeros(len(rows), np.int64)
+        if not len(rows):
+            return end
+        at = np.searchsorted(self._words, self._word(self._places(rows), rows, self.action[rows]))
+        place = self._words[at] >> self._bits
+        left = np.arange(len(rows))
+        for _ in range(_MAX_LIFE):
+            at[left] -= 1
+            left = left[at[left] >= 0]
+            kind = self._words[at[left]] & ((1 << _KIND_BITS) - 1)
+            is_same = self.places(at[left]) == place[left]
+            is_same &= ~np.isin(kind, (QUEUE, _REST, COMPLETE))
+            left, kind = left[is_same], kind[is_same]
+            if not len(left):
+                break
+            inserts = left[kind == INSERT]
+            end[inserts] = self.end(self.rows(at[inserts]))
+        return end
 
     def _plain(self, low: npt.NDArray[np.uint8], begins: Integers) -> Integers:
         """Return which of ``begins`` are those of bios with the links of :data:`_PLAIN` alone.
@@ -342,15 +413,28 @@ class _Links:
     def _link(self) -> None:
         begins = (self._kind == QUEUE) | ((self._kind == SPLIT) & ~self._is_own)
         self._link_to(begins)
-        # Queued before the trace, or the event is lost: the insertion tells what the wait needs.
-        inserts = np.flatnonzero((self._bio < 0) & (self._kind == INSERT))
-        if not len(inserts):
+        # Queued before the trace, or the event is lost or was not recorded: the insertion has what
+        # the wait needs, and without it the dispatch what the time in the driver needs.
+        is_early = (self._bio < 0) & self._is_own
+        is_early &= np.isin(self._kind, (INSERT, ISSUE, REQUEUE, COMPLETE))
+        early = np.flatnonzero(is_early)
+        kind = self._kind[early]
+        early = early[(kind != REQUEUE) | (self._before(early) != COMPLETE)]
+        if not len(early):
             return
-        is_first = np.ones(len(inserts), np.bool_)
-        is_first[1:] = self._place[inserts[1:]] != self._place[inserts[:-1]]
-        is_first |= self._kind[inserts - 1] == COMPLETE
-        begins[inserts[is_first]] = True
+        kind, before = self._kind[early], self._before(early)
+        # An insertion or dispatch that follows a dispatch: a completion is lost.
+        is_new = (kind == INSERT) | (kind == ISSUE)
+        is_new &= (before == COMPLETE) | (before == ISSUE)
+        begins[early[is_new]] = True
         self._link_to(begins)
+
+    def _before(self, links: Integers) -> Integers:
+        """Return the kinds of the links before some at their places; COMPLETE for first ones."""
+        before = np.full(len(links), COMPLETE, np.uint8)
+        is_same = self._place[links[1:]] == self._place[links[:-1]]
+        before[1:][is_same] = self._kind[links[:-1]][is_same]
+        return before
 
     def _link_to(self, begins: Mask) -> None:
         """Link each event to the last one of ``begins`` at its place."""
@@ -376,6 +460,30 @@ class _Links:
         self._is_followed = np.append(place, -1)[following] == own
         self._is_followed[:-1] |= own[1:] == own[:-1]
         return np.unique(own[self._is_followed & ~is_done[:-1]])
+
+    def undispatched(self) -> tuple[Integers, Integers]:
+        """Return requests without own dispatch or completion.
+
+        :return: the last insertion of each, or when it was allocated, as a link; and the row of the
+            event at which the next bio begins at its place
+        """
+        is_out = np.zeros(len(self.begins) + 1, np.bool_)
+        is_out[self._bio[np.isin(self._kind, (ISSUE, COMPLETE, BACK_MERGE, FRONT_MERGE))]] = True
+        is_start = (self._kind == GET_REQUEST) | (self._kind == INSERT)
+        is_start &= (self._bio >= 0) & ~is_out[self._bio]
+        last = np.full(len(self.begins), -1)
+        starts = np.flatnonzero(is_start)
+        last[self._bio[starts]] = starts
+        bios = np.flatnonzero(last >= 0)
+        until = np.append(self._row[self.begins], 0)[bios + 1]
+        has_next = np.append(self._place[self.begins], -1)[bios + 1] == self._place[last[bios]]
+        until[~has_next] = np.iinfo(np.int64).max
+        return self._links[last[bios]], until
+
+    def bios(self, links: Integers) -> Integers:
+        """Return the bios of some links, given as their rows among all."""
+        bios: Integers = self._bio[np.searchsorted(self._links, links)]
+        return bios[bios >= 0]
 
     def link_in_turn(self, places: Integers) -> None:
         """Link events in the order of the bios where several were in flight at one sector.
@@ -476,16 +584,17 @@ class _Links:
         issues = before_end(ISSUE)
         error = np.zeros(count, np.int16)
         error[bio[completions]] = pairing.events("error", row[completions])
-        # Of no bio, or of one that is completed already.
-        is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > last[bio]))
+        # Of no bio, of one that is completed already, or all that is known of the wait of one.
+        is_orphan = (bio < 0) | (is_linked & (np.arange(len(bio)) > np.append(last, 0)[bio]))
         is_orphan &= is_own & ((kind == INSERT) | (kind == ISSUE) | (kind == COMPLETE))
+        is_orphan[begins[kind[begins] == ISSUE]] = True
         sector = pairing.sector[queue_row]
         if len(pairing.rest):
             is_rest = kind[begins] == SPLIT
             sector[is_rest] = pairing.rest[queue_row[is_rest]]
         completed, requeues = moments(completions), before_end(REQUEUE)
         queued = time[source]
-        queued[kind[begins[root]] == INSERT] = NEVER
+        queued[np.isin(kind[begins[root]], (INSERT, ISSUE))] = NEVER
         columns = {
             "queued": queued,
             "got": moments(_first(bio, before_end(GET_REQUEST))),
@@ -502,6 +611,7 @@ class _Links:
             "is_lost": self._is_followed & (completed == NEVER),
             **{name: pairing.events(name, source) for name in ("device", "flags", "pid")},
         }
+        columns["pid"][kind[begins[root]] == ISSUE] = 0
         for name, column in columns.items():
             getattr(bios, name)[block] = column
         bios.orphans = int(is_orphan.sum())

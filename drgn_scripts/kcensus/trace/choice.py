@@ -17,6 +17,7 @@ from kcensus.trace.events import (
     BACK_MERGE,
     BLOCK,
     COMPLETE,
+    DISCARD,
     FRONT_MERGE,
     GET_REQUEST,
     INSERT,
@@ -25,6 +26,7 @@ from kcensus.trace.events import (
     QUEUE,
     REQUEUE,
     SPLIT,
+    WRITE,
     Columns,
     Integers,
     Trace,
@@ -58,6 +60,7 @@ class Choice:
         self.rows, self.time, self.sector = (np.empty(count, np.int64) for _ in range(3))
         """Rows of the columns of the trace."""
         self.action = np.empty(count, np.uint8)
+        direction = np.empty(count, np.uint8)
 
         def fill(number: int) -> None:
             span, rows, end = spans[number], found[number][0], ends[number]
@@ -66,16 +69,23 @@ class Choice:
             for name in ("time", "sector", "action"):
                 out = getattr(self, name)[block]
                 np.take(trace.events[name][span].view(out.dtype), rows, out=out, mode="clip")
+            flags = np.take(trace.events["flags"][span], rows)
+            np.add((flags & WRITE) != 0, (flags & DISCARD) != 0, out=direction[block], dtype="u1")
 
         side_by_side(fill, range(len(spans)))
         if not all(
             bool((self.time[rows][1:] >= self.time[rows][:-1]).all()) for rows in blocks(count, 1)
         ):
-            self._sort_by_time()
-        self.device: Integers | None = None
-        """The number of the device of each event; None if all are of one device."""
+            direction = direction[self._sort_by_time()]
+        self.group: Integers | None = None
+        """The number of the device and direction (read, write or discard) of each event; None if
+        all have the same one."""
         if len(self._devices) > 1:
-            self.device = np.searchsorted(self._devices, trace.events["device"][self.rows])
+            self.group = np.searchsorted(self._devices, trace.events["device"][self.rows])
+            self.group *= int(direction.max(initial=0)) + 1
+            self.group += direction
+        elif bool((direction != direction[:1]).any()):
+            self.group = direction
 
     def _found(self, events: Columns, span: slice) -> tuple[Integers, list[int]]:
         """Return which of some events are paired, and the counts of others."""
@@ -103,7 +113,8 @@ class Choice:
         # Rows of a block fit into 16 bits.
         return np.flatnonzero(is_paired & is_possible & of_request).astype(np.uint16), counts
 
-    def _sort_by_time(self) -> None:
+    def _sort_by_time(self) -> Integers:
+        """Sort by time; return the order."""
         order = np.argsort(self.time, kind="stable")  # timsort: files are sorted already
         self.action = self.action[order]
         spare = np.empty_like(order)
@@ -112,6 +123,7 @@ class Choice:
             np.take(column, order, out=spare, mode="clip")
             setattr(self, name, spare)
             spare = column
+        return order
 
 
 def blocks(count: int, more: int = 0) -> Iterator[slice]:

@@ -82,8 +82,20 @@ def test_requests_by_task_are_of_those_who_inserted_them(starved: Sample, result
         if task.comm == "direct-read" and "blk_mq_get_tag" not in task.stack
     }
     named = frame[frame["task"] == "direct-read"]
-    assert readers == {*named["pid"]}
+    # Each reads one block; a request with several is of the one who came first.
+    assert {*named["pid"]} <= readers
+    assert named["bytes"].sum() == len(readers) * 4096
     assert {*named["owner"]} == {"iomap_dio_bio_end_io"}
+
+
+def test_hardware_queues_have_the_tags_of_debugfs(result: Result, disk: io.Disk) -> None:
+    frame = result.tables["hardware_queues"].frame
+    row = frame[frame["disk"] == "vda"].set_index("number").loc[0]
+    assert row["tags_used"] == len(disk.tags("hctx0/tags_bitmap"))
+    assert row["sched_tags_used"] == len(disk.tags("hctx0/sched_tags_bitmap"))
+    assert row["requests"] == len(result.tables["requests"].frame)
+    assert row["dispatched"] == result.summary["dispatched"].value
+    assert (row["software"], row["stopped"]) == (0, "no")
 
 
 def _rows(result: Result, link: str) -> list[int]:

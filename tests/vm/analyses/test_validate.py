@@ -214,8 +214,8 @@ def test_waits_of_async_writes_by_dumps(run: Run) -> None:
 def test_without_the_word_of_the_user_the_states_decide(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    dumps = words(("6.1", "iosched-starved-deadline"), ("6.1", "iosched-deadline"))
-    assert cli.main(["validate", "cfq-async-starvation", *dumps]) == 2
+    dumps = words(("6.1", "iosched-starved"), ("6.1", "iosched-bfq"))
+    assert cli.main(["validate", "bfq-wakers", *dumps]) == 2
     assert "or pass --as-given" in capsys.readouterr().err
 
 

@@ -69,7 +69,7 @@ class Tools:
                 if sector in in_flight:
                     places.add((sector, sector + max(number, in_flight[sector])))
                 in_flight[sector] = number
-            elif line["action"] == "I" and sector not in in_flight:
+            elif line["action"] in ("I", "D") and sector not in in_flight:
                 places.add((sector, sector + number))
             elif line["action"] == "C":
                 for done in range(sector, sector + number):

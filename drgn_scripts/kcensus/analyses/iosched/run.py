@@ -10,6 +10,7 @@ from kcensus.analyses.iosched import both
 from kcensus.analyses.iosched.kernel.charts import CHARTS as KERNEL_CHARTS
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.owners import REQUEST_OWNERS
+from kcensus.analyses.iosched.kernel.queues import HARDWARE_QUEUES
 from kcensus.analyses.iosched.kernel.run import answer
 from kcensus.analyses.iosched.kernel.sleepers import sleepers
 from kcensus.analyses.iosched.kernel.tables import TABLES as KERNEL_TABLES
@@ -28,7 +29,14 @@ from kcensus.trace.events import TraceError
 from kcensus.trace.files import read_trace
 
 CHARTS = (*KERNEL_CHARTS, *TRACE_CHARTS)
-TABLES = (*KERNEL_TABLES, REQUEST_OWNERS, SLEEPERS, *trace_tables.TABLES, both.REQUESTS_TRACED)
+TABLES = (
+    *KERNEL_TABLES,
+    REQUEST_OWNERS,
+    HARDWARE_QUEUES,
+    SLEEPERS,
+    *trace_tables.TABLES,
+    both.REQUESTS_TRACED,
+)
 
 
 def run(kernel: Kernel, trace: str | None = None) -> Answer:

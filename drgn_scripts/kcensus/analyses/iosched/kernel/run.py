@@ -11,6 +11,7 @@ from kcensus.analyses.iosched.kernel.costs import costs
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import findings
 from kcensus.analyses.iosched.kernel.owners import request_owners
+from kcensus.analyses.iosched.kernel.queues import hardware_queues_table
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
 from kcensus.analyses.iosched.kernel.tables import tables
 from kcensus.kernel.block.requests import State
@@ -35,6 +36,7 @@ def answer(figures: Figures, asleep: Sleepers) -> Answer:
         tables=tables(figures)
         | {
             "request_owners": request_owners(figures, asleep),
+            "hardware_queues": hardware_queues_table(figures),
             "sleepers": tasks.table(figures, asleep),
         },
         checks=checks(figures) + tasks.checks(figures),

@@ -87,7 +87,7 @@ SCHEDULER_QUEUES = TableSpec(
             "verdict",
             Show.ALWAYS,
             "starved: later requests of others were dispatched since; device: the driver has not "
-            "finished those it had; overdue: not known which.",
+            "finished those it had, or each other queue had one turn; overdue: not known which.",
         ),
         "served": Column(
             Unit.SECONDS,

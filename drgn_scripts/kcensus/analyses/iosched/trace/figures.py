@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.trace.absorbed import absorb
 from kcensus.trace.bios import NEVER, Bios, pair
 from kcensus.trace.choice import blocks
 from kcensus.trace.events import (
@@ -56,8 +55,6 @@ class Figures:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.bios: Bios = pair(trace)
-        self.is_absorbed: Mask = absorb(trace, self.bios)
-        """Whether the scheduler merged the request that a bio began into another one."""
         self.end = trace.end
         """Time of the last event of all devices."""
 
@@ -82,7 +79,7 @@ class Figures:
     @functools.cached_property
     def is_unmerged(self) -> Mask:
         """Whether a bio was not merged into the request of another one."""
-        mask: Mask = (self.bios.merged == NEVER) & ~self.is_absorbed
+        mask: Mask = (self.bios.merged == NEVER) & ~self.bios.is_absorbed
         return mask
 
     @functools.cached_property

@@ -50,16 +50,16 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
         f"{_OBJECTS[kind]}{f' of {disk}' if disk else ''} ({count:,})"
         for (kind, disk), count in causes.most_common()
     )
-    function, _ = Counter(waits.function[row] for row in rows.tolist()).most_common(1)[0]
-    where = f", in {printable(function)}" if function else ""
+    function, count = Counter(waits.function[row] for row in rows.tolist()).most_common(1)[0]
+    where = f" in {printable(function)}," if function and 2 * count > len(rows) else ""
     yield Finding(
         id="tasks-blocked",
         severity=how,
         danger=Danger.STALL,
-        title=f"1 task has been in state D for {human_seconds(longest)}{where}, behind no request"
+        title=f"1 task has been in state D for {human_seconds(longest)},{where} behind no request"
         if len(rows) == 1
-        else f"{len(rows):,} tasks have been in state D for up to {human_seconds(longest)}, most "
-        f"of them{where[1:]}, behind no request",
+        else f"{len(rows):,} tasks have been in state D for up to {human_seconds(longest)},"
+        f"{' most of them' if where else ''}{where} behind no request",
         evidence=f"Waited for: {what}. Longest: {named(sleepers, rows)}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, Unit.SECONDS)},
         no_remedy="See the table of sleepers for who holds what they wait for",
