@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from kcensus.analyses.iosched.run import of_trace
 from kcensus.progress import SilentProgress
 from kcensus.trace.files import read_trace
 from tests.bench.timing import report
+from tests.lab import host
 from tests.unit.trace.recorded import unpack
 
 _HEADER = np.dtype(
@@ -106,10 +106,7 @@ def cost(directory: Path, *commands: list[str]) -> _Cost:
     return _Cost(cpu, time.perf_counter() - start)
 
 
-@pytest.mark.skipif(
-    not (shutil.which("blkparse") and shutil.which("btt")), reason="blktrace is not installed"
-)
-@pytest.mark.parametrize(("name", "least"), [("starved", 3.5), ("bfq", 1.2)])
+@pytest.mark.parametrize(("name", "least"), [("starved", 3.0), ("bfq", 1.2)])
 @pytest.mark.usually(1_000_000)
 @pytest.mark.parametrize("events", [1_000_000, 10_000_000])
 def test_events(tmp_path: Path, slack: float, events: int, name: str, least: float) -> None:
@@ -121,8 +118,8 @@ def test_events(tmp_path: Path, slack: float, events: int, name: str, least: flo
     events = replicate(tmp_path, name, events)
     prefix = str(tmp_path / name)
     merged, text = str(tmp_path / "merged"), str(tmp_path / "text")
-    blkparse = ["blkparse", "-i", prefix, "-d", merged]
-    btt = ["btt", "-i", merged, "-o", "btt"]
+    blkparse = [host.find("blkparse"), "-i", prefix, "-d", merged]
+    btt = [host.find("btt"), "-i", merged, "-o", "btt"]
     each = ["-A", "-l", "d2c", "-q", "q2c", "-p", "per_io"]
     tools = {
         "default": cost(tmp_path, [*blkparse, "-o", text], btt),
