@@ -3,7 +3,7 @@
 
 /*
  * The help pages, as crash shows them: name, purpose, arguments, then lines. The figures are those
- * of one dump of Linux 5.10; crash replaces %s with the name.
+ * of one dump of Linux 5.10, and those of iostall of Linux 4.19; crash replaces %s with the name.
  */
 char *help_kcensus[] = {
 	"kcensus",
@@ -20,6 +20,8 @@ char *help_kcensus[] = {
 	"    list-lru    what do per-memcg list_lrus cost, and who needs them?",
 	"    kcopyd      who queued those kcopyd jobs, and what is stalled behind them?",
 	"    memcgs      what do memory cgroups hold, and what pins each?",
+	"    iosched     what was inserted into an I/O scheduler and not dispatched, and",
+	"                who waits for it?  (also the command \"iostall\")",
 	"    patches     which kernel patches does this kernel have?",
 	"    diff        what grew between two kernels, or two dumps of one?",
 	"    explain     what does this finding, or this term, mean?",
@@ -163,11 +165,14 @@ char *help_iostall[] = {
 	"    crash> iostall --table scheduler_queues --top 3",
 	"    ...",
 	"    Queues of schedulers with requests",
-	"      disk  queue     kind   requests  overdue  late by  times expiry  verdict",
-	"      sda   cfq155A   async       136      136   40.9 s         163.4  starved",
-	"      sda   cfq1039S  sync          1        1   18.3 s         146.5  starved",
-	"      sda   cfq1032S  sync          1        1   11.8 s          94.7  starved",
+	"      disk  queue     kind   requests  overdue    late  verdict  overtaken   times",
+	"                                                    by                 for  expiry",
+	"      sda   cfq155A   async       136      136  40.9 s  starved     40.8 s   163.4",
+	"      sda   cfq1039S  sync          1        1  18.3 s  starved     18.3 s   146.4",
+	"      sda   cfq1032S  sync          1        1  11.8 s  starved     11.8 s    94.6",
 	"      ... and 5 more rows (use --top 0 or --json)",
+	"      no room for: by, expiry, dispatched, in service, PID (widen the terminal, or",
+	"      use --json)",
 	"",
 	"  Which tasks wait for requests, and how is that known?",
 	"",

@@ -41,7 +41,8 @@ Targets:
   (none)         the running kernel (needs root); inside crash and drgn, the one open there
   PATH           a vmcore: ELF or kdump, compressed or not
   PATH           a capsule: the part of a vmcore that analyses need; needs no debug info
-  sample         a capsule of a real kernel that comes with kcensus
+  sample         a capsule of a real kernel that comes with kcensus; others are
+                 sample-after (with a fix) and sample-io (a starved disk)
   PATH           a file that --json wrote, to show it in another form
   qmp:PATH       a running QEMU guest, through its QMP socket
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
+
 from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.shared.output import check_output, check_tables, show
 from kcensus.actions.shared.target import context_of, opened, progress_bars, saved_result
 from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
 from kcensus.reports import analyse
+from kcensus.text import printable
 
 
 def run(
@@ -27,7 +30,11 @@ def run(
         check_tables(showing, known)
     result = saved_result(target, analysis.name)
     if result is not None:
-        pass
+        for name in analysis.without_target:
+            if params.get(name) is not None:
+                raise click.UsageError(
+                    f"--{name} needs the dump itself: '{printable(str(target))}' is a saved result."
+                )
     elif analysis.needs_target(target, params):
         with opened(target, reading) as (opened_target, progress):
             result = analyse(context_of(opened_target, progress, reading), analysis, **params)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from os import PathLike, fspath
+
 from kcensus import compare, reports
 from kcensus.api.answers import Report, Result
 from kcensus.api.source import Readable, context_of
-from kcensus.catalogue import load
-from kcensus.catalogue.validate import Refused, judge, look_at
+from kcensus.catalogue import Catalogue, Patch, load
+from kcensus.catalogue.validate import Refused, Side, judge, look_at
 from kcensus.catalogue.verdict import validation_result
 
 
@@ -26,7 +29,14 @@ def diff(before: Report, after: Report) -> Result:
     return Result(compare.compare(before.report, after.report), compare.FIRST_TABLES)
 
 
-def validate(patch: str, before: Readable, after: Readable, *, as_given: bool = False) -> Result:
+def validate(
+    patch: str,
+    before: Readable | str | PathLike[str],
+    after: Readable | str | PathLike[str],
+    *,
+    traces: bool = False,
+    as_given: bool = False,
+) -> Result:
     """Judge whether a patch has the promised effect, as ``kcensus validate`` does.
 
     >>> import kcensus
@@ -35,21 +45,46 @@ def validate(patch: str, before: Readable, after: Readable, *, as_given: bool = 
     'confirmed'
 
     :param patch: id of a patch in the catalogue
-    :param before: a target of :func:`kcensus.open_target` or a drgn program: without the patch
+    :param before: a target of :func:`kcensus.open_target` or a drgn program: without the patch; of
+        traces the prefix of the files of blktrace, their directory, or what blkparse printed
     :param after: one with the patch, under the same workload
-    :param as_given: count the pair whatever types say about the patch on both
+    :param traces: whether the two are traces
+    :param as_given: take as given that the patch, or a tunable, is what differs; of traces also the
+        scheduler and the disk
     :raises LookupError: the catalogue has no such patch, or does not say how to validate it
     :raises ValueError: the two are not a valid pair; the message says why
     :raises AnalysisError: an analysis that the patch needs cannot be run on one of them
     """
     known = load()
-    chosen = known.patches.get(patch)
-    if chosen is None or chosen.validation is None:
-        ids = ", ".join(each.id for each in known.patches.values() if each.validation)
-        raise LookupError(f"no validation is defined for {patch!r} (choose from {ids})")
-    sides = [reports.measured(context_of(side), chosen, known) for side in (before, after)]
+    ways = {
+        each.id: each.trace_validation if traces else each.validation
+        for each in known.patches.values()
+    }
+    if (validation := ways.get(patch)) is None:
+        ids = ", ".join(each for each, way in ways.items() if way)
+        by = " by traces" * traces
+        raise LookupError(f"no validation{by} is defined for {patch!r} (choose from {ids})")
+    chosen = replace(known.patches[patch], validation=validation)
+    sides = [_side(chosen, side, known, traces=traces) for side in (before, after)]
     try:
         judgement = judge(chosen, [look_at(chosen, *sides, as_given=as_given)])
     except Refused as error:
         raise ValueError(str(error)) from None
     return Result(reports.conclude(validation_result(chosen, judgement), known))
+
+
+def _side(
+    patch: Patch, side: Readable | str | PathLike[str], known: Catalogue, *, traces: bool
+) -> Side:
+    """Return the measurements of a target, or of a trace.
+
+    :raises TypeError: a trace is not given by its name, or a target is
+    """
+    if isinstance(side, str | PathLike):
+        if not traces:
+            raise TypeError(f"{side!r} is a name: pass what kcensus.open_target() returns")
+        name: str = fspath(side)
+        return reports.traced(patch, name)
+    if traces:
+        raise TypeError(f"a trace is given by its name, not by {side!r}")
+    return reports.measured(context_of(side), patch, known)

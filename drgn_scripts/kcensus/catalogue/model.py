@@ -289,6 +289,8 @@ class Validation:
     switch: str = ""
     """A kernel variable that weakens the patch as it grows: two kernels that have the patch are a
     valid pair if its values differ."""
+    scheduler: str = ""
+    """The I/O scheduler that the patch changes: both targets must use it."""
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,8 @@ def _pair(command: str, validation: Validation) -> Iterator[str]:
         yield f"needs on both: at least {_number(workload.at_least)} {workload.metric.what}"
     if validation.predicted:
         yield f"predicted from BEFORE by {validation.predicted}: {validation.predicted.what}"
+    if validation.scheduler:
+        yield f"needs on both: the scheduler {validation.scheduler}"
     if validation.switch:
         yield f"both targets may have the patch if {validation.switch} is larger before"
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +41,8 @@ _MACHINE = (
 )
 """What must be alike: name, attribute of :class:`Side`, unit, accepted relative difference."""
 _RESAMPLES = 10_000
+_LOGGED = re.compile("bfq|cfq")
+"""The schedulers whose messages blktrace records; names of their queues begin with it."""
 
 
 class Refused(Exception):
@@ -72,13 +76,44 @@ class Side:
     """Whether it has no types that could tell the state of the patch."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether no figure is only a lower bound."""
-        return all(
-            figure.bound is not Bound.AT_LEAST
-            for result in self.results.values()
-            for figure in result.summary.values()
+    def bounds(self) -> frozenset[tuple[str, str]]:
+        """Analyses and keys of the figures that are only lower bounds."""
+        return frozenset(
+            (name, key)
+            for name, result in self.results.items()
+            for key, figure in result.summary.items()
+            if figure.bound is Bound.AT_LEAST
         )
+
+    @property
+    def schedulers(self) -> frozenset[str]:
+        """The I/O schedulers of the requests; empty if unknown."""
+        if self.is_trace:
+            queues = self._column("trace_queues", "queue")
+            return frozenset(match[0] for name in queues if (match := _LOGGED.match(name)))
+        disks = zip(
+            self._column("disks", "scheduler"), self._column("disks", "requests"), strict=True
+        )
+        names = {str(name) for name, requests in disks if requests}
+        # A disk of device mapper has none, above one that has.
+        return frozenset(names - {"none", ""} or names & {"none"})
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """The devices of a trace, such as ``8,0``."""
+        return frozenset(self._column("trace_devices", "device"))
+
+    def _column(self, table: str, column: str) -> list[Any]:
+        """Return a column of ``iosched``; empty where it did not run."""
+        result = self.results.get("iosched")
+        known = result.tables.get(table) if result is not None else None
+        return [] if known is None else known.frame[column].tolist()
+
+    def lacks(self, metric: Metric) -> bool:
+        """Whether an analysis has a result, but not this figure."""
+        result = self.results.get(metric.analysis)
+        figure = result.summary.get(metric.key) if result is not None else None
+        return result is not None and (figure is None or figure.value is None)
 
     def figure(self, metric: Metric) -> tuple[float, Unit]:
         """Return the value of a metric and its unit.
@@ -124,6 +159,8 @@ class Pair:
     """Why the pair proves nothing; empty if it counts."""
     note: str = ""
     """What is taken as given about the states of the patch."""
+    is_given: bool = False
+    """Whether the user's word alone says that the patch is what differs."""
 
     @property
     def counts(self) -> bool:
@@ -155,23 +192,28 @@ class Judgement:
 def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) -> Pair:
     """Return the measurements of a pair.
 
-    :param as_given: whether the user's word decides that the patch, or what stands in for it,
-        differs between the two; with traces it does unless they prove the opposite
-    :raises Refused: ``before`` has the patch at full strength, ``after`` lacks it, or the metric
-        is not available
+    :param as_given: whether the user's word decides that the patch, or a tunable that has its
+        effect, differs between the two, and for traces which scheduler and disk they are of; which
+        of two traces has the patch is given unless they prove the opposite
+    :raises Refused: ``before`` has the patch at full strength, ``after`` lacks it, one of them uses
+        another scheduler, or the metric is not available
     """
     validation = patch.validation
     assert validation is not None
     is_traced = before.is_trace and after.is_trace
-    note = ""
+    note, is_given = "", False
     if as_given or is_traced:
         note = _given(patch.id, before, after)
-    if not as_given:
-        _check_states(patch.id, validation.switch, before, after)
+        is_given = not (is_traced and before.detected.state in LACKS_IT)
+    _check_states(patch.id, validation.switch, before, after, as_given=as_given)
+    unknown = list(_check_disks(patch.id, validation.scheduler, before, after))
     metric, minimum = validation.metric, validation.symptom_at_least
     try:
         (old, unit), (new, other_unit) = before.figure(metric), after.figure(metric)
     except Unmeasured as error:
+        for side in (before, after):
+            if side.is_trace and side.lacks(metric):
+                raise Refused(f"the trace {side.target} has no {metric.what}") from None
         raise Refused(f"the figure that shows {patch.id} is not available: {error}") from None
     if unit is not other_unit:
         raise Refused(f"{metric} is in {unit.value} before and in {other_unit.value} after")
@@ -181,19 +223,58 @@ def look_at(patch: Patch, before: Side, after: Side, *, as_given: bool = False) 
             predicted = before.figure(validation.predicted)[0]
     conditions = tuple(_conditions(validation, before, after))
     problems = [condition.problem for condition in conditions if condition.problem]
+    problems += [] if as_given else unknown
+    if as_given and unknown:
+        note = f"{note}; scheduler and disk are given"
+    own = (metric.analysis, metric.key)
+    counts = {(each.metric.analysis, each.metric.key) for each in validation.workload}
     problems += [
         f"the trace {side.target} lacks events, so that a wait may seem longer than it was"
         for side in (before, after)
-        if side.is_trace and not side.is_whole
+        if side.is_trace and side.bounds & counts
     ]
+    if own in after.bounds and new < old:
+        problems.append(
+            f"{after.target} ended before the {metric.what} did: at least {human(new, unit)}"
+        )
+    elif own in before.bounds and new >= old:
+        problems.append(
+            f"{before.target} ended before the {metric.what} did: at least {human(old, unit)}"
+        )
     if not note and State.UNDETERMINED in (before.detected.state, after.detected.state):
         problems.append(f"whether both targets have {patch.id} is undetermined")
     if old < minimum:
         problems.append(
             f"{before.target} does not show the symptom: {metric.what} take {human(old, unit)}, "
             f"at least {_bound(minimum, unit)} are needed"
+            + "; the other one does: are they swapped?"
+            * (new >= minimum)
         )
-    return Pair(before, after, old, new, unit, predicted, conditions, tuple(problems), note)
+    return Pair(
+        before, after, old, new, unit, predicted, conditions, tuple(problems), note, is_given
+    )
+
+
+def _check_disks(patch: str, scheduler: str, before: Side, after: Side) -> Iterator[str]:
+    """Yield why it is unknown whether both sides are of the patch's scheduler, and of one disk.
+
+    :raises Refused: a side is of another scheduler
+    """
+    if not scheduler:
+        return
+    for side in (before, after):
+        if not side.schedulers:
+            what = "has no messages that name" if side.is_trace else "does not show"
+            yield f"{side.target} {what} its scheduler: pass --as-given if it is {scheduler}"
+        elif scheduler not in side.schedulers:
+            names = " and ".join(sorted(side.schedulers))
+            raise Refused(f"{side.target} is of {names}, but {patch} is about {scheduler}")
+        elif len(side.schedulers) > 1:
+            names = " and ".join(sorted(side.schedulers))
+            yield f"{side.target} is of {names}, so that the figure may be of another one"
+    if before.devices != after.devices:
+        first, second = (" and ".join(sorted(side.devices)) for side in (before, after))
+        yield f"{before.target} is of the devices {first}, {after.target} of {second}"
 
 
 def _given(patch: str, before: Side, after: Side) -> str:
@@ -212,19 +293,23 @@ def _given(patch: str, before: Side, after: Side) -> str:
     return f"{patch} is {states}: that the effect is from what else differs is given"
 
 
-def _check_states(patch: str, switch: str, before: Side, after: Side) -> None:
+def _check_states(
+    patch: str, switch: str, before: Side, after: Side, *, as_given: bool = False
+) -> None:
     """Check that ``before`` lacks the patch, or has it weakened, and that ``after`` has it."""
     first, second = before.detected.state, after.detected.state
     both = f"both of {before.target} and {after.target} have {patch}"
+    if first is second is State.SUPERSEDED and not switch:
+        raise Refused(f"{patch} is superseded on both of {before.target} and {after.target}")
     if second in LACKS_IT:
-        if first in LACKS_IT:
-            neither = f"neither of {before.target} and {after.target} has {patch}"
-            raise Refused(f"{neither}; choose an AFTER that has it")
         if first in HAS_IT:
             raise Refused(f"{before.target} has {patch} and {after.target} lacks it: swap them")
         if after.is_trace:
             raise Refused(f"{after.target} is of a kernel without {patch}; is it the BEFORE?")
-    elif first in HAS_IT and second in HAS_IT:
+        if first in LACKS_IT and not as_given:
+            neither = f"neither of {before.target} and {after.target} has {patch}"
+            raise Refused(f"{neither}; choose an AFTER that has it")
+    elif first in HAS_IT and second in HAS_IT and not as_given:
         if not switch:
             raise Refused(f"{both}; choose a BEFORE that lacks it, or pass --as-given")
         if before.switch is None or after.switch is None:

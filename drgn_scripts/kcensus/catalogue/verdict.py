@@ -134,7 +134,8 @@ def _finding(patch: Patch, judgement: Judgement, old: float, new: float) -> Find
         title=f"{judgement.verdict.value}: {validation.metric.what} {before} before, {after} "
         f"after, {change}",
         evidence="; ".join(reasons),
-        patch=patch.id,
+        # What else differs may be the cause where only the user's word says that the patch does.
+        patch="" if any(pair.is_given for pair in judgement.pairs) else patch.id,
     )
 
 

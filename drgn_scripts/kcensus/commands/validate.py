@@ -24,8 +24,10 @@ snapshot_cow_threshold of dm-snapshot.
 A patch of I/O schedulers can also be judged by two traces of blktrace, or what blkparse printed of
 them, which need no dump (--traces). A trace does not show types: that the kernel of AFTER has the
 patch is taken as given, unless the messages of its scheduler prove the opposite. With --as-given,
-this holds for dumps, too: where types cannot tell, or another scheduler or tunable takes the place
-of the patch.
+this holds for dumps, too: where types cannot tell, or a tunable takes the place of the patch.
+
+Both sides must use the scheduler that the patch changes. Only BFQ and CFQ leave messages with their
+names in a trace; for others, --as-given says that the scheduler and the disk are the right ones.
 
 A pair counts only if memory, CPUs, workload and uptime are alike; the table "conditions" shows
 them. With several pairs the figures are medians, with a 95% confidence interval.
@@ -58,7 +60,8 @@ COMMAND = command(
         click.Option(
             ["--as-given"],
             is_flag=True,
-            help="Count the pair whatever types say about the patch on both.",
+            help="Take as given that the patch, or a tunable, is what differs; of traces also the "
+            "scheduler and the disk.",
         ),
         catalogue_option(),
         *showing_options(),

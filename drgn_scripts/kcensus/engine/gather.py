@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kcensus.engine.layout import Field, Layout
+from kcensus.engine.layout import Field, Layout, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Words
+from kcensus.engine.rows import spread
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,24 @@ def gather_arrays(
         places = offsets[:, None] + np.arange(length) * element.itemsize
         values[rows[ok]] = _take(buffer, places[ok], element)
     return values, readable
+
+
+def gather_pointers(
+    memory: Memory, arrays: Words, counts: npt.NDArray[np.integer[Any]], faults: Faults
+) -> tuple[npt.NDArray[np.int64], Words, Mask]:
+    """Read arrays of pointers.
+
+    :param counts: lengths of the arrays
+    :return: the row of the array of each element, the pointers, and which could be read; the others
+        are zero
+    """
+    word = word_dtype(memory.prog)
+    row, index = spread(counts)
+    places = arrays[row] + np.uint64(word.itemsize) * index.astype(np.uint64)
+    pointers, readable = gather_words(memory, places, word, faults)
+    # Words are aligned; a pointer to them that is not is damaged.
+    readable &= (arrays[row] != 0) & (arrays[row] % np.uint64(word.itemsize) == 0)
+    return row, np.where(readable, pointers, np.uint64(0)), readable
 
 
 @dataclass(frozen=True)

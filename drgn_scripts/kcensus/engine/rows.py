@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -24,6 +26,18 @@ def rows_of(
     place[place == len(column)] = 0
     rows = place if order is None else order[place]
     return np.where(column[rows] == addresses, rows, -1)
+
+
+def spread(
+    counts: npt.NDArray[np.integer[Any]],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the row of each element of some arrays one after the other, and its index in its own.
+
+    :param counts: lengths of the arrays
+    """
+    lengths = counts.astype(np.int64)
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    return row, np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def within(counts: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.bool_]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 from pathlib import Path
@@ -16,12 +17,15 @@ _KINDS = (
     (stat.S_ISCHR, "is a character device; leave out the target to read the running kernel"),
     (stat.S_ISBLK, "is a block device; copy the dump from it into a file"),
 )
+_SAMPLES = ("sample", "sample-after", "sample-io")
 
 
 def os_error(name: str, error: OSError) -> TargetError:
     """Return ``error`` as a sentence about the file ``name`` (already printable)."""
     if isinstance(error, FileNotFoundError):
-        return TargetError(f"{name}: no such file")
+        near = difflib.get_close_matches(name, _SAMPLES, 1) if "/" not in name else []
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return TargetError(f"{name}: no such file{hint}")
     if isinstance(error, PermissionError):
         return TargetError(f"{name}: permission denied; run as root or make the file readable")
     return TargetError(f"{name}: cannot be read ({os_reason(error)})")
@@ -60,6 +64,11 @@ class FileReader:
         if stat.S_ISREG(mode):
             return
         if stat.S_ISDIR(mode):
+            if any(".blktrace." in name for name in os.listdir(path)):
+                raise TargetError(
+                    f"{self.name}: is a directory of a trace of blktrace; pass it with --trace "
+                    "(or --traces to kcensus validate)"
+                )
             vmcore = os.path.join(os.fspath(path), "vmcore")
             remedy = printable(vmcore) if os.path.isfile(vmcore) else "the vmcore file inside it"
             raise TargetError(f"{self.name}: is a directory; pass {remedy}")

@@ -11,6 +11,8 @@ end where the next one begins; only where it does not, the search goes on event 
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import RawIOBase
 from pathlib import Path
@@ -21,7 +23,6 @@ import numpy.typing as npt
 
 from kcensus.trace import messages
 from kcensus.trace.events import (
-    EVENT,
     MESSAGE,
     NAME,
     NOTIFY,
@@ -31,6 +32,8 @@ from kcensus.trace.events import (
     Columns,
     Integers,
     Losses,
+    Mask,
+    counted,
     empty,
     joined,
 )
@@ -38,6 +41,8 @@ from kcensus.trace.sequence import Sequences
 
 MAGIC = 0x65617400
 _CHUNK = 1 << 20
+"""Bytes that are read at once: few enough that the caches hold them and what is made of them."""
+_MIN_EVENT = 48
 _MAX_EVENT = 64 + 0xFFFF
 _MAX_BREAKS = 10_000
 """Places per file where events do not follow one another; behind them, it is abandoned."""
@@ -49,7 +54,7 @@ _CGROUP = 1 << 8
 
 @dataclass(frozen=True)
 class _Layout:
-    """Offsets of the fields of one version; each field is read with its neighbour as one word."""
+    """Offsets of the fields of one version."""
 
     size: int
     bytes: int
@@ -77,9 +82,28 @@ class Part:
     splits: Columns
     names: Columns
     queues: list[bytes]
+    counts: Counter[tuple[int, int]]
+    """Events by device and action."""
+    cpus: set[int]
+    """CPUs of the events."""
     losses: Losses = field(default_factory=Losses)
     clock: tuple[int, float] | None = None
     """A time of the trace, and the same moment in seconds since 1970."""
+    name: str = ""
+    """Of the file."""
+    begin: int = 0
+    """Row of the first event in the columns of the trace."""
+
+    def keep(self, kept: Mask) -> int:
+        """Keep some of the events only; return how many are not kept."""
+        lost = np.flatnonzero(~kept)
+        if len(lost):
+            self.counts -= counted(self.events["device"][lost], self.events["action"][lost])
+            count = len(kept) - len(lost)
+            for name, column in self.events.items():
+                column[:count] = column[kept]
+                self.events[name] = column[:count]
+        return len(lost)
 
 
 @dataclass(frozen=True)
@@ -105,18 +129,31 @@ def format_of(head: bytes) -> Format | None:
     return None
 
 
-def read(path: Path, advance: Any = lambda amount: None) -> Part:
+def capacity(size: int) -> int:
+    """Return the events that a file of some bytes has at most.
+
+    An event that does not end where the next one begins may share bytes with that.
+    """
+    return size // _MIN_EVENT + min(_MAX_BREAKS, size // 4) + 2
+
+
+def read(
+    path: Path, room: Columns, size: int, advance: Callable[[int], None] = lambda amount: None
+) -> Part:
     """Read one file.
 
+    :param room: columns of :data:`~kcensus.trace.events.EVENT` for :func:`capacity` events
+    :param size: bytes to read: the file may grow meanwhile
     :param advance: is called with the bytes that were read
     :raises OSError: the file cannot be read
     """
-    reader = _Reader(path.name, path.stat().st_size)
+    reader = _Reader(path.name, room)
     # One buffer for all chunks: fresh memory for each costs more than what is done with it.
     buffer = np.zeros(_CHUNK + 2 * _MAX_EVENT, np.uint8)
     filled = 0
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer[filled : filled + _CHUNK].data):
+        while count := file.readinto(buffer[filled : filled + min(_CHUNK, size)].data):
+            size -= count
             filled += count
             used = reader.chunk(buffer, filled)
             buffer[: filled - used] = buffer[used:filled].copy()
@@ -137,10 +174,10 @@ def _left(file: RawIOBase) -> int:
 class _Reader:
     """Makes columns of the chunks of one file."""
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, room: Columns) -> None:
         """Begin a file.
 
-        :param size: bytes of the file
+        :param room: columns to fill
         """
         self.losses = Losses()
         self.is_abandoned = False
@@ -148,9 +185,8 @@ class _Reader:
         self._format: Format | None = None
         self._breaks = 0
         self._parts: list[tuple[Columns, Columns, Columns]] = []
-        self._events, self._count = empty(EVENT), 0
-        self._bytes = size
-        self._bytes_read = 0
+        self._events, self._count = room, 0
+        self._counts: Counter[tuple[int, int]] = Counter()
         self._queues: dict[bytes, int] = {b"": 0}
         self._clock: tuple[int, float] | None = None
         self._sequences = Sequences()
@@ -164,7 +200,17 @@ class _Reader:
             joined(group, kind) for group, kind in zip(every, (MESSAGE, REST, NAME), strict=True)
         )
         events = {name: column[: self._count] for name, column in self._events.items()}
-        return Part(events, said, rests, names, [*self._queues], self.losses, self._clock)
+        return Part(
+            events,
+            said,
+            rests,
+            names,
+            [*self._queues],
+            self._counts,
+            self._sequences.cpus,
+            self.losses,
+            self._clock,
+        )
 
     def chunk(self, buffer: npt.NDArray[np.uint8], size: int) -> int:
         """Read the whole events of a chunk; return how many bytes are done with.
@@ -187,7 +233,6 @@ class _Reader:
         text = buffer[: size + _MAX_EVENT]
         text[size:] = 0
         place, used = self._places(text, size, self._format, layout)
-        self._bytes_read += used
         if len(place):
             self._take(text, place, layout, self._format.order)
         return used
@@ -275,20 +320,6 @@ class _Reader:
         losses[self._name] += tail - done
         return np.concatenate(runs or [place]), tail
 
-    def _room(self, count: int) -> Columns:
-        """Return columns for more events, which are a part of those of the file."""
-        begin, end = self._count, self._count + count
-        if end > len(self._events["time"]):
-            # As many more as the rest of the file has if it is like what was read of it.
-            scale = max(1.0, min(self._bytes / max(self._bytes_read, 1), 1e6))
-            capacity = max(int(end * scale * 1.02), end + end // 2)
-            for name, column in self._events.items():
-                grown = np.empty(capacity, EVENT[name])
-                grown[:begin] = column[:begin]
-                self._events[name] = grown
-        self._count = end
-        return {name: column[begin:end] for name, column in self._events.items()}
-
     def _ends(
         self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
     ) -> Integers:
@@ -304,82 +335,52 @@ class _Reader:
         self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
     ) -> None:
         """Make columns of the events at some places."""
-        is_aligned = order == "<" and not self._has_odd_payloads
-        u4, u8 = f"{order}u4", f"{order}u8"
-        if is_aligned:
-            action = np.take(_words(text, layout.action), place >> 2, mode="clip")
-        else:
-            action = _field(text, layout.action, u8 if layout.size == 64 else u4)[place]
-            action = action.astype(np.uint32)
+        records = _Records(text, place, layout, order)
+        action = records.action
         is_note = (action & (NOTIFY << 16)) != 0
+        kind = action.astype(np.uint8)
+        is_event = (kind > 0) & (kind <= ZONE_MANAGEMENT) & ~is_note
         notes = np.flatnonzero(is_note)
-        note_place, note_action = place[notes], action[notes]
-        if len(notes):
-            kept = ~is_note
-            place, action = place[kept], action[kept]
-        kind = action & 0xFF
-        is_known = (kind > 0) & (kind <= ZONE_MANAGEMENT)
-        if not is_known.all():
-            self.losses.unknown[self._name] += int((~is_known).sum())
-            place, action = place[is_known], action[is_known]
-        columns = self._room(len(place))
-        columns["action"][:] = action & 0xFF
-        columns["flags"][:] = action >> 16
-        fields = {"bytes": layout.bytes, "pid": layout.pid, "device": layout.device}
-        if is_aligned:
-            # Several times as fast as numbers at any place, for which NumPy has no fast path.
-            word = place >> 2
-            for name, offset in fields.items():
-                np.take(_words(text, offset), word, out=columns[name], mode="clip")
-            columns["cpu"][:] = np.take(_words(text, layout.cpu), word, mode="clip")
-            columns["error"][:] = np.take(_words(text, layout.error), word, mode="clip")
-            for name, offset in (("time", 8), ("sector", 16)):
-                halves = columns[name].view("<u4")
-                halves[::2] = np.take(_words(text, offset), word, mode="clip")
-                halves[1::2] = np.take(_words(text, offset + 4), word, mode="clip")
-            sequence = np.take(_words(text, 4), word, mode="clip")
-        else:
-            for name, offset in (*fields.items(), ("cpu", layout.cpu)):
-                columns[name][:] = _field(text, offset, u4)[place]
-            columns["error"][:] = _field(text, layout.error, f"{order}u2")[place]
-            columns["time"][:] = _field(text, 8, u8)[place]
-            columns["sector"][:] = _field(text, 16, u8)[place]
-            sequence = _field(text, 4, u4)[place]
-        if skipped := self._sequences.skipped(columns, sequence):
+        notified = self._take_notes(text, records.chosen(notes), order)
+        if not is_event.all():
+            if unknown := len(place) - int(is_event.sum()) - len(notes):
+                self.losses.unknown[self._name] += unknown
+            records = records.chosen(np.flatnonzero(is_event))
+            action = records.action
+        begin, self._count = self._count, self._count + len(action)
+        columns = {name: column[begin : self._count] for name, column in self._events.items()}
+        columns["action"][:] = action
+        columns["flags"][:] = action >> np.uint32(16)
+        for name in ("time", "sector", "bytes", "pid", "device", "cpu", "error"):
+            columns[name][:] = getattr(records, name)
+        self._counts += counted(columns["device"], columns["action"])
+        if skipped := self._sequences.skipped(columns, records.sequence):
             self.losses.skipped[self._name] += skipped
         splits = np.flatnonzero(columns["action"] == SPLIT)
-        lengths = _field(text, layout.error + 2, f"{order}u2")
         # The payload ends with what the event adds; the id of a cgroup may be before it.
-        has_rest = lengths[place[splits]] >= 8
-        splits = splits[has_rest]
-        last = place[splits] + layout.size + lengths[place[splits]] - 8
+        splits = splits[records.length[splits] >= 8]
+        last = records.place[splits] + layout.size + records.length[splits] - 8
         rests = {name: columns[name][splits] for name in ("time", "device", "sector")}
         rests["rest"] = _field(text, 0, ">u8")[last].astype(np.uint64)
-        notified = self._take_notes(text, note_place, note_action, layout, order)
         self._parts.append((notified[0], rests, notified[1]))
 
     def _take_notes(
-        self,
-        text: npt.NDArray[np.uint8],
-        place: Integers,
-        action: Integers,
-        layout: _Layout,
-        order: str,
+        self, text: npt.NDArray[np.uint8], records: _Records, order: str
     ) -> tuple[Columns, Columns]:
         """Make columns of messages and of names of tasks."""
+        if not len(records.place):
+            return empty(MESSAGE), empty(NAME)
+        action, time = records.action, records.time.astype(np.int64)
+        length = records.length.astype(np.int64)
+        skip = np.where(action & _CGROUP, np.minimum(length, 8), 0)
+        start, length = records.place + records.size + skip, length - skip
         kind = action & 0xFF
-        length = _field(text, layout.error + 2, f"{order}u2")[place].astype(np.int64)
-        skip = np.where(action & _CGROUP, 8, 0)
-        skip = np.minimum(skip, length)
-        time = _field(text, 8, f"{order}u8")[place].astype(np.int64)
-        start, length = place + layout.size + skip, length - skip
         rows = np.flatnonzero(kind == _MESSAGE)
         code, names, kinds = messages.parse(text, start[rows], length[rows])
         number = [self._queues.setdefault(name, len(self._queues)) for name in names]
-        device = _field(text, layout.device, f"{order}u4")[place]
         said: Columns = {
             "time": time[rows],
-            "device": device[rows].astype(np.uint32),
+            "device": records.device[rows].astype(np.uint32),
             "queue": np.array(number, np.uint32)[code],
             "kind": kinds,
         }
@@ -389,7 +390,7 @@ class _Reader:
         name[wide] = text[start[rows][:, None] + np.arange(16)][wide]
         tasks: Columns = {
             "time": time[rows],
-            "pid": _field(text, layout.pid, f"{order}u4")[place[rows]].astype(np.uint32),
+            "pid": records.pid[rows].astype(np.uint32),
             "name": _until_zero(name),
         }
         clocks = np.flatnonzero((kind == _TIMESTAMP) & (length >= 8))
@@ -399,6 +400,43 @@ class _Reader:
             nanoseconds = int(_field(text, 4, f"{order}u4")[start[first]])
             self._clock = int(time[first]), seconds + nanoseconds / 1e9
         return said, tasks
+
+
+class _Records:
+    """Copies of the events at some places, one behind the other, and views of their fields.
+
+    An event may be at any byte, for which NumPy has no fast path: to copy it whole takes as long
+    as to read one field of it there.
+    """
+
+    def __init__(
+        self, text: npt.NDArray[np.uint8], place: Integers, layout: _Layout, order: str
+    ) -> None:
+        every: npt.NDArray[Any] = np.ndarray(
+            (len(text) - layout.size + 1,), f"V{layout.size}", text, strides=(1,)
+        )
+        self._fill(place, every[place], layout, order)
+
+    def chosen(self, rows: Integers) -> _Records:
+        """Return the records in some rows."""
+        records = _Records.__new__(_Records)
+        records._fill(self.place[rows], self._copies[rows], self._layout, self._order)
+        return records
+
+    def _fill(self, place: Integers, copies: npt.NDArray[Any], layout: _Layout, order: str) -> None:
+        self._copies, self._layout, self._order = copies, layout, order
+        self.place, self.size = place, layout.size
+        half, word, pair = (
+            copies.view(f"{order}u{size}").reshape(len(place), layout.size // size)
+            for size in (2, 4, 8)
+        )
+        self.sequence, self.time, self.sector = word[:, 1], pair[:, 1], pair[:, 2]
+        self.bytes, self.pid = word[:, layout.bytes // 4], word[:, layout.pid // 4]
+        self.device, self.cpu = word[:, layout.device // 4], word[:, layout.cpu // 4]
+        self.error, self.length = half[:, layout.error // 2], half[:, layout.error // 2 + 1]
+        # The low half of an action of 64 bits is what there was before.
+        low = layout.size == 64 and order == ">"
+        self.action = word[:, layout.action // 4 + low].astype(np.uint32)
 
 
 def _until_zero(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.bytes_]:

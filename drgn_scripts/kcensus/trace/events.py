@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -71,6 +73,9 @@ NAME = np.dtype([("time", "<i8"), ("pid", "<u4"), ("name", "S16")])
 
 Columns: TypeAlias = dict[str, Integers]
 
+BLOCK = 1 << 15
+"""Rows of columns that are worked on at once: the caches hold them and what is made of them."""
+
 
 class TraceError(Exception):
     """The trace cannot be read; the message is one sentence."""
@@ -98,6 +103,13 @@ class Losses:
     """Files of CPUs that had events, or whose files of other devices are there."""
     offline: list[str] = field(default_factory=list)
     """Other files of CPUs between those that are there: blktrace makes them for online CPUs."""
+    early: Counter[str] = field(default_factory=Counter)
+    """Milliseconds by which the file of a CPU ends before the others, which go on as before."""
+    short: Counter[str] = field(default_factory=Counter)
+    """Bytes that a file lacks, by the log of blktrace."""
+    dropped: int | None = None
+    """Events that blktrace says it dropped; None without its log. Nothing in the files shows them:
+    the kernel numbers only what it writes."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why a file could not be read, by its name."""
 
@@ -114,12 +126,17 @@ class Losses:
 
 @dataclass
 class Trace:
-    """All events of a trace, in order of their times."""
+    """All events of a trace."""
 
     events: Columns
-    """Columns of :data:`EVENT`; times count from the first event."""
+    """Columns of :data:`EVENT`, of which the rows in :attr:`spans` are events: those of each file
+    in the order of the file. Times count from the first event."""
+    spans: list[slice]
+    """The rows of each file."""
+    counts: Counter[tuple[int, int]]
+    """Events by device and action."""
     messages: Columns
-    """Columns of :data:`MESSAGE`."""
+    """Columns of :data:`MESSAGE`, in order of their times."""
     splits: Columns
     """Columns of :data:`REST`."""
     names: Columns
@@ -127,27 +144,64 @@ class Trace:
     queues: list[bytes]
     """Names of schedulers' queues, as their messages have them."""
     losses: Losses
+    end: int = 0
+    """Time of the last event or message."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """The same by device: that of the last event of all devices that were traced at that time."""
     start: float | None = None
     """Time of the first event in seconds since 1970, by the clock of the traced machine."""
+    first_ns: int | None = None
+    """CLOCK_MONOTONIC of the first event, which blktrace records; text does not have it."""
 
-    @staticmethod
-    def without_events() -> Trace:
-        """Return a trace in which nothing happens."""
-        return Trace(empty(EVENT), empty(MESSAGE), empty(REST), empty(NAME), [b""], Losses())
+    def until(self, end: int) -> Trace:
+        """Return the trace as it would be if it had ended earlier.
+
+        :attr:`counts` are still those of all events.
+
+        :param end: time in ns
+        """
+        if end >= self.end:
+            return self
+        kept = [self.events["time"][span] <= end for span in self.spans]
+        events = {
+            name: np.concatenate(
+                [column[span][own] for span, own in zip(self.spans, kept, strict=True)]
+            )
+            for name, column in self.events.items()
+        }
+        ends = [0, *itertools.accumulate(int(own.sum()) for own in kept)]
+        messages, splits, names = (
+            {name: column[each["time"] <= end] for name, column in each.items()}
+            for each in (self.messages, self.splits, self.names)
+        )
+        return replace(
+            self,
+            events=events,
+            spans=[slice(*pair) for pair in itertools.pairwise(ends)],
+            messages=messages,
+            splits=splits,
+            names=names,
+            end=max(end, 0),
+            ends={device: min(own, max(end, 0)) for device, own in self.ends.items()},
+        )
 
     def __len__(self) -> int:
-        return len(self.events["time"])
+        return self.counts.total()
 
-    @property
-    def end(self) -> int:
-        """Time of the last event or message."""
-        ends = [each["time"][-1] for each in (self.events, self.messages) if len(each["time"])]
-        return int(max(ends, default=0))
+    def blocks(self) -> Iterator[slice]:
+        """Yield the rows of all events, a block at a time."""
+        for span in self.spans:
+            for begin in range(span.start, span.stop, BLOCK):
+                yield slice(begin, min(begin + BLOCK, span.stop))
 
-    def counts(self) -> dict[int, int]:
-        """Return the number of events by action."""
-        counts = np.bincount(self.events["action"], minlength=256).tolist()
-        return {action: count for action, count in enumerate(counts) if count}
+    def column(self, name: str) -> Integers:
+        """Return a column of all events, in the order of their times; shape (n,)."""
+        time, values = (
+            np.concatenate([self.events[each][span] for span in self.spans] or [np.zeros(0)])
+            for each in ("time", name)
+        )
+        in_order: Integers = values[np.argsort(time, kind="stable")]
+        return in_order
 
     def tasks(self, pid: Integers, time: Integers) -> tuple[Integers, list[bytes]]:
         """Return the names of tasks at given times.
@@ -196,6 +250,19 @@ def joined(parts: list[Columns], dtype: np.dtype[Any]) -> Columns:
         name: np.concatenate([part.pop(name) for part in parts] or [np.zeros(0, dtype[name])])
         for name in dtype.names or ()
     }
+
+
+def counted(device: Integers, action: npt.NDArray[np.uint8]) -> Counter[tuple[int, int]]:
+    """Return the number of events by device and action."""
+    counts: Counter[tuple[int, int]] = Counter()
+    known, code = device[:1], action.astype(np.int64)
+    if not bool((device == known).all()):
+        known, inverse = np.unique(device, return_inverse=True)
+        code += inverse * 256
+    for number, count in enumerate(np.bincount(code).tolist()):
+        if count:
+            counts[int(known[number >> 8]), number & 0xFF] = count
+    return counts
 
 
 def sorted_by_time(columns: Columns) -> Columns:

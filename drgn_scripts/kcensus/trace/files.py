@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,29 +20,52 @@ from kcensus.text import printable
 from kcensus.trace import binary, text
 from kcensus.trace.binary import Part
 from kcensus.trace.events import (
+    BLOCK,
     EVENT,
     MESSAGE,
     NAME,
     REST,
     Columns,
+    Integers,
     Losses,
+    Mask,
     Trace,
     TraceError,
     joined,
     sorted_by_time,
 )
+from kcensus.trace.threads import workers
 
 _MAX_FILES = 1 << 13
 """CPUs times devices."""
 _HEAD = 1 << 16
-_MAX_WORKERS = 8
 _MAX_TIME = (1 << 21) * 1_000_000_000
 """Nanoseconds between two events of a trace; more (24 days) are damage."""
 _MAX_JUMP = 60 * 1_000_000_000
 """Nanoseconds by which an event of a CPU may be off both of its neighbours."""
 _MAX_PAUSE = 86_400 * 1_000_000_000
 """Nanoseconds between the first or last event of a file and the next one."""
+_MIN_EARLY = 1_000_000_000
+"""Nanoseconds by which a file must end before others to be cut, not idle."""
+_MIN_STEADY = 100
+"""Events of a file from which on one can say that its CPU was busy all the time."""
+_MAX_LOG = 1 << 16
+_LOG_CPU = re.compile(rb"^ *CPU +(\d{1,6}): +(\d{1,18}) events, +(\d{1,12}) KiB data", re.MULTILINE)
+_LOG_TOTAL = re.compile(rb"^ *Total: +\d{1,18} events \(dropped (\d{1,18})\)", re.MULTILINE)
+"""What blktrace prints when it ends."""
 _CPU = re.compile(r"(?P<prefix>.*)\.blktrace\.(?P<cpu>\d{1,6})")
+
+
+_OTHERS = (
+    (b"\x7fELF", "is an ELF file: pass a memory dump as TARGET"),
+    (b"KDUMP   ", "is a memory dump: pass it as TARGET"),
+    (b"makedumpfile", "is a memory dump: pass it as TARGET"),
+    (b"\x1f\x8b", "is compressed: unpack it first (gunzip)"),
+    (b"\xfd7zXZ\0", "is compressed: unpack it first (unxz)"),
+    (b"\x28\xb5\x2f\xfd", "is compressed: unpack it first (unzstd)"),
+    (b"BZh", "is compressed: unpack it first (bunzip2)"),
+)
+"""What files begin with that are not traces, and may have bytes that look like events."""
 
 
 class _Stopped(Exception):
@@ -56,15 +82,25 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     """
     paths = _files(name)
     losses = Losses()
-    total = sum(path.stat().st_size for path in paths)
+    files = [*_with_bytes(paths, losses)]
+    room = {
+        name: np.empty(sum(file.capacity for file in files), EVENT[name])
+        for name in EVENT.names or ()
+    }
+    total = sum(file.size for file in files)
     with (progress or SilentProgress()).step("reading the trace", total) as step:
-        parts = _read_each(paths, losses, step.advance)
+        parts = _read_each(files, room, losses, step.advance)
     if not parts and losses.failed:
         path, why = next(iter(losses.failed.items()))
         raise TraceError(f"'{printable(path)}' cannot be read: {why}")
     for part in parts:
         losses.add(part.losses)
     if not any(len(part.events["time"]) + len(part.messages["time"]) for part in parts):
+        if all(_is_empty(path) for path in paths) and not losses.unreadable:
+            raise TraceError(
+                f"'{printable(name)}' is a trace without events: the disk had no I/O while "
+                "blktrace ran"
+            )
         raise TraceError(
             f"'{printable(name)}' holds no events of blktrace; give the prefix of its files, such "
             "as sda for sda.blktrace.0, or a file that blkparse printed"
@@ -72,7 +108,79 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     for part in parts:
         losses.displaced += _without_displaced(part)
     _note_missing(paths, parts, losses)
-    return _merged(parts, losses)
+    _note_log(paths, losses)
+    earliest = _earliest(parts, losses)
+    trace = _merged(room, parts, losses)
+    return trace if earliest is None else trace.until(trace.end - earliest)
+
+
+def _note_log(paths: Sequence[Path], losses: Losses) -> None:
+    """Note what the log of blktrace says, if it is beside the files of one device.
+
+    A log of other files does not fit their sizes.
+    """
+    names = [_CPU.fullmatch(path.name) for path in paths]
+    if not paths or len({match["prefix"] if match else "" for match in names}) > 1:
+        return
+    sizes = {
+        int(match["cpu"]): path.stat().st_size
+        for match, path in zip(names, paths, strict=True)
+        if match
+    }
+    prefix = names[0]["prefix"] if names[0] else ""
+    for path in sorted(paths[0].parent.iterdir())[:_MAX_FILES] if sizes else ():
+        try:
+            if not path.is_file() or not 0 < path.stat().st_size < _MAX_LOG:
+                continue
+            said = path.read_bytes()
+        except OSError:
+            continue
+        total, cpus = _LOG_TOTAL.findall(said), _LOG_CPU.findall(said)
+        kib = {int(cpu): int(size) for cpu, count, size in cpus if int(count)}
+        if len(total) != 1 or any(size >> 10 > kib.get(cpu, 0) for cpu, size in sizes.items()):
+            continue
+        losses.dropped = int(total[0])
+        known = {*losses.missing}
+        for cpu, wanted in kib.items():
+            name = f"{prefix}.blktrace.{cpu}"
+            if cpu not in sizes:
+                losses.missing += [name] if name not in known else []
+                losses.offline[:] = [each for each in losses.offline if each != name]
+            elif (lacks := wanted - 1 - (sizes[cpu] >> 10)) > 0:
+                losses.short[name] = lacks << 10
+        return
+
+
+def _earliest(parts: Sequence[Part], losses: Losses) -> int | None:
+    """Note the files that end while those of other CPUs go on as before.
+
+    A CPU may also be idle: then it was so before, or others do less, too.
+
+    :return: how many ns the trace goes on after the first of them ends, None if all are whole
+    """
+    groups: dict[str, list[Part]] = {}
+    for part in parts:
+        if (match := _CPU.fullmatch(part.name)) and len(part.events["time"]):
+            groups.setdefault(match["prefix"], []).append(part)
+    found = []
+    for group in groups.values():
+        times = [part.events["time"] for part in group]
+        begin, end = (
+            min(int(each.min()) for each in times),
+            max(int(each.max()) for each in times),
+        )
+        for part, time in zip(group, times, strict=True):
+            last = int(time.max())
+            pause = end - last
+            if pause < _MIN_EARLY or len(time) < _MIN_STEADY or last == begin:
+                continue
+            others = [each for each in times if each is not time]
+            after = sum(int((each > last).sum()) for each in others) / pause
+            before = sum(int((each <= last).sum()) for each in others) / (last - begin)
+            if after >= before / 4 and int(np.diff(np.sort(time)).max()) * 4 <= pause:
+                losses.early[part.name] = pause // 1_000_000
+                found.append(pause)
+    return max(found) if found and len(groups) == 1 else None
 
 
 def _files(name: str) -> list[Path]:
@@ -88,6 +196,10 @@ def _files(name: str) -> list[Path]:
         paths = _of_prefix(given) if given.is_dir() else _of_prefix(given.parent, given.name)
     except OSError as error:
         raise TraceError(f"'{printable(name)}' cannot be read: {error.strerror}") from None
+    if not paths and given.exists() and not given.is_dir():
+        raise TraceError(
+            f"'{printable(name)}' is not a regular file: write what blkparse prints to one first"
+        )
     if not paths:
         where = f"in '{printable(name)}'" if given.is_dir() else f"'{printable(name)}.blktrace.0'"
         raise TraceError(
@@ -97,6 +209,14 @@ def _files(name: str) -> list[Path]:
     if len(paths) > _MAX_FILES:
         raise TraceError(f"'{printable(name)}' has {len(paths):,} files; at most {_MAX_FILES:,}")
     return paths
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether a file of blktrace has no bytes, or begins as one that has events."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    is_named = _CPU.fullmatch(path.name) is not None
+    return binary.format_of(head) is not None if head else is_named
 
 
 def _of_prefix(directory: Path, prefix: str | None = None) -> list[Path]:
@@ -119,7 +239,7 @@ def _note_missing(paths: Sequence[Path], parts: Sequence[Part], losses: Losses) 
             cpus.setdefault(match["prefix"], set()).add(int(match["cpu"]))
     was_online = {cpu for known in cpus.values() for cpu in known}
     for part in parts:
-        was_online |= {*np.flatnonzero(np.bincount(part.events["cpu"])).tolist()}
+        was_online |= part.cpus
     for prefix, known in cpus.items():
         for cpu in range(min(max(known), _MAX_FILES)):
             if cpu not in known:
@@ -138,6 +258,10 @@ def _without_displaced(part: Part) -> int:
     time = events["time"]
     if len(time) < 2:
         return 0
+    if not any(
+        np.ptp(time[begin : begin + BLOCK + 1]) > _MAX_JUMP for begin in range(0, len(time), BLOCK)
+    ):
+        return 0
     step = np.diff(time)
     jumps = np.flatnonzero((step > _MAX_JUMP) | (step < -_MAX_JUMP))
     if not len(jumps):
@@ -154,38 +278,64 @@ def _without_displaced(part: Part) -> int:
     is_bad[0] |= is_jump[1] < 0 and not is_bad[1]
     is_bad[0] |= step[0] > _MAX_PAUSE
     is_bad[-1] |= step[-1] > _MAX_PAUSE and is_jump[-2] > 0
-    kept = ~is_bad
-    part.events = {name: column[kept] for name, column in events.items()}
-    return int(is_bad.sum())
+    return part.keep(~is_bad)
 
 
-def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], None]) -> list[Part]:
-    """Read files side by side; those that cannot be read become losses."""
+@dataclass(frozen=True)
+class _File:
+    """A file to read."""
 
+    path: Path
+    size: int
+    is_text: bool
+
+    @property
+    def capacity(self) -> int:
+        """The events that it has at most."""
+        return text.capacity(self.size) if self.is_text else binary.capacity(self.size)
+
+
+def _with_bytes(paths: Sequence[Path], losses: Losses) -> Iterator[_File]:
+    """Yield the files that are not empty; those that cannot be read become losses."""
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                head = file.read(_HEAD)
+            for magic, what in _OTHERS:
+                if head.startswith(magic):
+                    raise TraceError(f"'{printable(str(path))}' {what}")
+            if head:
+                yield _File(path, path.stat().st_size, text.is_text(head))
+        except OSError as error:
+            losses.failed[path.name] = error.strerror or str(error)
+
+
+def _read_each(
+    files: Sequence[_File], room: Columns, losses: Losses, advance: Callable[[int], None]
+) -> list[Part]:
+    """Read files side by side into columns; those that cannot be read become losses."""
     stopped = threading.Event()
+    begins = [0, *itertools.accumulate(file.capacity for file in files)]
 
     def advance_on(amount: int) -> None:
         advance(amount)
         if stopped.is_set():
             raise _Stopped
 
-    def read(path: Path) -> Part | None:
+    def read(file: _File, begin: int) -> Part | None:
+        mine = {name: column[begin : begin + file.capacity] for name, column in room.items()}
         try:
-            with path.open("rb") as file:
-                head = file.read(_HEAD)
-            if not head:
-                return None
-            reads = text.read if text.is_text(head) else binary.read
-            return reads(path, advance_on)
+            reads = text.read if file.is_text else binary.read
+            part = reads(file.path, mine, file.size, advance_on)
         except OSError as error:
-            losses.failed[path.name] = error.strerror or str(error)
+            losses.failed[file.path.name] = error.strerror or str(error)
             return None
+        part.begin, part.name = begin, file.path.name
+        return part
 
-    # NumPy works outside of the interpreter's lock most of the time.
-    workers = min(len(os.sched_getaffinity(0)), len(paths), _MAX_WORKERS)
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers(len(files))) as pool:
         try:
-            parts = [*pool.map(read, paths)]
+            parts = [*pool.map(read, files, begins)]
         except BaseException:  # Ctrl-C, above all: the pool waits for its threads
             stopped.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -193,45 +343,99 @@ def _read_each(paths: Sequence[Path], losses: Losses, advance: Callable[[int], N
     return [part for part in parts if part is not None]
 
 
-def _merged(parts: Sequence[Part], losses: Losses) -> Trace:
+def _merged(room: Columns, parts: Sequence[Part], losses: Losses) -> Trace:
     queues: dict[bytes, int] = {b"": 0}
     for part in parts:
         number = [queues.setdefault(name, len(queues)) for name in part.queues]
         part.messages["queue"] = np.array(number, np.uint32)[part.messages["queue"]]
-    events = sorted_by_time(joined([part.events for part in parts], EVENT))
     messages = sorted_by_time(joined([part.messages for part in parts], MESSAGE))
     splits = sorted_by_time(joined([part.splits for part in parts], REST))
     names = _sorted_names(joined([part.names for part in parts], NAME))
-    moments = [each["time"] for each in (events, messages) if len(each["time"])]
-    if len(moments) == 2:
-        near = (messages["time"] > int(events["time"][0]) - _MAX_PAUSE) & (
-            messages["time"] < int(events["time"][-1]) + _MAX_PAUSE
+    moments = _bounds(parts)
+    if moments and len(messages["time"]):
+        near = (messages["time"] > moments[0] - _MAX_PAUSE) & (
+            messages["time"] < moments[1] + _MAX_PAUSE
         )
         losses.displaced += int((~near).sum())
         messages = {name: column[near] for name, column in messages.items()}
-        moments = [each["time"] for each in (events, messages) if len(each["time"])]
-    if max(int(each[-1]) for each in moments) - min(int(each[0]) for each in moments) > _MAX_TIME:
+    moments += messages["time"][[0, -1]].tolist() if len(messages["time"]) else []
+    if max(moments) - min(moments) > _MAX_TIME:
         # The events and messages around the middle one are the trace.
-        middle = int(max(moments, key=len)[len(max(moments, key=len)) // 2])
-        events, messages, splits, names = (
-            _around(middle, each) for each in (events, messages, splits, names)
+        times = np.concatenate([part.events["time"] for part in parts])
+        longest = np.sort(max(times, messages["time"], key=len))
+        middle = int(longest[len(longest) // 2])
+        for part in parts:
+            losses.displaced += part.keep(_is_around(middle, part.events["time"]))
+        losses.displaced += int((~_is_around(middle, messages["time"])).sum())
+        messages, splits, names = (
+            {name: column[_is_around(middle, each["time"])] for name, column in each.items()}
+            for each in (messages, splits, names)
         )
-        losses.displaced += sum(len(each) for each in moments)
-        moments = [each["time"] for each in (events, messages) if len(each["time"])]
-        losses.displaced -= sum(len(each) for each in moments)
-    first = min(int(each[0]) for each in moments)
-    for columns in (events, messages, splits, names):
-        columns["time"] = columns["time"] - first
+        moments = _bounds(parts)
+        moments += messages["time"][[0, -1]].tolist() if len(messages["time"]) else []
+    first = min(moments)
+    for columns in (*(part.events for part in parts), messages, splits, names):
+        columns["time"] -= first
     clock = next((part.clock for part in parts if part.clock is not None), None)
-    start = None if clock is None else clock[1] + (first - clock[0]) / 1e9
-    return Trace(events, messages, splits, names, [*queues], losses, start)
+    return Trace(
+        room,
+        [slice(part.begin, part.begin + len(part.events["time"])) for part in parts],
+        sum((part.counts for part in parts), Counter()),
+        messages,
+        splits,
+        names,
+        [*queues],
+        losses,
+        end=max(moments) - first,
+        ends=_ends(parts, messages),
+        start=None if clock is None else clock[1] + (first - clock[0]) / 1e9,
+        first_ns=None if clock is None else first,
+    )
 
 
-def _around(middle: int, columns: Columns) -> Columns:
-    """Return the rows whose times are possible if that of another one is."""
-    time = columns["time"]
-    kept = (time > middle - _MAX_TIME // 2) & (time < middle + _MAX_TIME // 2)
-    return {name: column[kept] for name, column in columns.items()}
+def _ends(parts: Sequence[Part], messages: Columns) -> dict[int, int]:
+    """Return by device when its trace ended: traces of one directory may be of other times.
+
+    A device that does not answer has no events, while others traced with it have.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    for columns in (*(part.events for part in parts), messages):
+        device, time = columns["device"], columns["time"]
+        if not len(device):
+            continue
+        if (device == device[0]).all():
+            known, first, last = device[:1], time.min(keepdims=True), time.max(keepdims=True)
+        else:
+            known, code = np.unique(device, return_inverse=True)
+            first = np.full(len(known), np.iinfo(np.int64).max)
+            last = np.full(len(known), np.iinfo(np.int64).min)
+            np.minimum.at(first, code, time)
+            np.maximum.at(last, code, time)
+        for number, begin, end in zip(known.tolist(), first.tolist(), last.tolist(), strict=True):
+            old = spans.get(number, (begin, end))
+            spans[number] = min(begin, old[0]), max(end, old[1])
+    ends: dict[int, int] = {}
+    together: list[int] = []
+    until = -1
+    for number, (begin, end) in sorted(spans.items(), key=lambda each: each[1]):
+        together = [*together, number] if begin <= until else [number]
+        until = max(until, end)
+        ends |= dict.fromkeys(together, until)
+    return ends
+
+
+def _bounds(parts: Sequence[Part]) -> list[int]:
+    """Return the times of the first and the last event; nothing if there are no events."""
+    times = [part.events["time"] for part in parts if len(part.events["time"])]
+    if not times:
+        return []
+    return [min(int(each.min()) for each in times), max(int(each.max()) for each in times)]
+
+
+def _is_around(middle: int, time: Integers) -> Mask:
+    """Return which times are possible if that of another event is."""
+    mask: Mask = (time > middle - _MAX_TIME // 2) & (time < middle + _MAX_TIME // 2)
+    return mask
 
 
 def _sorted_names(names: Columns) -> Columns:

@@ -25,7 +25,7 @@ MAX_MESSAGE = 128
 """BLK_TN_MAX_MSG: the kernel cuts longer ones."""
 PADDING = MAX_MESSAGE + 8
 """Bytes behind the last message, so that words can be read from any place in it."""
-_MAX_NAME = 24
+_ONES = 0x0101010101010101
 _SPACE, _SLASH = ord(" "), ord("/")
 _KINDS = {
     b"cfq": {
@@ -65,67 +65,108 @@ def parse(
     """
     if not len(start):
         return np.zeros(0, np.int64), [b""], np.zeros(0, np.uint8)
-    lengths = np.minimum(length, MAX_MESSAGE)
-    width = max(int(lengths.max(initial=0)), _MAX_NAME + 16)
-    # Whole rows at any place: a matrix of indices is many times as slow.
-    full = width + 8
-    every: npt.NDArray[Any] = np.ndarray((len(text) - full + 1,), f"V{full}", text, strides=(1,))
-    matrix = every[start].view(np.uint8).reshape(-1, full)
-    matrix *= np.arange(full) < lengths[:, None]
-    rows = np.arange(len(start))
-    name_end = np.argmax(matrix[:, : _MAX_NAME + 1] == _SPACE, axis=1)
-    scheduler = matrix[:, :3].copy().view("S3").ravel()
-    is_queue = (name_end > 3) & (name_end <= _MAX_NAME)
-    is_queue &= (scheduler == b"cfq") | (scheduler == b"bfq")
-    is_queue &= matrix[:, 3] != ord("-")
-    names = matrix[:, :_MAX_NAME].copy()
-    names *= np.arange(_MAX_NAME) < np.where(is_queue, name_end, 0)[:, None]
-    code, unique = _factorized(names)
-
-    place = name_end.copy()
-    for _ in range(2):
-        place += matrix[rows, place] == _SPACE
-    has_path = matrix[rows, place] == _SLASH
-    # Most cgroups are the root: a slash alone.
-    is_root = has_path & (matrix[rows, place + 1] == _SPACE)
-    paths = np.flatnonzero(has_path & ~is_root)
-    place[is_root] += 2
-    is_space = matrix[paths] == _SPACE
-    after = np.argmax(is_space & (np.arange(full) > place[paths][:, None]), axis=1)
-    place[paths] = np.where(after > 0, after + 1, place[paths])
-    words = _words_at(matrix, place)
+    stop = start + np.minimum(length, MAX_MESSAGE)
+    names, name_end = _names(text, start)
+    scheduler = names[0] & np.uint64(0xFFFFFF)
+    is_queue = (name_end > start + 3) & (name_end < stop) & (text[start + 3] != ord("-"))
+    is_of = {name: is_queue & (scheduler == np.uint64(word(name))) for name in _KINDS}
+    is_queue = np.logical_or.reduce([*is_of.values()])
+    code, unique = _factorized([part * is_queue for part in names])
+    place = _words_begin(text, name_end, stop)
+    words = _words_at(text, place, stop)
     kind = np.zeros(len(start), np.uint8)
     for name, kinds in _KINDS.items():
-        mine = is_queue & (scheduler == name)
-        for prefix, number in kinds.items():
-            kind[mine & (words == np.uint64(word(prefix)))] = number
-    reason = matrix[rows, np.minimum(place + 8, width - 1)]
-    is_bfq = scheduler == b"bfq"
-    kind[is_bfq & (kind == EXPIRED) & (reason == _PREEMPTED_REASON)] = PREEMPTED
-    used = np.flatnonzero(is_queue & (words == np.uint64(word(b"sl_used="))))
-    texts = matrix[used].view(f"S{full}").ravel()
+        if is_of[name].any():
+            for prefix, number in kinds.items():
+                kind += (is_of[name] & (words == np.uint64(word(prefix)))) * np.uint8(number)
+    expired = np.flatnonzero(is_of[b"bfq"] & (kind == EXPIRED))
+    reason = place[expired] + 8
+    is_preempted = (text[reason] == _PREEMPTED_REASON) & (reason < stop[expired])
+    kind[expired[is_preempted]] = PREEMPTED
+    used = np.flatnonzero(is_of[b"cfq"] & (words == np.uint64(word(b"sl_used="))))
+    whole: npt.NDArray[Any] = np.ndarray(
+        (len(text) - MAX_MESSAGE + 1,), f"V{MAX_MESSAGE}", text, strides=(1,)
+    )
+    matrix = whole[start[used]].view(np.uint8).reshape(-1, MAX_MESSAGE)
+    matrix *= np.arange(MAX_MESSAGE) < (stop - start)[used][:, None]
+    texts = matrix.view(f"S{MAX_MESSAGE}").ravel()
     kind[used[np.char.find(texts, b" disp=0 ") >= 0]] = EMPTY
     return code, unique, kind
 
 
-def _words_at(matrix: npt.NDArray[np.uint8], place: Integers) -> Integers:
-    """Return the eight bytes at a place of each row as a number."""
-    width = matrix.shape[1]
-    view: npt.NDArray[Any] = np.ndarray((matrix.size - 7,), "<u8", matrix.reshape(-1), strides=(1,))
-    words: Integers = view[np.arange(len(matrix)) * width + place]
+def _names(text: npt.NDArray[np.uint8], start: Integers) -> tuple[list[Integers], Integers]:
+    """Return what is before the first space of each message.
+
+    :return: its first and next eight bytes as numbers, and where it ends; the end is 16 bytes
+        behind the start where there is no space before
+    """
+    first, second = (_numbers(text)[start + offset] for offset in (0, 8))
+    before, count = _before_space(first)
+    is_longer = count == 8
+    before_next, count_next = _before_space(second)
+    names = [first & before, second & before_next * is_longer]
+    end: Integers = start + count + count_next * is_longer
+    return names, end
+
+
+def _before_space(number: Integers) -> tuple[Integers, Integers]:
+    """Return a mask of the bytes before the first space of eight bytes, and their count."""
+    other = number ^ np.uint64(_SPACE * _ONES)  # zero where the space is
+    marks = (other - np.uint64(_ONES)) & ~other & np.uint64(0x80 * _ONES)
+    # The lowest mark is that of the first space; those above it may be wrong.
+    mask = ((marks & (~marks + np.uint64(1))) >> np.uint64(7)) - np.uint64(1)
+    count = ((mask & np.uint64(_ONES)) * np.uint64(_ONES)) >> np.uint64(56)
+    return mask, count.view(np.int64)
+
+
+def _words_begin(text: npt.NDArray[np.uint8], name_end: Integers, stop: Integers) -> Integers:
+    """Return where the words of each message begin: behind spaces and the path of a cgroup."""
+    place = name_end + 1
+    place += text[place] == _SPACE
+    has_path = text[place] == _SLASH
+    # Most cgroups are the root: a slash alone.
+    is_root = has_path & (text[place + 1] == _SPACE)
+    place += is_root * 2
+    rows = np.flatnonzero(has_path & ~is_root)
+    ends = place[rows]
+    while len(rows):
+        count = _before_space(_words_at(text, ends, stop[rows]))[1]
+        ends = ends + count
+        is_end = count < 8
+        place[rows[is_end]] = ends[is_end] + 1
+        is_left = ~is_end & (ends < stop[rows])
+        rows, ends = rows[is_left], ends[is_left]
+    return place
+
+
+def _words_at(text: npt.NDArray[np.uint8], place: Integers, stop: Integers) -> Integers:
+    """Return the eight bytes at some places as numbers; zeros from ``stop`` on."""
+    unused = 8 - np.clip(stop - place, 0, 8)
+    words: Integers = _numbers(text)[np.minimum(place, stop)]
+    words &= ~np.uint64(0) >> (unused * 8).astype(np.uint64)
+    words *= unused < 8
     return words
 
 
-def _factorized(names: npt.NDArray[np.uint8]) -> tuple[Integers, list[bytes]]:
-    """Return a code for each name, and the names by code; code 0 is the empty name."""
-    parts = np.ascontiguousarray(names).view("<u8").reshape(len(names), -1)
-    code = np.zeros(len(names), np.int64)
-    for column in parts.T:
-        inner, unique = pd.factorize(np.ascontiguousarray(column))
-        code = pd.factorize(code * max(len(unique), 1) + inner)[0]
-    known, first = np.unique(code, return_index=True)
-    texts = [names[row].tobytes().rstrip(b"\0") for row in first]
+def _numbers(text: npt.NDArray[np.uint8]) -> Integers:
+    """Return a view with the number that the eight bytes at each place are."""
+    numbers: Integers = np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
+    return numbers
+
+
+def _factorized(parts: list[Integers]) -> tuple[Integers, list[bytes]]:
+    """Return a code for each name, and the names by code; code 0 is the empty name.
+
+    :param parts: eight bytes of each name after the other, as numbers
+    """
+    code = np.zeros(len(parts[0]), np.int64)
+    for part in parts:
+        if part.any():
+            inner, unique = pd.factorize(part)
+            code = pd.factorize(code * len(unique) + inner)[0] if code.any() else inner
+    first = np.unique(code, return_index=True)[1]
+    texts = [b"".join(part[row].tobytes() for part in parts).rstrip(b"\0") for row in first]
     order = [b"", *(text for text in texts if text)]
     number = {text: index for index, text in enumerate(order)}
     table = np.array([number[text] for text in texts], np.int64)
-    return (table[code] if len(known) else code), order
+    return table[code], order

@@ -16,6 +16,11 @@ class Sequences:
     def __init__(self) -> None:
         self._last: dict[int, int] = {}
 
+    @property
+    def cpus(self) -> set[int]:
+        """The CPUs of all events."""
+        return {key & 0xFFFF for key in self._last}
+
     def skipped(self, columns: Columns, sequence: Integers) -> int:
         """Return how many events the numbers of a chunk skip.
 

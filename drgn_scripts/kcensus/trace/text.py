@@ -33,20 +33,31 @@ from kcensus.trace.events import (
     Integers,
     Losses,
     Mask,
+    counted,
     joined,
 )
 from kcensus.trace.sequence import Sequences
 
 _CHUNK = 4 << 20
 _MAX_LINE = 1 << 16
+_MIN_LINE = 16
+"""Bytes of seven words, with two commas or points."""
 _PAD = 16
-_LINE = re.compile(rb"(?m)^ *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ +[A-Zm][A-Z]? ")
-_SUMMARY = (b"CPU", b"Tota", b"Inpu")
-"""Starts of the first line of what blkparse prints behind the events."""
+_LINE = re.compile(
+    rb"(?m)^ *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ +([0-9a-f]+,[0-9a-f]+ +)?[A-Zm][A-Z]? "
+)
+_SUMMARY = re.compile(rb"(CPU ?\d+|Total) \(.*\):\s*$|Input file .* added\s*$", re.MULTILINE)
+"""First lines of what blkparse prints before and behind the events."""
+_MAX_OTHERS = 10_000
+"""Lines of a chunk that are not events among which those of a summary are looked for."""
 _ACTIONS = {messages.word(letter.encode()): action for action, letter in LETTERS.items()}
 _MESSAGE = messages.word(b"m")
 _NAMED = (events.QUEUE, events.GET_REQUEST, events.INSERT, events.BACK_MERGE, events.FRONT_MERGE)
 """Actions of tasks that ask for I/O: their lines end with the task's name."""
+_BRACKETED = (*_NAMED, events.SLEEP, events.PLUG, SPLIT, events.ISSUE, events.REQUEUE, COMPLETE)
+"""Actions whose lines end with a bracket, after a name or an error."""
+_BEHIND_SECTOR = b"+/[("
+"""What the word behind a sector begins with."""
 _FLAGS = {
     "W": events.WRITE,
     "D": events.DISCARD | events.WRITE,
@@ -58,21 +69,31 @@ _ZEROS = np.uint64(0x3030303030303030)
 _U8 = np.uint64(8)
 
 
+def capacity(size: int) -> int:
+    """Return the events that a file of some bytes has at most."""
+    return size // _MIN_LINE + 1
+
+
 def is_text(head: bytes) -> bool:
     """Return whether a file that begins with ``head`` is the output of blkparse."""
     return _LINE.search(head) is not None
 
 
-def read(path: Path, advance: Callable[[int], None] = lambda amount: None) -> Part:
+def read(
+    path: Path, room: Columns, size: int, advance: Callable[[int], None] = lambda amount: None
+) -> Part:
     """Read one file.
 
+    :param room: columns of :data:`~kcensus.trace.events.EVENT` for :func:`capacity` events
+    :param size: bytes to read: the file may grow meanwhile
     :param advance: is called with the bytes that were read
     :raises OSError: the file cannot be read
     """
     reader = _Reader(path.name)
     with path.open("rb") as file:
         rest = b""
-        while data := file.read(_CHUNK):
+        while data := file.read(min(_CHUNK, size)):
+            size -= len(data)
             advance(len(data))
             data = rest + data
             cut = data.rfind(b"\n") + 1
@@ -83,7 +104,11 @@ def read(path: Path, advance: Callable[[int], None] = lambda amount: None) -> Pa
             reader.chunk(data[:cut])
         if rest:
             reader.end(rest)
-    return reader.part()
+    part = reader.part()
+    for name, column in part.events.items():
+        room[name][: len(column)] = column
+        part.events[name] = room[name][: len(column)]
+    return part
 
 
 class _Reader:
@@ -105,7 +130,10 @@ class _Reader:
             for group, kind in zip(every, (EVENT, MESSAGE, REST, NAME), strict=True)
         ]
         events_, messages_, rests, names = columns
-        return Part(events_, messages_, rests, names, [*self._queues], self.losses)
+        counts = counted(events_["device"], events_["action"])
+        cpus = self._sequences.cpus
+        queues = [*self._queues]
+        return Part(events_, messages_, rests, names, queues, counts, cpus, self.losses)
 
     def end(self, line: bytes) -> None:
         """Take the last line if it is whole: its line break may be all that is missing."""
@@ -118,6 +146,7 @@ class _Reader:
         """Read whole lines."""
         if not data:
             return
+        data = data.replace(b"\r\n", b"\n")
         text = np.frombuffer(bytes(_PAD) + data + bytes(messages.PADDING), np.uint8)
         end = np.flatnonzero(text[: _PAD + len(data)] == ord("\n"))
         start = np.append(_PAD, end[:-1] + 1)
@@ -139,18 +168,24 @@ class _Reader:
 
     def _count_others(self, data: bytes, start: Integers, good: Mask, lines: _Lines) -> None:
         """Count lines that are not events, those of the summary and empty ones left out."""
-        if self._is_summary:
-            return
-        bad = np.flatnonzero(~good & lines.has_tokens)
-        starts = np.array([data[at : at + 4] for at in start[bad[:10_000]].tolist()], "S4")
-        is_first = np.zeros(len(starts), np.bool_)
-        for prefix in _SUMMARY:
-            is_first |= np.char.startswith(starts, prefix)
-        if is_first.any():
-            self._is_summary = True
-            bad = bad[: int(np.argmax(is_first))]
-        if len(bad):
-            self.losses.unknown[self._name] += len(bad)
+        has_bytes = lines.has_tokens
+        if b"\0" in data:
+            zeros = np.flatnonzero(lines.text == 0)
+            before = np.searchsorted(zeros, start + _PAD)
+            has_bytes = has_bytes | (np.searchsorted(zeros, lines.end) > before)
+        bad = np.flatnonzero(~good & has_bytes)
+        begins = bad[:_MAX_OTHERS]
+        is_first = [_SUMMARY.match(data, at) is not None for at in start[begins].tolist()]
+        # A summary goes on until the next event.
+        latest = np.full(len(good), -1)
+        if self._is_summary and len(latest):
+            latest[0] = 0
+        latest[begins[is_first]] = begins[is_first]
+        event = np.where(good, np.arange(len(good)), -1)
+        is_summary = np.maximum.accumulate(latest) > np.maximum.accumulate(event)
+        self._is_summary = bool(is_summary[-1]) if len(good) else self._is_summary
+        if count := int((~is_summary[bad]).sum()):
+            self.losses.unknown[self._name] += count
 
     def _messages(self, lines: _Lines, is_message: Mask) -> Columns:
         rows = np.flatnonzero(is_message)
@@ -192,14 +227,22 @@ class _Lines:
         seconds = self._number(self._begin(3), point)
         nanoseconds = self._number(point + 1, self._stop(3))
         pid = self._whole(4)
+        # Newer blkparse prints the cgroup of an event before its action: two numbers and a comma.
+        has_cgroup = (self._tokens >= 8) & (self._split(5, ord(",")) < self._stop(5))
+        self._first = self._first + has_cgroup
+        self._tokens = self._tokens - has_cgroup
         action = self._letters(5)
         self.is_message = action == np.uint64(_MESSAGE)
         known = np.zeros(len(start), np.uint8)
         for letters, number in _ACTIONS.items():
             known[action == np.uint64(letters)] = number
         self.is_event &= (known > 0) | self.is_message
+        last = self.text[self._stop(0, self._tokens - 1) - 1]
+        self.is_event &= ~np.isin(known, _BRACKETED) | (last == ord("]"))
         has_sector = (self._tokens >= 8) & self._is_digit(7) & ~self.is_message
         has_length = has_sector & (self._tokens >= 10)
+        behind = self.text[self._begin(8)]
+        self.is_event &= ~has_sector | np.isin(behind, [*_BEHIND_SECTOR])
         good = self.is_event.copy()
         sector = self._number(self._begin(7), self._stop(7), has_sector)
         self.length = self._number(self._begin(9), self._stop(9), has_length & self._is_digit(9))
@@ -258,8 +301,10 @@ class _Lines:
     def _begin(self, number: int) -> Integers:
         return self._begins[np.minimum(self._first + number, len(self._begins) - 1)]
 
-    def _stop(self, number: int) -> Integers:
-        return self._ends[np.minimum(self._first + number, len(self._ends) - 1)]
+    def _stop(self, number: int, more: Integers | int = 0) -> Integers:
+        place = np.maximum(self._first + number + more, 0)
+        stop: Integers = self._ends[np.minimum(place, len(self._ends) - 1)]
+        return stop
 
     def _is_digit(self, number: int) -> Mask:
         digit = self.text[self._begin(number)]

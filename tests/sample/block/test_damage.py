@@ -206,7 +206,7 @@ _BENT = 12
     [
         *((name, _NOWHERE) for name in ("device", "elevator", "sched_tags", "tags", "static_rqs")),
         *(("map", _NOWHERE), ("kernfs", _NOWHERE)),
-        *((name, 0) for name in ("queue", "elevator_data")),
+        *((name, 0) for name in ("queue", "elevator_data", "map")),
     ],
 )
 def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str, value: int) -> None:
@@ -253,7 +253,7 @@ def test_a_bent_pointer_shows(poked: Poked, sound: Answer, bent: str, value: int
 def test_a_request_expired_before_it_was_allocated(poked: Poked, sound: Answer) -> None:
     requests = _starved(sound)
     link = drgn.Object(poked.prog, "struct request", address=requests[0]).fifo_time
-    poked.word(int(link.address_), int(link) - 50_000_000_000)
+    poked.word(int(link.address_), max(int(link) - 50_000_000_000, 1))
     answer = of_kernel(Kernel(poked.prog))
     late, before = (each.summary["worst_lateness"].value for each in (answer, sound))
     assert float(late or 0) <= float(before or 0)
@@ -285,6 +285,14 @@ def test_an_owner_of_a_request_that_is_nowhere_shows(poked: Poked, sound: Answer
     lost = [sound.summary[key] != answer.summary[key] for key in ("requests", "sleepers_proven")]
     assert lost == [False, True]
     assert "bios of requests" in _gaps(answer)
+
+
+def test_a_chain_of_bios_that_ends_early_shows(poked: Poked) -> None:
+    found = bios(Kernel(open_target("sample-io").prog))
+    (row, *_) = np.flatnonzero(found.request[1:] == found.request[:-1]).tolist()
+    bio = drgn.Object(poked.prog, "struct bio", address=int(found.address[row]))
+    poked.word(int(bio.bi_next.address_), 0)
+    assert "bios of requests" in _gaps(of_kernel(Kernel(poked.prog)))
 
 
 def test_an_active_slab_of_no_cache_shows() -> None:

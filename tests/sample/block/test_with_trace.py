@@ -24,7 +24,7 @@ from tests.unit.trace.recorded import READ, WRITE, Event, life, name_of, packed
 
 SYNC = 1 << 3
 """BLK_TC_SYNC."""
-SECOND, READS = 10**9, 20
+SECOND, READS = 10**9, 300
 FAR = 1 << 24
 """A sector behind those of all requests."""
 FIRST = 7_000_000
@@ -70,7 +70,7 @@ def events(figures: Figures) -> list[Event]:
             device=device,
         )
     for step in range(READS):
-        start = 30 * SECOND + step * 1000
+        start = 15 * SECOND + step * SECOND // 20
         made += life(
             FAR + 8 * step, *(start + each for each in range(5)), flags=READ, device=device
         )
@@ -134,7 +134,7 @@ def test_all_requests_of_memory_are_found_in_the_trace(
     assert frame["sleepers"].sum() == 54
     # Requests that waited in the scheduler for all of it were overtaken by all the reads, and by
     # the guest's own ones that were dispatched since.
-    limit = requests.allocated_ns.min() + 20 * SECOND
+    limit = requests.allocated_ns.min() + 14 * SECOND
     early = (requests.state == State.INSERTED) & (requests.allocated_ns < limit)
     assert early.sum() > 10
     sync = requests.is_sync & (requests.dispatched_ns != 0)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcensus.engine.gather import gather, gather_arrays, gather_words
+from kcensus.engine.gather import gather, gather_arrays, gather_pointers, gather_words
 from kcensus.engine.layout import Layout, layout
 from kcensus.engine.memory import Faults, Memory, Words
 from kcensus.engine.strings import c_strings
@@ -263,6 +263,17 @@ def test_gather_arrays_reads_what_a_loop_reads(
     addresses: list[int], length: int, dtype: str, chunk_bytes: int
 ) -> None:
     check_arrays(addresses, length, dtype, chunk_bytes)
+
+
+def test_arrays_of_pointers(machine: Machine) -> None:
+    memory = Memory(machine.prog)
+    # The second one is null, the third one not aligned, and the last one empty.
+    arrays = words(FIRST + 8, 0, FIRST + 3, FIRST)
+    row, pointers, readable = gather_pointers(memory, arrays, np.array([3, 2, 1, 0]), Faults())
+    assert row.tolist() == [0, 0, 0, 1, 1, 2]
+    assert readable.tolist() == [True] * 3 + [False] * 3
+    data = machine.prog.read(FIRST + 8, 24)
+    assert pointers.tolist() == [*np.frombuffer(data, "<u8").tolist(), 0, 0, 0]
 
 
 # Memory

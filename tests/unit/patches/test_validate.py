@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pandas as pd
 import pytest
 
+import kcensus
 from kcensus import cli
 from kcensus.catalogue import CatalogueError, Detected, State, load, result
 from kcensus.catalogue import verdict as verdict_module
@@ -20,7 +22,7 @@ from kcensus.catalogue.validate import Refused, Side, Verdict, interval, judge, 
 from kcensus.catalogue.verdict import validation_result
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Bound, Figure, Machine, Result, Severity, Unit
-from kcensus.results.tables import TableSpec
+from kcensus.results.tables import Column, Table, TableSpec
 from tests.running import analysis_of
 from tests.unit import distributions as known
 from tests.unit.analyses.test_iosched_trace import starving
@@ -195,15 +197,29 @@ BY_TRACES = replace(CFQ, validation=CFQ.trace_validation)
 
 
 def trace_side(
-    name: str, wait: float, state: State = State.UNDETERMINED, bound: Bound = Bound.EXACT
+    name: str,
+    wait: float | None,
+    state: State = State.UNDETERMINED,
+    bound: Bound = Bound.EXACT,
+    *,
+    unended: bool = False,
+    queues: tuple[str, ...] = ("cfq7A", "cfq8S"),
+    device: str = "8,0",
+    workload: dict[str, float] | None = None,
 ) -> Side:
+    whole = Bound.AT_LEAST if unended else Bound.EXACT
     figures = {
-        "trace_worst_async_write_wait": Figure(wait, Unit.SECONDS),
+        "trace_worst_async_write_wait": Figure(wait, Unit.SECONDS, bound=whole),
         "trace_async_writes": Figure(50),
         "trace_sync_requests": Figure(1000, bound=bound),
         "trace_duration": Figure(30.0, Unit.SECONDS),
+    } | {key: Figure(value) for key, value in (workload or {}).items()}
+    text = Column(Unit.TEXT, "name")
+    tables = {
+        "trace_queues": Table(pd.DataFrame({"queue": [*queues]}), {"queue": text}),
+        "trace_devices": Table(pd.DataFrame({"device": [device]}), {"device": text}),
     }
-    results = {"iosched": Result("iosched", name, "", summary=figures)}
+    results = {"iosched": Result("iosched", name, "", summary=figures, tables=tables)}
     detected = Detected(CFQ, state, "made up")
     return Side(name, "", detected, results, {}, is_trace=True)
 
@@ -245,19 +261,113 @@ def test_a_trace_that_proves_the_opposite_is_refused() -> None:
         (State.PRESENT, State.PRESENT),
         (State.ABSENT, State.ABSENT),
         (State.UNDETERMINED, State.UNDETERMINED),
-        (State.PRESENT, State.ABSENT),
     ],
 )
 def test_the_word_of_the_user_replaces_states(first: State, second: State) -> None:
     sides = side("A", first, 100 * MIB), side("B", second, 10 * MIB)
     judgement = judge(SERIES, [look_at(SERIES, *sides, as_given=True)])
     assert judgement.verdict is Verdict.CONFIRMED
-    evidence = validation_result(SERIES, judgement).findings[0].evidence
-    assert first.value in evidence
-    assert "is given" in evidence
+    finding = validation_result(SERIES, judgement).findings[0]
+    assert first.value in finding.evidence
+    assert "is given" in finding.evidence
+    assert not finding.patch
     small = side("A", first, 1000)
     judgement = judge(SERIES, [look_at(SERIES, small, sides[1], as_given=True)])
     assert judgement.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(State.PRESENT, State.ABSENT), (State.SUPERSEDED, State.SUPERSEDED)],
+)
+def test_the_word_of_the_user_does_not_replace_what_types_prove(
+    first: State, second: State
+) -> None:
+    sides = side("A", first, 100 * MIB), side("B", second, 10 * MIB)
+    with pytest.raises(Refused, match=r"swap them|superseded on both"):
+        look_at(SERIES, *sides, as_given=True)
+
+
+def test_a_trace_of_another_scheduler_is_refused() -> None:
+    bfq = trace_side("B", 0.131, queues=("bfq112S", "bfqSHAREDS"))
+    for pair in ((trace_side("A", 15.6), bfq), (bfq, trace_side("A", 15.6))):
+        with pytest.raises(Refused, match="B is of bfq, but cfq-async-starvation is about cfq"):
+            look_at(BY_TRACES, *pair, as_given=True)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        trace_side("B", 0.131, queues=()),
+        trace_side("B", 0.131, queues=("cfq7A", "bfq7A")),
+        trace_side("B", 0.131, device="253,0"),
+    ],
+)
+def test_a_trace_of_an_unknown_scheduler_or_another_disk_needs_the_word_of_the_user(
+    after: Side,
+) -> None:
+    before = trace_side("A", 15.6)
+    judgement = judge(BY_TRACES, [look_at(BY_TRACES, before, after)])
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    judgement = judge(BY_TRACES, [look_at(BY_TRACES, before, after, as_given=True)])
+    assert judgement.verdict is Verdict.CONFIRMED
+    finding = validation_result(BY_TRACES, judgement).findings[0]
+    assert "scheduler and disk are given" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ((15.6, False), (5.0, True), Verdict.INCONCLUSIVE),
+        ((15.6, False), (16.0, True), Verdict.CONTRADICTED),
+        ((15.6, True), (5.0, False), Verdict.CONFIRMED),
+        ((15.6, True), (16.0, False), Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_wait_that_lasts_beyond_its_trace_is_a_lower_bound(
+    before: tuple[float, bool], after: tuple[float, bool], verdict: Verdict
+) -> None:
+    sides = [
+        trace_side(name, wait, unended=unended)
+        for name, (wait, unended) in (("A", before), ("B", after))
+    ]
+    assert judge(BY_TRACES, [look_at(BY_TRACES, *sides)]).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [{"trace_duration": 9.0}, {"trace_async_writes": 20}, {"trace_sync_requests": 2100}],
+)
+def test_traces_of_other_workloads_prove_nothing(workload: dict[str, float]) -> None:
+    pair = look_at(BY_TRACES, trace_side("A", 15.6), trace_side("B", 0.131, workload=workload))
+    assert [condition.alike for condition in pair.conditions].count(False) == 1
+    assert judge(BY_TRACES, [pair]).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_trace_without_async_writes_is_refused() -> None:
+    with pytest.raises(Refused, match="the trace B has no longest waits of async writes"):
+        look_at(BY_TRACES, trace_side("A", 15.6), trace_side("B", None))
+
+
+@pytest.mark.parametrize(("scheduler", "is_valid"), [("cfq", True), ("mq-deadline", False)])
+def test_dumps_of_another_scheduler_are_refused(scheduler: str, is_valid: bool) -> None:
+    figures = {
+        "worst_async_delay": Figure(9.0, Unit.SECONDS),
+        "requests": Figure(100),
+        "dispatched": Figure(8),
+    }
+    text, count = Column(Unit.TEXT, "scheduler"), Column(Unit.COUNT, "requests")
+    # A disk of device mapper has no scheduler, and an idle one does not matter.
+    disks = {"scheduler": [scheduler, "none", "kyber"], "requests": [100, 100, 0]}
+    tables = {"disks": Table(pd.DataFrame(disks), {"scheduler": text, "requests": count})}
+    results = {"iosched": Result("iosched", "A", "", summary=figures, tables=tables)}
+    detected = Detected(CFQ, State.UNDETERMINED, "made up")
+    sides = Side("A", "", detected, results, {}), Side("B", "", detected, results, {})
+    if is_valid:
+        assert look_at(CFQ, *sides, as_given=True).counts
+        return
+    with pytest.raises(Refused, match="A is of mq-deadline"):
+        look_at(CFQ, *sides, as_given=True)
 
 
 def test_the_command_reads_traces(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,10 +380,23 @@ def test_the_command_reads_traces(tmp_path: Any, capsys: pytest.CaptureFixture[s
         made.sort(key=lambda each: each.time)
         (tmp_path / f"{name}.blktrace.0").write_bytes(packed(made))
     targets = [str(tmp_path / name) for name in ("before", "after")]
-    assert cli.main(["validate", "cfq-async-starvation", *targets, "--traces", "--json"]) == 0
+    command = ["validate", "cfq-async-starvation", *targets, "--traces", "--json"]
+    # Nothing in the traces names their scheduler.
+    assert cli.main(command) == 5
+    assert json.loads(capsys.readouterr().out)["summary"]["verdict"] == "inconclusive"
+    assert cli.main([*command, "--as-given"]) == 0
     found = json.loads(capsys.readouterr().out)["summary"]
     assert found["verdict"] == "confirmed"
     assert [found["before"], found["after"]] == pytest.approx([15.6, 1.2])
+    made = kcensus.validate("cfq-async-starvation", *targets, traces=True, as_given=True)
+    assert made.summary["before"] == found["before"]
+    assert kcensus.validate("cfq-async-starvation", *targets, traces=True).summary["verdict"] == (
+        "inconclusive"
+    )
+    with pytest.raises(LookupError, match="by traces is defined"):
+        kcensus.validate("list-lru-memory", *targets, traces=True)
+    with pytest.raises(TypeError, match="open_target"):
+        kcensus.validate("cfq-async-starvation", *targets)
     assert cli.main(["validate", "list-lru-memory", *targets, "--traces"]) == 2
     assert "no validation by traces is defined for" in capsys.readouterr().err
 

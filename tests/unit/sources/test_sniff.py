@@ -144,6 +144,26 @@ def test_a_directory_and_the_vmcore_in_it(tmp_path: Path) -> None:
     assert refusal(tmp_path) == f"is a directory; pass {tmp_path}/vmcore"
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"\x07tae" + bytes(60),
+        b"eat\x07" + bytes(60),
+        b"  8,0    0        1     0.000000000   112  Q  RM 128 + 32 [fio]\n",
+    ],
+)
+def test_a_trace_is_no_dump(start: bytes, file: Callable[[bytes], Path], tmp_path: Path) -> None:
+    assert "pass it with --trace" in refusal(file(start))
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    (traces / "sda.blktrace.0").write_bytes(start)
+    assert "pass it with --trace" in refusal(traces)
+
+
+def test_a_mistyped_sample() -> None:
+    assert refusal(Path("sampleio")) == "no such file; did you mean sample-io?"
+
+
 def test_a_fifo_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     assert refusal(tmp_path / "fifo").startswith("is a named pipe")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kcensus.trace.bios import NEVER, Bios, pair
+from kcensus.trace.events import DISCARD
 from kcensus.trace.files import read_trace
 from tests.unit.trace.recorded import READ, WRITE, Event, life, packed
 
@@ -52,6 +53,72 @@ def test_a_merged_bio_is_not_completed_by_a_request_that_ends_inside_of_it(tmp_p
     made = [*life(100, 0, 1), Event("Q", 2, 108, 16), Event("M", 3, 108, 16)]
     made += [Event("D", 7, 100, 12), Event("C", 8, 100, 12)]
     assert rows(paired(tmp_path, made))[2, 108][-1] == NEVER
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("far", [1 << 20, (1 << 48) - 4096])
+def test_requests_that_are_merged_share_what_follows(
+    tmp_path: Path, devices: int, far: int
+) -> None:
+    """The elevator merges three of them, of which the last one has a bio that was merged.
+
+    :param far: a sector; places of large ones do not fit into numbers with their rows
+    """
+    made = [*life(0, 0, 1, 2, flags=WRITE), *life(8, 10, 11, 12, flags=WRITE)]
+    made += [*life(16, 20, 21, flags=WRITE), Event("Q", 22, 24, flags=WRITE)]
+    made += [Event("M", 23, 24, flags=WRITE), Event("I", 24, 16, 16, flags=WRITE)]
+    made += life(0, 30, 40, 50, 60, letters="DRDC", sectors=32, flags=WRITE)
+    made += life(8, 70, 71, 72, 73, 74, flags=WRITE)
+    made += life(8, 35, 36, 37, 38, 39)  # another direction
+    made += [*life(8, 0, 1, 2, device=1 << 20)] * (devices - 1)
+    others = {(step, far + 8 * step): (101, NEVER, 102, 103, 103, 104) for step in range(100)}
+    for step in range(100):
+        made += life(far + 8 * step, step, 101, 102, 103, 104)
+    bios = paired(tmp_path, made)
+    assert rows(bios) == {
+        **others,
+        (0, 0): (1, NEVER, 2, 30, 50, 60),
+        (10, 8): (11, NEVER, 12, 30, 50, 60),
+        (20, 16): (21, NEVER, 24, 30, 50, 60),
+        (22, 24): (NEVER, 23, NEVER, 30, 50, 60),
+        (70, 8): (71, NEVER, 72, 73, 73, 74),
+        (35, 8): (36, NEVER, 37, 38, 38, 39),
+        **({(0, 8): (1, NEVER, 2, NEVER, NEVER, NEVER)} if devices > 1 else {}),
+    }
+    assert (bios.orphans, int(bios.is_lost.sum())) == (0, 0)
+    assert bios.requeues[bios.issued == 50].tolist() == [1, 1, 1, 1]
+    # The last one has the event of its merge.
+    assert sorted(bios.sector[bios.is_absorbed].tolist()) == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("others", "why"),
+    [
+        ([*life(0, 20, 21, 22, 23, 24, sectors=16)], "it was inserted with these sectors"),
+        ([*life(0, 11, 11, letters="DC", sectors=16)], "it was dispatched before"),
+        ([*life(0, 20, 21, letters="DC", sectors=12)], "it ends inside of the other one"),
+        (
+            [Event("M", 11, 16), Event("I", 13, 8, 16), *life(0, 20, 21, letters="DC", sectors=20)],
+            "it ends inside of the bios that were merged into the other one",
+        ),
+        ([*life(0, 20, 21, letters="DC", sectors=16, flags=READ)], "it is a read"),
+    ],
+)
+def test_a_request_that_is_passed_is_not_merged(
+    tmp_path: Path, others: list[Event], why: str
+) -> None:
+    made = [*life(8, 9, 10, 12, flags=WRITE), Event("P", 0, flags=0)]
+    for each in others:
+        each.flags = READ if why == "it is a read" else WRITE
+    times = rows(paired(tmp_path, [*made, *others]))[9, 8]
+    assert times[-3:] == (NEVER, NEVER, NEVER), why
+
+
+def test_a_request_takes_nothing_of_the_next_one_at_its_sector(tmp_path: Path) -> None:
+    """The first one's events are lost; what follows could be of either one."""
+    made = [*life(8, 0, 1, 2), *life(8, 30, 31, 32, 40)]
+    made += life(0, 35, 36, letters="DC", sectors=16)
+    assert rows(paired(tmp_path, made))[30, 8] == (31, NEVER, 32, 40, 40, NEVER)
 
 
 def test_the_rests_of_a_split_bio_are_bios(tmp_path: Path) -> None:
@@ -97,12 +164,85 @@ def test_a_lost_completion_does_not_shift_those_that_follow(tmp_path: Path) -> N
     assert rows(bios)[30, 0] == (31, NEVER, 32, 33, 33, 34)
 
 
+def test_an_orphan_at_the_next_sector_does_not_end_a_turn(tmp_path: Path) -> None:
+    """Bios overlap at both sectors; of the first one, a completion is lost."""
+    made = [*life(0, 0, 1, letters="QG"), *life(0, 10, 11, 12, 13, 14)]
+    made += [*life(100, 5, letters="C"), *life(100, 20, 21, letters="QG")]
+    made += life(100, 30, 31, 32, 33, 34)
+    times = rows(paired(tmp_path, made))
+    for sector, first, second in ((0, 0, 10), (100, 20, 30)):
+        assert times[first, sector] == (first + 1, *[NEVER] * 5)
+        assert times[second, sector] == (
+            second + 1,
+            NEVER,
+            *(second + each for each in (2, 3, 3, 4)),
+        )
+
+
 def test_events_before_the_trace_and_without_data_are_counted(tmp_path: Path) -> None:
     made = [*life(0, 3, 4, letters="DC"), *life(8, 3, letters="C"), Event("Q", 5, 0, 0)]
     made += [*life(16, 6, 7, flags=READ | PASSTHROUGH), Event("Q", 8, 1 << 60)]
     bios = paired(tmp_path, [*made, *life(24, 0, 1, 2)])
-    assert (len(bios), bios.orphans, bios.flushes) == (1, 3, 1)
+    assert (len(bios), bios.orphans, bios.flushes) == (2, 2, 1)
     assert (bios.passthrough, bios.unpaired) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("letters", "expected"),
+    [
+        ("DC", [(NEVER, 1, 1, 2)]),
+        ("DCDC", [(NEVER, 1, 1, 2), (NEVER, 3, 3, 4)]),
+        ("DRDC", [(NEVER, 1, 3, 4)]),
+        ("RIDC", [(2, 3, 3, 4)]),
+        ("DDC", [(NEVER, 1, 1, NEVER), (NEVER, 2, 2, 3)]),
+        ("DIDC", [(NEVER, 1, 1, NEVER), (2, 3, 3, 4)]),
+        ("D", [(NEVER, 1, 1, NEVER)]),
+        ("IC", [(1, NEVER, NEVER, 2)]),
+        ("C", []),
+        ("R", []),
+        ("G", []),
+        ("M", []),
+        ("X", []),
+    ],
+)
+def test_requests_begin_with_the_first_event_that_was_recorded(
+    tmp_path: Path, letters: str, expected: list[tuple[int, ...]]
+) -> None:
+    """As with ``blktrace -a issue -a complete``."""
+    made = [Event("P", 0, flags=0), *life(8, *range(1, 1 + len(letters)), letters=letters)]
+    bios = paired(tmp_path, made)
+    columns = (bios.inserted, bios.dispatched, bios.issued, bios.completed)
+    assert [*zip(*(column.tolist() for column in columns), strict=True)] == expected
+    assert (bios.queued == NEVER).all()
+    assert (bios.pid == 0).tolist() == [times[0] == NEVER for times in expected]
+    starts = sum(times[0] == NEVER and times[1] != NEVER for times in expected)
+    assert bios.orphans == starts + (letters == "C")
+
+
+@pytest.mark.parametrize("dispatched", [[], [200, 201]])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_directions_do_not_mix(tmp_path: Path, dispatched: list[int], devices: int) -> None:
+    """A write waits at a sector, where a read and a discard come and go."""
+    made = life(8, 0, 1, 2, *dispatched, flags=WRITE)
+    made += [*life(8, 10, 11, 12, 13, 14), *life(8, 20, 21, 22, 23, 24, flags=WRITE | DISCARD)]
+    made += [*life(8, 50, 51, 52, 53, 54, device=1 << 20)] * (devices - 1)
+    bios = paired(tmp_path, made)
+    left, done = dispatched or [NEVER, NEVER]
+    others = {(50, 8): (51, NEVER, 52, 53, 53, 54)}
+    assert rows(bios) == {
+        (0, 8): (1, NEVER, 2, left, left, done),
+        (10, 8): (11, NEVER, 12, 13, 13, 14),
+        (20, 8): (21, NEVER, 22, 23, 23, 24),
+        **(others if devices > 1 else {}),
+    }
+    assert not bios.is_lost.any()
+
+
+def test_a_merged_bio_is_not_dispatched_by_a_request_of_another_direction(tmp_path: Path) -> None:
+    made = [*life(0, 0, 1, flags=WRITE), Event("Q", 2, 8, flags=WRITE)]
+    made += [Event("M", 3, 8, flags=WRITE), Event("I", 4, 0, 16, flags=WRITE)]
+    made += [Event(letter, 10 + step, 0, 16) for step, letter in enumerate("QGIDC")]
+    assert rows(paired(tmp_path, made))[2, 8] == (NEVER, 3, NEVER, NEVER, NEVER, NEVER)
 
 
 def test_a_second_completion_has_no_bio(tmp_path: Path) -> None:

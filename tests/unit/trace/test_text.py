@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kcensus.trace import events, text
 from kcensus.trace.bios import pair
-from kcensus.trace.events import TraceError
+from kcensus.trace.events import EVENT, Trace, TraceError
 from kcensus.trace.files import read_trace
 from tests.unit.trace.recorded import STARVED, unpack
 
@@ -43,7 +43,7 @@ def test_categories_are_the_letters(tmp_path: Path) -> None:
         f"  8,0    0 {n:8}     0.{n:09}   1  Q {each:>3} {8 * n} + 8 [x]\n"
         for n, each in enumerate(letters, 1)
     )
-    flags = read(tmp_path, lines).events["flags"].tolist()
+    flags = read(tmp_path, lines).column("flags").tolist()
     sync, meta, write = events.SYNC, events.META, events.WRITE
     assert flags == [
         0,
@@ -72,12 +72,12 @@ def test_large_numbers_errors_and_odd_names(tmp_path: Path) -> None:
         "259,1048575 128 12345680 12345.678901236 4194304  C   R 281474976710655 + 8 [-5]\n"
     )
     trace = read(tmp_path, lines)
-    assert trace.events["sector"].tolist() == [281474976710655] * 3
-    assert trace.events["device"][0] == 259 << 20 | 1048575
-    assert trace.events["pid"][0] == 4194304
-    assert trace.events["error"].tolist() == [0, -5, -5]
+    assert trace.column("sector").tolist() == [281474976710655] * 3
+    assert trace.column("device")[0] == 259 << 20 | 1048575
+    assert trace.column("pid")[0] == 4194304
+    assert trace.column("error").tolist() == [0, -5, -5]
     assert [bytes(name) for name in trace.names["name"]] == [b"a b] c"]
-    assert trace.events["time"].tolist() == [0, 1, 2]
+    assert trace.column("time").tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("cut", [1, 3, 20, 70])
@@ -93,8 +93,8 @@ def test_chunks_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     whole = read_trace(str(tmp_path / "starved.txt"))
     monkeypatch.setattr(text, "_CHUNK", 1000)
     parts = read_trace(str(tmp_path / "starved.txt"))
-    for name, column in whole.events.items():
-        assert column.tolist() == parts.events[name].tolist(), name
+    for name in whole.events:
+        assert whole.column(name).tolist() == parts.column(name).tolist(), name
     assert parts.losses == whole.losses
 
 
@@ -123,3 +123,56 @@ def test_damage_anywhere_raises_nothing_else(tmp_path: Path, seed: int) -> None:
 def test_other_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError):
         read(tmp_path, "hello\nworld\n" * 1000)
+
+
+LIFE = (
+    b"  8,0    0        1     0.000000001     7  Q   W 8 + 8 [fio]\n"
+    b"  8,0    0        2     0.000000002     7  G   W 8 + 8 [fio]\n"
+    b"  8,0    0        3     0.000000003     7  I   W 8 + 8 [fio]\n"
+    b"  8,0    0        4     0.000000004     7  D   W 8 + 8 [fio]\n"
+    b"  8,0    0        5     0.000000005     0  C   W 8 + 8 [-5]\n"
+)
+
+
+def trace_of(directory: Path, text: bytes) -> Trace:
+    (directory / "trace.txt").write_bytes(text)
+    return read_trace(str(directory / "trace.txt"))
+
+
+def test_line_ends_of_windows_change_nothing(tmp_path: Path) -> None:
+    plain, other = (trace_of(tmp_path, each) for each in (LIFE, LIFE.replace(b"\n", b"\r\n")))
+    for name in EVENT.names or ():
+        assert plain.column(name).tolist() == other.column(name).tolist()
+    assert other.column("error")[-1] == -5
+    assert other.names["name"].tolist() == plain.names["name"].tolist() == [b"fio"]
+
+
+def test_cgroups_before_actions_are_no_words_of_theirs(tmp_path: Path) -> None:
+    said = b"  8,0    0        0     0.000000002     7 a1,1f  m   N bfq7S dispatched\n"
+    trace = trace_of(tmp_path, LIFE.replace(b"  7  G ", b"  7 a1,1f  G ") + said)
+    assert len(trace) == 5
+    assert trace.queues[trace.messages["queue"][0]] == b"bfq7S"
+    assert not trace.losses.unknown
+
+
+@pytest.mark.parametrize("line", range(5))
+def test_a_line_that_lacks_its_end_is_no_event(tmp_path: Path, line: int) -> None:
+    lines = LIFE.splitlines(keepends=True)
+    for cut in range(45, len(lines[line]) - 2):
+        made = [*lines]
+        made[line] = made[line][:cut] + b"\n"
+        trace = trace_of(tmp_path, b"".join(made))
+        assert len(trace) == 4
+        assert trace.losses.unknown.total() == 1
+
+
+def test_lines_of_zeros_and_junk_like_a_summary_are_counted(tmp_path: Path) -> None:
+    junk = bytes(40) + b"\n" + b"CPU\nTotal nonsense\nInput\n" + b"\n"
+    assert trace_of(tmp_path, LIFE + junk + LIFE).losses.unknown.total() == 4
+    summary = b"CPU0 (8,0):\n Reads Queued: 1\n\nTotal (8,0):\n Reads Queued: 1\n"
+    begin = b"Input file sda.blktrace.0 added\n"
+    trace = trace_of(tmp_path, begin + LIFE + b"junk\n" + LIFE + summary + b"junk of it\n")
+    assert trace.losses.unknown.total() == 1
+    assert len(trace) == 10
+    # An event ends a summary: files may be joined.
+    assert trace_of(tmp_path, LIFE + summary + LIFE + b"junk\n").losses.unknown.total() == 1

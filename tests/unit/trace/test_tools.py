@@ -56,7 +56,7 @@ def test_events_are_counted_as_blkparse_prints_them(directory: Path, trace: Trac
     lines = (directory / "starved.txt").read_text().splitlines()
     words = [line.split() for line in lines]
     printed = Counter(each[5] for each in words if len(each) > 6 and "," in each[0])
-    assert {LETTERS[action]: count for action, count in trace.counts().items()} == printed
+    assert {LETTERS[action]: count for (_, action), count in trace.counts.items()} == printed
     assert trace.losses.unknown == {}
     assert trace.losses.unreadable == {}
 
@@ -64,13 +64,13 @@ def test_events_are_counted_as_blkparse_prints_them(directory: Path, trace: Trac
 def test_text_and_files_have_the_same_events(directory: Path) -> None:
     binary, text = (read_trace(str(directory / name)) for name in FORMS.values())
     order = [
-        np.lexsort((each.events["sector"], each.events["action"], each.events["time"]))
+        np.lexsort([each.column(name) for name in ("sector", "action", "time")])
         for each in (binary, text)
     ]
     for column in ("time", "sector", "bytes", "pid", "device", "cpu", "error", "action"):
         first, second = (
-            each.events[column][rows] for each, rows in zip((binary, text), order, strict=True)
+            each.column(column)[rows] for each, rows in zip((binary, text), order, strict=True)
         )
         # blkparse does not print the length of U and P, nor sectors of what has none.
-        shown = ~np.isin(binary.events["action"][order[0]], (9, 10, 11))
+        shown = ~np.isin(binary.column("action")[order[0]], (9, 10, 11))
         assert first[shown].tolist() == second[shown].tolist(), column

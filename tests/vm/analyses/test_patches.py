@@ -15,6 +15,7 @@ from kcensus.capsule import create
 from kcensus.catalogue import Detected, Prober, State, detect, load, modules
 from kcensus.sources import Target, open_target
 from tests.lab import Dump, build
+from tests.vm.iosched.cases import usually
 
 CATALOGUE = load(entry_points=False)
 
@@ -118,6 +119,7 @@ def test_states(kernel: str, mixed_target: Target) -> None:
     assert found == {patch: STATES[states[at]] for patch, states in TRUTH.items()}
 
 
+@usually
 @pytest.mark.parametrize("scenario", SCHEDULERS)
 def test_states_of_schedulers_in_use(kernel: str, scenario: str) -> None:
     dump = build(kernel, scenario)
@@ -169,7 +171,7 @@ def run(capsys: pytest.CaptureFixture[str], *args: str) -> Any:
         ("6.12", "negatives", "negative-dentry-bloat"),
         ("6.1", "mixed", "slab-objcg-controller"),
         # Times come behind sizes.
-        ("5.10", "iosched-deadline", "negative-dentry-bloat"),
+        ("6.1", "iosched-deadline", "negative-dentry-bloat"),
     ],
 )
 def test_prices_are_the_figures_of_the_analyses(

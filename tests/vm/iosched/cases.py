@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which guests with a slow disk the tests use: each scenario on one kernel, and on all if asked."""
+"""Which guests with a slow disk the tests use: each on a kernel or two, and on all if asked."""
 
 from __future__ import annotations
 

@@ -185,8 +185,8 @@ def test_expiry_is_that_of_sysfs(case: Case) -> None:
             assert queues.expiry_ns[row] < 0
             continue
         kinds = ("async", "sync") if case.disk.scheduler == "bfq" else ("read", "write")
-        columns = queues.is_sync if case.disk.scheduler == "bfq" else queues.columns["direction"]
-        milliseconds = case.truth.settings[name.format(kinds[int(columns[row])])]
+        way = queues.is_sync if queues.direction is None else queues.direction
+        milliseconds = case.truth.settings[name.format(kinds[int(way[row])])]
         assert queues.expiry_ns[row] == int(milliseconds) * 1_000_000
 
 

@@ -22,8 +22,9 @@ ANALYSIS = Analysis(
         "disks",
         "scheduler_queues",
         "sleepers",
+        "requests_traced",
         "trace_phases",
-        "trace_waits",
+        "trace_tasks",
         "trace_queues",
     ),
     description="""\
@@ -38,7 +39,13 @@ bio.bi_private to the buffer that xfs_buf_lock() waits for; likely where only th
 same.
 
 A trace is what blktrace recorded: the files PREFIX.blktrace.0, .1 … of all CPUs, a directory with
-them, or the text that blkparse printed. No kernel is needed for it.
+them, or the text that blkparse printed. No kernel is needed for it. To record one for a minute:
+`blktrace -d /dev/sda -o sda -w 60`. Give the files themselves: text has no messages of BFQ with
+cgroups, no CLOCK_MONOTONIC, and no count of what was lost.
+
+With a dump, the trace is read until the moment of the dump, and its requests are found in memory by
+disk, sector and time. Without a common request it is of another machine or time, or that is
+unknown: its findings are then apart from those of memory.
 
 The phases of a request are those of btt: Q2I from when it was queued until it was inserted into
 the scheduler, I2D until it was dispatched to the driver, D2C until it was completed, Q2C all of

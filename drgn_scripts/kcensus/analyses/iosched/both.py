@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,19 +13,33 @@ import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
+from kcensus.analyses.iosched.kernel.tables import names_of, state_name
 from kcensus.analyses.iosched.trace.figures import Figures as Traced
 from kcensus.kernel.block.requests import State
-from kcensus.results import Figure, Finding, Unit
+from kcensus.results import Figure, Finding, Gap, Machine, Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
 from kcensus.text import printable
 from kcensus.trace.bios import NEVER
-from kcensus.trace.events import major_minor
+from kcensus.trace.events import Trace, major_minor
 
 Counts = npt.NDArray[np.int64]
 _MIN_PAIRS = 2
 """Equal sectors of one disk are frequent: of the log, or of a super block."""
 _SAME_NS = 20_000_000
 """How far the two times of one request may differ: ticks of 10 ms, and the way between events."""
+_SAME_BOOT_SECONDS = 60
+"""How far the wall clocks may be set while a machine runs."""
+_MAX_NAMED = 1000
+"""Requests whose overtakers are named."""
+_MAX_OVERTAKERS = 3
+_PARENTS = {
+    "trace-async-starved": ("requests-starved:{}-async", "requests-stuck:{}"),
+    "trace-sync-delayed": ("requests-starved:{}-sync", "requests-stuck:{}"),
+    "trace-requests-stuck": ("requests-stuck:{}",),
+    "trace-requests-overdue": ("requests-overdue:{}", "requests-stuck:{}"),
+    "trace-requests-awaited": ("tags-exhausted:{}", "requests-stuck:{}"),
+}
+"""By kind of a trace's finding: those of memory that may say the same."""
 
 REQUESTS_TRACED = TableSpec(
     "requests_traced",
@@ -43,12 +59,18 @@ REQUESTS_TRACED = TableSpec(
             Show.ALWAYS,
             "Synchronous requests of the disk that were dispatched while it waited, by the trace.",
         ),
+        "overtakers": Column(
+            Unit.TEXT,
+            "of these, most of",
+            Show.ALWAYS,
+            "The tasks that queued most of the requests that overtook it, with their number.",
+        ),
         "sleepers": Column(
             Unit.COUNT, "sleepers", Show.ALWAYS, "Tasks in state D that wait for it."
         ),
-        "sector": Column(Unit.NONE, "sector", Show.ALWAYS, "First sector in the disk."),
+        "sector": Column(Unit.NONE, "sector", Show.WIDE, "First sector in the disk."),
         "inserted": Column(
-            Unit.SECONDS, "inserted at", help="Time in the trace; -1 if it has not that event."
+            Unit.SECONDS, "inserted at", help="Time in the trace; empty if it has not that event."
         ),
         "address": Column(
             Unit.ADDRESS, "request", Show.DATA, "struct request pointer.", type="struct request"
@@ -68,19 +90,55 @@ class Pairs:
     bio: Counts
     """Rows of the bios."""
     offset_ns: int
-    """CLOCK_MONOTONIC of the moment from which the trace counts."""
+    """CLOCK_MONOTONIC of the moment from which the trace counts; 0 without pairs."""
+
+    def __len__(self) -> int:
+        return len(self.request)
 
 
-def pairs(figures: Figures, traced: Traced) -> Pairs:
+def traced_until(figures: Figures, traced: Traced) -> tuple[Traced, Pairs]:
+    """Return the trace until the dump, and its requests that memory has.
+
+    Waits that go on after the dump are not those that memory shows.
+    """
+    both = pairs(figures, traced)
+    if not len(both):
+        return traced, both
+    until = traced.trace.until(figures.requests.now_ns - both.offset_ns)
+    if until is traced.trace:
+        return traced, both
+    traced = Traced(until)
+    return traced, pairs(figures, traced, both.offset_ns)
+
+
+def pairs(figures: Figures, traced: Traced, offset_ns: int | None = None) -> Pairs:
     """Find the requests of memory in a trace: by disk, sector, and the time of their allocation.
 
-    blktrace stamps events with CLOCK_MONOTONIC, and a trace counts from its first one: where that
-    is follows from all candidates together.
+    blktrace stamps events with CLOCK_MONOTONIC. Text counts from the first one: where that is
+    follows from all candidates together.
+
+    :param offset_ns: CLOCK_MONOTONIC of the moment from which the trace counts, where it is known
     """
+    candidates = _candidates(figures, traced)
+    found = _near(candidates[:0], 0)
+    offset = traced.trace.first_ns if offset_ns is None else offset_ns
+    if offset is not None:
+        found = _near(candidates, offset)
+    if not len(found) and offset_ns is None:
+        offset = _offset(candidates)
+        found = found if offset is None else _near(candidates, offset)
+    # One to one, the nearest first.
+    found = found.sort_values("distance", kind="stable")
+    found = found.drop_duplicates("request").drop_duplicates("bio").sort_values("request")
+    request, bio = (found[name].to_numpy(np.int64) for name in ("request", "bio"))
+    return Pairs(request, bio, offset if offset is not None and len(found) else 0)
+
+
+def _candidates(figures: Figures, traced: Traced) -> pd.DataFrame:
+    """Return requests and bios of the same place: ``difference`` is that of their times."""
     requests, bios = figures.requests, traced.bios
     numbers = np.array([disk.number for disk in figures.disks] or [0], np.int64)
     live = np.flatnonzero((requests.sector >= 0) & (requests.allocated_ns > 0))
-    began = np.flatnonzero(traced.is_request & ~bios.is_lost & (bios.got != NEVER))
     inside = pd.DataFrame(
         {
             "device": numbers[requests.disk[live]],
@@ -88,36 +146,45 @@ def pairs(figures: Figures, traced: Traced) -> Pairs:
             "request": live,
         }
     )
-    outside = pd.DataFrame(
-        {
-            "device": bios.device[began].astype(np.int64),
-            "sector": bios.sector[began].astype(np.int64),
-            "bio": began,
-            "got": bios.got[began],
-        }
+    began = np.flatnonzero(traced.is_request & (bios.got != NEVER))
+    # A request begins where its first bio does: that is one that was merged to its front, too.
+    front = np.flatnonzero((bios.merged != NEVER) & np.isin(bios.sector, inside["sector"]))
+    ends = bios.sector + (bios.bytes >> 9)
+    merged = pd.DataFrame(
+        {"device": bios.device[front], "at": ends[front], "sector": bios.sector[front]}
+    ).merge(
+        pd.DataFrame({"device": bios.device[began], "at": bios.sector[began], "bio": began}),
+        on=["device", "at"],
     )
-    # A trace that goes on after the dump has later bios at the same sectors.
-    outside = outside[np.isin(outside["sector"], inside["sector"])]
+    own = pd.DataFrame({"device": bios.device[began], "sector": bios.sector[began], "bio": began})
+    outside = pd.concat([own, merged[["device", "sector", "bio"]]], ignore_index=True)
+    outside = outside.astype(np.int64).drop_duplicates()
     found = inside.merge(outside, on=["device", "sector"])
-    differences = requests.allocated_ns[found["request"].to_numpy()].astype(np.int64)
-    found["difference"] = differences - found["got"].to_numpy()
-    found = found.sort_values("difference", kind="stable")
-    offset = _most_frequent(found["difference"].to_numpy())
-    same = found[(found["difference"] - offset).abs() <= _SAME_NS].drop_duplicates("request")
+    allocated = requests.allocated_ns[found["request"].to_numpy(np.int64)].astype(np.int64)
+    found["difference"] = allocated - bios.got[found["bio"].to_numpy(np.int64)]
+    return found
+
+
+def _near(candidates: pd.DataFrame, offset_ns: int) -> pd.DataFrame:
+    """Return the candidates that are of one time if the trace counts from a moment."""
+    distance = (candidates["difference"] - offset_ns).abs()
+    return candidates.assign(distance=distance)[distance <= _SAME_NS]
+
+
+def _offset(candidates: pd.DataFrame) -> int | None:
+    """Return the moment from which the trace counts; None where no moment fits most requests."""
+    if not len(candidates):
+        return None
+    order = candidates.sort_values("difference")
+    difference = order["difference"].to_numpy(np.int64)
+    count = order["request"].nunique()
     # A trace of another time has the same sectors, at any distance.
-    if len(same) < max(_MIN_PAIRS, found["request"].nunique() // 2 + 1):
-        same, offset = same[:0], 0
-    same = same.sort_values("request")
-    return Pairs(same["request"].to_numpy(), same["bio"].to_numpy(), offset)
-
-
-def _most_frequent(differences: Counts) -> int:
-    """Return the middle of the span of time that has most of some sorted differences; or 0."""
-    if not len(differences):
-        return 0
-    count = np.searchsorted(differences, differences + _SAME_NS, side="right")
-    first = int(np.argmax(count - np.arange(len(count))))
-    return int(np.median(differences[first : count[first]]))
+    ends = np.searchsorted(difference, difference + _SAME_NS, side="right")
+    best = int(np.argmax(ends - np.arange(len(ends))))
+    window = order.iloc[best : int(ends[best])]
+    if window["request"].nunique() < max(_MIN_PAIRS, count // 2 + 1):
+        return None
+    return int(np.median(window["difference"]))
 
 
 def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> Table:
@@ -127,19 +194,22 @@ def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> 
     is_gone = requests.state[row] >= State.DISPATCHED
     inserted = traced.bios.inserted[both.bio]
     behind = np.bincount(sleepers.joins.request, minlength=len(requests))
+    waiting = np.where(is_gone, 0, np.maximum(requests.waiting_ns[row], 0)) / 1e9
+    overtaken, overtakers = _overtaken(traced, both, waiting)
     return REQUESTS_TRACED.of(
         pd.DataFrame(
             {
-                "disk": [figures.disks[each].name for each in requests.disk[row]],
-                "task": [names[each] for each in task.tolist()],
+                "disk": names_of(requests.disk[row], lambda each: figures.disks[each].name),
+                "task": np.array(names, np.object_)[task],
                 "pid": traced.bios.pid[both.bio],
                 "kind": np.where(requests.is_sync[row], "sync", "async"),
-                "state": [State(each).name.lower() for each in requests.state[row].tolist()],
-                "waiting": np.where(is_gone, 0, np.maximum(requests.waiting_ns[row], 0)) / 1e9,
-                "overtaken_by": _overtaken(figures, traced, both),
+                "state": names_of(requests.state[row], state_name),
+                "waiting": waiting,
+                "overtaken_by": overtaken,
+                "overtakers": overtakers,
                 "sleepers": behind[row],
                 "sector": requests.sector[row],
-                "inserted": np.where(inserted == NEVER, -1.0, inserted / 1e9),
+                "inserted": np.where(inserted == NEVER, np.nan, inserted / 1e9),
                 "address": requests.address[row],
             },
             columns=[*REQUESTS_TRACED.columns],
@@ -147,35 +217,117 @@ def table(figures: Figures, sleepers: Sleepers, traced: Traced, both: Pairs) -> 
     )
 
 
-def _overtaken(figures: Figures, traced: Traced, both: Pairs) -> Counts:
-    """Return how many synchronous requests were dispatched until the dump while each waited."""
-    bios, requests = traced.bios, figures.requests
-    begin = traced.since[both.bio]
-    end = np.minimum(requests.now_ns - both.offset_ns, begin + traced.wait[both.bio])
-    counts = np.zeros(len(begin), np.int64)
+def _overtaken(
+    traced: Traced, both: Pairs, waiting: npt.NDArray[np.float64]
+) -> tuple[Counts, list[str]]:
+    """Return how many sync requests that came later each request let pass, and whose most were.
+
+    A request comes later if it was inserted later; it passes if it is dispatched earlier.
+    """
+    bios = traced.bios
+    counts, names = np.zeros(len(both), np.int64), [""] * len(both)
+    rows = np.flatnonzero(traced.is_sync & traced.is_request & (bios.dispatched != NEVER))
+    rows = rows[np.argsort(bios.dispatched[rows], kind="stable")]
+    order = np.argsort(-waiting, kind="stable")
+    is_named = np.zeros(len(both), np.bool_)
+    is_named[order[:_MAX_NAMED]] = True
     for device in np.unique(bios.device[both.bio]).tolist():
-        own = (bios.device[both.bio] == device) & (begin != NEVER)
-        times = traced.sync_dispatches[device]
-        since = np.searchsorted(times, begin[own], side="right")
-        counts[own] = np.maximum(np.searchsorted(times, end[own]) - since, 0)
-    return counts
+        mine = rows[bios.device[rows] == device]
+        inserted, dispatched = bios.inserted[mine], bios.dispatched[mine]
+        for place in np.flatnonzero(bios.device[both.bio] == device).tolist():
+            begin, wait = int(bios.inserted[both.bio[place]]), int(traced.wait[both.bio[place]])
+            if begin == NEVER or wait == NEVER:
+                continue
+            first, last = np.searchsorted(dispatched, [begin, begin + wait])
+            passed = mine[first:last][inserted[first:last] > begin]
+            counts[place] = len(passed)
+            if is_named[place]:
+                names[place] = _named(traced, passed)
+    return counts, names
+
+
+def _named(traced: Traced, rows: Counts) -> str:
+    """Return the names of tasks that queued most of some bios, with their number and PIDs."""
+    task, names = traced.tasks(rows)
+    counts = Counter(zip(task.tolist(), traced.bios.pid[rows].tolist(), strict=True))
+    pids: dict[str, list[int]] = {}
+    by_name: Counter[str] = Counter()
+    for (number, pid), count in counts.most_common():
+        by_name[names[number]] += count
+        pids.setdefault(names[number], []).append(pid)
+    return ", ".join(
+        f"{name} {count:,} (PID {pids[name][0]}"
+        + (f" and {len(pids[name]) - 1:,} more)" if len(pids[name]) > 1 else ")")
+        for name, count in by_name.most_common(_MAX_OVERTAKERS)
+    )
 
 
 def summary(both: Pairs) -> dict[str, Figure]:
     """Return how many requests memory and trace have in common."""
-    return {"requests_traced": Figure(len(both.request), Unit.COUNT, "requests in the trace, too")}
+    return {"requests_traced": Figure(len(both), Unit.COUNT, "requests in the trace, too")}
 
 
-def folded(figures: Figures, inside: list[Finding], traced: list[Finding]) -> list[Finding]:
-    """Return the findings of both, those of a trace under what memory says of the same disk."""
+def gaps(figures: Figures, machine: Machine, traced: Traced, both: Pairs) -> Iterator[Gap]:
+    """Yield that memory and trace are not, or may not be, of the same machine and time."""
+    effect = "findings of the trace are not joined with those of memory"
+    if not len(both):
+        why = _another_boot(machine, traced.trace)
+        yield Gap(
+            "requests of memory and trace",
+            why or "they have no request in common: the trace may be of another time or machine",
+            max(len(figures.requests), 1),
+            effect,
+        )
+        return
+    known = {disk.number for disk in figures.disks}
+    other = [name for device, name in traced.devices.items() if device not in known]
+    if other:
+        yield Gap(
+            "devices of the trace",
+            f"memory has no disk with the number {' or '.join(other[:4])}: of a partition, or gone",
+            len(other),
+            effect,
+        )
+
+
+def _another_boot(machine: Machine, trace: Trace) -> str:
+    """Return why a trace is of another boot or machine; empty where its clocks do not show it."""
+    if machine.time is None or machine.uptime_seconds is None:
+        return ""
+    if trace.start is None or trace.first_ns is None:
+        return ""
+    began = machine.time - machine.uptime_seconds
+    apart = abs(trace.start - trace.first_ns / 1e9 - began)
+    if apart <= _SAME_BOOT_SECONDS:
+        return ""
+    return f"the trace is of another boot or machine: they were started {apart:,.0f} s apart"
+
+
+def folded(
+    figures: Figures, inside: list[Finding], traced: list[Finding], both: Pairs
+) -> list[Finding]:
+    """Return the findings of both, those of a trace under what memory says of the same disk.
+
+    Without a common request, nothing shows that they are of the same machine.
+    """
+    if not len(both):
+        return [*inside, *traced]
     ids = {finding.id for finding in inside}
-    main = {"trace-async-starved": "async", "trace-sync-delayed": "sync"}
     disks = {
         major_minor(disk.number): printable(disk.name) for disk in figures.disks if disk.number
     }
     findings = [*inside]
     for finding in traced:
         device = finding.id.partition(":")[2]
-        parent = f"requests-starved:{disks.get(device, '')}-{main.get(finding.kind, '')}"
-        findings.append(replace(finding, part_of=parent) if parent in ids else finding)
+        disk = disks.get(device)
+        if disk is None:
+            findings.append(finding)
+            continue
+        named = replace(finding, title=finding.title.replace(f"{device}:", f"{disk}:", 1))
+        parents = [each.format(disk) for each in _PARENTS.get(finding.kind, ())]
+        parent = next((each for each in parents if each in ids), "")
+        if parent:
+            # The remedy is that of memory, which knows the disk's scheduler and its tunables.
+            named = replace(named, part_of=parent, remedies=(), no_remedy="")
+        findings.append(named)
     return findings

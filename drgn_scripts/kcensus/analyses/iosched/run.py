@@ -10,6 +10,7 @@ from kcensus.analyses.iosched import both
 from kcensus.analyses.iosched.kernel.charts import CHARTS as KERNEL_CHARTS
 from kcensus.analyses.iosched.kernel.figures import Figures
 from kcensus.analyses.iosched.kernel.owners import REQUEST_OWNERS
+from kcensus.analyses.iosched.kernel.queues import HARDWARE_QUEUES
 from kcensus.analyses.iosched.kernel.run import answer
 from kcensus.analyses.iosched.kernel.sleepers import sleepers
 from kcensus.analyses.iosched.kernel.tables import TABLES as KERNEL_TABLES
@@ -21,31 +22,45 @@ from kcensus.analyses.iosched.trace.figures import Figures as Traced
 from kcensus.analyses.iosched.trace.findings import findings
 from kcensus.analyses.iosched.trace.summary import summary
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.machine import machine
 from kcensus.progress import Progress
-from kcensus.results import Answer
+from kcensus.results import Answer, Gap
 from kcensus.trace.events import TraceError
 from kcensus.trace.files import read_trace
 
 CHARTS = (*KERNEL_CHARTS, *TRACE_CHARTS)
-TABLES = (*KERNEL_TABLES, REQUEST_OWNERS, SLEEPERS, *trace_tables.TABLES, both.REQUESTS_TRACED)
+TABLES = (
+    *KERNEL_TABLES,
+    REQUEST_OWNERS,
+    HARDWARE_QUEUES,
+    SLEEPERS,
+    *trace_tables.TABLES,
+    both.REQUESTS_TRACED,
+)
 
 
 def run(kernel: Kernel, trace: str | None = None) -> Answer:
     """Say what the memory of a kernel shows, what a trace does, and what both do.
 
     :param trace: prefix of the files of blktrace, their directory, or the output of blkparse
-    :raises AnalysisError: there is no trace of that name, or it holds no events
+    :raises AnalysisError: without memory, there is no trace of that name, or it holds no events
     :raises LookupError: the debug info lacks block devices, requests or tasks
     """
-    traced = None if trace is None else _traced(trace, kernel.progress)
-    if traced is not None and kernel.prog.platform is None:
-        return replace(_answer(traced), source=trace or "")
+    if trace is not None and kernel.prog.platform is None:
+        return of_trace(trace, kernel.progress)
     figures = Figures(kernel)
     asleep = sleepers(figures)
     inside = answer(figures, asleep)
-    if traced is None:
+    if trace is None:
         return inside
-    outside, pairs = _answer(traced), both.pairs(figures, traced)
+    try:
+        traced = _traced(trace, kernel.progress)
+    except AnalysisError as error:
+        # What memory shows took minutes to read.
+        missing = Gap("trace", str(error), 1, "the answer is of memory alone")
+        return replace(inside, gaps=[missing, *inside.gaps])
+    traced, pairs = both.traced_until(figures, traced)
+    outside = _answer(traced)
     return replace(
         inside,
         nothing="",
@@ -54,8 +69,12 @@ def run(kernel: Kernel, trace: str | None = None) -> Answer:
         | outside.tables
         | {"requests_traced": both.table(figures, asleep, traced, pairs)},
         checks=inside.checks + outside.checks,
-        findings=both.folded(figures, inside.findings, outside.findings),
-        gaps=inside.gaps + outside.gaps,
+        findings=both.folded(figures, inside.findings, outside.findings, pairs),
+        gaps=[
+            *both.gaps(figures, machine(kernel), traced, pairs),
+            *inside.gaps,
+            *outside.gaps,
+        ],
     )
 
 

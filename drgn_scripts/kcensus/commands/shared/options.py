@@ -103,7 +103,8 @@ def target_argument(
 
 def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return how a shell can complete the name of a target."""
-    samples = [CompletionItem("sample")] if incomplete and "sample".startswith(incomplete) else []
+    names = ("sample", "sample-after", "sample-io")
+    samples = [CompletionItem(name) for name in names if incomplete and name.startswith(incomplete)]
     # The script for bash forgets what precedes an item for files.
     return [CompletionItem(incomplete, type="file"), *samples]
 

@@ -69,6 +69,37 @@ def allocated(
     return out[_ADDRESS], {name: columns.decode(name, out[name]) for name in columns.fields}
 
 
+def selected(
+    slab_map: SlabMap,
+    wanted: Sequence[SlabCache],
+    columns: Layout,
+    select: Callable[[View], Mask],
+    report: ScanReport,
+) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
+    """Return some of the allocated objects of caches, where most need not be kept.
+
+    :param columns: members to read, offsets counting from the start of an object
+    :param select: which slots to take, of shape (slabs, slots); called in worker processes
+    :param report: takes note of what could not be read
+    :return: addresses of the objects, and the columns
+    :raises DoesNotFit: a member lies beyond the end of the objects of a cache
+    """
+    check_fit(wanted, columns)
+    slabs = slab_map.index(wanted, report, in_use=True)
+
+    def extract(view: View, _report: ScanReport) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
+        taken = view.allocated & select(view)
+        return view.address()[taken], {name: view.column(name)[taken] for name in columns.fields}
+
+    pieces = list(visit(slab_map, slabs, columns, extract, report))
+    address = np.concatenate([np.empty(0, np.uint64), *(each for each, _ in pieces)])
+    none = {name: columns.decode(name, np.empty(0, f.dtype)) for name, f in columns.fields.items()}
+    return address, {
+        name: np.concatenate([empty, *(piece[name] for _, piece in pieces)])
+        for name, empty in none.items()
+    }
+
+
 def check_fit(caches: Sequence[SlabCache], columns: Layout) -> None:
     """Check that the members lie within the objects of caches.
 

@@ -15,7 +15,7 @@ from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
 from kcensus.engine.gather import gather, gather_arrays
 from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.engine.rows import within
+from kcensus.engine.rows import spread, within
 from kcensus.engine.slub.pages import PageMap
 from kcensus.kernel.block.operations import Operations
 from kcensus.kernel.block.requests import requests
@@ -90,9 +90,14 @@ def bios(kernel: Kernel) -> Bios:
     type_ = prog.type("struct bio")
     step = pointer_step(memory, layout(prog, type_, ["bi_next"]), "bi_next", faults)
     damage = Damage()
-    lanes, nodes = collect(requests(kernel).bio, step, limit=_MAX_CHAIN, damage=damage)
+    of_requests = requests(kernel)
+    lanes, nodes = collect(of_requests.bio, step, limit=_MAX_CHAIN, damage=damage)
     order = np.argsort(lanes, kind="stable")
     lanes, nodes = lanes[order], nodes[order]
+    # A pointer that damage cleared ends a chain as it should: then, the last bio is another one.
+    ends = np.flatnonzero(np.append(lanes[1:] != lanes[:-1], True)) if len(lanes) else lanes
+    is_cut = nodes[ends] != of_requests.last_bio[lanes[ends]]
+    cut = np.union1d(damage.lanes(), lanes[ends[is_cut]])
     # Since v4.8 (commit not verified), bi_rw is called bi_opf; in v7.3, bi_bvec_done is bi_offset.
     columns = layout(
         prog,
@@ -136,7 +141,7 @@ def bios(kernel: Kernel) -> Bios:
         folio=folio,
         inode=inode,
         functions=functions,
-        torn=damage.lists + int((~known).sum()) + lost + int((~has_owner).sum()),
+        torn=len(cut) + int((~known).sum()) + lost + int((~has_owner).sum()),
         faults=faults,
     )
 
@@ -247,9 +252,7 @@ def _pages(
     needed = (size > 0) & (vectors != 0)
     wanted = np.where(needed, wanted, 0)
     wanted = np.where(within(wanted, _MAX_PAGES), wanted, 0)
-    row = np.repeat(np.arange(len(vectors)), wanted)
-    start = np.repeat(np.cumsum(wanted) - wanted, wanted)
-    place = np.arange(len(row)) - start
+    row, place = spread(wanted)
     columns = layout(prog, "struct bio_vec", ["bv_page", "bv_len", "bv_offset"])
     step = np.uint64(columns.size)
     at = vectors[row] + (index[row] + place).astype(np.uint64) * step
@@ -260,7 +263,7 @@ def _pages(
     offset = offset + np.where(first, done[row], 0)
     # A segment that is past the end of the bio, or comes after an unreadable one, does not count.
     before = np.cumsum(length) - length
-    before -= before[start] if len(row) else before
+    before -= before[np.arange(len(row)) - place]
     real = read.readable & (length > 0) & (before >= 0) & (before < size[row])
     row, length, offset = row[real], length[real], offset[real]
     base, before = read["bv_page"][real], before[real]
@@ -270,8 +273,7 @@ def _pages(
     pages = ((offset + length - 1) >> shift) - low + 1
     is_taken = within(pages, _MAX_PAGES)
     pages, length = np.where(is_taken, pages, 0), np.where(is_taken, length, 0)
-    segment = np.repeat(np.arange(len(row)), pages)
-    offset_in = np.arange(len(segment)) - np.repeat(np.cumsum(pages) - pages, pages)
+    segment, offset_in = spread(pages)
     page = base[segment] + ((low[segment] + offset_in) * struct).astype(np.uint64)
     covered = np.bincount(row, length, minlength=len(vectors))
     lost = int(((covered < size) & needed).sum())

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import Path, element_paths, layout
 from kcensus.engine.memory import Faults, Memory, Words
-from kcensus.engine.rows import rows_of, within
+from kcensus.engine.rows import rows_of, spread, within
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.block.disks import BlockDevices, QueueKind, block_devices
@@ -181,16 +181,8 @@ def _pointers(
 
     :return: also how many elements are unreadable
     """
-    missing = int(counts[arrays == 0].sum())
-    counts = np.where(arrays == 0, 0, counts)
-    lane = np.repeat(np.arange(len(arrays)), counts)
-    index = np.arange(len(lane)) - np.repeat(np.cumsum(counts) - counts, counts)
-    word = layout(memory.prog, "struct list_head", {"word": "next"})
-    places = arrays[lane] + np.uint64(8) * index.astype(np.uint64)
-    # The first of the two words of a list_head is a pointer.
-    read = gather(memory, places, word, faults)
-    entry, missing = read["word"], missing + int((~read.readable).sum())
-    return lane[entry != 0], entry[entry != 0], missing
+    lane, entry, readable = gather_pointers(memory, arrays, counts, faults)
+    return lane[entry != 0], entry[entry != 0], int((~readable).sum())
 
 
 def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
@@ -263,11 +255,11 @@ def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts
     shift = read["shift"].astype(np.int64)
     possible = read.readable & (depth <= _MAX_DEPTH) & (shift <= 6)
     possible &= words <= (depth >> np.clip(shift, 0, 6)) + 1
+    possible &= (depth == 0) | (read["map"] != 0)
     # All maps together, of which damage could make each as long as possible.
     possible &= within(np.where(possible, words, 0), _MAX_WORDS)
-    count = np.where(possible & (read["map"] != 0), words, 0)
-    lane = np.repeat(np.arange(len(maps)), count)
-    index = np.arange(len(lane)) - np.repeat(np.cumsum(count) - count, count)
+    count = np.where(possible, words, 0)
+    lane, index = spread(count)
     # Since v5.0 (commit not verified), freed bits are first noted in another word.
     columns = layout(prog, word_type, {"word": "word"}, {"cleared": "cleared"})
     places = read["map"][lane] + index.astype(np.uint64) * np.uint64(columns.size)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.chase import Lanes
-from kcensus.engine.gather import Gathered, gather
-from kcensus.engine.layout import layout
+from kcensus.engine.gather import Gathered, gather, gather_arrays
+from kcensus.engine.layout import layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.slabs import ScanReport
@@ -108,6 +108,8 @@ class Requests:
     """Row of the partition or whole disk, or -1."""
     bio: Words
     """Address of its first bio; 0 for none."""
+    last_bio: Words
+    """Address of its last bio."""
     private: tuple[Words, Words]
     """``elv.priv``: the scheduler's own, such as the queue of CFQ or BFQ."""
     operations: Operations
@@ -179,7 +181,7 @@ class _Reader:
             self.prog,
             type_,
             {"queue": "q", "flags": "cmd_flags", "sector": "__sector", "bytes": "__data_len"}
-            | {"tag": "tag", "bio": "bio", "part": "part"},
+            | {"tag": "tag", "bio": "bio", "last_bio": "biotail", "part": "part"},
             # Since v4.18 (commit not verified), a request has a state and counts references; in
             # v4.16 and v4.17, the state is in gstate; before that, in atomic_flags.
             {
@@ -281,6 +283,7 @@ class _Reader:
             inserted_ns=inserted,
             partition=self.devices.partitions.rows(column["part"]),
             bio=column["bio"],
+            last_bio=column["last_bio"],
             private=(column.get("private", zeros), column.get("private_1", zeros)),
             operations=self.operations,
             now_ns=now,
@@ -327,14 +330,15 @@ class _Reader:
         """Return the requests whose tag is in use, and the row of a hardware queue with the tag."""
         sets, hardware = self.hardware.tag_sets, self.hardware
         row, tag = sets.bit_row, sets.bit_tag
-        place = tag.astype(np.uint64) * np.uint64(8)
-        word = layout(self.prog, "struct list_head", {"word": "next"})
+        word = word_dtype(self.prog)
+        place = tag.astype(np.uint64) * np.uint64(word.itemsize)
 
         def pointer(arrays: Words, rows: Mask) -> Words:
             found = np.zeros(len(row), np.uint64)
-            read = gather(self.memory, arrays[row[rows]] + place[rows], word, self.faults)
-            found[rows] = read["word"]
-            self.lost += int((~read.readable).sum())
+            places = arrays[row[rows]] + place[rows]
+            values, readable = gather_arrays(self.memory, places, 1, word, self.faults)
+            found[rows] = values[:, 0]
+            self.lost += int((~readable).sum())
             return found
 
         of_row = sets.address[row]

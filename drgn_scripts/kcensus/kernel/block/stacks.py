@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import stat
+from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 import drgn
 import numpy as np
@@ -14,6 +17,7 @@ from kcensus.engine.memory import Faults
 from kcensus.kernel.block.disks import BlockDevices, Disk, block_devices
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
+from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.sources.capsule import NotRecorded
 
@@ -48,24 +52,31 @@ class Stacks:
 
     edges: tuple[Edge, ...]
     unknown: dict[int, str] = field(default_factory=dict)
-    """Stacked disks whose lower ones are unknown, and what the debug info or the dump lacks."""
+    """Stacked disks whose lower ones are unknown, and what the debug info or the dump lacks; not
+    safe to print."""
     faults: Faults = field(default_factory=Faults)
+
+    @cached_property
+    def _lower(self) -> dict[int, list[int]]:
+        """Rows that each stacked disk is directly on."""
+        lower: dict[int, list[int]] = defaultdict(list)
+        for edge in self.edges:
+            lower[edge.upper].append(edge.lower)
+        return dict(lower)
 
     def below(self, upper: int) -> frozenset[int]:
         """Return all disks that a disk is on, itself included; loops of edges end."""
         seen, stack = {upper}, [upper]
         while stack:
-            row = stack.pop()
-            for edge in self.edges:
-                if edge.upper == row and edge.lower not in seen:
-                    seen.add(edge.lower)
-                    stack.append(edge.lower)
+            for row in self._lower.get(stack.pop(), ()):
+                if row not in seen:
+                    seen.add(row)
+                    stack.append(row)
         return frozenset(seen)
 
     def bottom(self, upper: int) -> frozenset[int]:
         """Return the disks at the bottom of a stack: those that are on no other."""
-        stacked = {edge.upper for edge in self.edges}
-        return frozenset(row for row in self.below(upper) if row not in stacked)
+        return frozenset(row for row in self.below(upper) if row not in self._lower)
 
 
 @once
@@ -75,23 +86,24 @@ def stacks(kernel: Kernel) -> Stacks:
     :raises LookupError: the debug info lacks block devices
     """
     devices = block_devices(kernel)
-    found = Stacks(())
     edges: set[Edge] = set()
+    unknown: dict[int, str] = {}
+    faults = Faults()
     for row, disk in enumerate(devices.disks):
         kind = _kind(disk)
         if kind is None or not disk.private:
             continue
         try:
-            lower = _READERS[kind](kernel, disk, devices, found.faults)
+            lower = _READERS[kind](kernel, disk, devices, faults)
         except (LookupError, NotRecorded) as error:
-            found.unknown[row] = str(error)
+            unknown[row] = str(error)
         except drgn.FaultError as error:
-            found.faults.note(error)
-            found.unknown[row] = "the memory of its driver"
+            faults.note(error)
+            unknown[row] = "the memory of its driver"
         else:
             edges.update(Edge(row, under, part, kind) for under, part in lower)
-    found.edges = tuple(sorted(edges, key=lambda edge: (edge.upper, edge.lower, edge.partition)))
-    return found
+    order = sorted(edges, key=lambda edge: (edge.upper, edge.lower, edge.partition))
+    return Stacks(tuple(order), unknown, faults)
 
 
 def _kind(disk: Disk) -> Via | None:
@@ -155,22 +167,26 @@ def _md(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _L
 def _loop(kernel: Kernel, disk: Disk, devices: BlockDevices, faults: Faults) -> _Lower:
     """Return the disk of the file system of a loop device's file, or the device that it is.
 
-    :raises LookupError: it is on no disk that is known: on btrfs, NFS or tmpfs
+    A file on tmpfs, NFS or another file system without a block device is on none.
+
+    :raises LookupError: the disk is not one of the kernel's list
     """
     loop = Object(kernel.prog, "struct loop_device *", value=disk.private)
     file = loop.lo_backing_file
     if not file:
         return []
     inode = file.f_mapping.host
-    blocks = super_blocks(kernel)
-    row = int(blocks.rows(np.array([int(inode.i_sb)], np.uint64))[0])
-    if row < 0 or not int(inode.i_sb.s_bdev):
-        # A block device itself, or a file system without one.
+    if stat.S_ISBLK(int(inode.i_mode)):
         found = _by_number(devices, int(inode.i_rdev))
     else:
-        found = _row(devices, inode.i_sb.s_bdev)
+        is_known = super_blocks(kernel).rows(np.array([int(inode.i_sb)], np.uint64))[0] >= 0
+        if is_known and not inode.i_sb.s_bdev:
+            return []
+        found = _row(devices, inode.i_sb.s_bdev) if is_known else []
     if not found:
-        raise LookupError("the disk of its file")
+        address = int(inode)
+        paths = file_paths(kernel, np.array([address], np.uint64), faults)
+        raise LookupError(f"the disk of its file {paths.get(address, f'{address:#x}')}")
     return found
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.chase import Damage, chase, pointer_step
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, gather_pointers
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.rows import rows_of
@@ -339,13 +339,9 @@ def pool_elements(
     :return: addresses of the elements; the index of each one's pool; unreadable or impossible pools
     """
     known = known & (count >= 0) & (count <= _MAX_RESERVE)
-    sizes = np.where(known, count, 0).astype(np.int64)
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    index = (np.arange(int(sizes.sum())) - first).astype(np.uint64)
-    word = layout(memory.prog, "struct list_head", {"word": "next"})  # the first of its two words
-    read = gather(memory, np.repeat(elements, sizes) + np.uint64(8) * index, word, Faults())
-    pools = np.repeat(np.arange(len(count)), sizes)
-    return read["word"][read.readable], pools[read.readable], int((~known).sum())
+    sizes = np.where(known, count, 0)
+    pools, element, readable = gather_pointers(memory, elements, sizes, Faults())
+    return element[readable], pools[readable], int((~known).sum())
 
 
 def list_heads(heads: Words, node: Words, following: Words, before: Words) -> Counts:

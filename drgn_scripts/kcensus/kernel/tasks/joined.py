@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import drgn
 import numpy as np
@@ -13,6 +12,8 @@ import numpy.typing as npt
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
+from kcensus.engine.rows import spread
+from kcensus.kernel.block.bios import Bios
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.waits import Waits
@@ -31,34 +32,6 @@ _EVIDENCE = (_PRIVATE, _TASK, _BIO, _PAGE, SAME_SECTORS)
 _MAX_PAIRS = 1 << 20
 """By each kind of evidence. An object has a few requests, of damaged bios more."""
 _NONE = np.empty(0, np.int64)
-
-
-class BioColumns(Protocol):
-    """The bios of requests, as columns, with what they point to; ``kernel.block.bios`` has them."""
-
-    @property
-    def request(self) -> Numbers:
-        """Row of the request of each bio."""
-
-    @property
-    def origin(self) -> Words:
-        """The bio that each was cloned or split from: its submitter waits for that one."""
-
-    @property
-    def origin_private(self) -> Words:
-        """``bi_private`` of that one."""
-
-    @property
-    def page_bio(self) -> Numbers:
-        """Row of the bio of each page."""
-
-    @property
-    def page(self) -> Words:
-        """``struct page *``."""
-
-    @property
-    def folio(self) -> Words:
-        """Head of the folio of each page."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +65,7 @@ class Joins:
         return len(self.wait)
 
 
-def joined(kernel: Kernel, waits: Waits, bios: BioColumns, requests: RequestPlaces) -> Joins:
+def joined(kernel: Kernel, waits: Waits, bios: Bios, requests: RequestPlaces) -> Joins:
     """Return which requests the tasks wait for.
 
     :param bios: of all requests of interest
@@ -102,9 +75,7 @@ def joined(kernel: Kernel, waits: Waits, bios: BioColumns, requests: RequestPlac
 
 
 class _Joiner:
-    def __init__(
-        self, kernel: Kernel, waits: Waits, bios: BioColumns, requests: RequestPlaces
-    ) -> None:
+    def __init__(self, kernel: Kernel, waits: Waits, bios: Bios, requests: RequestPlaces) -> None:
         self.kernel, self.waits, self.bios, self.requests = kernel, waits, bios, requests
         self.faults = Faults()
         self.pairs = [(_NONE, _NONE, _NONE)]
@@ -214,7 +185,5 @@ class _Joiner:
 
 def _ranges(first: Numbers, last: Numbers) -> tuple[Numbers, Numbers]:
     """Return each number in some ranges, with the range's row."""
-    count = np.maximum(last - first, 0)
-    row = np.repeat(np.arange(len(count)), count)
-    offset = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    return row, np.repeat(first, count) + offset
+    row, offset = spread(np.maximum(last - first, 0))
+    return row, first[row] + offset

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.gather import gather, gather_words
-from kcensus.engine.layout import layout, word_dtype
+from kcensus.engine.gather import gather, gather_pointers
+from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.names import decode_array
@@ -63,10 +63,7 @@ def open_paths(kernel: Kernel) -> OpenPaths:
     fits = size <= _MAX_DESCRIPTORS
     fits &= np.cumsum(np.where(fits, size, 0)) <= _MAX_DESCRIPTORS
     size = np.where(fits, size, 0)
-    owner = np.repeat(np.arange(len(size)), size)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
-    places = tables["entries"][owner] + np.uint64(8) * number.astype(np.uint64)
-    file, _ = gather_words(memory, places, word_dtype(prog), faults)
+    owner, file, _ = gather_pointers(memory, tables["entries"], size, faults)
     held = np.flatnonzero(file)
     dentry = layout(prog, "struct file", {"dentry": "f_path.dentry"})
     opened = gather(memory, file[held], dentry, faults)["dentry"]

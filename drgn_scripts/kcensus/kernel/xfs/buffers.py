@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""XFS's metadata buffers as columns, who sleeps on them, and who holds them."""
+"""XFS's metadata buffers that tasks sleep on, as columns; who sleeps on them, and who holds them.
+
+A file server has millions of buffers, and few with a waiter: only these are kept.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from kcensus.engine.gather import gather, gather_arrays
-from kcensus.engine.layout import layout, word_dtype
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.layout import Path, layout, word_dtype
+from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.caches import find_caches
-from kcensus.engine.slub.scan import allocated
+from kcensus.engine.slub.scan import View, selected
 from kcensus.engine.slub.slabs import ScanReport
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.waiters import (
@@ -27,11 +30,17 @@ from kcensus.kernel.xfs.mounts import mounts
 
 # What a task does with a buffer that it waits for.
 LOCK, IO, UNPIN = "b_sema", "b_iowait", "b_waiters"
+_FIRST_WAITERS = {
+    # The members are explained in kcensus.kernel.locking.waiters.
+    LOCK: ("b_sema.first_waiter", "b_sema.wait_list.next"),
+    IO: ("b_iowait.wait.task_list.next", "b_iowait.wait.head.next"),
+    UNPIN: ("b_waiters.head.next", "b_waiters.task_list.next"),
+}
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """The buffers of all mounted file systems, as columns by ascending address."""
+    """Buffers of mounted file systems with a waiter, as columns by ascending address."""
 
     address: Words
     block: npt.NDArray[np.int64]
@@ -77,7 +86,7 @@ class BufferWaiters:
 
 @once
 def buffers(kernel: Kernel) -> Buffers:
-    """Return the buffers of all mounted file systems.
+    """Return the buffers of all mounted file systems that a task waits for.
 
     :raises LookupError: XFS is mounted, and there is no debug info of it, or no slab cache of
         buffers
@@ -86,7 +95,7 @@ def buffers(kernel: Kernel) -> Buffers:
     if not len(mounts(kernel)):
         return _no_buffers()
     type_ = prog.type("struct xfs_buf")
-    members = {
+    members: dict[str, Path] = {
         # Since Linux kernel commit 4c7f65aea7b7 ("xfs: rename buffer cache index variable b_bn")
         # (in v5.15). The first map also has the block of buffers that are not cached.
         "block": ("__b_map.bm_bn", "b_rhash_key", "b_bn"),
@@ -96,10 +105,11 @@ def buffers(kernel: Kernel) -> Buffers:
         "transaction": "b_transp",
         "count": "b_sema.count",
     }
+    members |= _FIRST_WAITERS
     optional = {"last_holder": "b_sema.last_holder"}
     caches = find_caches(kernel.slab_map, "struct xfs_buf")
     wanted = layout(prog, type_, members, optional)
-    every, columns = allocated(kernel.slab_map, caches, wanted, report)
+    every, columns = selected(kernel.slab_map, caches, wanted, _has_waiter, report)
     # The rest are of caches that were merged, or of a file system that is being unmounted.
     own = np.flatnonzero(np.isin(columns["target"], mounts(kernel).targets))
     order = own[np.argsort(every[own])]
@@ -131,6 +141,18 @@ def buffers(kernel: Kernel) -> Buffers:
         faults=faults,
         report=report,
     )
+
+
+def _has_waiter(view: View) -> Mask:
+    """Return which slots of slabs of buffers have a waiter: where a list is not empty.
+
+    An empty list leads to its own head, and one that was never initialized is zero.
+    """
+    address, found = view.address(), np.zeros(view.shape, np.bool_)
+    for name in _FIRST_WAITERS:
+        first, head = view.column(name), np.uint64(view.columns.fields[name].offset)
+        found |= (first != 0) & (first != address + head)
+    return found
 
 
 def _no_buffers() -> Buffers:

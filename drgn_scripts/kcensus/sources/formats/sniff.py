@@ -8,6 +8,7 @@ file`` or ``Key has no value``.
 from __future__ import annotations
 
 import codecs
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from kcensus.sources.model import DamagedError, TargetError, unsupported_machine
 from kcensus.sources.reader import FileReader
 
 _UNPACK = "is compressed with {0}; decompress it first ({1})"
+_TRACE = "is a trace of blktrace; pass it with --trace (or --traces to kcensus validate)"
+_BLKPARSE = re.compile(rb" *\d+,\d+ +\d+ +\d+ +\d+\.\d{9} +\d+ ")
+"""The first line of what blkparse prints."""
 # (offset, magic, what the file is and what to do).
 _KNOWN: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x1f\x8b", _UNPACK.format("gzip", "gunzip")),
@@ -38,6 +42,9 @@ _KNOWN: tuple[tuple[int, bytes, str], ...] = (
         b"LibvirtQemudSave",
         "is a state saved by libvirt, not a memory dump; use `virsh dump --memory-only`",
     ),
+    (1, b"tae", _TRACE),
+    (0, b"eat\x07", _TRACE),
+    (0, b"eat\x08", _TRACE),
     (0, b"\xd2\xbe\xd2\xbe", "is a VMware state; convert it with vmss2core"),
 )
 
@@ -113,6 +120,8 @@ def _why_not_a_dump(start: bytes) -> str:
             return message
     if not start.strip(b"\0"):
         return "starts with zeros: it is not a memory dump, or was never written; dump it again"
+    if _BLKPARSE.match(start):
+        return _TRACE
     if _is_text(start):
         return "is a text file, not a memory dump; pass a vmcore"
     return "is not a memory dump that drgn can read; pass an ELF or kdump-compressed vmcore"

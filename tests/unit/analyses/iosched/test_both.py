@@ -3,17 +3,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from kcensus.analyses.iosched.both import Pairs, pairs
+from kcensus.analyses.iosched.both import folded, gaps, pairs
+from kcensus.results import Finding, Machine, Remedy, Severity
+from kcensus.trace.bios import NEVER
 
 SECOND = 10**9
 DISK = 8 << 20
+SECTORS = 8
+
+
+class Requests(SimpleNamespace):
+    def __len__(self) -> int:
+        return len(self.sector)
+
+
+def memory(allocated: Sequence[float], sectors: Sequence[int] | None = None) -> Any:
+    """Requests in the memory of a machine with one disk, sda."""
+    count = len(allocated)
+    requests = Requests(
+        sector=np.arange(count) * SECTORS if sectors is None else np.array(sectors),
+        allocated_ns=(np.array(allocated) * SECOND).astype(np.uint64),
+        disk=np.zeros(count, np.int64),
+    )
+    return SimpleNamespace(requests=requests, disks=[SimpleNamespace(number=DISK, name="sda")])
+
+
+def trace(
+    got: Sequence[float | None],
+    sectors: Sequence[int] | None = None,
+    *,
+    first: float | None = None,
+    start: float | None = None,
+) -> Any:
+    """Bios of one disk; those without the time of their request are merged to a front."""
+    count = len(got)
+    times = np.array([NEVER if each is None else int(each * SECOND) for each in got])
+    bios = SimpleNamespace(
+        device=np.full(count, DISK),
+        sector=np.arange(count) * SECTORS if sectors is None else np.array(sectors),
+        bytes=np.full(count, SECTORS * 512),
+        got=times,
+        merged=np.where(times == NEVER, SECOND, NEVER),
+    )
+    first_ns = None if first is None else int(first * SECOND)
+    return SimpleNamespace(
+        bios=bios,
+        is_request=times != NEVER,
+        trace=SimpleNamespace(first_ns=first_ns, start=start),
+        devices={DISK: "8,0"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,56 +71,63 @@ DISK = 8 << 20
     ],
 )
 def test_pairs_have_one_distance(allocated: list[float], got: list[float], rows: list[int]) -> None:
-    found = paired(allocated, got, np.arange(len(got)) * 8)
+    found = pairs(memory(allocated), trace(got))
     assert found.request.tolist() == found.bio.tolist() == rows
     assert found.offset_ns == (499 * SECOND if rows else 0)
 
 
-def test_a_sector_of_several_requests() -> None:
-    """The first one is still in memory, those at the same sector came before and after it."""
-    found = paired([500.0, 501.0, 502.0], [1.0, 2.0, 3.0, 0.5, 1.5], np.array([0, 8, 16, 0, 0]))
-    assert (found.request.tolist(), found.bio.tolist()) == ([0, 1, 2], [0, 1, 2])
+def test_the_clock_of_a_trace_needs_one_request() -> None:
+    found = pairs(memory([500.0]), trace([1.0], first=499.000001))
+    assert (found.request.tolist(), found.bio.tolist()) == ([0], [0])
+    assert found.offset_ns == 499_000_001_000
+    assert not len(pairs(memory([500.0]), trace([1.0], first=400.0)))
 
 
-def paired(allocated: list[float], got: list[float], began: npt.NDArray[np.int64]) -> Pairs:
-    """Return the pairs of requests at sectors 0, 8, 16 … and of bios of a trace.
-
-    :param allocated: seconds at which the requests were allocated
-    :param got: those at which the bios got theirs
-    :param began: sectors of the bios
-    """
-    count = len(allocated)
-    sectors = np.arange(count) * 8
-    requests = SimpleNamespace(
-        sector=sectors,
-        allocated_ns=(np.array(allocated) * SECOND).astype(np.uint64),
-        disk=np.zeros(count, np.int64),
-    )
-    bios = SimpleNamespace(
-        device=np.full(len(got), DISK),
-        sector=began,
-        is_lost=np.zeros(len(got), np.bool_),
-        got=(np.array(got) * SECOND).astype(np.int64),
-    )
-    inside: Any = SimpleNamespace(requests=requests, disks=[SimpleNamespace(number=DISK)])
-    traced: Any = SimpleNamespace(bios=bios, is_request=np.ones(len(got), np.bool_))
-    return pairs(inside, traced)
+@pytest.mark.parametrize("first", [None, 499.0])
+def test_of_bios_at_one_sector_the_nearest_in_time_is_the_one(first: float | None) -> None:
+    """A trace that goes on after the dump has later bios at the same sectors."""
+    traced = trace([1.0, 2.0, 1.012, 6.0, 7.0], [0, 8, 0, 0, 8], first=first)
+    found = pairs(memory([500.0, 501.0]), traced)
+    assert (found.request.tolist(), found.bio.tolist()) == ([0, 1], [0, 1])
 
 
-def test_a_trace_that_goes_on_has_later_bios_at_the_same_sectors() -> None:
-    requests = SimpleNamespace(
-        sector=np.array([0, 8, 16]),
-        allocated_ns=np.array([500, 501, 502], np.uint64) * SECOND,
-        disk=np.zeros(3, np.int64),
-    )
-    bios = SimpleNamespace(
-        device=np.full(6, DISK),
-        sector=np.array([0, 8, 16, 0, 8, 16]),
-        is_lost=np.zeros(6, np.bool_),
-        got=np.array([1, 2, 3, 40, 35, 60]) * SECOND,
-    )
-    inside: Any = SimpleNamespace(requests=requests, disks=[SimpleNamespace(number=DISK)])
-    traced: Any = SimpleNamespace(bios=bios, is_request=np.ones(6, np.bool_))
-    found = pairs(inside, traced)
-    assert (found.request.tolist(), found.bio.tolist()) == ([0, 1, 2], [0, 1, 2])
-    assert found.offset_ns == 499 * SECOND
+def test_a_request_begins_at_the_bio_that_was_merged_to_its_front() -> None:
+    # Bio 1 (sectors 8 to 15) is merged to the front of the request of bio 0 (16 to 23).
+    found = pairs(memory([500.0], [8]), trace([1.0, None], [16, 8], first=499.0))
+    assert (found.request.tolist(), found.bio.tolist()) == ([0], [0])
+
+
+@pytest.mark.parametrize(
+    ("up", "reason"), [(1000.0, "another boot"), (510.0, "no request in common")]
+)
+def test_a_trace_without_a_common_request_is_a_gap(up: float, reason: str) -> None:
+    inside, traced = memory([300.0]), trace([1.0], first=500.0, start=10_000.0)
+    both = pairs(inside, traced)
+    (gap,) = gaps(inside, Machine(time=10_010.0, uptime_seconds=up), traced, both)
+    assert reason in gap.reason
+    apart = [finding("requests-starved:sda-async"), finding("trace-async-starved:8,0")]
+    assert folded(inside, apart[:1], apart[1:], both) == apart
+
+
+def finding(name: str) -> Finding:
+    title = f"{name.partition(':')[2]}: an async write waits"
+    remedies = (Remedy(effect="Switch"),)
+    return Finding(id=name, severity=Severity.CRITICAL, title=title, remedies=remedies)
+
+
+def test_findings_of_a_trace_follow_those_of_memory_without_a_second_remedy() -> None:
+    inside, traced = memory([500.0]), trace([1.0], first=499.0)
+    both = pairs(inside, traced)
+    known = [finding("requests-starved:sda-async")]
+    found = [finding(f"trace-{kind}:8,0") for kind in ("async-starved", "sync-delayed")]
+    first, second, third = folded(inside, known, found, both)
+    assert first == known[0]
+    assert (second.part_of, second.remedies) == ("requests-starved:sda-async", ())
+    assert second.title == "sda: an async write waits"
+    # Memory says nothing about sync requests.
+    assert not third.part_of
+    assert third.remedies
+    assert not [*gaps(inside, Machine(), traced, both)]
+    traced.devices = {DISK: "8,0", DISK + 1: "8,1"}
+    (gap,) = gaps(inside, Machine(), traced, both)
+    assert gap.count == 1

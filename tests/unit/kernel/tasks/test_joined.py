@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from kcensus.engine.memory import Words
+from kcensus.kernel.block.bios import Bios
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.tasks import joined as joined_module
 from kcensus.kernel.tasks.functions import WaitKind
@@ -37,20 +38,14 @@ def numbers(*values: int) -> Numbers:
     return np.array(values, np.int64)
 
 
-@dataclass
-class Columns:
+def columns() -> Bios:
     """Bios of three requests: one of two bios, one of one, one of one with two pages."""
-
-    request: Numbers
-    origin: Words
-    origin_private: Words
-    page_bio: Numbers
-    page: Words
-    folio: Words
-
-
-def columns() -> Columns:
-    return Columns(
+    none = words(0, 0, 0, 0)
+    return Bios(
+        address=none,
+        group=none,
+        origin_end_io=none,
+        inode=words(0, 0, 0),
         request=numbers(0, 0, 1, 2),
         origin=words(0x10, 0x20, 0x30, 0x40),
         origin_private=words(0, BUFFER, DIO, 0),
@@ -194,7 +189,18 @@ def test_sectors_against_all_pairs(synthetic: Kernel) -> None:
 
 
 def test_no_wait_and_no_bio(synthetic: Kernel) -> None:
-    none = Columns(numbers(), words(), words(), numbers(), words(), words())
+    none = Bios(
+        address=words(),
+        request=numbers(),
+        group=words(),
+        origin=words(),
+        origin_end_io=words(),
+        origin_private=words(),
+        page=words(),
+        page_bio=numbers(),
+        folio=words(),
+        inode=words(),
+    )
     places = RequestPlaces(words(), numbers(), numbers())
     assert len(joined(synthetic, waits(), columns(), PLACES)) == 0
     assert len(joined(synthetic, waits((WaitKind.FOLIO, FOLIO, "")), none, places)) == 0

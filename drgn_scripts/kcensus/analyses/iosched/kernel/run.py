@@ -11,6 +11,7 @@ from kcensus.analyses.iosched.kernel.costs import costs
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.findings import findings
 from kcensus.analyses.iosched.kernel.owners import request_owners
+from kcensus.analyses.iosched.kernel.queues import hardware_queues_table
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers, sleepers
 from kcensus.analyses.iosched.kernel.tables import tables
 from kcensus.kernel.block.requests import State
@@ -35,6 +36,7 @@ def answer(figures: Figures, asleep: Sleepers) -> Answer:
         tables=tables(figures)
         | {
             "request_owners": request_owners(figures, asleep),
+            "hardware_queues": hardware_queues_table(figures),
             "sleepers": tasks.table(figures, asleep),
         },
         checks=checks(figures) + tasks.checks(figures),
@@ -48,7 +50,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
     requests, count = figures.requests, Unit.COUNT
     inserted = figures.in_state(State.INSERTED)
     waits = requests.waiting_ns[inserted]
-    async_writes = waits[~requests.is_sync[inserted]]
+    asynchronous = waits[~requests.is_sync[inserted]]
     late = max((queue.late_ns for queue in figures.queues), default=0)
     until = [figures.silent_ns(disk) for disk in range(len(figures.disks))]
     delays = waits - np.array([*until, 0])[requests.disk[inserted]]
@@ -61,7 +63,7 @@ def summary(figures: Figures) -> dict[str, Figure]:
         "worst_lateness": Figure(max(late, 0) / 1e9, Unit.SECONDS, "longest past its expiry"),
         "worst_wait": Figure(int(waits.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait"),
         "worst_async_wait": Figure(
-            int(async_writes.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait, async"
+            int(asynchronous.max(initial=0)) / 1e9, Unit.SECONDS, "longest wait, async"
         ),
         "worst_async_delay": Figure(
             max(int(delays[~requests.is_sync[inserted]].max(initial=0)), 0) / 1e9,
@@ -69,5 +71,5 @@ def summary(figures: Figures) -> dict[str, Figure]:
             "the same, until the last dispatch",
         ),
         "queues_starved": Figure(len(starved), count, "starved queues of schedulers"),
-        "clock": Figure(figures.clock.source, Unit.TEXT, "time of the dump from"),
+        "clock": Figure(figures.clock.source, Unit.TEXT, "clock of the dump"),
     }

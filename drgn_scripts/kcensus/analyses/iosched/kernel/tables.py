@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
@@ -84,7 +87,7 @@ SCHEDULER_QUEUES = TableSpec(
             "verdict",
             Show.ALWAYS,
             "starved: later requests of others were dispatched since; device: the driver has not "
-            "finished those it had; overdue: not known which.",
+            "finished those it had, or each other queue had one turn; overdue: not known which.",
         ),
         "served": Column(
             Unit.SECONDS,
@@ -195,6 +198,13 @@ def _frame(spec: TableSpec, rows: list[dict[str, object]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*spec.columns])
 
 
+def names_of(codes: npt.NDArray[np.integer], name: Callable[[int], str]) -> npt.NDArray[np.object_]:
+    """Return the name of each code, which is made once for all of its rows."""
+    found, inverse = np.unique(codes, return_inverse=True)
+    names = np.array([name(code) for code in found.tolist()], np.object_)
+    return names[inverse]
+
+
 def _seconds(nanoseconds: int) -> float:
     return max(nanoseconds, 0) / 1e9
 
@@ -261,28 +271,23 @@ def _queues(figures: Figures) -> pd.DataFrame:
 
 
 def _requests(figures: Figures) -> pd.DataFrame:
-    requests = figures.requests
+    requests, operations = figures.requests, figures.requests.operations
     count = len(requests)
-    labels = [
-        figures.schedulers[disk].label[row] if row >= 0 else ""
-        for disk, row in zip(requests.disk.tolist(), requests.queue.tolist(), strict=True)
-    ]
+    labels = np.full(count, "", np.object_)
+    for disk, scheduler in enumerate(figures.schedulers):
+        rows = figures.rows(disk)
+        labels[rows] = np.array([*scheduler.label, ""], np.object_)[requests.queue[rows]]
     is_gone = requests.state >= State.DISPATCHED
-    priority = zip(
-        (requests.priority_class & 3).tolist(), requests.priority_level.tolist(), strict=True
-    )
+    priority = (requests.priority_class & 3) << 3 | requests.priority_level
     late = np.where(requests.late_ns == NEVER, 0, requests.late_ns)
     return pd.DataFrame(
         {
-            "disk": [figures.disks[row].name for row in requests.disk],
-            "operation": [requests.operations.name(each) for each in requests.operation.tolist()],
-            "flags": [requests.operations.flag_text(each) for each in requests.flags.tolist()],
+            "disk": names_of(requests.disk, lambda row: figures.disks[row].name),
+            "operation": names_of(requests.operation, operations.name),
+            "flags": names_of(requests.flags, operations.flag_text),
             "kind": np.where(requests.is_sync, "sync", "async"),
-            "state": [State(each).name.lower() for each in requests.state.tolist()],
-            "place": [
-                Place(each).name.lower().replace("_", " ") if each else ""
-                for each in requests.place.tolist()
-            ],
+            "state": names_of(requests.state, state_name),
+            "place": names_of(requests.place, _place_name),
             "queue": labels,
             "waiting": np.where(is_gone, 0, np.maximum(requests.waiting_ns, 0)) / 1e9,
             "late": np.maximum(late, 0) / 1e9,
@@ -290,9 +295,7 @@ def _requests(figures: Figures) -> pd.DataFrame:
             "age": np.where(requests.age_ns < 0, -1e9, requests.age_ns) / 1e9,
             "sector": requests.sector,
             "bytes": requests.bytes,
-            "priority": [
-                f"{_CLASSES[kind]} {level}" if kind else _CLASSES[0] for kind, level in priority
-            ],
+            "priority": names_of(priority, _priority_name),
             "tag": requests.tag,
             "sched_tag": requests.sched_tag,
             "owner": figures.owners if count else [],
@@ -302,6 +305,20 @@ def _requests(figures: Figures) -> pd.DataFrame:
         },
         columns=[*REQUESTS.columns],
     )
+
+
+def state_name(state: int) -> str:
+    """Return how tables call a state of a request."""
+    return State(state).name.lower()
+
+
+def _place_name(place: int) -> str:
+    return Place(place).name.lower().replace("_", " ") if place else ""
+
+
+def _priority_name(priority: int) -> str:
+    kind, level = priority >> 3, priority & 7
+    return f"{_CLASSES[kind]} {level}" if kind else _CLASSES[0]
 
 
 def _ages(figures: Figures) -> pd.DataFrame:
@@ -318,7 +335,7 @@ def _ages(figures: Figures) -> pd.DataFrame:
             {
                 "age": names[age],
                 "disk": figures.disks[disk].name,
-                "state": State(state).name.lower(),
+                "state": state_name(state),
                 "up_to": bounds[age],
                 "requests": number,
             }

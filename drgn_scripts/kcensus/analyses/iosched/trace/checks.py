@@ -9,37 +9,31 @@ from kcensus.analyses.iosched.trace.figures import Figures
 from kcensus.results import Check, Gap, nonzero_gaps
 from kcensus.text import printable
 from kcensus.trace.bios import NEVER
-from kcensus.trace.events import COMPLETE, INSERT, PASSTHROUGH
 
 _MAX_NAMES = 4
 
 
 def checks(figures: Figures) -> list[Check]:
     """Return the numbers of events of requests against those of the requests."""
-    bios, events = figures.bios, figures.trace.events
-    has_data = (events["bytes"] > 0) & ((events["flags"] & PASSTHROUGH) == 0)
-
-    def count(action: int) -> int:
-        return int(((events["action"] == action) & has_data).sum())
-
-    requests = figures.is_request
+    bios = figures.bios
     inserted = int((bios.inserted != NEVER).sum())
-    completed = int((requests & (bios.completed != NEVER)).sum())
+    completed = int((figures.is_unmerged & (bios.completed != NEVER)).sum())
     return [
         Check(
-            "requests inserted",
+            "requests inserted, by trace",
             inserted,
-            count(INSERT),
-            source="I events with data",
-            note="a requeued request is inserted again; others were queued before the trace",
+            bios.insertions,
+            source="events I with data in the trace",
+            note="requeued requests are inserted again; some were queued before the trace began",
             at_most=int(bios.requeues.sum()) + bios.orphans,
         ),
         Check(
-            "requests completed",
+            "requests completed, by trace",
             completed,
-            count(COMPLETE),
-            source="C events with data",
-            note="others were queued before the trace, or in parts",
+            bios.completions,
+            source="events C with data in the trace",
+            note="the other events are of requests that were queued before the trace began, or of "
+            "requests that complete in parts",
             at_most=bios.orphans,
         ),
     ]
@@ -52,15 +46,33 @@ def gaps(figures: Figures) -> list[Gap]:
     found = nonzero_gaps(
         Gap(
             "events of blktrace",
-            f"numbers of the kernel are not in {_names(losses.skipped)}",
+            f"{_names(losses.skipped)} skips sequence numbers of the kernel",
             sum(losses.skipped.values()),
             effect,
         ),
         Gap(
             "files of CPUs",
-            f"files of CPUs with events are missing: {_listed(losses.missing)}",
+            f"there is no {_listed(losses.missing)}",
             len(losses.missing),
             f"events on these CPUs are not there; {effect}",
+        ),
+        Gap(
+            "events dropped by blktrace",
+            "its log says so: its buffers were full",
+            losses.dropped or 0,
+            effect,
+        ),
+        Gap(
+            "files that end too early",
+            f"those of other CPUs go on: {_listed(_early(losses.early))}",
+            len(losses.early),
+            "what happened later is left out",
+        ),
+        Gap(
+            "bytes of files",
+            f"by the log of blktrace, they lack the end: {_names(losses.short)}",
+            sum(losses.short.values()),
+            effect,
         ),
         Gap(
             "bytes of the last event",
@@ -93,21 +105,20 @@ def gaps(figures: Figures) -> list[Gap]:
             "they are not counted",
         ),
         Gap(
-            "events",
-            "times are minutes before or after those of the events around them",
+            "times of events",
+            "they are minutes before or after those of the events around them",
             losses.displaced,
-            "they are not counted",
+            "these events are not counted",
         ),
         Gap(
-            "bios",
-            "another one was queued at the same sector before they were completed, so that "
-            "events of theirs are missing",
+            "completions of bios",
+            "the trace shows the next bio at the same sector, but not their completion",
             int(bios.is_lost.sum()),
-            "their waits are not counted beyond the events that are there",
+            "waits of these bios end with their last event",
         ),
         Gap(
             "insertions, dispatches and completions",
-            "the trace does not show when their bios were queued: before it began, or lost",
+            "their bios were queued before the trace began, or the event is lost",
             bios.orphans,
             "the waits of these requests are unknown",
         ),
@@ -118,10 +129,10 @@ def gaps(figures: Figures) -> list[Gap]:
             "they are not paired",
         ),
         Gap(
-            "events",
+            "links of events to requests",
             "sectors or devices are impossible, or too many requests overlap",
             bios.unpaired,
-            "they are not paired to requests",
+            "these events count for no request",
         ),
     )
     found += [
@@ -129,6 +140,10 @@ def gaps(figures: Figures) -> list[Gap]:
         for name, why in losses.failed.items()
     ]
     return found
+
+
+def _early(ends: Counter[str]) -> list[str]:
+    return [f"{name} by {ms / 1000:.1f} s" for name, ms in ends.most_common()]
 
 
 def _names(counts: Counter[str]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Findings of a trace: requests that a scheduler held back while it served others."""
+"""Findings of a trace: requests that a scheduler held back while later ones overtook them."""
 
 from __future__ import annotations
 
@@ -8,139 +8,182 @@ from dataclasses import replace
 
 import numpy as np
 
-from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, CLASSES, Figures
+from kcensus.analyses.iosched.trace.device import is_stuck, stalls
+from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, Figures
+from kcensus.analyses.iosched.trace.sentences import STEPS, described, number, over, severity
 from kcensus.analyses.iosched.trace.turns import lost_turns
 from kcensus.human import human_seconds
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
-from kcensus.trace.bios import NEVER
-from kcensus.trace.events import major_minor
+from kcensus.trace.events import Integers, major_minor
 from kcensus.trace.queues import Queue
 
-_SEVERITIES = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
-"""Seconds from which on a wait is this severe. CFQ and BFQ expire asynchronous requests after
-0.25 s, deadline writes after 5 s; a system call that waits for 10 s is a stall to any user."""
+_UNKNOWN = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING))
+"""Seconds where no message shows CFQ or BFQ: mq-deadline lets writes wait for 5 s by intention
+(write_expire), kyber and none have no expiry."""
 _MIN_OVERTAKEN = 10
-"""With fewer synchronous requests dispatched meanwhile, the device was slow, not the scheduler."""
+_HANGS = (
+    "To switch the scheduler would wait for the requests in the driver, and let none in "
+    "meanwhile: see to the device first"
+)
+_AWAITED = "trace-requests-awaited"
+_MAX_CANDIDATES = 1000
 _MAX_DEVICES = 8
 
 
 def findings(figures: Figures) -> list[Finding]:
-    """Return what to act on: the devices with the longest waits first."""
-    late = np.flatnonzero(figures.wait >= int(_SEVERITIES[-1][0] * 1e9))
-    known, code = np.unique(figures.bios.device[late], return_inverse=True)
-    longest = np.zeros(len(known), np.int64)
-    np.maximum.at(longest, code, figures.wait[late])
-    devices = known[np.argsort(-longest, kind="stable")].tolist()
-    found: list[Finding] = []
-    shown = 0
-    for place, device in enumerate(devices):
-        of_device = [*_starved(figures, device), *_stuck(figures, device)]
-        found += of_device
-        shown += bool(of_device)
-        if shown == _MAX_DEVICES and (left := len(devices) - place - 1):
-            more = Figure(left, Unit.COUNT, "more devices with waits over 1 s")
-            found[0] = replace(found[0], figures={**found[0].figures, "more_devices": more})
-            break
+    """Return what to act on: the most severe first, then the longest waits."""
+    found = {}
+    for device in _late(figures):
+        main = sorted([*_starved(figures, device), *stalls(figures, device)], key=_rank)
+        lead = next((each.id for each in main if each.kind != _AWAITED), "")
+        of_device = [
+            replace(each, part_of=lead) if each.kind == _AWAITED else each
+            for each in [*main, *_delayed(figures, device)]
+        ]
+        if of_device:
+            found[device] = of_device
+    order = sorted(found, key=lambda device: min(map(_rank, found[device])))
+    shown = [each for device in order[:_MAX_DEVICES] for each in found[device]]
+    shown.sort(key=_rank)
+    if len(order) > _MAX_DEVICES:
+        more = Figure(len(order) - _MAX_DEVICES, Unit.COUNT, "more devices with findings")
+        shown[0] = replace(shown[0], figures={**shown[0].figures, "more_devices": more})
+    return shown
+
+
+def _late(figures: Figures) -> list[int]:
+    """Return the devices with waits that a finding may be about."""
+    second = int(STEPS[-1][0] * 1e9)
+    waits = (figures.wait, figures.in_driver, figures.requeued, figures.without_request)
+    rows = np.flatnonzero(np.logical_or.reduce([each >= second for each in waits]))
+    found: list[int] = np.unique(figures.bios.device[rows]).tolist()
     return found
 
 
+def _rank(finding: Finding) -> tuple[int, float]:
+    seconds = finding.figures.get("held", finding.figures["waited"]).value
+    assert isinstance(seconds, float)
+    return -finding.severity, -seconds
+
+
 def _starved(figures: Figures, device: int) -> Iterator[Finding]:
-    """Yield the finding that asynchronous writes waited while synchronous requests went first."""
-    bios, waits = figures.bios, figures.wait
-    mine = (figures.kind == ASYNC_WRITE) & (bios.device == device)
-    rows = np.flatnonzero(mine & (waits >= int(_SEVERITIES[-1][0] * 1e9)))
-    if not len(rows):
-        return
-    overtaken = figures.overtaken(rows)
-    rows, overtaken = rows[overtaken >= _MIN_OVERTAKEN], overtaken[overtaken >= _MIN_OVERTAKEN]
-    if not len(rows):
-        return
-    longest = int(np.argmax(waits[rows]))
-    row, meanwhile = int(rows[longest]), int(overtaken[longest])
-    seconds = float(waits[row]) / 1e9
-    severity = next(each for least, each in _SEVERITIES if seconds >= least)
-    name = major_minor(device)
+    """Yield that later synchronous requests overtook asynchronous writes for long."""
     queues = [queue for queue in figures.queues if queue.device == device]
     schedulers = {queue.scheduler for queue in queues}
-    lost = lost_turns(figures, device)
+    steps = STEPS if schedulers else _UNKNOWN
+    least = int(steps[-1][0] * 1e9)
+    mine = (figures.kind == ASYNC_WRITE) & (figures.bios.device == device)
+    rows = np.flatnonzero(mine & (figures.wait >= least))
+    held = figures.held(rows)
+    rows, held = rows[held >= least], held[held >= least]
+    chosen = _overtaken_most(figures, rows, held)
+    if chosen is None:
+        return
+    place, meanwhile = chosen
+    row, seconds = int(rows[place]), float(held[place]) / 1e9
+    waited = float(figures.wait[row]) / 1e9
+    how = severity(seconds, steps)
+    assert how is not None
+    silent = float(_silence(figures, device, rows[[place]])[0]) / 1e9
+    name, lost, hangs = major_minor(device), lost_turns(figures, device), is_stuck(figures, device)
     yield Finding(
         id=f"trace-async-starved:{name}",
-        severity=severity,
+        severity=how,
         danger=Danger.STALL,
         title=(
-            f"{name}: an async write waited {human_seconds(seconds)} in the scheduler while "
-            f"{meanwhile:,} sync requests were dispatched"
+            f"{name}: {number(len(rows), 'async write')} waited in the scheduler while later sync "
+            f"requests overtook them, one for {human_seconds(seconds)}"
         ),
-        evidence="; ".join([_described(figures, row), *_preempted(queues), *_unfixed(lost)]),
+        evidence=". ".join(
+            [
+                described(figures, row)
+                + f"; {number(meanwhile, 'sync request')} inserted later went first",
+                *_silent(silent),
+                *_preempted(queues),
+                *_unfixed(lost),
+            ]
+        ),
         figures={
-            "waited": Figure(seconds, Unit.SECONDS, "longest wait"),
-            "sync_dispatches": Figure(meanwhile, Unit.COUNT, "sync dispatches meanwhile"),
-            "starved": Figure(len(rows), Unit.COUNT, "async writes over 1 s"),
+            "waited": Figure(waited, Unit.SECONDS, "wait of that write"),
+            "held": Figure(seconds, Unit.SECONDS, "of this, while overtaken"),
+            "sync_dispatches": Figure(meanwhile, Unit.COUNT, "later requests that overtook"),
+            "starved": Figure(len(rows), Unit.COUNT, f"async writes over {steps[-1][0]:.0f} s"),
             "waiting": Figure(
                 int(figures.is_waiting[rows].sum()), Unit.COUNT, "of these, still waiting"
             ),
             **({} if lost is None else {"turns_lost": Figure(lost, Unit.COUNT, "turns lost")}),
         },
-        remedies=(_remedy(device, schedulers),),
+        remedies=() if hangs else (_remedy(device, schedulers),),
+        no_remedy=_HANGS if hangs else "",
         patch="cfq-async-starvation" if lost else "",
     )
 
 
-def _stuck(figures: Figures, device: int) -> Iterator[Finding]:
-    """Yield the finding that synchronous requests waited long in the scheduler."""
-    bios, waits = figures.bios, figures.wait
-    mine = figures.is_sync & (bios.device == device)
-    rows = np.flatnonzero(mine & (waits >= int(_SEVERITIES[-1][0] * 1e9)))
+def _overtaken_most(figures: Figures, rows: Integers, held: Integers) -> tuple[int, int] | None:
+    """Return the place of the request that was held longest, and how many overtook it."""
+    order = np.argsort(-held, kind="stable")[:_MAX_CANDIDATES]
+    overtaken = figures.overtaken(rows[order])
+    enough = np.flatnonzero(overtaken >= _MIN_OVERTAKEN)
+    return (int(order[enough[0]]), int(overtaken[enough[0]])) if len(enough) else None
+
+
+def _silence(figures: Figures, device: int, rows: Integers) -> Integers:
+    """Return how long the device dispatched nothing while requests waited."""
+    begin = figures.since[rows]
+    return figures.silence(device, begin, begin + figures.wait[rows])
+
+
+def _delayed(figures: Figures, device: int) -> Iterator[Finding]:
+    """Yield that synchronous requests waited long while the device dispatched others."""
+    least = int(STEPS[-1][0] * 1e9)
+    mine = figures.is_sync & (figures.bios.device == device)
+    rows = np.flatnonzero(mine & (figures.wait >= least))
+    active = figures.wait[rows] - _silence(figures, device, rows)
+    rows, active = rows[active >= least], active[active >= least]
     if not len(rows):
         return
-    row = int(rows[np.argmax(waits[rows])])
-    seconds = float(waits[row]) / 1e9
-    severity = next(each for least, each in _SEVERITIES if seconds >= least)
+    place = int(np.argmax(active))
+    row, seconds = int(rows[place]), float(active[place]) / 1e9
+    how = severity(seconds, STEPS)
+    assert how is not None
+    waited = float(figures.wait[row]) / 1e9
     name = major_minor(device)
     yield Finding(
         id=f"trace-sync-delayed:{name}",
-        severity=min(severity, Severity.WARNING),
+        severity=min(how, Severity.WARNING),
         title=(
-            f"{name}: {len(rows):,} sync requests waited over 1 s in the scheduler, "
-            f"one of them {human_seconds(seconds)}"
+            f"{name}: {number(len(rows), 'sync request')} waited "
+            f"{over(len(rows), STEPS[-1][0], seconds)} in the scheduler while others were "
+            "dispatched"
         ),
-        evidence=_described(figures, row),
+        evidence=". ".join([described(figures, row), *_silent(waited - seconds)]),
         figures={
-            "waited": Figure(seconds, Unit.SECONDS, "longest wait"),
+            "waited": Figure(waited, Unit.SECONDS, "wait of that request"),
             "delayed": Figure(len(rows), Unit.COUNT, "sync requests over 1 s"),
         },
         no_remedy=(
-            "the trace does not show whether a limit, the scheduler's weights or the device is "
+            "The trace does not show whether a limit, the scheduler's weights or the device is "
             "the cause: compare D2C and the queues"
         ),
     )
 
 
-def _described(figures: Figures, row: int) -> str:
-    """Return what there is to know about one request."""
-    bios, rows = figures.bios, np.array([row])
-    index, names = figures.tasks(rows)
-    kind = CLASSES[int(figures.kind[row])]
-    end = NEVER if figures.is_waiting[row] else int(bios.dispatched[row])
-    left = f"dispatched at {end / 1e9:.6f} s" if end != NEVER else "not dispatched until the end"
-    since = int(figures.since[row])
-    return (
-        f"{names[int(index[0])]} (PID {int(bios.pid[row])}): {kind} of {int(bios.bytes[row]):,} "
-        f"bytes at sector {int(bios.sector[row])}, inserted at {since / 1e9:.6f} "
-        f"s, {left}"
-    )
+def _silent(seconds: float) -> Iterator[str]:
+    """Yield how much of a wait is not the scheduler's."""
+    if seconds >= 1:
+        yield f"For {human_seconds(seconds)} of the wait, the device dispatched nothing"
 
 
 def _preempted(queues: list[Queue]) -> Iterator[str]:
-    """Yield what messages say about the asynchronous queue that fared worst."""
+    """Yield what messages say about the asynchronous queue with most turns without a dispatch."""
     mine = [queue for queue in queues if not queue.is_sync and queue.preempted]
     if mine:
         worst = max(mine, key=lambda queue: (queue.expired_empty, queue.preempted))
         yield (
-            f"{printable(worst.name)} was selected {worst.selected:,} times, preempted "
-            f"{worst.preempted:,} times, and expired {worst.expired_empty:,} times without a "
-            "dispatch"
+            f"{printable(worst.name)} was selected {number(worst.selected, 'time')}, preempted "
+            f"{number(worst.preempted, 'time')}, and expired {number(worst.expired_empty, 'time')} "
+            "without a dispatch"
         )
 
 
@@ -148,29 +191,33 @@ def _unfixed(lost: int | None) -> Iterator[str]:
     """Yield that the kernel lacks the fix of CFQ, where messages prove it."""
     if lost:
         yield (
-            f"in {lost:,} turns, an async queue dispatched nothing although a request in it had "
-            "expired: the kernel lacks the fix of CFQ"
+            f"In {number(lost, 'turn')}, an async queue dispatched nothing although a request in "
+            "it had waited for 250 ms: unless fifo_expire_async is longer than this default, the "
+            "kernel lacks the fix of CFQ"
         )
 
 
 def _remedy(device: int, schedulers: set[str]) -> Remedy:
-    """Return what to do; only the messages of a trace tell which scheduler the device has."""
+    """Return what to do; only the messages of a trace show which scheduler the device has."""
     path, hint = _directory(device)
     if not schedulers:
         return Remedy(
             effect=(
-                "Show the scheduler and its tunables; with mq-deadline, a lower write_expire or "
-                f"writes_starved lets writes go earlier{hint}"
+                "Shows the scheduler and its tunables: the trace has no messages of CFQ or BFQ. "
+                "With mq-deadline, lower write_expire and writes_starved let writes go earlier"
+                f"{hint}"
             ),
             command=f"grep . {path}/scheduler {path}/iosched/*",
         )
     name = "deadline" if "cfq" in schedulers else "mq-deadline"
     return Remedy(
         effect=(
-            f"Switch to {name}, which dispatches a write that has expired (write_expire, 5 s){hint}"
+            f"Switches the disk to {name}, which dispatches a write that has expired "
+            f"(write_expire, 5 s), after all its requests are done{hint}"
         ),
         command=f"echo {name} > {path}/scheduler",
-        risk="I/O priorities and the weights of cgroups have less effect or none",
+        risk="New requests and the command wait until then; weights and limits of the old one no "
+        "longer apply",
         undo=f"echo {min(schedulers)} > {path}/scheduler",
         until="reboot",
     )

@@ -8,8 +8,6 @@ import pandas as pd
 
 from kcensus.trace.events import Integers
 
-_VALUE_BITS = 50
-"""Enough for the nanoseconds of :data:`~kcensus.analyses.iosched.trace.figures.MAX_SECONDS`."""
 _PERCENTILES = {"median": 0.5, "p90": 0.9, "p99": 0.99}
 STATISTICS = ("count", "average", *_PERCENTILES, "longest", "total")
 
@@ -19,26 +17,34 @@ def by_group(group: Integers, nanoseconds: Integers) -> pd.DataFrame:
 
     A percentile is the smallest duration that at least so many are not longer than.
 
-    :param group: numbers >= 0, shape (n,)
+    :param group: small numbers >= 0, shape (n,)
     :param nanoseconds: shape (n,); negative ones do not count
     """
-    chosen = nanoseconds >= 0
-    groups, values = group[chosen].astype(np.int64), nanoseconds[chosen]
-    if int(groups.max(initial=0)) < 1 << (63 - _VALUE_BITS):
-        words = (groups << _VALUE_BITS) | values
-        words.sort()  # in place, and vectorised
-        groups, values = words >> _VALUE_BITS, words & ((1 << _VALUE_BITS) - 1)
+    chosen = np.flatnonzero(nanoseconds >= 0)
+    groups, values = group, nanoseconds
+    if len(chosen) < len(nanoseconds):
+        groups, values = group[chosen], nanoseconds[chosen]
+    count = np.bincount(groups)
+    present = np.flatnonzero(count)
+    count = count[present]
+    first = np.cumsum(count) - count
+    bits = int(values.max(initial=0)).bit_length()
+    if int(groups.max(initial=0)).bit_length() + bits < 64:
+        words = groups.astype(np.int64) << bits
+        words |= values
+        words.sort()  # vectorised
+        base = present << bits
     else:
-        order = np.lexsort((values, groups))
-        groups, values = groups[order], values[order]
-    first = np.flatnonzero(np.diff(groups, prepend=-1))
-    count = np.diff(np.append(first, len(groups)))
-    total = np.add.reduceat(values, first) if len(first) else np.zeros(0, np.int64)
-    frame = {"group": groups[first], "count": count, "average": total / count / 1e9}
+        words = values[np.lexsort((values, groups))]
+        base = np.zeros_like(present)
+    # Sums of words overflow, and so does what is subtracted: the difference does not.
+    total = np.add.reduceat(words, first) if len(first) else np.zeros(0, np.int64)
+    total -= base * count
+    frame = {"group": present, "count": count, "average": total / count / 1e9}
     for name, share in _PERCENTILES.items():
         # Rounded, as 0.99 * 100 is a little more than 99.
         place = np.ceil(np.round(share * count, 6)).astype(np.int64) - 1
-        frame[name] = values[first + place] / 1e9
-    frame["longest"] = values[first + count - 1] / 1e9
+        frame[name] = (words[first + place] - base) / 1e9
+    frame["longest"] = (words[first + count - 1] - base) / 1e9
     frame["total"] = total / 1e9
     return pd.DataFrame(frame)

@@ -8,6 +8,7 @@ import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
+from kcensus.engine.rows import spread
 from kcensus.kernel.block.disks import Disk, block_devices
 from kcensus.kernel.block.hardware import hardware_queues
 from kcensus.kernel.block.schedulers.model import NEVER, Data, SchedulerQueues, fifos
@@ -53,8 +54,7 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     data.torn += int((~read.readable).sum())
     contexts = np.clip(hardware.nr_contexts[own], 0, _MAX_CONTEXTS)
     contexts[~read.readable] = 0
-    lane = np.repeat(np.arange(len(own)), contexts)
-    index = np.arange(len(lane)) - np.repeat(np.cumsum(contexts) - contexts, contexts)
+    lane, index = spread(contexts)
     size = np.uint64(drgn.sizeof(per_context))
     context = read["kcqs"][lane] + index.astype(np.uint64) * size
     heads, rows = [], []

@@ -125,7 +125,8 @@ def _evidence(figures: Figures, queue: Queue, label: str) -> str:
     served = human_seconds(queue.served_ns / 1e9)
     return (
         f"The queue {label}{_owner(figures, queue)} holds {' and '.join(counts)}. "
-        f"{_number(since, 'later request')} of other queues are in the driver; the last was "
+        f"{_number(since, 'later request')} of other queues {'is' if since == 1 else 'are'} in the "
+        "driver; the last was "
         f"dispatched {served} after the first in {label} had expired"
         + (_BY_CLASS if figures.is_by_class(queue) else "")
     )

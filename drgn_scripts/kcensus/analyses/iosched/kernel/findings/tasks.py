@@ -50,13 +50,17 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
         f"{_OBJECTS[kind]}{f' of {disk}' if disk else ''} ({count:,})"
         for (kind, disk), count in causes.most_common()
     )
+    function, count = Counter(waits.function[row] for row in rows.tolist()).most_common(1)[0]
+    where = f" in {printable(function)}," if function and 2 * count > len(rows) else ""
     yield Finding(
         id="tasks-blocked",
         severity=how,
         danger=Danger.STALL,
-        title=f"{len(rows):,} task{'' if len(rows) == 1 else 's'} in state D, for up to "
-        f"{human_seconds(longest)}: no request in memory leads to what they wait for",
-        evidence=f"They wait for {what}: {named(sleepers, rows)}",
+        title=f"1 task has been in state D for {human_seconds(longest)},{where} behind no request"
+        if len(rows) == 1
+        else f"{len(rows):,} tasks have been in state D for up to {human_seconds(longest)},"
+        f"{' most of them' if where else ''}{where} behind no request",
+        evidence=f"Waited for: {what}. Longest: {named(sleepers, rows)}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, Unit.SECONDS)},
-        no_remedy="The table of sleepers shows each object, and who holds it if that is known",
+        no_remedy="See the table of sleepers for who holds what they wait for",
     )

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Findings of a trace that are not the scheduler's: a device that stalls, and what waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.iosched.trace.figures import Figures
+from kcensus.analyses.iosched.trace.sentences import (
+    STEPS,
+    described,
+    number,
+    over,
+    severity,
+)
+from kcensus.human import human_seconds
+from kcensus.results import Danger, Figure, Finding, Severity, Unit
+from kcensus.trace.bios import NEVER
+from kcensus.trace.events import Integers, Mask, major_minor
+
+_STUCK = ((60.0, Severity.CRITICAL), (15.0, Severity.WARNING), (5.0, Severity.NOTICE))
+"""Seconds in the driver; most drivers abort a request after 30 s, and try again."""
+_MAX_HOLES = 32
+
+
+def stalls(figures: Figures, device: int) -> Iterator[Finding]:
+    """Yield the findings about a device."""
+    mine: Mask = figures.bios.device == device
+    yield from _stuck(figures, device, mine)
+    yield from _idle(figures, device, mine)
+    yield from _requeued(figures, device, mine)
+    yield from _without_request(figures, device, mine)
+
+
+def is_stuck(figures: Figures, device: int) -> bool:
+    """Return whether the driver has requests at the end that it does not finish."""
+    mine = (figures.bios.device == device) & figures.is_in_driver
+    return bool((figures.in_driver[mine] >= int(_STUCK[-1][0] * 1e9)).any())
+
+
+def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
+    """Yield that the driver took long to finish requests."""
+    time = figures.in_driver
+    rows = np.flatnonzero(mine & (time >= int(_STUCK[-1][0] * 1e9)))
+    if not len(rows):
+        return
+    row = int(rows[np.argmax(time[rows])])
+    seconds = float(time[row]) / 1e9
+    how = severity(seconds, _STUCK)
+    assert how is not None
+    starts, ends = figures.holes[device]
+    silent = float((ends - starts).max(initial=0)) / 1e9
+    left = int(figures.is_in_driver[rows].sum())
+    waiting = int((figures.is_waiting & mine).sum())
+    name = major_minor(device)
+    yield Finding(
+        id=f"trace-requests-stuck:{name}",
+        severity=how,
+        danger=Danger.STALL,
+        title=(
+            f"{name}: {number(len(rows), 'request')} took the driver "
+            + over(len(rows), _STUCK[-1][0], seconds)
+            + (f"; {left:,} had not completed at the end" if left else "")
+        ),
+        evidence=described(figures, row)
+        + (f". The device dispatched nothing for up to {human_seconds(silent)}" if silent else "")
+        + (f"; at the end, {waiting:,} more waited in the scheduler" if waiting else ""),
+        figures={
+            "waited": Figure(seconds, Unit.SECONDS, "longest in the driver"),
+            "requests": Figure(len(rows), Unit.COUNT, "requests over 5 s"),
+            "left": Figure(left, Unit.COUNT, "of these, in driver at end"),
+            "silent": Figure(silent, Unit.SECONDS, "longest without a dispatch"),
+            "waiting": Figure(waiting, Unit.COUNT, "in the scheduler at end"),
+        },
+        no_remedy="Find out from the kernel log and the storage why the device did not answer",
+    )
+
+
+def _idle(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
+    """Yield that requests waited in the scheduler while the driver had none."""
+    seconds, rows = 0.0, np.zeros(0, np.int64)
+    starts, ends = figures.holes[device]
+    long = np.flatnonzero(ends - starts >= int(STEPS[-1][0] * 1e9))
+    for place in long[np.argsort(starts[long] - ends[long])][:_MAX_HOLES].tolist():
+        took, waiting = _unused(figures, mine, int(starts[place]), int(ends[place]))
+        if took > seconds:
+            seconds, rows = took, waiting
+    how = severity(seconds, STEPS)
+    if how is None:
+        return
+    name, dispatched = major_minor(device), figures.bios.dispatched[mine]
+    # blktrace can leave out events (-a), and so can blkparse.
+    unseen = bool((dispatched == NEVER).all())
+    yield Finding(
+        id=f"trace-requests-overdue:{name}",
+        severity=min(how, Severity.WARNING) if unseen else how,
+        danger=Danger.STALL,
+        title=(
+            f"{name}: nothing was dispatched for {human_seconds(seconds)} while "
+            f"{number(len(rows), 'request')} waited in the scheduler and the driver had none"
+        ),
+        evidence=described(figures, int(rows[0]))
+        + (
+            ". The trace has no dispatch of this device: it may have been recorded or printed "
+            "without these events"
+            if unseen
+            else ". The queue was not run, or events are missing"
+        ),
+        figures={
+            "waited": Figure(seconds, Unit.SECONDS, "longest without a dispatch"),
+            "waiting": Figure(len(rows), Unit.COUNT, "requests that waited"),
+        },
+        no_remedy=(
+            "See the kernel log for errors of the driver, and whether requests complete: "
+            f"/sys/dev/block/{name.replace(',', ':')}/stat"
+        ),
+    )
+
+
+def _unused(figures: Figures, mine: Mask, start: int, end: int) -> tuple[float, Integers]:
+    """Return how long requests waited for an empty driver in a time without a dispatch.
+
+    :return: seconds, and the rows of the requests, the first of them first
+    """
+    bios = figures.bios
+    gone = mine & figures.is_request & (bios.dispatched != NEVER) & (bios.dispatched <= start)
+    gone &= (bios.issued <= start) & ~bios.is_lost & ~figures.is_requeued
+    if (figures.is_in_driver & gone).any():
+        return 0.0, np.zeros(0, np.int64)
+    busy = max(int(bios.completed[gone].max(initial=start)), start)
+    waits = mine & (bios.inserted != NEVER) & (bios.inserted < end)
+    waits &= figures.is_waiting | (bios.dispatched >= end)
+    rows = np.flatnonzero(waits)
+    if not len(rows) or busy >= end:
+        return 0.0, rows[:0]
+    rows = rows[np.argsort(bios.inserted[rows], kind="stable")]
+    return max(end - max(busy, int(bios.inserted[rows[0]])), 0) / 1e9, rows
+
+
+def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
+    """Yield that requests which the driver took back waited for their next dispatch."""
+    rows = np.flatnonzero(mine & (figures.requeued >= int(STEPS[-1][0] * 1e9)))
+    if not len(rows):
+        return
+    row = int(rows[np.argmax(figures.requeued[rows])])
+    seconds = float(figures.requeued[row]) / 1e9
+    how = severity(seconds, STEPS)
+    assert how is not None
+    left = int(figures.is_requeued[rows].sum())
+    name = major_minor(device)
+    yield Finding(
+        id=f"trace-requests-requeued:{name}",
+        severity=min(how, Severity.WARNING),
+        danger=Danger.STALL,
+        title=(
+            f"{name}: {number(len(rows), 'request')} that the driver gave back waited "
+            f"{over(len(rows), STEPS[-1][0], seconds)} until dispatched again"
+        ),
+        evidence=f"{described(figures, row)}. The driver or the device had no room for them: "
+        "they are not in the hands of the scheduler",
+        figures={
+            "waited": Figure(seconds, Unit.SECONDS, "longest wait after a requeue"),
+            "requests": Figure(len(rows), Unit.COUNT, "requests over 1 s"),
+            "left": Figure(left, Unit.COUNT, "of these, still waiting"),
+        },
+        no_remedy="Find out from the kernel log and the storage why the device was busy",
+    )
+
+
+def _without_request(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
+    """Yield that bios waited for a free request."""
+    time = figures.without_request
+    rows = np.flatnonzero(mine & (time >= int(_STUCK[-1][0] * 1e9)))
+    if not len(rows):
+        return
+    row = int(rows[np.argmax(time[rows])])
+    seconds = float(time[row]) / 1e9
+    how = severity(seconds, _STUCK)
+    assert how is not None
+    left = int(figures.is_without_request[rows].sum())
+    name = major_minor(device)
+    yield Finding(
+        id=f"trace-requests-awaited:{name}",
+        severity=how,
+        danger=Danger.STALL,
+        title=(
+            f"{name}: {number(len(rows), 'bio')} waited "
+            f"{over(len(rows), _STUCK[-1][0], seconds)} for a free request"
+        ),
+        evidence=described(figures, row),
+        figures={
+            "waited": Figure(seconds, Unit.SECONDS, "longest wait for a request"),
+            "bios": Figure(len(rows), Unit.COUNT, "bios over 5 s"),
+            "left": Figure(left, Unit.COUNT, "of these, still waiting"),
+        },
+        no_remedy=(
+            "All requests or tags of the queue were in use: see what the requests before them "
+            "waited for (I2D, D2C)"
+        ),
+    )

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What loop devices and stacks of disks are on, on *synthetic* memory."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kcensus.engine.memory import Faults
+from kcensus.kernel.block import stacks
+from kcensus.kernel.block.disks import BlockDevices, Partitions
+from kcensus.kernel.block.stacks import Edge, Stacks, Via
+from kcensus.kernel.kernel import Kernel
+from tests.unit.fakekernel import FakeKernel, add_types
+
+_TYPES = {
+    "struct super_block": (8, "0 void * s_bdev"),
+    "struct inode": (
+        16,
+        "0 struct super_block * i_sb\n8 unsigned int i_rdev\n12 unsigned short i_mode",
+    ),
+    "struct address_space": (8, "0 struct inode * host"),
+    "struct file": (8, "0 struct address_space * f_mapping"),
+    "struct loop_device": (8, "0 struct file * lo_backing_file"),
+}
+_SDA = 8 << 20
+_BDEV = 0x1000
+
+
+_LOST = None
+"""The disk is not one of the kernel's list."""
+
+
+def on(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    mode: int = stat.S_IFREG,
+    number: int = 0,
+    bdev: int = 0,
+    is_known: bool = True,
+) -> list[Any] | None:
+    """What a loop device is on, by what its file is."""
+    k = FakeKernel("6.13")
+    add_types(k.prog, _TYPES, "loop")
+    loop, file, mapping, inode, block = (
+        k.alloc(f"struct {name}")
+        for name in ("loop_device", "file", "address_space", "inode", "super_block")
+    )
+    k.set(loop.lo_backing_file, file)
+    k.set(file.f_mapping, mapping)
+    k.set(mapping.host, inode)
+    k.set(inode.i_sb, block)
+    k.set(inode.i_rdev, number)
+    k.set(inode.i_mode, mode)
+    k.set(block.s_bdev, bdev)
+    address = int(inode.address_)
+    blocks = SimpleNamespace(rows=lambda found: np.full(len(found), 0 if is_known else -1))
+    monkeypatch.setattr(stacks, "super_blocks", lambda kernel: blocks)
+    monkeypatch.setattr(stacks, "file_paths", lambda *_: {address: "/srv/image"})
+    monkeypatch.setattr(stacks, "_row", lambda _, at: [(2, 1)] if int(at) == _BDEV else [])
+    disk: Any = SimpleNamespace(private=int(loop.address_))
+    numbers = np.array([7 << 20, _SDA, _SDA + 1, _SDA + 2, 0])
+    parts = Partitions(
+        np.arange(5).astype(np.uint64),
+        np.array([0, 1, 1, -1, 2]),
+        np.array([0, 0, 1, 2, 0]),
+        numbers,
+    )
+    try:
+        return stacks._loop(Kernel(k.prog), disk, BlockDevices((), parts), Faults())
+    except LookupError as error:
+        return _LOST if "/srv/image" in str(error) else ["without the name of the file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "rows"),
+    [(_SDA, [(1, 0)]), (_SDA + 1, [(1, 1)]), (_SDA + 2, _LOST), (_SDA + 3, _LOST), (0, _LOST)],
+)
+def test_on_a_block_device(
+    number: int, rows: list[Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a disk, and on partitions, of which one has lost its disk."""
+    assert on(monkeypatch, mode=stat.S_IFBLK, number=number) == rows
+
+
+@pytest.mark.parametrize(
+    ("bdev", "is_known", "rows"),
+    [
+        (_BDEV, True, [(2, 1)]),
+        (0, True, []),  # tmpfs, NFS: it is on no disk, and nothing is missing
+        (_BDEV + 8, True, _LOST),
+        (_BDEV, False, _LOST),  # a damaged pointer
+    ],
+)
+def test_on_a_file(
+    bdev: int, is_known: bool, rows: list[Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert on(monkeypatch, bdev=bdev, is_known=is_known, number=_SDA) == rows
+
+
+def test_stacks_end_at_the_bottom() -> None:
+    """2 is on 0 and 1, 3 on 2 and itself, 4 and 5 on each other."""
+    edges = [(2, 0), (2, 1), (3, 2), (3, 3), (4, 5), (5, 4)]
+    found = Stacks(tuple(Edge(upper, lower, 0, Via.DM) for upper, lower in edges))
+    assert found.below(3) == {0, 1, 2, 3}
+    assert found.bottom(3) == {0, 1}
+    assert found.bottom(0) == {0}
+    assert found.bottom(4) == frozenset()
+
+
+def test_edges_are_looked_at_once() -> None:
+    class Edges(tuple[Edge, ...]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[Edge]:
+            Edges.passes += 1
+            return super().__iter__()
+
+    found = Stacks(Edges(Edge(upper, 0, 0, Via.DM) for upper in range(1, 1000)))
+    assert all(found.bottom(row) == {0} for row in range(1000))
+    assert Edges.passes == 1
