@@ -63,8 +63,8 @@ def _is_rare(item: pytest.Item) -> bool:
     usually = item.get_closest_marker("usually")
     if usually is None or not isinstance(item, pytest.Function):
         return False
-    values = {each for each in item.callspec.params.values() if isinstance(each, str)}
-    return not any({*each.split()} <= values for each in usually.args)
+    values = {str(each) for each in item.callspec.params.values() if isinstance(each, str | int)}
+    return not any({*str(each).split()} <= values for each in usually.args)
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def test_the_numbers_of_a_title_are_data(case: Case) -> None:
         values = finding.figures.values()
         title = finding.title
         for text in [finding.id.partition(":")[2], *map(str, (each.value for each in values))]:
-            if not text.isdecimal():
+            if not _NUMBER.fullmatch(text):
                 title = title.replace(text, "") if text else title
         sizes = [*finding.memory.values(), *(each.returns or 0 for each in finding.remedies)]
         shown = [human_bytes(size) for size in (*sizes, finding.holds or 0, case.ram_bytes)]

@@ -194,7 +194,7 @@ def by_remedy(sentences: Iterable[str]) -> dict[str, list[str]]:
 
 def debug_info_of(modules: Sequence[str]) -> str:
     """Return in few words that this is the debug info of these modules."""
-    return f"debug info of module{'s' * (len(modules) != 1)} {', '.join(modules)}"
+    return f"debug info of module{'s' * (len(modules) != 1)} {', '.join(sorted(modules))}"
 
 
 def missing_debug_info(sentence: str) -> str:

@@ -59,6 +59,8 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
             continue
         served, overdue = first.served_ns / 1e9, _overdue(figures, row, kind)
         expiry, label = figures.expiry_ns(first) / 1e9, printable(figures.label(first))
+        times = figures.times(first)
+        times = round(times) if times >= 10 else round(times, 1)
         who = sentence(figures, sleepers, behind)
         remedies = () if lead else _remedies(figures, sleepers, first, silent)
         yield Finding(
@@ -67,7 +69,7 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
             danger=Danger.STALL,
             title=(
                 f"{name}: {scheduler} starves {kind} requests: others overtook them for "
-                f"{human_seconds(served)} past their expiry ({figures.times(first):,.0f} times "
+                f"{human_seconds(served)} past their expiry ({times:,} times "
                 f"{human_seconds(expiry)}); {overdue:,} are overdue"
             ),
             evidence=_evidence(figures, first, label)
@@ -78,7 +80,8 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
                 "overdue": Figure(overdue),
                 "sleepers": Figure(len(sleepers.behind(behind))),
                 "served": Figure(served, Unit.SECONDS),
-                "times_expiry": Figure(round(figures.times(first), 1), Unit.NONE),
+                "times_expiry": Figure(times, Unit.NONE),
+                "expiry": Figure(expiry, Unit.SECONDS),
                 "served_since": Figure(len(first.overtakers)),
                 "late": Figure(first.late_ns / 1e9, Unit.SECONDS),
                 "silent": Figure(silent, Unit.SECONDS),
