@@ -117,7 +117,12 @@ def gaps(figures: Figures) -> list[Gap]:
             waiting.unreadable_code,
             "locks that only code shows to be held have no holder",
         ),
-        Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
+        Gap(
+            "lists of waiters",
+            "torn",
+            waits.torn + waiting.torn,
+            "waiters behind the damage are missing",
+        ),
         Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
         Gap(
             "clocks of CPUs",

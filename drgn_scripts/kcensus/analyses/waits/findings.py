@@ -109,6 +109,10 @@ def _holds(figures: Figures, edge: int) -> str:
         return f"has a reference of {name}{proof}, "
     if kind is EdgeKind.RUN_BY:
         return f"runs {name}{proof}, "
+    if kind is EdgeKind.HELD_UP:
+        return f"is inside of a read-side section and holds up {name}{proof}, "
+    if kind is EdgeKind.RUNS:
+        return f"runs on {name}{proof}, "
     if kind is EdgeKind.COMPLETED_BY:
         return f"is to complete {name}{proof}, "
     mode = f" ({graph.mode[edge]})" if graph.mode[edge] else ""
@@ -228,11 +232,25 @@ def _does(figures: Figures, node: int) -> str:
     """Say what a task does that others wait for."""
     graph = figures.graph
     state, function, since = figures.state(node), figures.function(node), figures.since(node)
-    held = [figures.name(int(graph.source[edge])) for edge in graph.preceding[node]]
-    holds = f"it holds {', '.join(held[:_MAX_TOLD])}"
+    holds = _keeps(figures, node)
     if state in ("running", "runnable"):
         return f"{holds}, and is {state}"
     sleeps = f"sleeps in {function}" if function else "sleeps"
     objects = [figures.name(int(graph.target[edge])) for edge in graph.following[node]]
     what = f" for {objects[0]}" if objects else ""
     return f"{holds}, and {sleeps}{what}" + (f" since {since}" if since else "")
+
+
+def _keeps(figures: Figures, node: int) -> str:
+    """Say what a task keeps from others."""
+    graph, said = figures.graph, dict[str, list[str]]()
+    for edge in graph.preceding[node]:
+        source = int(graph.source[edge])
+        if graph.edge[edge] is EdgeKind.HELD_UP:
+            said.setdefault("it holds up", []).append(figures.name(source))
+        elif graph.edge[edge] is EdgeKind.RUNS:
+            periods = [figures.name(int(graph.source[up])) for up in graph.preceding[source]]
+            said.setdefault(f"on {figures.name(source)}, it holds up", []).extend(periods)
+        else:
+            said.setdefault("it holds", []).append(figures.name(source))
+    return "; ".join(f"{verb} {', '.join(names[:_MAX_TOLD])}" for verb, names in said.items())
