@@ -125,6 +125,12 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
         Gap(
+            "futexes",
+            "memory of programs is not in the dump",
+            waiting.unread_futexes,
+            "who holds these futexes is unknown",
+        ),
+        Gap(
             "clocks of CPUs",
             "impossible",
             tasks.bad_clocks,

@@ -61,6 +61,7 @@ class NodeKind(Enum):
     BIT = "bit"
     GRACE_PERIOD = "RCU grace period"
     CPU = "CPU"
+    FUTEX = "futex"
     QUEUE = "wait queue"
     OTHER = "other"
 

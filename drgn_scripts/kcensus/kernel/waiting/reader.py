@@ -29,6 +29,7 @@ from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.rcu import GracePeriods
 from kcensus.kernel.waiting.special import Special
@@ -57,6 +58,7 @@ _KINDS = {
     "struct fuse_req": NodeKind.FUSE,
     "struct rcu_state": NodeKind.GRACE_PERIOD,
     "struct rcu_node": NodeKind.GRACE_PERIOD,
+    "struct futex_q": NodeKind.FUTEX,
     "unsigned long": NodeKind.BIT,
     "struct wait_queue_head": NodeKind.QUEUE,
     "struct __wait_queue_head": NodeKind.QUEUE,
@@ -96,6 +98,8 @@ class Waiting:
     """What could not be looked at for lack of debug info."""
     unreadable_code: int = 0
     """Functions whose machine code is not in the dump."""
+    unread_futexes: int = 0
+    """Futexes whose owner the memory of their program may name, which is not in the dump."""
     torn: int = 0
     """Lists that could not be followed to their end, besides those of waiters."""
     faults: Faults = field(default_factory=Faults)
@@ -142,6 +146,7 @@ class _Reader:
 
     def read(self) -> Waiting:
         special, grace_periods = self._finder(Special), self._finder(GracePeriods)
+        futexes = self._finder(Futexes)
         for what, work in (
             ("pages", self._pages),
             ("core dumps", special.core_dumps),
@@ -151,6 +156,7 @@ class _Reader:
             ("areas of memory maps", special.areas),
             ("journals", special.journals),
             ("grace periods of RCU", grace_periods.find),
+            ("futexes", futexes.find),
             ("locks", self._locks),
             ("pipes", self._pipes),
             ("completions", self._completions),
@@ -170,6 +176,7 @@ class _Reader:
             readers=self.readers,
             missing=self.missing,
             unreadable_code=self.sites.unreadable,
+            unread_futexes=futexes.unread,
             torn=sum(finder.torn for finder in self.finders),
             faults=self.faults,
         )
@@ -681,6 +688,13 @@ class _Reader:
         held = np.zeros(len(graph), np.bool_)
         sources = np.flatnonzero(np.array([kind in locks for kind in graph.kind], np.bool_))
         held[sources] = True
+        # Most futexes are not locks, or of no known kind.
+        futexes = [
+            node
+            for node, kind in enumerate(graph.kind)
+            if kind is NodeKind.FUTEX and graph.following[node]
+        ]
+        held[futexes] = True
         held |= np.array(
             [
                 kind is NodeKind.TASK and address in blocked
