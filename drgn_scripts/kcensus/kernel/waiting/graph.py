@@ -59,6 +59,9 @@ class NodeKind(Enum):
     FUSE = "fuse request"
     COREDUMP = "coredump"
     BIT = "bit"
+    GRACE_PERIOD = "RCU grace period"
+    CPU = "CPU"
+    FUTEX = "futex"
     QUEUE = "wait queue"
     OTHER = "other"
 
@@ -95,6 +98,9 @@ class EdgeKind(Enum):
     FROZEN = "frozen by"
     QUEUED = "behind"
     SERVED = "served by"
+    HELD_UP = "held up by"
+    RUNS = "runs"
+    """A CPU, its task."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import drgn
 import numpy as np
@@ -27,11 +28,15 @@ from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import open_files
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.rcu import GracePeriods
 from kcensus.kernel.waiting.special import Special
 from kcensus.kernel.xfs.buffers import LOCK, buffers
 
 Numbers = npt.NDArray[np.int64]
+F = TypeVar("F", bound=Finder)
 
 _KINDS = {
     "struct mutex": NodeKind.MUTEX,
@@ -51,6 +56,9 @@ _KINDS = {
     "struct journal_s": NodeKind.LOG,
     "struct xfs_buf": NodeKind.BUFFER,
     "struct fuse_req": NodeKind.FUSE,
+    "struct rcu_state": NodeKind.GRACE_PERIOD,
+    "struct rcu_node": NodeKind.GRACE_PERIOD,
+    "struct futex_q": NodeKind.FUTEX,
     "unsigned long": NodeKind.BIT,
     "struct wait_queue_head": NodeKind.QUEUE,
     "struct __wait_queue_head": NodeKind.QUEUE,
@@ -90,6 +98,10 @@ class Waiting:
     """What could not be looked at for lack of debug info."""
     unreadable_code: int = 0
     """Functions whose machine code is not in the dump."""
+    unread_futexes: int = 0
+    """Futexes whose owner the memory of their program may name, which is not in the dump."""
+    torn: int = 0
+    """Lists that could not be followed to their end, besides those of waiters."""
     faults: Faults = field(default_factory=Faults)
 
     def row(self, node: int) -> int:
@@ -128,12 +140,13 @@ class _Reader:
         """By rwsem: the task that came last to read, the member that says so, and its place."""
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
+        self.finders: list[Finder] = []
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
     def read(self) -> Waiting:
-        special = Special(self.kernel, self.known, self.waits, self.rows, self.build, self.faults)
-        special.object, special.type, special.evidence = self.object, self.type, self.evidence
+        special, grace_periods = self._finder(Special), self._finder(GracePeriods)
+        futexes = self._finder(Futexes)
         for what, work in (
             ("pages", self._pages),
             ("core dumps", special.core_dumps),
@@ -142,6 +155,8 @@ class _Reader:
             ("FUSE requests", special.fuse_requests),
             ("areas of memory maps", special.areas),
             ("journals", special.journals),
+            ("grace periods of RCU", grace_periods.find),
+            ("futexes", futexes.find),
             ("locks", self._locks),
             ("pipes", self._pipes),
             ("completions", self._completions),
@@ -161,8 +176,18 @@ class _Reader:
             readers=self.readers,
             missing=self.missing,
             unreadable_code=self.sites.unreadable,
+            unread_futexes=futexes.unread,
+            torn=sum(finder.torn for finder in self.finders),
             faults=self.faults,
         )
+
+    def _finder(self, kind: type[F]) -> F:
+        """Return one that looks for what tasks wait for, and notes it here."""
+        finder = kind(self.kernel, self.known, self.waits, self.rows, self.build, self.faults)
+        finder.object, finder.type, finder.evidence = self.object, self.type, self.evidence
+        finder.types, finder.names = self.types, self.names
+        self.finders.append(finder)
+        return finder
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
         try:
@@ -663,6 +688,13 @@ class _Reader:
         held = np.zeros(len(graph), np.bool_)
         sources = np.flatnonzero(np.array([kind in locks for kind in graph.kind], np.bool_))
         held[sources] = True
+        # Most futexes are not locks, or of no known kind.
+        futexes = [
+            node
+            for node, kind in enumerate(graph.kind)
+            if kind is NodeKind.FUTEX and graph.following[node]
+        ]
+        held[futexes] = True
         held |= np.array(
             [
                 kind is NodeKind.TASK and address in blocked

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Words
-from kcensus.kernel.kernel import Kernel
+from kcensus.engine.memory import Faults
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.queued import stack_words
-from kcensus.kernel.tasks.tasks import Tasks
-from kcensus.kernel.tasks.waits import Waits
 from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.graph import Builder, EdgeKind, NodeKind
+from kcensus.kernel.waiting.finder import Finder, Numbers
+from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.kernel.workqueues import workqueues
-
-Numbers = npt.NDArray[np.int64]
 
 _FLUSHES = frozenset({"__flush_work", "flush_work", "cancel_work_sync", "__cancel_work_timer"})
 _QUEUE_FLUSHES = frozenset({"__flush_workqueue", "flush_workqueue", "drain_workqueue"})
@@ -38,38 +33,8 @@ _LEVELS = 3
 _RUNNING = "in-flight"
 
 
-class Special:
-    """Adds nodes and edges to a graph, and says what tasks wait for."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        known: Tasks,
-        waits: Waits,
-        rows: Numbers,
-        build: Builder,
-        faults: Faults,
-    ) -> None:
-        self.kernel, self.known, self.waits, self.rows = kernel, known, waits, rows
-        self.build, self.faults = build, faults
-        self.object: Words = waits.object
-        self.type: list[str] = waits.type
-        self.evidence: list[str] = waits.evidence
-
-    def _lanes(self, functions: frozenset[str], type_: str | None) -> Numbers:
-        """Return the tasks that sleep in some functions, for an object of a type, or none."""
-        return np.array(
-            [
-                lane
-                for lane, function in enumerate(self.waits.function)
-                if function in functions
-                and (self.type[lane] == type_ if type_ else not self.object[lane])
-            ],
-            np.int64,
-        )
-
-    def _note(self, lane: int, address: int, type_: str, evidence: str) -> None:
-        self.object[lane], self.type[lane], self.evidence[lane] = address, type_, evidence
+class Special(Finder):
+    """Finds what tasks wait for besides locks."""
 
     # Work items
 
