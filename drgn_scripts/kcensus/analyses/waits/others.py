@@ -7,7 +7,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from kcensus.analyses.waits.acts import holds, kill
+import numpy as np
+
+from kcensus.analyses.waits.acts import go_on, holds, kills
 from kcensus.analyses.waits.figures import Figures
 from kcensus.human import human_seconds
 from kcensus.kernel.tasks.functions import ON_TIMERS
@@ -16,8 +18,8 @@ from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
 
-_MAX_ROOTS = 3
-"""Roots of a kind that are findings: those with most tasks behind them."""
+_MAX_FINDINGS = 3
+"""Of a kind: those with most tasks behind them."""
 _MAX_TOLD = 8
 """Objects that a sentence names."""
 _OLD, _VERY_OLD = 10.0, 120.0
@@ -25,35 +27,68 @@ _OLD, _VERY_OLD = 10.0, 120.0
 _MANY = 10
 """Tasks behind one."""
 _BY_DEVICES = frozenset(
-    {NodeKind.REQUEST, NodeKind.IO, NodeKind.TAGS, NodeKind.BUFFER_IO, NodeKind.PAGE}
+    {
+        NodeKind.DISK,
+        NodeKind.REQUEST,
+        NodeKind.IO,
+        NodeKind.TAGS,
+        NodeKind.BUFFER_IO,
+        NodeKind.PAGE,
+        NodeKind.LOG,
+    }
 )
 """What a device ends: tasks behind it wait for I/O as they should, but for long if it is sick."""
 
 
 def others(figures: Figures) -> Iterator[Finding]:
     """Yield what many tasks wait for, or some for long, where it is no cycle."""
-    told = {node for cycle in figures.cycles for node in figures.waiters(cycle.nodes[0])}
-    told |= {node for cycle in figures.cycles for node in cycle.nodes}
+    kinds, graph = figures.graph.kind, figures.graph
+    told = {node for cycle in figures.cycles for node in (*cycle.nodes, *cycle.tangle)}
+    told |= figures.waiters(*told)
     count = Counter[str]()
     devices = []
-    for node in figures.roots:
-        if figures.graph.kind[node] is NodeKind.FREEZER:
-            yield _frozen(figures, node)
-            told |= figures.waiters(node)
+    for root in figures.roots:
+        if kinds[root] is NodeKind.FREEZER:
+            yield _frozen(figures, root)
+            told |= figures.waiters(root)
             continue
-        subject = _subject(figures, node)
-        is_alone = subject is None or not figures.behind.tasks[subject]
-        if is_alone and figures.graph.kind[node] in _BY_DEVICES:
-            devices.append(node)
-            continue
-        finding = _unheld(figures, node) if subject is None else _behind(figures, subject)
-        if finding is not None and count[finding.kind] < _MAX_ROOTS:
-            count[finding.kind] += 1
-            yield finding
-            told |= figures.waiters(node)
-    waiting = figures.waiters(*devices)
-    yield from _devices(figures, devices, waiting)
-    yield from _alone(figures, told | waiting)
+        subjects = [root]
+        if kinds[root] in _BY_DEVICES:
+            devices.append(root)
+            subjects = _first_tasks(figures, root)
+        elif not graph.is_task[root] and len(graph.sure.preceding[root]) == 1:
+            subjects = _first_tasks(figures, root)
+        for subject in subjects:
+            finding = _about(figures, subject)
+            if finding is not None and count[finding.kind] < _MAX_FINDINGS:
+                count[finding.kind] += 1
+                told |= {subject, *figures.waiters(subject)}
+                yield finding
+    for_devices = figures.waiters(*devices) - told
+    yield from _devices(figures, devices, for_devices)
+    yield from _alone(figures, told | for_devices)
+
+
+def _first_tasks(figures: Figures, root: int) -> list[int]:
+    """Return the tasks that wait for a node, through objects only; most tasks behind first."""
+    graph, found, todo, seen = figures.graph.sure, set[int](), [root], {root}
+    while todo:
+        for edge in graph.preceding[todo.pop()]:
+            node = int(graph.source[edge])
+            if node in seen:
+                continue
+            seen.add(node)
+            if graph.is_task[node]:
+                found.add(node)
+            else:
+                todo.append(node)
+    return sorted(found, key=lambda node: (-int(figures.behind.tasks[node]), node))
+
+
+def _about(figures: Figures, node: int) -> Finding | None:
+    if not figures.graph.is_task[node]:
+        return _unheld(figures, node)
+    return _dead(figures, node) if figures.state(node) == "exited" else _behind(figures, node)
 
 
 def _severity(count: int, seconds: float) -> Severity | None:
@@ -82,52 +117,65 @@ def _first(count: int, seconds: float) -> str:
     )
 
 
-def _subject(figures: Figures, root: int) -> int | None:
-    """Return the task that others wait for: a root, or the only one that waits for it.
-
-    Tasks behind one request, or one buffer, wait for I/O as they should.
-    """
-    graph, node, seen = figures.graph, root, {root}
-    while not graph.is_task[node]:
-        waiters = {int(graph.source[edge]) for edge in graph.preceding[node]}
-        if len(waiters) != 1 or waiters & seen:
-            return None
-        node = waiters.pop()
-        seen.add(node)
-    return node
-
-
 def _behind(figures: Figures, subject: int) -> Finding | None:
     """Return that tasks wait for one task, and what it does; None where that is usual."""
     count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
     severity = _severity(count, seconds)
     if severity is None or not count:
         return None
-    graph = figures.graph
-    ways = [_way(figures, edge) for edge in graph.preceding[subject]]
-    kept = [holds(figures, edge) for edge in dict.fromkeys(edge for way in ways for edge in way)]
-    more = f", and {len(kept) - _MAX_TOLD:,} more" if len(kept) > _MAX_TOLD else ""
-    is_killable = figures.is_killable(subject)
+    state, remedies = (
+        figures.state(subject),
+        tuple(kills(figures, subject, "what it keeps is free")),
+    )
+    no_remedy = "nothing can take that from it: find out why it does not go on"
+    if state == "stopped":
+        remedies = (go_on(figures, subject), *remedies)
     return Finding(
         id=f"waits-behind:{figures.pid(subject)}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         title=f"{_tasks(count)} for {figures.name(subject)}, {_first(count, seconds)}",
-        evidence=f"it {', '.join(kept[:_MAX_TOLD])}{more}; it {_does(figures, subject)}",
+        evidence=f"it {_kept(figures, subject)}; it {_does(figures, subject)}",
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        remedies=(kill(figures, subject, "what it keeps is free again"),) if is_killable else (),
-        no_remedy=""
-        if is_killable
-        else "nothing can take that from it: find out why it does not go on (`kcensus explain "
-        "waits-behind`)",
+        remedies=remedies,
+        no_remedy="" if remedies else no_remedy,
     )
+
+
+def _dead(figures: Figures, subject: int) -> Finding | None:
+    """Return that a task has exited, and still holds what others wait for."""
+    count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
+    is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
+    return Finding(
+        id=f"waits-exited:{figures.graph.address[subject]:x}",
+        severity=Severity.CRITICAL if is_sure else Severity.WARNING,
+        danger=Danger.DEADLOCK,
+        title=f"{_tasks(count)} for {figures.name(subject)}, which has exited, "
+        f"{_first(count, seconds)}",
+        evidence=f"it {_kept(figures, subject)}",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        no_remedy=(
+            "what a dead task holds stays held: only a restart of the machine ends it; the kernel "
+            "log may have the oops that killed the task"
+        ),
+    )
+
+
+def _kept(figures: Figures, subject: int) -> str:
+    """Say what a task keeps others from."""
+    graph = figures.graph.sure
+    ways = [way for edge in graph.preceding[subject] for way in _way(figures, edge)]
+    said = list(dict.fromkeys(holds(graph, figures, edge) for edge in ways))
+    more = f", and {len(said) - _MAX_TOLD:,} more" if len(said) > _MAX_TOLD else ""
+    return f"{', '.join(said[:_MAX_TOLD])}{more}"
 
 
 def _way(figures: Figures, edge: int) -> list[int]:
     """Return the edges that tell what others wait for: the edge to a task, or to its process."""
-    if figures.graph.edge[edge] is not EdgeKind.THREAD:
+    graph = figures.graph.sure
+    if graph.edge[edge] is not EdgeKind.THREAD:
         return [edge]
-    return figures.graph.preceding[int(figures.graph.source[edge])]
+    return graph.preceding[int(graph.source[edge])]
 
 
 def _unheld(figures: Figures, node: int) -> Finding | None:
@@ -138,13 +186,20 @@ def _unheld(figures: Figures, node: int) -> Finding | None:
         return None
     address = int(figures.graph.address[node])
     readers = figures.waiting.readers.get(address, 0)
+    graph = figures.graph
+    hints = [
+        f"{figures.name(int(graph.target[edge]))} may hold it [{graph.evidence[edge]}]"
+        for edge in graph.following[node]
+    ]
+    if readers > 0:
+        hints.insert(0, f"it counts readers ({readers:,}), and does not name them")
     return Finding(
         id=f"waits-unheld:{address:x}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         title=f"{_tasks(count)} for {figures.name(node)}, {_first(count, seconds)}; who holds it "
         "is unknown",
-        evidence=f"it counts readers ({readers:,}), and does not name them" if readers > 0 else "",
+        evidence="; ".join(hints[:_MAX_TOLD]),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy=(
             f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
@@ -156,23 +211,22 @@ def _unheld(figures: Figures, node: int) -> Finding | None:
 def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Finding]:
     """Yield that tasks wait for I/O for long."""
     ages = [int(figures.ages[node]) for node in tasks]
-    seconds = max(max(ages, default=0) / 1e9, 0.0)
-    severity = _severity(len(tasks), seconds)
+    count, seconds = len(tasks), max(max(ages, default=0) / 1e9, 0.0)
+    severity = _severity(count, seconds)
     if severity is None or seconds < _OLD:
         return
-    first = max(nodes, key=lambda node: (_oldest(figures, node), -node))
+    # What is only possible leads to the disk, too.
+    graph = figures.graph
+    reached = graph.reached(nodes)
+    disks = [node for node in np.flatnonzero(reached) if graph.kind[node] is NodeKind.DISK]
+    names = sorted(figures.object_name(int(node)) for node in disks)
+    more = f" and {len(names) - _MAX_TOLD:,} more" if len(names) > _MAX_TOLD else ""
+    where = f" of {', '.join(names[:_MAX_TOLD])}{more}" if names else ""
     yield Finding(
         id="waits-io",
         severity=Severity.NOTICE,
-        title=(
-            f"{_tasks(len(tasks))} for I/O, {_first(len(tasks), seconds)}: {figures.name(first)}"
-        ),
-        evidence=f"they wait, also through others, for {len(nodes):,} pages, buffers or requests",
-        figures={
-            "tasks": Figure(len(tasks)),
-            "oldest": Figure(seconds, Unit.SECONDS),
-            "objects": Figure(len(nodes)),
-        },
+        title=f"{_tasks(count)} for I/O{where}, {_first(count, seconds)}",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy="`kcensus iosched` says whether the scheduler or the device is late",
     )
 
@@ -245,14 +299,16 @@ def _does(figures: Figures, node: int) -> str:
     """Say what a task does: it runs, or sleeps in which function, and for what."""
     graph = figures.graph
     state, function, asleep = figures.state(node), figures.function(node), figures.asleep(node)
-    if state in ("running", "runnable"):
+    if state in ("running", "runnable", "stopped"):
         return f"is {state}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []
+    graph = graph.sure
     seen = {node}
     while graph.following[node] and len(objects) < _MAX_TOLD:
         node = int(graph.target[graph.following[node][0]])
-        if node in seen:
+        # The name of a request has that of its disk.
+        if node in seen or (objects and graph.kind[node] is NodeKind.DISK):
             break
         seen.add(node)
         objects.append(figures.name(node))
