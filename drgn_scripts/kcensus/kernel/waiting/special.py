@@ -10,7 +10,7 @@ import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.queued import stack_words
