@@ -6,10 +6,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+import numpy as np
+
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.known import patch_of
 from kcensus.human import human_seconds
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
@@ -158,7 +161,7 @@ def _behind(figures: Figures) -> Iterator[Finding]:
             yield _frozen(figures, node)
             continue
         subject = _subject(figures, node)
-        if subject is None or told >= _MAX_ROOTS:
+        if subject is None or told >= _MAX_ROOTS or _is_helper(figures, subject):
             continue
         count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
         if count < 2 or (count < _MANY and seconds < _OLD):
@@ -175,10 +178,7 @@ def _behind(figures: Figures) -> Iterator[Finding]:
             ),
             evidence=_does(figures, subject),
             figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-            no_remedy=(
-                "nothing can take a lock away: find out why its owner does not go on; "
-                "`kcensus iosched` says what its I/O waits for"
-            ),
+            no_remedy=_no_remedy(figures, subject),
         )
 
 
@@ -195,6 +195,31 @@ def _subject(figures: Figures, root: int) -> int | None:
         node = waiters.pop()
         seen.add(node)
     return node
+
+
+def _no_remedy(figures: Figures, node: int) -> str:
+    """Say what to look at, where nothing helps."""
+    graph = figures.graph
+    kinds = {graph.edge[edge] for edge in graph.preceding[node]}
+    if kinds & {EdgeKind.HELD_UP, EdgeKind.RUNS}:
+        return (
+            "a read-side section of RCU ends only where its task leaves it: look at the stack of "
+            "that task (sysrq-l, or crash's bt) for a loop without cond_resched(), and at its CPU "
+            "for a thread of a higher priority that does not let it run"
+        )
+    return (
+        "nothing can take a lock away: find out why its owner does not go on; "
+        "`kcensus iosched` says what its I/O waits for"
+    )
+
+
+def _is_helper(figures: Figures, node: int) -> bool:
+    """Return whether a thread sleeps on a timer, and others keep all that it serves: xfsaild."""
+    graph = figures.graph
+    return figures.function(node) in ON_TIMERS and all(
+        graph.edge[edge] is EdgeKind.SERVED and len(graph.following[int(graph.source[edge])]) > 1
+        for edge in graph.preceding[node]
+    )
 
 
 def _frozen(figures: Figures, node: int) -> Finding:
@@ -234,11 +259,21 @@ def _does(figures: Figures, node: int) -> str:
     state, function, since = figures.state(node), figures.function(node), figures.since(node)
     holds = _keeps(figures, node)
     if state in ("running", "runnable"):
-        return f"{holds}, and is {state}"
+        return f"{holds}, and is {state}{_instead(figures, node) if state == 'runnable' else ''}"
     sleeps = f"sleeps in {function}" if function else "sleeps"
     objects = [figures.name(int(graph.target[edge])) for edge in graph.following[node]]
     what = f" for {objects[0]}" if objects else ""
     return f"{holds}, and {sleeps}{what}" + (f" since {since}" if since else "")
+
+
+def _instead(figures: Figures, node: int) -> str:
+    """Say what the CPU of a task runs that wants to run."""
+    tasks, row = figures.waiting.tasks, int(figures.task_rows[node])
+    runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
+    if not runs:
+        return ""
+    name = f"{printable(tasks.comm[runs[0]])} (PID {tasks.pid[runs[0]]})"
+    return f" on CPU {tasks.cpu[row]}, which runs {name}"
 
 
 def _keeps(figures: Figures, node: int) -> str:
@@ -251,6 +286,8 @@ def _keeps(figures: Figures, node: int) -> str:
         elif graph.edge[edge] is EdgeKind.RUNS:
             periods = [figures.name(int(graph.source[up])) for up in graph.preceding[source]]
             said.setdefault(f"on {figures.name(source)}, it holds up", []).extend(periods)
+        elif graph.edge[edge] is EdgeKind.SERVED:
+            said.setdefault("it serves", []).append(figures.name(source))
         else:
             said.setdefault("it holds", []).append(figures.name(source))
     return "; ".join(f"{verb} {', '.join(names[:_MAX_TOLD])}" for verb, names in said.items())

@@ -7,6 +7,8 @@ a transaction when others end, or when ``xfsaild`` has written back what its tai
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import drgn
 import numpy as np
 
@@ -14,6 +16,8 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.names import decode_array
+from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder, Numbers
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
@@ -60,6 +64,17 @@ class Logs(Finder):
             self._barrier(barrier)
         if len(shadow):
             self._shadow(shadow)
+        waited = [self.object[lane] for lane, type_ in enumerate(self.type) if type_ == _JOURNAL]
+        if waited:
+            self._name(NodeKind.LOG, *(2 * (np.unique(np.array(waited, np.uint64)),)))
+
+    def _name(self, kind: NodeKind, nodes: Words, journals: Words) -> None:
+        """Name nodes by the devices of their journals."""
+        members = layout(self.kernel.prog, _JOURNAL, {"name": "j_devname"})
+        read = gather(self.kernel.memory, journals, members, Faults())
+        for node, name in zip(nodes.tolist(), read["name"].tolist(), strict=True):
+            if text := decode_array(name):
+                self.names[kind, node] = f"of {text}"
 
     def _of_queue(self, lanes: Numbers, queue: str) -> tuple[Numbers, Words]:
         """Return the tasks that wait on a queue of a journal, and that journal.
@@ -85,6 +100,7 @@ class Logs(Finder):
         wanted = np.unique(transaction[transaction != 0])
         if not len(wanted):
             return
+        self._name(NodeKind.TRANSACTION, transaction, journal)
         own = layout(prog, "struct task_struct", {"handle": "journal_info"})
         handle = gather(memory, self.known.address, own, self.faults)["handle"]
         rows = np.flatnonzero(handle)
@@ -146,6 +162,7 @@ class Logs(Finder):
             evidence="journal_s.j_task",
             place=journal + np.uint64(members.fields["task"].offset),
         )
+        self._name(NodeKind.LOG, journal, journal)
         for each in journal.tolist():
             self.types[NodeKind.LOG, each] = _JOURNAL
 
@@ -170,7 +187,10 @@ class Logs(Finder):
         mount_of = dict(
             zip(waiting.object[rows].tolist(), waiting.mount[rows].tolist(), strict=True)
         )
-        used = set[int]()
+        names, used = self._mount_points(), set[int]()
+        for row, member in enumerate(waiting.member):
+            if member not in _HEADS and (name := names.get(int(known.address[waiting.mount[row]]))):
+                self.names[NodeKind.LOG, int(waiting.object[row])] = f"of {name} ({member})"
         for lane in np.flatnonzero(self.object != 0).tolist():
             mount = mount_of.get(int(self.object[lane]))
             if mount is None or self.evidence[lane] not in _HEADS:
@@ -180,7 +200,6 @@ class Logs(Finder):
         if not used:
             return
         mount = np.array(sorted(used), np.int64)
-        names = self._mount_points()
         for row in mount.tolist():
             if name := names.get(int(known.address[row])):
                 self.names[NodeKind.LOG_SPACE, int(known.log[row])] = f"on {name}"
@@ -201,25 +220,47 @@ class Logs(Finder):
     def _transactions(self, known: Mounts, mount: Numbers, waiters: Words) -> None:
         """Add the tasks that have reserved space: those in a transaction that do not wait for it.
 
-        Since v5.11 (commit not verified), ``task.journal_info`` is their transaction; other file
-        systems keep something else there, which names no mount of XFS.
+        Their transaction is ``task.journal_info`` since v5.11, and on their stack only since v6.9
+        (commits not verified). It names the mount, and a ticket that names the task; other file
+        systems keep something else there.
         """
         prog, memory = self.kernel.prog, self.kernel.memory
         own = layout(prog, "struct task_struct", {"transaction": "journal_info"})
-        transaction = gather(memory, self.known.address, own, self.faults)["transaction"]
-        row = np.flatnonzero((transaction != 0) & ~np.isin(self.known.address, waiters))
+        noted = gather(memory, self.known.address, own, self.faults)["transaction"]
+        owners, transactions = [self.known.address], [noted]
+        places = [self.known.address + np.uint64(own.fields["transaction"].offset)]
+        for lanes, start, words in self._stacks_in_xfs():
+            lane, column = np.nonzero(words >= np.uint64(1 << 63))
+            owners.append(self.waits.task[lanes[lane]])
+            transactions.append(words[lane, column])
+            places.append(start[lane] + np.uint64(8) * column.astype(np.uint64))
+        owner, place = np.concatenate(owners), np.concatenate(places)
+        transaction = np.concatenate(transactions)
         paths: dict[str, Path] = {"mount": "t_mountp", "ticket": "t_ticket"}
-        read = gather(memory, transaction[row], layout(prog, "struct xfs_trans", paths), Faults())
-        sound = read.readable & (read["ticket"] != 0) & np.isin(read["mount"], known.address[mount])
+        read = gather(memory, transaction, layout(prog, "struct xfs_trans", paths), Faults())
+        sound = np.flatnonzero(read.readable & np.isin(read["mount"], known.address[mount]))
+        task = layout(prog, "struct xlog_ticket", {"task": "t_task"})
+        named = gather(memory, read["ticket"][sound], task, Faults())["task"]
+        sound = sound[(named == owner[sound]) & ~np.isin(owner[sound], waiters)]
         log = dict(zip(known.address[mount].tolist(), known.log[mount].tolist(), strict=True))
+        logs = np.array([log[each] for each in read["mount"][sound].tolist()], np.uint64)
         self.build.edges(
             EdgeKind.HELD,
-            (NodeKind.LOG_SPACE, np.array([log[m] for m in read["mount"][sound].tolist()], "u8")),
-            (NodeKind.TASK, self.known.address[row[sound]]),
+            (NodeKind.LOG_SPACE, logs),
+            (NodeKind.TASK, owner[sound]),
             strength=Strength.DERIVED,
-            evidence="task.journal_info",
-            place=self.known.address[row[sound]] + np.uint64(own.fields["transaction"].offset),
+            evidence="xlog_ticket.t_task",
+            place=place[sound],
         )
+
+    def _stacks_in_xfs(self) -> Iterator[tuple[Numbers, Words, Words]]:
+        """Yield the stacks of tasks that sleep in XFS, as :func:`stack_words` does, by lane."""
+        stacks = self.waits.stacks
+        places = [pc for pc, name in stacks.names.items() if name.startswith("xfs_")]
+        lanes = np.unique(stacks.lane[np.isin(stacks.pc, np.array(places, np.uint64))])
+        memory, rows = self.kernel.memory, self.rows[lanes]
+        for some, start, words in stack_words(memory, self.known, rows, stacks.size, self.faults):
+            yield lanes[some], start, words
 
     def _mount_points(self) -> dict[int, str]:
         """Return where each XFS is mounted, by its ``struct xfs_mount``; not safe to print."""
