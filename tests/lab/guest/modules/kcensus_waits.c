@@ -13,8 +13,9 @@
  * convoy      200 tasks behind a mutex whose owner waits for the disk
  * rcu         a task that waits for RCU's readers, and others behind its mutex; see below
  *
- * Each task has a function of its own, written as the kernel's code is: it takes what it holds, waits
- * for the rest, and would then release it all. What no field of the kernel says, this code does.
+ * Each task has a function of its own, written as the kernel's code is: it takes what it holds,
+ * waits for the rest, and would then release it all. What no field of the kernel says, this code
+ * does: who completes an event, for one.
  *
  * Before a task blocks, the kernel log has a line for all it holds, and one for what it waits for:
  *
@@ -476,6 +477,12 @@ static noinline void convoy(void)
  */
 static bool is_preempted;
 
+/* Not before the kernel has freed the module's code for its start, which waits for RCU, too. */
+static void await_end_of_start(void)
+{
+	schedule_timeout_interruptible(HZ);
+}
+
 static bool is_preemptible(void)
 {
 	return IS_ENABLED(CONFIG_PREEMPT_RCU) && num_online_cpus() > 2;
@@ -483,6 +490,7 @@ static bool is_preemptible(void)
 
 static noinline void rcu_reader(void)
 {
+	await_end_of_start();
 	rcu_read_lock();
 	account_hold("rcu", NULL, "read");
 	while (!kthread_should_stop())
@@ -492,6 +500,7 @@ static noinline void rcu_reader(void)
 
 static noinline void rcu_preempted(void)
 {
+	await_end_of_start();
 	rcu_read_lock();
 	account_hold("rcu", NULL, "read");
 	WRITE_ONCE(is_preempted, true);
@@ -631,9 +640,10 @@ static int start(const struct actor *actor, int number)
 		schedule_work(&work_item);
 		return 0;
 	}
-	task = actor->count ? kthread_create(kcensus_actor, (void *)actor, "%s-%d", actor->name,
-					     number) :
-			      kthread_create(kcensus_actor, (void *)actor, "%s", actor->name);
+	if (actor->count)
+		task = kthread_create(kcensus_actor, (void *)actor, "%s-%d", actor->name, number);
+	else
+		task = kthread_create(kcensus_actor, (void *)actor, "%s", actor->name);
 	if (IS_ERR(task))
 		return PTR_ERR(task);
 	if (actor->cpu)

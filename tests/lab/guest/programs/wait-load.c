@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -362,26 +364,62 @@ static void force_log(char **arguments)
 {
 	int file = open_file(arguments[0], O_CREAT | O_RDWR);
 
+	/* Now, so that what this needs is in memory, and then again, should it be on the disk. */
 	if (fchmod(file, 0600) < 0)
 		die(arguments[0]);
 	close(not_ready[1]);
 	await_start();
 	sleep((unsigned)atoi(arguments[1]));
+	if (fchmod(file, 0640) < 0)
+		die(arguments[0]);
 	account("waits", arguments[2], NULL, "force");
 	if (fsync(file) < 0)
 		die("fsync");
 	wait_forever();
 }
 
-/* Changes a file that exists, within the transaction that all share. */
+/*
+ * Makes every CPU read some files, called "CPU-NUMBER": the kernel keeps the last few blocks that a
+ * CPU has read, even if it is to drop its caches.
+ */
+static void forget_blocks(const char *directory)
+{
+	char path[256];
+	struct stat status;
+	cpu_set_t set;
+
+	for (int cpu = 0; cpu < get_nprocs(); cpu++) {
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		if (sched_setaffinity(0, sizeof(set), &set) < 0)
+			die("sched_setaffinity");
+		/* The first and last ones may share pages with other files. */
+		for (int i = 20; i < 160; i++) {
+			sprintf(path, "%s/%d-%d", directory, cpu, i);
+			if (stat(path, &status) < 0)
+				die(path);
+		}
+	}
+}
+
+/*
+ * Changes a file within the transaction that all share, which cannot end before: the first one to
+ * do so waits for the block of the file's inode.
+ */
 static void join_transaction(char **arguments)
 {
-	int file = open_file(arguments[0], O_CREAT | O_RDWR);
+	bool is_first = !strcmp(arguments[1], "hold");
+	char path[256];
+	int file;
 
+	sprintf(path, "%s/%s", arguments[0], arguments[1]);
+	file = open_file(path, O_RDWR);
+	if (is_first)
+		forget_blocks(arguments[0]);
 	close(not_ready[1]);
 	await_start();
-	sleep((unsigned)atoi(arguments[1]));
-	account(arguments[2], "journal", NULL, "handle");
+	sleep(is_first ? 0 : 2);
+	account(is_first ? "holds" : "waits", "journal", NULL, "handle");
 	if (fchmod(file, 0600) < 0)
 		die("fchmod");
 	wait_forever();
@@ -402,7 +440,7 @@ static const struct role {
 	{"futexes", lock_futexes, 0, false},
 	{"reserve-log", reserve_log, 2, true},
 	{"force-log", force_log, 3, true},
-	{"join", join_transaction, 3, true},
+	{"join", join_transaction, 2, true},
 	{"sleepers", sleepers, 1, true},
 	{"busy", busy, 1, false},
 };

@@ -4,8 +4,8 @@
  *
  * "wait-truth tasks": names, states and stacks of all tasks, threads included, as many files in
  * one: "FILE PATH LENGTH", a newline and the content, one after the other.
- * "wait-truth log": the kernel log, after the kernel has listed in it what its CPUs do, and then its
- * tasks in D state.
+ * "wait-truth log": the kernel log, after the kernel has listed in it what its CPUs do, and then
+ * its tasks in D state.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
