@@ -17,7 +17,7 @@ _HOLDING = {
     EdgeKind.REFERENCED: "has a reference of",
     EdgeKind.RUN_BY: "runs",
     EdgeKind.COMPLETED_BY: "is to complete",
-    EdgeKind.HELD_UP: "is inside of a read-side section and holds up",
+    EdgeKind.HELD_UP: "holds up",
     EdgeKind.RUNS: "runs on",
 }
 """Verbs for how a task keeps others from going on; of a lock, it holds it."""

@@ -51,6 +51,10 @@ class NodeKind(Enum):
     BUFFER_IO = "I/O of buffer"
     """What the holder of its lock waits for: that, or that the log no longer pins it."""
     LOG = "log"
+    LOG_SPACE = "log space"
+    """Room for one more transaction."""
+    TRANSACTION = "transaction"
+    """Of a journal: what the handles are of that have to be closed."""
     IO = "I/O"
     """That the task itself submitted."""
     TAGS = "tags"
@@ -67,7 +71,16 @@ class NodeKind(Enum):
     OTHER = "other"
 
 
-ANY = frozenset({NodeKind.PIPE, NodeKind.PROCESS, NodeKind.FUSE, NodeKind.COMPLETION, NodeKind.BIT})
+ANY = frozenset(
+    {
+        NodeKind.PIPE,
+        NodeKind.PROCESS,
+        NodeKind.FUSE,
+        NodeKind.COMPLETION,
+        NodeKind.BIT,
+        NodeKind.LOG_SPACE,
+    }
+)
 """Nodes for which it is enough that one of the nodes behind them makes progress."""
 LOCKS = frozenset(
     {

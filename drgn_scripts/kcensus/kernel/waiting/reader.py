@@ -31,6 +31,7 @@ from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.logs import Logs
 from kcensus.kernel.waiting.rcu import GracePeriods
 from kcensus.kernel.waiting.special import Special
 from kcensus.kernel.xfs.buffers import LOCK, buffers
@@ -59,6 +60,7 @@ _KINDS = {
     "struct rcu_state": NodeKind.GRACE_PERIOD,
     "struct rcu_node": NodeKind.GRACE_PERIOD,
     "struct futex_q": NodeKind.FUTEX,
+    "struct transaction_s": NodeKind.TRANSACTION,
     "unsigned long": NodeKind.BIT,
     "struct wait_queue_head": NodeKind.QUEUE,
     "struct __wait_queue_head": NodeKind.QUEUE,
@@ -149,7 +151,7 @@ class _Reader:
 
     def read(self) -> Waiting:
         special, grace_periods = self._finder(Special), self._finder(GracePeriods)
-        futexes = self._finder(Futexes)
+        futexes, logs = self._finder(Futexes), self._finder(Logs)
         for what, work in (
             ("pages", self._pages),
             ("core dumps", special.core_dumps),
@@ -158,6 +160,8 @@ class _Reader:
             ("FUSE requests", special.fuse_requests),
             ("areas of memory maps", special.areas),
             ("journals", special.journals),
+            ("transactions of journals", logs.journals),
+            ("logs of XFS", logs.logs),
             ("grace periods of RCU", grace_periods.find),
             ("futexes", futexes.find),
             ("locks", self._locks),
@@ -210,6 +214,8 @@ class _Reader:
             return NodeKind.PERCPU_READERS
         if self.type[lane] == "struct xfs_buf" and self.evidence[lane] != _BUFFER_LOCK:
             return NodeKind.BUFFER_IO
+        if self.type[lane] == "struct xlog" and self.evidence[lane].endswith("_head"):
+            return NodeKind.LOG_SPACE
         kind = _KINDS.get(self.type[lane])
         if kind in (None, NodeKind.QUEUE, NodeKind.COMPLETION, NodeKind.BIT):
             kind = _BY_WAIT.get(self.waits.kind[lane], kind)

@@ -331,7 +331,7 @@ class Special(Finder):
             EdgeKind.SERVED,
             (NodeKind.LOG, journals[known]),
             (NodeKind.TASK, task[known]),
-            strength=Strength.DERIVED,
+            strength=Strength.PROVEN,
             evidence="journal_s.j_task",
             place=journals[known] + np.uint64(members.fields["j_task"].offset),
         )
