@@ -21,7 +21,7 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.owners import LOCK_TYPES, Mode, Strength, holders
-from kcensus.kernel.tasks.call_sites import CallSites
+from kcensus.kernel.tasks.call_sites import CallSites, Held
 from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.tasks.joined import RequestPlaces, joined
 from kcensus.kernel.tasks.queued import stack_words
@@ -142,7 +142,8 @@ class _Reader:
         self.sites = CallSites(kernel)
         self.blocked = self.known.is_blocked[self.rows]
         self.last_readers: dict[int, tuple[int, str, int]] = {}
-        """By rwsem: the task that came last to read, the member that says so, and its place."""
+        """By rwsem or semaphore: the task that came last to read it, or to take it; the member that
+        says so, and its place."""
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
         self.finders: list[Finder] = []
@@ -367,6 +368,7 @@ class _Reader:
         self._on_stacks(wanted, by_address, computed, found)
         self._of_memory(wanted, computed, found)
         self._last(wanted, computed, repeated, found)
+        self._last_holders(wanted, held, found)
         for (type_, lock), candidates in found.items():
             sure = [lane for lane, each in candidates.items() if each[0] is Strength.DERIVED]
             # There is only one writer, and readers are counted.
@@ -453,6 +455,51 @@ class _Reader:
                 evidence += f", and code of {plain(code)}"
                 if code:
                     self._better(found[type_, lock], lane, Strength.POSSIBLE, evidence, code, place)
+
+    def _last_holders(
+        self,
+        wanted: dict[tuple[str, int], Mode],
+        held: dict[int, list[Held]],
+        found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
+    ) -> None:
+        """Judge who took semaphores last: each stays noted when another task does up().
+
+        One holds its semaphore that has a function on its stack that took it, and has not dropped
+        it. A task that waits for the same one took it before only if its code names it.
+
+        :param held: by return address, what functions hold
+        """
+        lanes = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
+        type_, stacks = "struct semaphore", self.waits.stacks
+        for lock, (task, evidence, place) in self.last_readers.items():
+            if (type_, lock) not in wanted:
+                continue
+            lane = lanes.get(task, -1)
+            if lane < 0:
+                self.build.edges(
+                    EdgeKind.HELD,
+                    (NodeKind.SEMAPHORE, np.array([lock], np.uint64)),
+                    (NodeKind.TASK, np.array([task], np.uint64)),
+                    strength=Strength.POSSIBLE,
+                    evidence=evidence,
+                    place=np.array([place], np.uint64),
+                )
+                continue
+            objects = (lock,) if self.object[lane] == lock else (lock, 0)
+            code = next(
+                (
+                    stacks.names[pc]
+                    for pc in stacks.pc[stacks.frames(lane)].tolist()
+                    for each in held.get(pc, ())
+                    if each.type == type_ and each.is_taken and each.is_sure
+                    if each.object in objects
+                ),
+                "",
+            )
+            proof = f"{evidence}, and code of {plain(code)}" if code else evidence
+            strength = Strength.DERIVED if code else Strength.POSSIBLE
+            if lane not in found[type_, lock] or strength >= found[type_, lock][lane][0]:
+                found[type_, lock][lane] = strength, proof, code, place
 
     def _wanted_mode(self, type_: str, is_write: bool) -> Mode:
         if type_ == "struct semaphore":
