@@ -186,6 +186,11 @@ class CallSites:
             call.object for call in calls if call.at > pc and call.action is Action.COMPLETE
         } - {0}
 
+    def start_of(self, pc: int) -> int | None:
+        """Return where the function begins that goes on at ``pc``, after a call."""
+        extent = self._extent(pc - 1)
+        return None if extent is None else extent[0]
+
     def _addresses(self, name: str) -> list[int]:
         try:
             return [int(symbol.address) for symbol in self.prog.symbols(name)]

@@ -28,6 +28,7 @@ from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import open_files
+from kcensus.kernel.waiting.completers import completers
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
@@ -140,6 +141,8 @@ class _Reader:
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
+        self.completers: dict[int, set[int] | None] = {}
+        """By completion: where the functions begin that complete it."""
         self.blocked = self.known.is_blocked[self.rows]
         self.last_readers: dict[int, tuple[int, str, int]] = {}
         """By rwsem or semaphore: the task that came last to read it, or to take it; the member that
@@ -654,16 +657,25 @@ class _Reader:
                 by_pc[pc] = objects
         for frame in np.flatnonzero(np.isin(stacks.pc, np.array(list(by_pc), np.uint64))).tolist():
             lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
-            completions = np.array(sorted(by_pc[pc]), np.uint64)
+            # Who waits for it first, and completes it later, is not who completes it now.
+            others = sorted(by_pc[pc] - {int(self.object[lane])})
             name = plain(stacks.names[pc])
+            is_only = [self._is_only_completer(pc, each) for each in others]
             self.build.edges(
                 EdgeKind.COMPLETED_BY,
-                ([kinds[each] for each in completions.tolist()], completions),
-                (NodeKind.TASK, np.repeat(self.waits.task[lane], len(completions))),
-                strength=Strength.DERIVED,
-                evidence=f"code of {name}",
+                ([kinds[each] for each in others], np.array(others, np.uint64)),
+                (NodeKind.TASK, np.repeat(self.waits.task[lane], len(others))),
+                strength=np.where(is_only, int(Strength.DERIVED), int(Strength.POSSIBLE)),
+                evidence=[f"{'only ' if each else ''}code of {name}" for each in is_only],
                 frame=name,
             )
+
+    def _is_only_completer(self, pc: int, object_: int) -> bool:
+        """Return whether the function at ``pc`` is the only one that completes an object."""
+        if object_ not in self.completers:
+            self.completers[object_] = completers(self.kernel, self.sites, object_, pc)
+        start = self.sites.start_of(pc)
+        return start is not None and self.completers[object_] == {start}
 
     def _buffers(self) -> None:
         """Note who holds the locks of XFS's buffers.
