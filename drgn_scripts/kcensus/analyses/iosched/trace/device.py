@@ -7,21 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.iosched.trace.figures import Figures
-from kcensus.analyses.iosched.trace.sentences import (
-    STEPS,
-    described,
-    number,
-    over,
+from kcensus.analyses.iosched.degrees import (
+    IN_DRIVER,
+    IN_SCHEDULER,
     severity,
+    shortest,
+    shortest_ns,
 )
+from kcensus.analyses.iosched.trace.figures import Figures
+from kcensus.analyses.iosched.trace.sentences import described, number, over
 from kcensus.human import human_seconds
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.trace.bios import NEVER
 from kcensus.trace.events import Integers, Mask, major_minor
 
-_STUCK = ((60.0, Severity.CRITICAL), (15.0, Severity.WARNING), (5.0, Severity.NOTICE))
-"""Seconds in the driver; most drivers abort a request after 30 s, and try again."""
 _MAX_HOLES = 32
 
 
@@ -37,18 +36,18 @@ def stalls(figures: Figures, device: int) -> Iterator[Finding]:
 def is_stuck(figures: Figures, device: int) -> bool:
     """Return whether the driver has requests at the end that it does not finish."""
     mine = (figures.bios.device == device) & figures.is_in_driver
-    return bool((figures.in_driver[mine] >= int(_STUCK[-1][0] * 1e9)).any())
+    return bool((figures.in_driver[mine] >= shortest_ns(IN_DRIVER)).any())
 
 
 def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that the driver took long to finish requests."""
     time = figures.in_driver
-    rows = np.flatnonzero(mine & (time >= int(_STUCK[-1][0] * 1e9)))
+    rows = np.flatnonzero(mine & (time >= shortest_ns(IN_DRIVER)))
     if not len(rows):
         return
     row = int(rows[np.argmax(time[rows])])
     seconds = float(time[row]) / 1e9
-    how = severity(seconds, _STUCK)
+    how = severity(seconds, IN_DRIVER)
     assert how is not None
     starts, ends = figures.holes[device]
     silent = float((ends - starts).max(initial=0)) / 1e9
@@ -61,7 +60,7 @@ def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         danger=Danger.STALL,
         title=(
             f"{name}: {number(len(rows), 'request')} took the driver "
-            + over(len(rows), _STUCK[-1][0], seconds)
+            + over(len(rows), shortest(IN_DRIVER), seconds)
             + (f"; {left:,} had not completed at the end" if left else "")
         ),
         evidence=described(figures, row)
@@ -82,12 +81,12 @@ def _idle(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that requests waited in the scheduler while the driver had none."""
     seconds, rows = 0.0, np.zeros(0, np.int64)
     starts, ends = figures.holes[device]
-    long = np.flatnonzero(ends - starts >= int(STEPS[-1][0] * 1e9))
+    long = np.flatnonzero(ends - starts >= shortest_ns(IN_SCHEDULER))
     for place in long[np.argsort(starts[long] - ends[long])][:_MAX_HOLES].tolist():
         took, waiting = _unused(figures, mine, int(starts[place]), int(ends[place]))
         if took > seconds:
             seconds, rows = took, waiting
-    how = severity(seconds, STEPS)
+    how = severity(seconds, IN_SCHEDULER)
     if how is None:
         return
     name, dispatched = major_minor(device), figures.bios.dispatched[mine]
@@ -141,12 +140,12 @@ def _unused(figures: Figures, mine: Mask, start: int, end: int) -> tuple[float, 
 
 def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that requests which the driver took back waited for their next dispatch."""
-    rows = np.flatnonzero(mine & (figures.requeued >= int(STEPS[-1][0] * 1e9)))
+    rows = np.flatnonzero(mine & (figures.requeued >= shortest_ns(IN_SCHEDULER)))
     if not len(rows):
         return
     row = int(rows[np.argmax(figures.requeued[rows])])
     seconds = float(figures.requeued[row]) / 1e9
-    how = severity(seconds, STEPS)
+    how = severity(seconds, IN_SCHEDULER)
     assert how is not None
     left = int(figures.is_requeued[rows].sum())
     name = major_minor(device)
@@ -156,7 +155,7 @@ def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         danger=Danger.STALL,
         title=(
             f"{name}: {number(len(rows), 'request')} that the driver gave back waited "
-            f"{over(len(rows), STEPS[-1][0], seconds)} until dispatched again"
+            f"{over(len(rows), shortest(IN_SCHEDULER), seconds)} until dispatched again"
         ),
         evidence=f"{described(figures, row)}. The driver or the device had no room for them: "
         "they are not in the hands of the scheduler",
@@ -172,12 +171,12 @@ def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
 def _without_request(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that bios waited for a free request."""
     time = figures.without_request
-    rows = np.flatnonzero(mine & (time >= int(_STUCK[-1][0] * 1e9)))
+    rows = np.flatnonzero(mine & (time >= shortest_ns(IN_DRIVER)))
     if not len(rows):
         return
     row = int(rows[np.argmax(time[rows])])
     seconds = float(time[row]) / 1e9
-    how = severity(seconds, _STUCK)
+    how = severity(seconds, IN_DRIVER)
     assert how is not None
     left = int(figures.is_without_request[rows].sum())
     name = major_minor(device)
@@ -187,7 +186,7 @@ def _without_request(figures: Figures, device: int, mine: Mask) -> Iterator[Find
         danger=Danger.STALL,
         title=(
             f"{name}: {number(len(rows), 'bio')} waited "
-            f"{over(len(rows), _STUCK[-1][0], seconds)} for a free request"
+            f"{over(len(rows), shortest(IN_DRIVER), seconds)} for a free request"
         ),
         evidence=described(figures, row),
         figures={

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, severity, shortest
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import sentence
@@ -16,29 +17,20 @@ from kcensus.kernel.block.requests import State
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.text import printable
 
-_STUCK = ((60.0, Severity.CRITICAL), (15.0, Severity.WARNING), (5.0, Severity.NOTICE))
-"""Seconds in the driver; most drivers abort a request after 30 s, and try again."""
-_OVERDUE = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
-"""Seconds for which a request waits although the driver has none."""
 _SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
 """Seconds past its expiry for which a request waits in its turn."""
 
 Counts = npt.NDArray[np.int64]
 
 
-def severity(seconds: float, steps: tuple[tuple[float, Severity], ...]) -> Severity | None:
-    """Return how severe a time is; None if it is shorter than all steps."""
-    return next((each for least, each in steps if seconds >= least), None)
-
-
 def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
     """Yield that the driver does not finish requests."""
     since, by_age = _in_driver(figures, row)
     rows, longest = figures.rows(row), float(since.max(initial=-1))
-    how = severity(longest, _STUCK)
+    how = severity(longest, IN_DRIVER)
     if how is None:
         return
-    late = rows[since >= _STUCK[-1][0]]
+    late = rows[since >= shortest(IN_DRIVER)]
     name, count = printable(figures.disks[row].name), int(np.count_nonzero(since >= 0))
     silent, waiting = figures.silent_ns(row) / 1e9, _waiting(figures, row)
     below = [
@@ -85,7 +77,7 @@ def _in_driver(figures: Figures, row: int) -> tuple[npt.NDArray[np.float64], boo
     since = np.where(requests.in_driver_ns[rows] >= 0, requests.in_driver_ns[rows] / 1e9, -1.0)
     since[~requests.operations.is_accounted(requests.operation[rows])] = -1
     restarted = requests.is_at_latest[rows] & (since >= 0)
-    least = _STUCK[-1][0]
+    least = shortest(IN_DRIVER)
     if ((since >= 0) & (since < least) & ~restarted).any():
         return since, False
     by_age = np.where(restarted, requests.age_ns[rows] / 1e9, since)
@@ -93,7 +85,7 @@ def _in_driver(figures: Figures, row: int) -> tuple[npt.NDArray[np.float64], boo
 
 
 def _is_stuck(figures: Figures, row: int) -> bool:
-    return severity(float(_in_driver(figures, row)[0].max(initial=-1)), _STUCK) is not None
+    return severity(float(_in_driver(figures, row)[0].max(initial=-1)), IN_DRIVER) is not None
 
 
 def _waiting(figures: Figures, row: int) -> int:
@@ -111,7 +103,7 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     is_empty = figures.is_empty(row)
     if is_empty:
         longest = int(requests.waiting_ns[inserted].max()) / 1e9
-        how = severity(longest, _OVERDUE)
+        how = severity(longest, IN_SCHEDULER)
     else:
         if _is_stuck(figures, row) or any(each.verdict is Verdict.STARVED for each in queues):
             return

@@ -9,21 +9,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.analyses.iosched.degrees import IN_SCHEDULER, SWITCH_HANGS, SWITCH_RISK, severity
 from kcensus.analyses.iosched.kernel.costs import lacking_patch
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
-from kcensus.analyses.iosched.kernel.findings.device import severity
 from kcensus.analyses.iosched.kernel.owners import inserted_by
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import sentence
 from kcensus.human import human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.results import Danger, Figure, Finding, Remedy, Unit
 from kcensus.text import printable
 
 _BY_CLASS = ". All of them have a higher I/O class, which the scheduler serves first"
-_STEPS = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
-"""Seconds past its expiry for which others overtook a request."""
 _SILENT = 5.0
 """Seconds without a dispatch from which on the device is a cause of its own."""
 _CFQ = (
@@ -54,7 +52,7 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
     for kind in order:
         first, behind = worst[kind], np.concatenate([queue.requests for queue in kinds[kind]])
-        how = severity(first.served_ns / 1e9, _STEPS)
+        how = severity(first.served_ns / 1e9, IN_SCHEDULER)
         if how is None:
             continue
         served, overdue = first.served_ns / 1e9, _overdue(figures, row, kind)
@@ -108,16 +106,15 @@ def _served(queue: Queue) -> int:
 
 def _rank(queue: Queue) -> int:
     """Return a number that is lower the more severe it is that a queue is starved."""
-    return next((at for at, (least, _) in enumerate(_STEPS) if queue.served_ns >= least * 1e9), 9)
+    return next(
+        (at for at, (least, _) in enumerate(IN_SCHEDULER) if queue.served_ns >= least * 1e9), 9
+    )
 
 
 def _no_remedy(silent: float) -> str:
     if silent < _SILENT:
         return "The name of the disk is damaged"
-    return (
-        "To switch the scheduler would wait for the requests in the driver, and let none in "
-        "meanwhile: see to the device first"
-    )
+    return SWITCH_HANGS
 
 
 def _evidence(figures: Figures, queue: Queue, label: str) -> str:
@@ -199,8 +196,7 @@ def switches(disk: Disk) -> tuple[Remedy, ...]:
         Remedy(
             command=f"echo {other} > {file}",
             effect=f"Switches the disk to {other}, after all its requests are done",
-            risk="New requests and the command wait until then; weights and limits of the old one "
-            "no longer apply",
+            risk=SWITCH_RISK,
             undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
             until="reboot",
         ),
