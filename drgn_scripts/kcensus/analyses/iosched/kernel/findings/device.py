@@ -19,6 +19,8 @@ from kcensus.text import printable
 
 _SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
 """Seconds past its expiry for which a request waits in its turn."""
+_ENTRIES = ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
+"""Functions in which tasks wait to enter a queue, or until all requests have left it."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -98,7 +100,7 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     inserted = rows[requests.state[rows] == State.INSERTED]
     if not len(inserted):
         return
-    queues = [queue for queue in figures.queues if queue.disk == row]
+    queues = figures.queues_by_disk[row]
     late = max((queue.late_ns for queue in queues), default=0) / 1e9
     is_empty = figures.is_empty(row)
     if is_empty:
@@ -150,14 +152,9 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
 def frozen(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
     """Yield that a queue lets nothing in, or nothing out."""
     disk, left = figures.disks[row], len(figures.rows(row))
-    waits = sleepers.waits
-    asleep = [
-        place
-        for place, function in enumerate(waits.function)
-        if function in ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
-    ]
     if disk.freeze_depth <= 0 and (disk.quiesce_depth <= 0 or not left):
         return
+    asleep = sum(function in _ENTRIES for function in sleepers.waits.function)
     name = printable(disk.name)
     what = "frozen" if disk.freeze_depth > 0 else "quiesced"
     effect = "no request can enter it" if disk.freeze_depth > 0 else "nothing is dispatched from it"
@@ -166,12 +163,12 @@ def frozen(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         severity=Severity.WARNING if left or asleep else Severity.INFO,
         danger=Danger.STALL,
         title=f"{name}: its queue is {what}, so that {effect}; it holds {left:,} requests",
-        evidence=f"Tasks in state D that wait to enter a queue, or for a freeze: {len(asleep):,}",
+        evidence=f"Tasks in state D that wait to enter a queue, or for a freeze: {asleep:,}",
         figures={
             "freeze_depth": Figure(disk.freeze_depth),
             "quiesce_depth": Figure(disk.quiesce_depth),
             "requests": Figure(left),
-            "sleepers": Figure(len(asleep)),
+            "sleepers": Figure(asleep),
         },
         no_remedy="It ends when the requests that are left complete"
         if left

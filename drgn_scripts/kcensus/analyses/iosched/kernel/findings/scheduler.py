@@ -36,25 +36,26 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     disk = figures.disks[row]
     found = [
         queue
-        for queue in figures.queues
-        if queue.disk == row
-        and queue.verdict is Verdict.STARVED
-        and not figures.is_idle_class(queue)
+        for queue in figures.queues_by_disk[row]
+        if queue.verdict is Verdict.STARVED and not figures.is_idle_class(queue)
     ]
     kinds = {
         kind: [queue for queue in found if figures.is_async(queue) == (kind == "async")]
         for kind in ("async", "sync")
     }
-    worst = {kind: max(each, key=_served) for kind, each in kinds.items() if each}
-    # In the order of the dictionary where both are equally severe.
-    order = sorted(worst, key=lambda kind: _rank(worst[kind]))
+    worst = {
+        kind: max(each, key=lambda queue: queue.served_ns) for kind, each in kinds.items() if each
+    }
+    degrees = {
+        kind: how
+        for kind, queue in worst.items()
+        if (how := severity(queue.served_ns / 1e9, IN_SCHEDULER)) is not None
+    }
     name, lead = printable(disk.name), ""
     scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
-    for kind in order:
+    # In the order of the dictionary where both are equally severe.
+    for kind, how in sorted(degrees.items(), key=lambda each: -each[1]):
         first, behind = worst[kind], np.concatenate([queue.requests for queue in kinds[kind]])
-        how = severity(first.served_ns / 1e9, IN_SCHEDULER)
-        if how is None:
-            continue
         served, overdue = first.served_ns / 1e9, _overdue(figures, row, kind)
         expiry, label = figures.expiry_ns(first) / 1e9, printable(figures.label(first))
         times = figures.times(first)
@@ -95,19 +96,8 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
 def _overdue(figures: Figures, row: int, kind: str) -> int:
     return sum(
         queue.overdue
-        for queue in figures.queues
-        if queue.disk == row and figures.is_async(queue) == (kind == "async")
-    )
-
-
-def _served(queue: Queue) -> int:
-    return queue.served_ns
-
-
-def _rank(queue: Queue) -> int:
-    """Return a number that is lower the more severe it is that a queue is starved."""
-    return next(
-        (at for at, (least, _) in enumerate(IN_SCHEDULER) if queue.served_ns >= least * 1e9), 9
+        for queue in figures.queues_by_disk[row]
+        if figures.is_async(queue) == (kind == "async")
     )
 
 
