@@ -17,8 +17,8 @@ from kcensus.analyses.iosched.degrees import (
     shortest_ns,
 )
 from kcensus.analyses.iosched.trace.figures import Figures
-from kcensus.analyses.iosched.trace.sentences import described, number, over
-from kcensus.human import human_seconds
+from kcensus.analyses.iosched.trace.sentences import described, over
+from kcensus.human import counted, human_seconds
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.trace.bios import NEVER
 from kcensus.trace.events import Integers, Mask, major_minor
@@ -83,7 +83,7 @@ def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         severity=waits.severity,
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(waits.rows), 'request')} took the driver "
+            f"{name}: {counted(len(waits.rows), 'request')} took the driver "
             + over(len(waits.rows), shortest(IN_DRIVER), waits.seconds)
             + (f"; {left:,} had not completed at the end" if left else "")
         ),
@@ -122,7 +122,7 @@ def _idle(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         danger=Danger.STALL,
         title=(
             f"{name}: nothing was dispatched for {human_seconds(seconds)} while "
-            f"{number(len(rows), 'request')} waited in the scheduler and the driver had none"
+            f"{counted(len(rows), 'request')} waited in the scheduler and the driver had none"
         ),
         evidence=described(figures, int(rows[0]))
         + (
@@ -174,7 +174,7 @@ def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         severity=min(waits.severity, Severity.WARNING),
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(waits.rows), 'request')} that the driver gave back waited "
+            f"{name}: {counted(len(waits.rows), 'request')} that the driver gave back waited "
             f"{over(len(waits.rows), shortest(IN_SCHEDULER), waits.seconds)} until dispatched again"
         ),
         evidence=described(figures, waits.longest)
@@ -201,7 +201,7 @@ def _without_request(figures: Figures, device: int, mine: Mask) -> Iterator[Find
         severity=waits.severity,
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(waits.rows), 'bio')} waited "
+            f"{name}: {counted(len(waits.rows), 'bio')} waited "
             f"{over(len(waits.rows), shortest(IN_DRIVER), waits.seconds)} for a free request"
         ),
         evidence=described(figures, waits.longest),

@@ -18,9 +18,9 @@ from kcensus.analyses.iosched.degrees import (
 )
 from kcensus.analyses.iosched.trace.device import is_stuck, stalls
 from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, Figures
-from kcensus.analyses.iosched.trace.sentences import described, number, over
+from kcensus.analyses.iosched.trace.sentences import described, over
 from kcensus.analyses.iosched.trace.turns import lost_turns
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
 from kcensus.trace.events import Integers, major_minor
@@ -96,13 +96,13 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
         severity=how,
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(rows), 'async write')} waited in the scheduler while later sync "
+            f"{name}: {counted(len(rows), 'async write')} waited in the scheduler while later sync "
             f"requests overtook them, one for {human_seconds(seconds)}"
         ),
         evidence=". ".join(
             [
                 described(figures, row)
-                + f"; {number(meanwhile, 'sync request')} inserted later went first",
+                + f"; {counted(meanwhile, 'sync request')} inserted later went first",
                 *_silent(silent),
                 *_preempted(queues),
                 *_unfixed(lost),
@@ -157,7 +157,7 @@ def _delayed(figures: Figures, device: int) -> Iterator[Finding]:
         id=f"trace-sync-delayed:{name}",
         severity=min(how, Severity.WARNING),
         title=(
-            f"{name}: {number(len(rows), 'sync request')} waited "
+            f"{name}: {counted(len(rows), 'sync request')} waited "
             f"{over(len(rows), shortest(IN_SCHEDULER), seconds)} in the scheduler while others "
             "were dispatched"
         ),
@@ -185,9 +185,9 @@ def _preempted(queues: list[Queue]) -> Iterator[str]:
     if mine:
         worst = max(mine, key=lambda queue: (queue.expired_empty, queue.preempted))
         yield (
-            f"{printable(worst.name)} was selected {number(worst.selected, 'time')}, preempted "
-            f"{number(worst.preempted, 'time')}, and expired {number(worst.expired_empty, 'time')} "
-            "without a dispatch"
+            f"{printable(worst.name)} was selected {counted(worst.selected, 'time')}, preempted "
+            f"{counted(worst.preempted, 'time')}, and expired "
+            f"{counted(worst.expired_empty, 'time')} without a dispatch"
         )
 
 
@@ -195,7 +195,7 @@ def _unfixed(lost: int | None) -> Iterator[str]:
     """Yield that the kernel lacks the fix of CFQ, where messages prove it."""
     if lost:
         yield (
-            f"In {number(lost, 'turn')}, an async queue dispatched nothing although a request in "
+            f"In {counted(lost, 'turn')}, an async queue dispatched nothing although a request in "
             "it had waited for 250 ms: unless fifo_expire_async is longer than this default, the "
             "kernel lacks the fix of CFQ"
         )

@@ -14,11 +14,6 @@ _LATE = 10_000_000
 """Nanoseconds."""
 
 
-def number(count: int, noun: str) -> str:
-    """Return a count with its noun, in the singular or the plural."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def over(count: int, least: float, longest: float) -> str:
     """Return for how long several waited: at least, and the longest of them."""
     if count == 1:

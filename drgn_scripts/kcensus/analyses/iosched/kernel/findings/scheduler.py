@@ -15,7 +15,7 @@ from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
 from kcensus.analyses.iosched.kernel.owners import inserted_by
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import sentence
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.tasks.tasks import tasks
 from kcensus.results import Danger, Figure, Finding, Remedy, Unit
@@ -111,19 +111,15 @@ def _evidence(figures: Figures, queue: Queue, label: str) -> str:
     requests, since = figures.requests, len(queue.overtakers)
     is_write = requests.operations.is_write(requests.operation[queue.requests])
     writes, reads = int(np.count_nonzero(is_write)), int(np.count_nonzero(~is_write))
-    counts = [_number(count, noun) for count, noun in ((writes, "write"), (reads, "read")) if count]
+    counts = [counted(count, noun) for count, noun in ((writes, "write"), (reads, "read")) if count]
     served = human_seconds(queue.served_ns / 1e9)
     return (
         f"The queue {label}{_owner(figures, queue)} holds {' and '.join(counts)}. "
-        f"{_number(since, 'later request')} of other queues {'is' if since == 1 else 'are'} in the "
+        f"{counted(since, 'later request')} of other queues {'is' if since == 1 else 'are'} in the "
         "driver; the last was "
         f"dispatched {served} after the first in {label} had expired"
         + (_BY_CLASS if figures.is_by_class(queue) else "")
     )
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _owner(figures: Figures, queue: Queue) -> str:
