@@ -11,7 +11,7 @@ import numpy.typing as npt
 from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, severity, shortest
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
-from kcensus.analyses.iosched.kernel.tasks import sentence
+from kcensus.analyses.iosched.kernel.tasks import named_behind
 from kcensus.human import human_seconds
 from kcensus.kernel.block.requests import State
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -43,7 +43,7 @@ def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         if below
         else "They were dispatched and have not completed: the device or its path is the cause"
     )
-    behind = sentence(figures, sleepers, late)
+    asleep, names = named_behind(sleepers, late)
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=how,
@@ -53,13 +53,13 @@ def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         evidence=cause
         + (". Timers were started again, so that the time is since allocation" if by_age else "")
         + (f". {waiting:,} more requests wait to be dispatched" if waiting else "")
-        + (f". Behind those in the driver sleep {behind}" if behind else ""),
+        + (f". Behind those in the driver sleep {names}" if asleep else ""),
         figures={
             "requests": Figure(count),
             "longest": Figure(longest, Unit.SECONDS),
             "silent": Figure(silent, Unit.SECONDS),
             "waiting": Figure(waiting),
-            "sleepers": Figure(len(sleepers.behind(late))),
+            "sleepers": Figure(asleep),
         },
         no_remedy="Find out from the kernel log and the storage why the device does not answer",
         part_of=f"requests-stuck:{printable(figures.disks[below[0]].name)}" if below else "",
@@ -115,7 +115,7 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     name, scheduler = printable(disk.name), printable(disk.scheduler)
     held = figures.hardware.is_stopped[figures.hardware.disk == row]
     stopped, past = int(np.count_nonzero(held)), int(np.count_nonzero(requests.late_ns[rows] > 0))
-    behind = sentence(figures, sleepers, inserted)
+    asleep, names = named_behind(sleepers, inserted)
     if is_empty:
         title = (
             f"{name}: {len(inserted):,} requests wait in {scheduler} for up to "
@@ -132,13 +132,13 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
         title=title,
         evidence=evidence
         + (f". Hardware queues that the driver stopped: {stopped:,}" if stopped else "")
-        + (f". Behind them sleep {behind}" if behind else ""),
+        + (f". Behind them sleep {names}" if asleep else ""),
         figures={
             "waiting": Figure(len(inserted)),
             "longest": Figure(longest, Unit.SECONDS),
             "overdue": Figure(past),
             "stopped": Figure(stopped),
-            "sleepers": Figure(len(sleepers.behind(inserted))),
+            "sleepers": Figure(asleep),
         },
         no_remedy=(
             "See the kernel log for errors of the driver, and whether requests complete: "

@@ -14,7 +14,7 @@ from kcensus.analyses.iosched.kernel.costs import lacking_patch
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
 from kcensus.analyses.iosched.kernel.owners import inserted_by
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
-from kcensus.analyses.iosched.kernel.tasks import sentence
+from kcensus.analyses.iosched.kernel.tasks import named_behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.tasks.tasks import tasks
@@ -55,12 +55,13 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
     # In the order of the dictionary where both are equally severe.
     for kind, how in sorted(degrees.items(), key=lambda each: -each[1]):
-        first, behind = worst[kind], np.concatenate([queue.requests for queue in kinds[kind]])
+        first = worst[kind]
         served, overdue = first.served_ns / 1e9, _overdue(figures, row, kind)
         expiry, label = figures.expiry_ns(first) / 1e9, printable(figures.label(first))
         times = figures.times(first)
         times = round(times) if times >= 10 else round(times, 1)
-        who = sentence(figures, sleepers, behind)
+        held = np.concatenate([queue.requests for queue in kinds[kind]])
+        asleep, names = named_behind(sleepers, held)
         remedies = () if lead else _remedies(figures, sleepers, first, silent)
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
@@ -72,12 +73,12 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
                 f"{human_seconds(expiry)}); {overdue:,} are overdue"
             ),
             evidence=_evidence(figures, first, label)
-            + (f". Behind the {kind} requests sleep {who}" if who else "")
+            + (f". Behind the {kind} requests sleep {names}" if asleep else "")
             + (f". In the last {human_seconds(silent)}, none was dispatched" if silent >= 1 else "")
             + (_CFQ if disk.scheduler == "cfq" and kind == "async" else ""),
             figures={
                 "overdue": Figure(overdue),
-                "sleepers": Figure(len(sleepers.behind(behind))),
+                "sleepers": Figure(asleep),
                 "served": Figure(served, Unit.SECONDS),
                 "times_expiry": Figure(times, Unit.NONE),
                 "expiry": Figure(expiry, Unit.SECONDS),
