@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.waiting.graph import LOCKS, NodeKind
 from kcensus.results import Result
 from kcensus.results.graphs import Box, Link, Panel, Picture, Row, Shape, Step
@@ -328,8 +328,7 @@ class _Selection:
 
     def _several(self, count: int, note: str) -> Box:
         self._groups += 1
-        name = f"{count:,} more task{'s' if count > 1 else ''}"
-        return Box(-self._groups, name, note, Shape.MORE)
+        return Box(-self._groups, counted(count, "more task"), note, Shape.MORE)
 
     def _around(self, ring: _Ring, steps: tuple[Step, ...]) -> Panel:
         """Return the panel of a cycle, and of those that are stuck behind it."""
@@ -351,8 +350,8 @@ class _Selection:
         self._left -= 1
         called = known.box.name
         called += f" {known.box.note}" if known.box.shape is Shape.OBJECT else ""
-        title = f"{known.behind:,} tasks wait" if known.behind != 1 else "1 task waits"
-        return Panel(f"{title} for {called}", (), self._rows([root]))
+        title = f"{counted(known.behind, 'task', 'wait')} for {called}"
+        return Panel(title, (), self._rows([root]))
 
     def _rows(self, starts: list[int]) -> tuple[Row, ...]:
         """Return trees, selected in breadth: those close to their starts go first."""
