@@ -100,6 +100,12 @@ def gaps(figures: Figures) -> list[Gap]:
             "cycles through these tasks are missing",
         ),
         Gap(
+            "holders of locks",
+            "neither the lock nor a stack names them",
+            figures.unheld,
+            "cycles through these locks are missing",
+        ),
+        Gap(
             "waits of tasks",
             "lists of waiters contradict the stack",
             waits.contradicted,

@@ -9,7 +9,7 @@ those who have its other end open writes: such a node is *any*.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -60,6 +60,7 @@ class NodeKind(Enum):
     TAGS = "tags"
     """A free request of a queue."""
     REQUEST = "request"
+    DISK = "disk"
     FUSE = "fuse request"
     COREDUMP = "coredump"
     BIT = "bit"
@@ -187,22 +188,37 @@ class Graph:
                     stack.append(end)
         return seen
 
-    def part(self, kept: Mask) -> Graph:
-        """Return the graph of some nodes, and of the edges between them."""
-        number = np.cumsum(kept) - 1
-        edges = np.flatnonzero(kept[self.source] & kept[self.target])
+    @cached_property
+    def sure(self) -> Graph:
+        """The same nodes with the edges that are more than possible."""
+        return self._of(np.flatnonzero(self.strength > int(Strength.POSSIBLE)))
+
+    def _of(self, edges: Numbers) -> Graph:
+        """Return the graph with some of its edges, by row."""
         rows = edges.tolist()
         return Graph(
-            kind=[kind for kind, stays in zip(self.kind, kept.tolist(), strict=True) if stays],
-            address=self.address[kept],
-            source=number[self.source[edges]],
-            target=number[self.target[edges]],
+            kind=self.kind,
+            address=self.address,
+            source=self.source[edges],
+            target=self.target[edges],
             edge=[self.edge[row] for row in rows],
             mode=[self.mode[row] for row in rows],
             strength=self.strength[edges],
             evidence=[self.evidence[row] for row in rows],
             place=self.place[edges],
             frame=[self.frame[row] for row in rows],
+        )
+
+    def part(self, kept: Mask) -> Graph:
+        """Return the graph of some nodes, and of the edges between them."""
+        number = np.cumsum(kept) - 1
+        found = self._of(np.flatnonzero(kept[self.source] & kept[self.target]))
+        return replace(
+            found,
+            kind=[kind for kind, stays in zip(self.kind, kept.tolist(), strict=True) if stays],
+            address=self.address[kept],
+            source=number[found.source],
+            target=number[found.target],
         )
 
 

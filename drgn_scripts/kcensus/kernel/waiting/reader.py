@@ -18,7 +18,7 @@ from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.requests import requests
+from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.owners import LOCK_TYPES, Mode, Strength, holders
 from kcensus.kernel.tasks.call_sites import CallSites
@@ -71,6 +71,7 @@ _BY_WAIT = {
     WaitKind.REQUEST: NodeKind.IO,
 }
 _IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
+_STATES = {State.INSERTED: ", not dispatched", State.DISPATCHED: ", in the driver"}
 _SECTOR = 512
 _WHILE_NS = 5 * 10**9
 _VARIABLES = (1 << 64) - (1 << 31)
@@ -96,6 +97,8 @@ class Waiting:
     """Of objects that have any; not safe to print."""
     readers: dict[int, int] = field(default_factory=dict)
     """By lock: how many readers hold it."""
+    connections: dict[int, int] = field(default_factory=dict)
+    """By FUSE request: the number of its connection, as /sys/fs/fuse/connections names it."""
     missing: list[str] = field(default_factory=list)
     """What could not be looked at for lack of debug info."""
     unreadable_code: int = 0
@@ -169,6 +172,7 @@ class _Reader:
         self._waits()
         self._buffers()
         self._attempt("requests", self._requests)
+        self._attempt("tags", self._tags)
         graph = self.build.graph()
         return Waiting(
             graph=graph.part(self._of_interest(graph)),
@@ -178,6 +182,7 @@ class _Reader:
             types=self.types,
             names=self.names,
             readers=self.readers,
+            connections=special.connections,
             missing=self.missing,
             unreadable_code=self.sites.unreadable,
             unread_futexes=futexes.unread,
@@ -641,6 +646,25 @@ class _Reader:
                 evidence=proof,
             )
 
+    def _tags(self) -> None:
+        """Note the disks whose free requests tasks wait for."""
+        is_tag = np.array([kind is WaitKind.TAG for kind in self.waits.kind], np.bool_)
+        lanes = np.flatnonzero(is_tag & (self.object != 0) & (self.waits.disk != 0))
+        if not len(lanes):
+            return
+        self.build.edges(
+            EdgeKind.SERVED,
+            (NodeKind.TAGS, self.object[lanes]),
+            (NodeKind.DISK, self.waits.disk[lanes]),
+            strength=Strength.PROVEN,
+            evidence="sbitmap_queue of its tags",
+        )
+        for disk in block_devices(self.kernel).disks:
+            self._name(NodeKind.DISK, disk.address, "struct gendisk", disk.name)
+
+    def _name(self, kind: NodeKind, address: int, type_: str, name: str) -> None:
+        self.types[kind, address], self.names[kind, address] = type_, name
+
     def _requests(self) -> None:
         """Find the requests of block devices that have to complete first."""
         in_io = np.array([kind in _IN_IO for kind in self.waits.kind], np.bool_)
@@ -666,11 +690,20 @@ class _Reader:
                 strength=strength[rows],
                 evidence=[joins.evidence[row] for row in rows.tolist()],
             )
-        for row in np.unique(joins.request).tolist():
-            node = NodeKind.REQUEST, int(found.address[row])
-            disk, sector = disks[int(found.disk[row])].name, int(found.sector[row])
-            self.types[node] = "struct request"
-            self.names[node] = f"{disk} at sector {sector:,}" if sector >= 0 else disk
+        rows = np.unique(joins.request)
+        self.build.edges(
+            EdgeKind.SERVED,
+            (NodeKind.REQUEST, found.address[rows]),
+            (NodeKind.DISK, gendisks[found.disk[rows]]),
+            strength=Strength.PROVEN,
+            evidence="request.q",
+        )
+        for row in rows.tolist():
+            disk, sector = disks[int(found.disk[row])], int(found.sector[row])
+            place = f"{disk.name} at sector {sector:,}" if sector >= 0 else disk.name
+            name = f"{place}{_STATES.get(State(found.state[row]), '')}"
+            self._name(NodeKind.REQUEST, int(found.address[row]), "struct request", name)
+            self._name(NodeKind.DISK, disk.address, "struct gendisk", disk.name)
 
     # What to keep
 

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import drgn
 import numpy as np
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults
+from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.queued import stack_words
@@ -35,6 +37,11 @@ _RUNNING = "in-flight"
 
 class Special(Finder):
     """Finds what tasks wait for besides locks."""
+
+    def __init__(self, *of_finder: Any) -> None:
+        super().__init__(*of_finder)
+        self.connections: dict[int, int] = {}
+        """By FUSE request: the number of its connection."""
 
     # Work items
 
@@ -227,6 +234,7 @@ class Special(Finder):
             wanted = np.full(len(requests), connection[0])
         else:
             return
+        self._name_connections(requests, wanted, is_channel="channel" in member)
         request, row = np.nonzero(wanted[:, None] == connection[None, :])
         served = files.files[rows[row]]
         self.build.edges(
@@ -245,6 +253,16 @@ class Special(Finder):
             strength=Strength.PROVEN,
             evidence="task.files",
         )
+
+    def _name_connections(self, requests: Words, owner: Words, *, is_channel: bool) -> None:
+        """Note the number of each request's connection, by which it can be aborted."""
+        if is_channel:
+            of_channel = layout(self.kernel.prog, "struct fuse_chan", ["conn"])
+            owner = gather(self.kernel.memory, owner, of_channel, self.faults)["conn"]
+        number = layout(self.kernel.prog, "struct fuse_conn", ["dev"])
+        read = gather(self.kernel.memory, owner, number, self.faults)
+        for row in np.flatnonzero(read.readable).tolist():
+            self.connections[int(requests[row])] = int(read["dev"][row])
 
     # Areas of memory maps
 
