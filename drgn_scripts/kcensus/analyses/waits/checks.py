@@ -12,6 +12,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.graph import EdgeKind
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
@@ -86,7 +87,9 @@ def gaps(figures: Figures) -> list[Gap]:
     waits = waiting.waits
     faults = [waits.faults, tasks.faults, waiting.faults]
     blocked = tasks.is_blocked[tasks.rows(waits.task)]
-    is_cut = int(np.count_nonzero(waits.stacks.is_cut & blocked))
+    is_cut = int(np.count_nonzero(waits.stacks.is_cut))
+    of_interest = np.array([kind in (WaitKind.LOCK, WaitKind.PIPE) for kind in waits.kind], np.bool_)
+    lost = int(np.count_nonzero(of_interest & ~blocked & (waiting.objects == 0)))
     own = nonzero_gaps(
         *(
             Gap("waits of tasks", what, 1, "edges that it shows are missing")
@@ -101,6 +104,18 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "waits of tasks",
+            "the lock or pipe of tasks in state S could not be determined",
+            lost,
+            "cycles through these tasks are missing",
+        ),
+        Gap(
+            "files of pipes",
+            "not open in any process that was read",
+            waiting.unseen_ends,
+            "who has them may still read or write",
+        ),
+        Gap(
+            "waits of tasks",
             "lists of waiters contradict the stack",
             waits.contradicted,
             "these tasks may wait for something else",
@@ -109,7 +124,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "stacks of tasks",
             "unreadable or cut",
             0 if "stacks of tasks" in waiting.missing else is_cut,
-            "what these tasks in state D wait for may be unknown",
+            "what these tasks wait for may be unknown",
         ),
         Gap(
             "functions",

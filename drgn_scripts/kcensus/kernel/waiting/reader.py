@@ -88,6 +88,8 @@ class Waiting:
     """By lock: how many readers hold it."""
     missing: list[str] = field(default_factory=list)
     """What could not be looked at for lack of debug info."""
+    unseen_ends: int = 0
+    """Open files of pipes that are in no descriptor table: in flight, the kernel's, or lost."""
     unreadable_code: int = 0
     """Functions whose machine code is not in the dump."""
     faults: Faults = field(default_factory=Faults)
@@ -128,6 +130,8 @@ class _Reader:
         """By rwsem: the task that came last to read, the member that says so, and its place."""
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
+        self.unseen_ends: dict[int, int] = {}
+        """By pipe: how many files of the other end are in no descriptor table."""
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
@@ -151,8 +155,10 @@ class _Reader:
         self._buffers()
         self._attempt("requests", self._requests)
         graph = self.build.graph()
+        graph = graph.part(self._of_interest(graph))
+        pipes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.PIPE]
         return Waiting(
-            graph=graph.part(self._of_interest(graph)),
+            graph=graph,
             waits=self.waits,
             tasks=self.known,
             objects=self.object,
@@ -160,6 +166,7 @@ class _Reader:
             names=self.names,
             readers=self.readers,
             missing=self.missing,
+            unseen_ends=sum(self.unseen_ends.get(int(graph.address[pipe]), 0) for pipe in pipes),
             unreadable_code=self.sites.unreadable,
             faults=self.faults,
         )
@@ -496,12 +503,14 @@ class _Reader:
             index, rows = files.of(pipes)
             ends = files.writes[rows] if is_reader else files.reads[rows]
             index, rows = index[ends], rows[ends]
+            unseen = self._unseen(pipes, index, files.address[rows], is_reader=is_reader)
+            sure = np.where(unseen[index] > 0, int(Strength.POSSIBLE), int(Strength.DERIVED))
             names = [f"file descriptor {files.descriptor[row]}" for row in rows.tolist()]
             self.build.edges(
                 EdgeKind.OTHER_END,
                 (NodeKind.PIPE, pipes[index]),
                 (NodeKind.PROCESS, files.files[rows]),
-                strength=Strength.DERIVED,
+                strength=sure,
                 evidence=names,
                 mode="write" if is_reader else "read",
                 place=files.address[rows],
@@ -515,6 +524,23 @@ class _Reader:
                 strength=Strength.PROVEN,
                 evidence="task.files",
             )
+
+    def _unseen(self, pipes: Words, pipe: Numbers, files: Words, *, is_reader: bool) -> Numbers:
+        """Return how many files of each pipe's other end are missing, by the pipe's own count.
+
+        :param pipe: row of the pipe that each of ``files`` is for
+        :param is_reader: whether writers are what to count
+        """
+        name = "writers" if is_reader else "readers"
+        members = layout(self.kernel.prog, "struct pipe_inode_info", {"count": name})
+        count = gather(self.kernel.memory, pipes, members, self.faults)["count"].astype(np.int64)
+        # A process and its children share files.
+        seen = {*zip(pipe.tolist(), files.tolist(), strict=True)}
+        np.subtract.at(count, np.array([row for row, _ in seen], np.int64), 1)
+        unseen = np.maximum(count, 0)
+        for address, missing in zip(pipes.tolist(), unseen.tolist(), strict=True):
+            self.unseen_ends[address] = self.unseen_ends.get(address, 0) + missing
+        return unseen
 
     # Pages
 
