@@ -11,6 +11,7 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults
 from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.graph import EdgeKind
@@ -88,7 +89,9 @@ def gaps(figures: Figures) -> list[Gap]:
     faults = [waits.faults, tasks.faults, waiting.faults]
     blocked = tasks.is_blocked[tasks.rows(waits.task)]
     is_cut = int(np.count_nonzero(waits.stacks.is_cut))
-    of_interest = np.array([kind in (WaitKind.LOCK, WaitKind.PIPE) for kind in waits.kind], np.bool_)
+    of_interest = np.array(
+        [kind in (WaitKind.LOCK, WaitKind.PIPE) for kind in waits.kind], np.bool_
+    )
     lost = int(np.count_nonzero(of_interest & ~blocked & (waiting.objects == 0)))
     own = nonzero_gaps(
         *(
@@ -107,6 +110,12 @@ def gaps(figures: Figures) -> list[Gap]:
             "the lock or pipe of tasks in state S could not be determined",
             lost,
             "cycles through these tasks are missing",
+        ),
+        Gap(
+            "tasks",
+            "said to hold or to run something, but not on the list of tasks",
+            _unlisted(figures),
+            "what they wait for, and whether they exist, is unknown",
         ),
         Gap(
             "files of pipes",
@@ -148,3 +157,16 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
     )
     return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")
+
+
+def _unlisted(figures: Figures) -> int:
+    """Return how many tasks a lock or a work item names that are not on the list of tasks.
+
+    The last reader of an rwsem stays noted when it has left, and may be gone.
+    """
+    graph = figures.graph
+    return sum(
+        int(figures.task_rows[node]) < 0
+        and any(int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.preceding[node])
+        for node in figures.task_nodes
+    )
