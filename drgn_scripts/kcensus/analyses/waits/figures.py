@@ -28,6 +28,10 @@ _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
+_INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
+"""Bits of a task's state. Since Linux kernel commit 8ef9925b02c2 ("sched/debug: Add explicit
+TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. Where it is one of them, no
+task in state D has the other."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
 _BLOCKER = re.compile(
     r"INFO: task (.*):(\d+) is blocked on an? (\S+).* likely owned by task (.*):(\d+)"
@@ -101,10 +105,10 @@ class Figures:
             for node in cycle.nodes
         }
 
-    def waiters(self, node: int) -> set[int]:
-        """Return the tasks that wait for a node, also through others."""
-        seen = self.graph.reached([node], back=True)
-        return set(np.flatnonzero(seen & self.graph.is_task).tolist()) - {node}
+    def waiters(self, *nodes: int) -> set[int]:
+        """Return the tasks that wait for any of these nodes, also through others."""
+        seen = self.graph.reached(nodes, back=True)
+        return set(np.flatnonzero(seen & self.graph.is_task).tolist()) - {*nodes}
 
     # How nodes are called
 
@@ -199,10 +203,18 @@ class Figures:
             return f"{self.comm(node)} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
 
-    def since(self, node: int) -> str:
-        """Return since when a task sleeps; nothing where it does not, or that is unknown."""
+    def asleep(self, node: int) -> str:
+        """Return how long a task has slept; nothing where it does not, or that is unknown."""
         age = int(self.ages[node])
         return human_seconds(age / 1e9) if age >= 0 and self.state(node) in ("D", "S") else ""
+
+    def is_killable(self, node: int) -> bool:
+        """Return whether SIGKILL wakes up a task: it sleeps interruptibly, or killably."""
+        row, tasks = int(self.task_rows[node]), self.waiting.tasks
+        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row]:
+            return False
+        state = int(tasks.state[row])
+        return bool(state & _INTERRUPTIBLE or (state & _UNINTERRUPTIBLE and state & _WAKEKILL))
 
     # What the kernel log says
 

@@ -35,7 +35,6 @@ def summary(figures: Figures) -> dict[str, Figure]:
     sure = [cycle for cycle in figures.cycles if cycle.strength >= Strength.DERIVED]
     inside = {node for cycle in figures.cycles for node in cycle.nodes if graph.is_task[node]}
     behind = {node for cycle in figures.cycles for node in figures.waiters(cycle.nodes[0])}
-    known = [figures.waiting.row(node) >= 0 for node in figures.task_nodes]
     return {
         "deadlocks": Figure(len(sure), count, "deadlocks", bound),
         "tasks_blocked": Figure(figures.blocked, count, "tasks in state D"),
@@ -48,14 +47,5 @@ def summary(figures: Figures) -> dict[str, Figure]:
             len(behind - inside), count, "tasks stuck behind them", bound
         ),
         "roots": Figure(len(figures.roots), count, "what others wait for"),
-        "tasks_shown": Figure(sum(known), count, "tasks that wait, shown"),
         "tasks_undetermined": Figure(figures.undetermined, count, "tasks, object undetermined"),
-        **{
-            f"edges_{strength.name.lower()}": Figure(
-                int((graph.strength == int(strength)).sum()),
-                count,
-                f"{strength.name.lower()} edges",
-            )
-            for strength in sorted(Strength, reverse=True)
-        },
     }
