@@ -118,6 +118,12 @@ def gaps(figures: Figures) -> list[Gap]:
             "what they wait for, and whether they exist, is unknown",
         ),
         Gap(
+            "requests and bios",
+            "torn, or contradict their tags",
+            waiting.lost_requests,
+            "tasks that wait for their I/O have no request",
+        ),
+        Gap(
             "files of pipes",
             "not open in any process that was read",
             waiting.unseen_ends,

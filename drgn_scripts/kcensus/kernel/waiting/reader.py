@@ -90,6 +90,8 @@ class Waiting:
     """What could not be looked at for lack of debug info."""
     unseen_ends: int = 0
     """Open files of pipes that are in no descriptor table: in flight, the kernel's, or lost."""
+    lost_requests: int = 0
+    """Requests of block devices and bios that are torn, or that contradict their tags."""
     unreadable_code: int = 0
     """Functions whose machine code is not in the dump."""
     faults: Faults = field(default_factory=Faults)
@@ -132,6 +134,7 @@ class _Reader:
         """Tasks that want to read what others read, too, behind a writer."""
         self.unseen_ends: dict[int, int] = {}
         """By pipe: how many files of the other end are in no descriptor table."""
+        self.lost_requests = 0
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
@@ -167,6 +170,7 @@ class _Reader:
             readers=self.readers,
             missing=self.missing,
             unseen_ends=sum(self.unseen_ends.get(int(graph.address[pipe]), 0) for pipe in pipes),
+            lost_requests=self.lost_requests,
             unreadable_code=self.sites.unreadable,
             faults=self.faults,
         )
@@ -644,8 +648,10 @@ class _Reader:
         found, disks = requests(self.kernel), block_devices(self.kernel).disks
         gendisks = np.array([disk.address for disk in disks] or [0], np.uint64)
         places = RequestPlaces(gendisks[found.disk], found.sector, found.bytes // _SECTOR)
-        joins = joined(self.kernel, self.waits, bios(self.kernel), places)
-        self.faults += joins.faults
+        known = bios(self.kernel)
+        joins = joined(self.kernel, self.waits, known, places)
+        self.faults += joins.faults + found.faults + known.faults
+        self.lost_requests = sum(found.damage.values()) + known.torn
         strength = np.where(joins.is_proven, int(Strength.PROVEN), int(Strength.POSSIBLE))
         address = found.address[joins.request]
         for has_object in (True, False):
