@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, plausible
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.kernel import Kernel, once
@@ -70,7 +70,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
         )
         # Tasks that wait have such a structure. What else is there, such as waiters of cachefiles,
         # has no task.
-        is_sound = columns.readable & (columns["object"] != 0)
+        is_sound = columns.readable & plausible(columns["object"], 1)
         tasks.append(waiters.task[is_sound])
         objects.append(columns["object"][is_sound])
         pages.append(np.full(int(is_sound.sum()), is_page))

@@ -101,6 +101,10 @@ class Waiting:
     """By FUSE request: the number of its connection, as /sys/fs/fuse/connections names it."""
     missing: list[str] = field(default_factory=list)
     """What could not be looked at for lack of debug info."""
+    unseen_ends: int = 0
+    """Open files of pipes that are in no descriptor table: in flight, the kernel's, or lost."""
+    lost_requests: int = 0
+    """Requests of block devices and bios that are torn, or that contradict their tags."""
     unreadable_code: int = 0
     """Functions whose machine code is not in the dump."""
     unread_futexes: int = 0
@@ -146,6 +150,9 @@ class _Reader:
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
         self.finders: list[Finder] = []
+        self.unseen_ends: dict[int, int] = {}
+        """By pipe: how many files of the other end are in no descriptor table."""
+        self.lost_requests = 0
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
@@ -174,8 +181,10 @@ class _Reader:
         self._attempt("requests", self._requests)
         self._attempt("tags", self._tags)
         graph = self.build.graph()
+        graph = graph.part(self._of_interest(graph))
+        pipes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.PIPE]
         return Waiting(
-            graph=graph.part(self._of_interest(graph)),
+            graph=graph,
             waits=self.waits,
             tasks=self.known,
             objects=self.object,
@@ -184,6 +193,8 @@ class _Reader:
             readers=self.readers,
             connections=special.connections,
             missing=self.missing,
+            unseen_ends=sum(self.unseen_ends.get(int(graph.address[pipe]), 0) for pipe in pipes),
+            lost_requests=self.lost_requests,
             unreadable_code=self.sites.unreadable,
             unread_futexes=futexes.unread,
             torn=sum(finder.torn for finder in self.finders),
@@ -532,12 +543,14 @@ class _Reader:
             index, rows = files.of(pipes)
             ends = files.writes[rows] if is_reader else files.reads[rows]
             index, rows = index[ends], rows[ends]
+            unseen = self._unseen(pipes, index, files.address[rows], is_reader=is_reader)
+            sure = np.where(unseen[index] > 0, int(Strength.POSSIBLE), int(Strength.DERIVED))
             names = [f"file descriptor {files.descriptor[row]}" for row in rows.tolist()]
             self.build.edges(
                 EdgeKind.OTHER_END,
                 (NodeKind.PIPE, pipes[index]),
                 (NodeKind.PROCESS, files.files[rows]),
-                strength=Strength.DERIVED,
+                strength=sure,
                 evidence=names,
                 mode="write" if is_reader else "read",
                 place=files.address[rows],
@@ -551,6 +564,23 @@ class _Reader:
                 strength=Strength.PROVEN,
                 evidence="task.files",
             )
+
+    def _unseen(self, pipes: Words, pipe: Numbers, files: Words, *, is_reader: bool) -> Numbers:
+        """Return how many files of each pipe's other end are missing, by the pipe's own count.
+
+        :param pipe: row of the pipe that each of ``files`` is for
+        :param is_reader: whether writers are what to count
+        """
+        name = "writers" if is_reader else "readers"
+        members = layout(self.kernel.prog, "struct pipe_inode_info", {"count": name})
+        count = gather(self.kernel.memory, pipes, members, self.faults)["count"].astype(np.int64)
+        # A process and its children share files.
+        seen = {*zip(pipe.tolist(), files.tolist(), strict=True)}
+        np.subtract.at(count, np.array([row for row, _ in seen], np.int64), 1)
+        unseen = np.maximum(count, 0)
+        for address, missing in zip(pipes.tolist(), unseen.tolist(), strict=True):
+            self.unseen_ends[address] = self.unseen_ends.get(address, 0) + missing
+        return unseen
 
     # Pages
 
@@ -673,8 +703,10 @@ class _Reader:
         found, disks = requests(self.kernel), block_devices(self.kernel).disks
         gendisks = np.array([disk.address for disk in disks] or [0], np.uint64)
         places = RequestPlaces(gendisks[found.disk], found.sector, found.bytes // _SECTOR)
-        joins = joined(self.kernel, self.waits, bios(self.kernel), places)
-        self.faults += joins.faults
+        known = bios(self.kernel)
+        joins = joined(self.kernel, self.waits, known, places)
+        self.faults += joins.faults + found.faults + known.faults
+        self.lost_requests = sum(found.damage.values()) + known.torn
         strength = np.where(joins.is_proven, int(Strength.PROVEN), int(Strength.POSSIBLE))
         address = found.address[joins.request]
         for has_object in (True, False):
