@@ -59,6 +59,8 @@ def others(figures: Figures) -> Iterator[Finding]:
         elif not graph.is_task[root] and len(graph.sure.preceding[root]) == 1:
             subjects = _first_tasks(figures, root)
         for subject in subjects:
+            if _is_helper(figures, subject):
+                continue
             finding = _about(figures, subject)
             if finding is not None and count[finding.kind] < _MAX_FINDINGS:
                 count[finding.kind] += 1
@@ -127,7 +129,6 @@ def _behind(figures: Figures, subject: int) -> Finding | None:
         figures.state(subject),
         tuple(kills(figures, subject, "what it keeps is free")),
     )
-    no_remedy = "nothing can take that from it: find out why it does not go on"
     if state == "stopped":
         remedies = (go_on(figures, subject), *remedies)
     return Finding(
@@ -138,7 +139,7 @@ def _behind(figures: Figures, subject: int) -> Finding | None:
         evidence=f"it {_kept(figures, subject)}; it {_does(figures, subject)}",
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         remedies=remedies,
-        no_remedy="" if remedies else no_remedy,
+        no_remedy="" if remedies else _what_to_do(figures, subject),
     )
 
 
@@ -201,10 +202,7 @@ def _unheld(figures: Figures, node: int) -> Finding | None:
         "is unknown",
         evidence="; ".join(hints[:_MAX_TOLD]),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        no_remedy=(
-            f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
-            f"`crash> search -t {address:x}`, and for functions on them that take such a lock"
-        ),
+        no_remedy=_where_to_look(figures, node),
     )
 
 
@@ -300,7 +298,7 @@ def _does(figures: Figures, node: int) -> str:
     graph = figures.graph
     state, function, asleep = figures.state(node), figures.function(node), figures.asleep(node)
     if state in ("running", "runnable", "stopped"):
-        return f"is {state}"
+        return f"is {state}{_instead(figures, node) if state == 'runnable' else ''}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []
     graph = graph.sure
@@ -313,3 +311,50 @@ def _does(figures: Figures, node: int) -> str:
         seen.add(node)
         objects.append(figures.name(node))
     return f"{sleeps}, and waits for {', which waits for '.join(objects)}" if objects else sleeps
+
+
+def _instead(figures: Figures, node: int) -> str:
+    """Say what the CPU of a task runs that wants to run."""
+    tasks, row = figures.waiting.tasks, int(figures.task_rows[node])
+    runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
+    if not runs:
+        return ""
+    name = f"{printable(tasks.comm[runs[0]])} (PID {tasks.pid[runs[0]]})"
+    return f" on CPU {tasks.cpu[row]}, which runs {name}"
+
+
+def _is_helper(figures: Figures, node: int) -> bool:
+    """Return whether a thread sleeps on a timer, and others keep all that it serves: xfsaild."""
+    graph = figures.graph
+    return (
+        graph.is_task[node]
+        and figures.function(node) in ON_TIMERS
+        and all(
+            graph.edge[edge] is EdgeKind.SERVED
+            and len(graph.following[int(graph.source[edge])]) > 1
+            for edge in graph.preceding[node]
+        )
+    )
+
+
+def _what_to_do(figures: Figures, node: int) -> str:
+    """Say what to look at where nothing makes a task go on."""
+    kinds = {figures.graph.edge[edge] for edge in figures.graph.preceding[node]}
+    if kinds & {EdgeKind.HELD_UP, EdgeKind.RUNS}:
+        return (
+            "a read-side section of RCU ends only where its task leaves it: look at its stack "
+            "(sysrq-l, or crash's bt) for a loop without cond_resched(), and at its CPU for a "
+            "thread of a higher priority that does not let it run"
+        )
+    return "nothing can take that from it: find out why it does not go on"
+
+
+def _where_to_look(figures: Figures, node: int) -> str:
+    """Say how to find who holds an object."""
+    address = int(figures.graph.address[node])
+    if figures.graph.kind[node] is NodeKind.FUTEX:
+        return "the program knows who has it: look at its threads with a debugger (gdb, gcore)"
+    return (
+        f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
+        f"`crash> search -t {address:x}`, and for functions on them that take such a lock"
+    )
