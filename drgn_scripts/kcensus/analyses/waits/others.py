@@ -24,8 +24,9 @@ _MAX_SUBJECTS = 32
 """Tasks that others wait for that are compared: those with most tasks behind them."""
 _MAX_TOLD = 8
 """Objects that a sentence names."""
-_OLD, _VERY_OLD = 10.0, 120.0
-"""Seconds from which on a wait is worth a look, and those of the hung task detector."""
+_SHORT, _OLD, _VERY_OLD = 1.0, 10.0, 120.0
+"""Seconds from which on it is worth a look that many wait, or some; and those of the hung task
+detector."""
 _MANY = 10
 """Tasks behind one."""
 _BY_DEVICES = frozenset(
@@ -35,7 +36,6 @@ _BY_DEVICES = frozenset(
         NodeKind.IO,
         NodeKind.TAGS,
         NodeKind.BUFFER_IO,
-        NodeKind.PAGE,
         NodeKind.LOG,
         NodeKind.LOG_SPACE,
     }
@@ -53,7 +53,7 @@ def others(figures: Figures) -> Iterator[Finding]:
         if graph.kind[root] is NodeKind.FREEZER:
             yield _frozen(figures, root)
             told |= figures.waiters(root)
-        elif graph.kind[root] in _BY_DEVICES:
+        elif graph.kind[root] in _BY_DEVICES or _may_be_io(figures, root):
             devices.append(root)
             subjects += _to_blame(figures, _first_tasks(figures, root))
         elif graph.is_task[root]:
@@ -81,6 +81,12 @@ def others(figures: Figures) -> Iterator[Finding]:
     for_devices = figures.waiters(*devices) - told
     yield from _devices(figures, devices, for_devices)
     yield from _alone(figures, told | for_devices)
+
+
+def _may_be_io(figures: Figures, node: int) -> bool:
+    """Return whether a page waits for a request, if only possibly; else a task has locked it."""
+    graph = figures.graph
+    return graph.kind[node] is NodeKind.PAGE and bool(graph.following[node])
 
 
 def _first_tasks(figures: Figures, root: int) -> list[int]:
@@ -132,7 +138,7 @@ def _severity(count: int, seconds: float) -> Severity | None:
     """Return how bad it is that tasks wait; None for what is usual."""
     if seconds >= _VERY_OLD or (seconds >= _OLD and count >= _MANY):
         return Severity.WARNING
-    is_notable = count >= _MANY or (count > 1 and seconds >= _OLD)
+    is_notable = (count >= _MANY and seconds >= _SHORT) or (count > 1 and seconds >= _OLD)
     return Severity.NOTICE if is_notable else None
 
 
@@ -284,7 +290,8 @@ def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Fi
     where = f" of {', '.join(names[:_MAX_TOLD])}{more}" if names else ""
     yield Finding(
         id="waits-io",
-        severity=Severity.NOTICE,
+        severity=severity,
+        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         title=f"{_tasks(count)} for I/O{where}, {_first(count, seconds)}",
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy="`kcensus iosched` says whether the scheduler or the device is late",
