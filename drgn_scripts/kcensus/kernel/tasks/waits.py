@@ -341,6 +341,7 @@ class _Reader:
 
     def _bits(self) -> None:
         waiting = bit_waiters(self.kernel)
+        self.missing += waiting.missing
         kept, lane = self._lanes(waiting.task)
         is_page = waiting.is_page[kept]
         for mask, kind, type_ in (
@@ -440,6 +441,7 @@ class _Reader:
             try:
                 whole = self.kernel.prog.type(type_)
             except LookupError:
+                self.missing += [] if type_ in self.missing else [type_]
                 continue
             for member in members:
                 if whole.has_member(member):
