@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.analyses.iosched.degrees import severity, shortest_ns
 from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.analyses.iosched.kernel.findings.device import severity
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import disk_names, named
 from kcensus.human import human_seconds
@@ -39,7 +39,7 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
     linked = np.zeros(len(waits), np.bool_)
     linked[sleepers.joins.wait] = True
     timed = np.array([function in ON_TIMERS for function in waits.function], np.bool_)
-    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= _STEPS[-1][0] * 1e9))
+    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= shortest_ns(_STEPS)))
     longest = int(waits.since_ns[rows].max(initial=0)) / 1e9
     how = severity(longest, _STEPS)
     if how is None:
