@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kcensus.render.dot import write_dot
 
 from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.locking.owners import Strength
-from kcensus.render.dot import write_dot
 from kcensus.results import Result
 from tests.unit.analyses.waits.making import Scene
 
