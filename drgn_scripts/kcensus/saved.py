@@ -230,6 +230,7 @@ def _finding(fields: Mapping[str, Any]) -> Finding:
             for remedy in fields["remedies"]
         ),
         no_remedy=fields["no_remedy"],
+        story=tuple(fields.get("story", ())),
         patch=fields["patch"],
         patch_status=fields["patch_status"],
         patch_is_fix=fields["patch_is_fix"],

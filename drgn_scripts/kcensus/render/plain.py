@@ -206,6 +206,8 @@ def finding_document(finding: Finding) -> dict[str, Any]:
         for remedy in finding.remedies
     ]
     fields["no_remedy"] = plain(finding.no_remedy)
+    fields["evidence"] = plain(finding.evidence)
+    fields["story"] = [printable(line) for line in finding.story]
     return fields
 
 
@@ -346,6 +348,8 @@ def _attribute(item: Any, name: str) -> Any:
     """Return a column of a check, a finding or a gap."""
     if name == "remedies":
         return remedy_text(item)
+    if name == "evidence":
+        return "; ".join(part for part in (item.evidence, *item.story) if part)
     return getattr(item, name.removesuffix("_bytes"))
 
 

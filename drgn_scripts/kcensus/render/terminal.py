@@ -132,6 +132,7 @@ def _print_finding(
         return
     if not short:
         prose(finding.evidence)
+        prose(*(f"#{number} {line}" for number, line in enumerate(finding.story, 1)))
     shown = finding.remedies[:1] if short else finding.remedies
     for remedy in shown:
         prose(_effect(remedy))

@@ -54,6 +54,9 @@ class Finding:
     title: str
     """One sentence: subject, problem, size, share."""
     evidence: str = ""
+    story: tuple[str, ...] = ()
+    """More evidence: sentences without a period that each start a line, such as the tasks of a
+    deadlock in their order."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     """The numbers of the title and the evidence, by key."""
     memory: Mapping[str, int] = field(default_factory=dict)

@@ -71,6 +71,7 @@ def hostile_result() -> Result:
         severity=Severity.WARNING,
         title=HOSTILE,
         evidence=HOSTILE,
+        story=(HOSTILE, HOSTILE),
         memory={HOSTILE: 1 << 20, "slab:" + HOSTILE: 1 << 20},
         remedies=(Remedy(command=HOSTILE, effect=HOSTILE, undo=HOSTILE, risk=HOSTILE),),
         no_remedy=HOSTILE,

@@ -17,7 +17,7 @@ ANALYSIS = Analysis(
     runner="kcensus.analyses.waits.run:run",
     specs="kcensus.analyses.waits.tables:TABLES",
     headline=("deadlocks", "tasks_blocked", "longest_wait"),
-    first_tables=("cycles", "tree", "objects"),
+    first_tables=("cycles", "tree"),
     description="""\
 A graph of all tasks that sleep in state D or for a lock, of what they wait for, and of who holds
 that: mutexes, rwsems, percpu_rw_semaphores, rt_mutexes, semaphores, completions, pages, pipes, work

@@ -1,36 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the graph of waits means, and what to do about it."""
+"""Deadlocks: who is in each, how it is known, and what ends it."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-
+from kcensus.analyses.waits.acts import holds, kills
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.known import patch_of
-from kcensus.human import human_seconds
+from kcensus.analyses.waits.others import others
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Cycle
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
-from kcensus.text import printable
+from kcensus.kernel.waiting.graph import EdgeKind
+from kcensus.results import Danger, Figure, Finding, Severity, Unit
 
-_MAX_ROOTS = 3
-"""Roots that are findings: those with most tasks behind them."""
 _MAX_TOLD = 8
 """Tasks of a cycle that a sentence names."""
-_OLD, _VERY_OLD = 10.0, 120.0
-"""Seconds from which on a wait is worth a look, and those of the hung task detector."""
-_MANY = 10
-"""Tasks behind one."""
+_NO_WAY = (
+    "tasks in state D cannot be killed, and no lock can be released from outside: only a restart "
+    "of the machine ends it; take a dump first (sysrq-c)"
+)
 
 
 def findings(figures: Figures) -> list[Finding]:
     """Return what to act on."""
     return [
         *(_deadlock(figures, cycle) for cycle in figures.cycles),
-        *_behind(figures),
+        *others(figures),
     ]
 
 
@@ -47,22 +41,27 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         who = f"{names} waits for itself"
     else:
         who = f"{len(tasks)} tasks wait for each other: {names}{more}"
-    tail = f"; {len(stuck):,} more tasks are stuck behind" if stuck else ""
+    tail = (
+        f"; {len(stuck):,} more {'is' if len(stuck) == 1 else 'are'} stuck behind" if stuck else ""
+    )
+    remedies = tuple(
+        remedy for node in tasks for remedy in kills(figures, node, "that ends the cycle")
+    )
     kind = "waits-deadlock" if is_sure else "waits-deadlock-possible"
     return Finding(
         id=f"{kind}:{min(figures.pid(node) for node in tasks)}",
         severity=Severity.CRITICAL if is_sure else Severity.WARNING,
         danger=Danger.DEADLOCK,
         title=f"{'deadlock' if is_sure else 'possible deadlock'}: {who}{tail}",
-        evidence=_story(figures, cycle),
+        story=_story(figures, cycle),
         patch=patch_of([_functions(figures, node) for node in tasks]),
         figures={
             "tasks": Figure(len(tasks)),
             "behind": Figure(len(stuck)),
             "oldest": Figure(oldest, Unit.SECONDS),
         },
-        remedies=tuple(_kills(figures, tasks)),
-        no_remedy="" if any(True for _ in _kills(figures, tasks)) else _no_way(figures, tasks),
+        remedies=remedies,
+        no_remedy="" if remedies else _NO_WAY,
     )
 
 
@@ -71,168 +70,34 @@ def _functions(figures: Figures, node: int) -> list[str]:
     return figures.waiting.waits.stacks.functions(row) if row >= 0 else []
 
 
-def _story(figures: Figures, cycle: Cycle) -> str:
-    """Tell a cycle: who holds what since when, and waits for what."""
-    graph, sentences = figures.graph, []
-    count = len(cycle.nodes)
+def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
+    """Tell a cycle, a line per task: what it holds, and what it waits for since when."""
+    graph, lines = figures.graph, []
     for at, node in enumerate(cycle.nodes):
         if not graph.is_task[node]:
             continue
-        before, after = cycle.edges[at - 1], cycle.edges[at]
-        function = figures.function(node)
-        entry = figures.entry(node)
-        where = f" ({', '.join(dict.fromkeys(x for x in (entry, function) if x))})"
-        holds = _holds(figures, before) if count > 1 else ""
-        since = figures.since(node)
-        waits = f"waits for {figures.name(int(graph.target[after]))}"
-        waits += f" to {graph.mode[after]}" if graph.mode[after] else ""
-        waits += f" since {since}" if since else ""
-        sentences.append(
-            f"{figures.name(node)}{where if where != ' ()' else ''} {holds}{waits}"
-            f" [{graph.evidence[after]}]"
+        after = cycle.edges[at]
+        held = (
+            f"{holds(graph, figures, _held(figures, cycle, at - 1))}, "
+            if len(cycle.nodes) > 1
+            else ""
         )
-    return "; ".join(sentences)
-
-
-def _holds(figures: Figures, edge: int) -> str:
-    """Tell how a task keeps what leads to it."""
-    graph = figures.graph
-    source, kind = int(graph.source[edge]), graph.edge[edge]
-    strength = Strength(int(graph.strength[edge])).name.lower()
-    proof = f" [{strength}: {graph.evidence[edge]}]"
-    name = figures.name(source)
-    if kind is EdgeKind.THREAD:
-        return "has the other end of the pipe open and "
-    if kind is EdgeKind.QUEUED:
-        return f"is before it{proof}, "
-    if kind is EdgeKind.REFERENCED:
-        return f"has a reference of {name}{proof}, "
-    if kind is EdgeKind.RUN_BY:
-        return f"runs {name}{proof}, "
-    if kind is EdgeKind.COMPLETED_BY:
-        return f"is to complete {name}{proof}, "
-    mode = f" ({graph.mode[edge]})" if graph.mode[edge] else ""
-    return f"holds {name}{mode}{proof}, "
-
-
-def _kills(figures: Figures, tasks: list[int]) -> Iterator[Remedy]:
-    """Yield that a task of a cycle can be killed: one that sleeps interruptibly."""
-    for node in tasks:
-        row = int(figures.task_rows[node])
-        if row < 0 or figures.state(node) != "S" or figures.waiting.tasks.is_kthread[row]:
-            continue
-        yield Remedy(
-            effect=f"Kill {figures.name(node)}, which sleeps interruptibly: that ends the cycle",
-            command=f"kill -KILL {figures.pid(node)}",
-            risk="its work is lost; a core dump that it writes is cut",
+        mode = f" ({graph.mode[after]})" if graph.mode[after] else ""
+        asleep, function, entry = figures.asleep(node), figures.function(node), figures.entry(node)
+        place = " of ".join(dict.fromkeys(name for name in (function, entry) if name))
+        lines.append(
+            f"{figures.name(node)} {held}waits for {figures.name(int(graph.target[after]))}{mode} "
+            f"[{graph.evidence[after]}]"
+            + (f" for {asleep}" if asleep else "")
+            + (f", in {place}" if place else "")
         )
+    return tuple(lines)
 
 
-def _no_way(figures: Figures, tasks: list[int]) -> str:
-    return (
-        "tasks in state D cannot be killed, and no lock can be released from outside: only a "
-        "restart of the machine ends it; take a dump first (sysrq-c)"
-    )
+def _held(figures: Figures, cycle: Cycle, at: int) -> int:
+    """Return the edge that says how a task of a cycle keeps what leads to it.
 
-
-def _severity(count: int, seconds: float) -> Severity:
-    is_old = seconds >= _OLD and (count >= _MANY or seconds >= _VERY_OLD)
-    return Severity.WARNING if is_old else Severity.NOTICE
-
-
-def _oldest(figures: Figures, node: int) -> float:
-    """Return the seconds that the first of the tasks behind a node has waited."""
-    oldest = int(figures.behind.oldest[node])
-    return max(int(figures.ages[oldest]) / 1e9, 0.0) if oldest >= 0 else 0.0
-
-
-def _behind(figures: Figures) -> Iterator[Finding]:
-    """Yield what many tasks wait for, or some for long, where it is no cycle."""
-    told = 0
-    for node in figures.roots:
-        if figures.graph.kind[node] is NodeKind.FREEZER:
-            yield _frozen(figures, node)
-            continue
-        subject = _subject(figures, node)
-        if subject is None or told >= _MAX_ROOTS:
-            continue
-        count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
-        if count < 2 or (count < _MANY and seconds < _OLD):
-            continue
-        told += 1
-        severity = _severity(count, seconds)
-        yield Finding(
-            id=f"waits-behind:{figures.pid(subject)}",
-            severity=severity,
-            danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-            title=(
-                f"{count:,} tasks wait for {figures.name(subject)}, the first of them for "
-                f"{human_seconds(seconds)}"
-            ),
-            evidence=_does(figures, subject),
-            figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-            no_remedy=(
-                "nothing can take a lock away: find out why its owner does not go on; "
-                "`kcensus iosched` says what its I/O waits for"
-            ),
-        )
-
-
-def _subject(figures: Figures, root: int) -> int | None:
-    """Return the task that others wait for: a root, or the only one that waits for it.
-
-    Tasks behind one request, or one buffer, wait for I/O as they should.
+    An edge from a process to its thread says less than the one that leads to the process.
     """
-    graph, node, seen = figures.graph, root, {root}
-    while not graph.is_task[node]:
-        waiters = {int(graph.source[edge]) for edge in graph.preceding[node]}
-        if len(waiters) != 1 or waiters & seen:
-            return None
-        node = waiters.pop()
-        seen.add(node)
-    return node
-
-
-def _frozen(figures: Figures, node: int) -> Finding:
-    """Return that a file system is frozen, and tasks wait for the thaw."""
-    blocks = super_blocks(figures.kernel)
-    address = int(figures.graph.address[node])
-    row = blocks.address.tolist().index(address)
-    mount = printable(blocks.mount[row]) if blocks.mount[row] else ""
-    count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
-    is_plain = mount and mount == blocks.mount[row]
-    return Finding(
-        id=f"waits-frozen:{mount or hex(address)}",
-        severity=_severity(count, seconds),
-        danger=Danger.STALL,
-        title=(
-            f"{count:,} tasks wait for the frozen file system on {mount or 'no mount point'}, the "
-            f"first of them for {human_seconds(seconds)}"
-        ),
-        evidence="super_block.s_writers.frozen is set: who writes waits until it is thawed",
-        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        remedies=(
-            Remedy(
-                effect="Thaw the file system, if what froze it (a snapshot, a backup) is gone",
-                command=f"fsfreeze --unfreeze {shlex.quote(mount)}",
-                risk="a snapshot that is being taken is not consistent",
-            ),
-        )
-        if is_plain
-        else (),
-        no_remedy="" if is_plain else "its mount point is unknown, so it cannot be thawed by name",
-    )
-
-
-def _does(figures: Figures, node: int) -> str:
-    """Say what a task does that others wait for."""
-    graph = figures.graph
-    state, function, since = figures.state(node), figures.function(node), figures.since(node)
-    held = [figures.name(int(graph.source[edge])) for edge in graph.preceding[node]]
-    holds = f"it holds {', '.join(held[:_MAX_TOLD])}"
-    if state in ("running", "runnable"):
-        return f"{holds}, and is {state}"
-    sleeps = f"sleeps in {function}" if function else "sleeps"
-    objects = [figures.name(int(graph.target[edge])) for edge in graph.following[node]]
-    what = f" for {objects[0]}" if objects else ""
-    return f"{holds}, and {sleeps}{what}" + (f" since {since}" if since else "")
+    edge = cycle.edges[at]
+    return cycle.edges[at - 1] if figures.graph.edge[edge] is EdgeKind.THREAD else edge

@@ -43,7 +43,7 @@ CYCLES = TableSpec(
         "entry": Column(
             Unit.TEXT, "came by", Show.WIDE, "System call, or function of the kernel thread."
         ),
-        "since": Column(Unit.SECONDS, "since", Show.ALWAYS, "Since it sleeps; -1 if unknown."),
+        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; -1 if unknown."),
         "function": Column(Unit.TEXT, "sleeps in", Show.WIDE, "Function that it waits in."),
         "waits_for": Column(Unit.TEXT, "waits for", Show.ALWAYS, "What it waits for."),
         "mode": _MODE,
@@ -85,7 +85,7 @@ TASKS = TableSpec(
         "pid": _PID,
         "comm": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
         "state": Column(Unit.TEXT, "state", Show.ALWAYS, "D, S, runnable, running or other."),
-        "since": Column(Unit.SECONDS, "since", Show.ALWAYS, "Since it sleeps; -1 if unknown."),
+        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; -1 if unknown."),
         "entry": Column(
             Unit.TEXT, "came by", Show.WIDE, "System call, or function of the kernel thread."
         ),
@@ -108,7 +108,7 @@ TASKS = TableSpec(
         ),
     },
     "A task in state D, or that waits for a lock, or that others wait for.",
-    ("since", "pid"),
+    ("asleep", "pid"),
 )
 
 OBJECTS = TableSpec(
@@ -218,7 +218,7 @@ def _cycles(figures: Figures) -> list[dict[str, Any]]:
                     "task": figures.comm(node),
                     "pid": figures.pid(node),
                     "entry": figures.entry(node),
-                    "since": _seconds(figures, node),
+                    "asleep": _seconds(figures, node),
                     "function": figures.function(node),
                     "waits_for": figures.name(after),
                     "mode": graph.mode[edges[0]],
@@ -269,7 +269,7 @@ def _tasks(figures: Figures) -> list[dict[str, Any]]:
                 "pid": pid,
                 "comm": figures.comm(node),
                 "state": figures.state(node),
-                "since": _seconds(figures, node),
+                "asleep": _seconds(figures, node),
                 "entry": figures.entry(node),
                 "function": figures.function(node),
                 "waits_for": figures.name(target) if waits else "",

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kcensus.analyses.waits.figures import Figures
+from kcensus.human import human_seconds
 from kcensus.kernel.waiting.graph import LOCKS, EdgeKind, NodeKind
 
 _MAX_DEPTH = 16
 """Levels that are drawn: of a longer chain, the number of tasks behind tells enough."""
 _MAX_ROWS = 1 << 12
 _MAX_BRANCHES = 32
-"""Drawn of equal branches: 200 tasks behind one lock."""
+"""Drawn of those that wait for the same."""
+_MAX_LEAVES = 4
+"""Drawn of these, if nothing waits for them: of 200 tasks behind one lock."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,15 @@ def rows(figures: Figures) -> list[Row]:
 
 def _trees(figures: Figures, seen: set[int]) -> Iterator[Row]:
     for number, cycle in enumerate(figures.cycles, 1):
-        what = f"cycle {number} ({cycle.strength.name.lower()})"
-        yield Row(0, "", -1, what)
-        inside = [node for node in cycle.nodes if not _is_passed(figures, node)]
+        # The table of cycles has its nodes: here is who else waits for them.
         seen |= set(cycle.nodes)
+        inside = [
+            node
+            for node in cycle.nodes
+            if not _is_passed(figures, node) and _waiting(figures, node, seen)
+        ]
+        if inside:
+            yield Row(0, "", -1, f"cycle {number} ({cycle.strength.name.lower()})")
         for at, node in enumerate(inside):
             yield from _branch(figures, node, 1, "", at == len(inside) - 1, seen, is_first=True)
     for node in figures.roots:
@@ -85,11 +93,26 @@ def _branch(
             more = int(figures.behind.tasks[at])
             stack.append((-1, level + 1, further, True, f"… {more:,} more tasks"))
             continue
-        shown, rest = waiting[:_MAX_BRANCHES], waiting[_MAX_BRANCHES:]
+        # Those with tasks behind them come first.
+        busy = sum(bool(figures.behind.tasks[each]) for each in waiting)
+        shown = waiting[: min(max(busy, _MAX_LEAVES), _MAX_BRANCHES)]
+        rest = waiting[len(shown) :]
+        if len(rest) == 1:
+            shown, rest = waiting, []
         if rest:
-            stack.append((-1, level + 1, further, True, f"… {len(rest):,} more that wait for it"))
+            stack.append((-1, level + 1, further, True, _more(figures, rest)))
         for place, each in reversed(list(enumerate(shown))):
             stack.append((each, level + 1, further, place == len(shown) - 1 and not rest, ""))
+
+
+def _more(figures: Figures, nodes: list[int]) -> str:
+    """Return how many nodes are not drawn, and for how long they have waited."""
+    ages = sorted(int(figures.ages[node]) for node in nodes if figures.asleep(node))
+    if not ages:
+        return f"… {len(nodes):,} more wait for it"
+    least, most = (human_seconds(age / 1e9) for age in (ages[0], ages[-1]))
+    span = least if least == most else f"{least} to {most}"
+    return f"… {len(nodes):,} more wait for it, for {span}"
 
 
 def _waiting(figures: Figures, node: int, seen: set[int]) -> list[int]:
@@ -118,7 +141,7 @@ def _role(figures: Figures, node: int) -> str:
             return ": holder unknown" if graph.kind[node] in LOCKS else ""
         is_lock = any(graph.edge[edge] is EdgeKind.HELD for edge in graph.following[node])
         return f" (held: {modes[0]})" if modes and is_lock else ""
-    state, since, function = figures.state(node), figures.since(node), figures.function(node)
-    parts = [state, f"for {since}" if since else "", f"in {function}" if function else ""]
+    state, asleep, function = figures.state(node), figures.asleep(node), figures.function(node)
+    parts = [state, f"for {asleep}" if asleep else "", f"in {function}" if function else ""]
     told = " ".join(part for part in parts if part)
     return f": {told}" if told else ""

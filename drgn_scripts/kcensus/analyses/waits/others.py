@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What tasks wait for that is no deadlock: a task, a freeze, a lock without a known holder, I/O."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from kcensus.analyses.waits.acts import go_on, holds, kills
+from kcensus.analyses.waits.figures import Figures
+from kcensus.human import human_seconds
+from kcensus.kernel.tasks.functions import ON_TIMERS
+from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.text import printable
+
+_MAX_FINDINGS = 3
+"""Of a kind: those with most tasks behind them."""
+_MAX_TOLD = 8
+"""Objects that a sentence names."""
+_OLD, _VERY_OLD = 10.0, 120.0
+"""Seconds from which on a wait is worth a look, and those of the hung task detector."""
+_MANY = 10
+"""Tasks behind one."""
+_BY_DEVICES = frozenset(
+    {
+        NodeKind.DISK,
+        NodeKind.REQUEST,
+        NodeKind.IO,
+        NodeKind.TAGS,
+        NodeKind.BUFFER_IO,
+        NodeKind.PAGE,
+        NodeKind.LOG,
+    }
+)
+"""What a device ends: tasks behind it wait for I/O as they should, but for long if it is sick."""
+
+
+def others(figures: Figures) -> Iterator[Finding]:
+    """Yield what many tasks wait for, or some for long, where it is no cycle."""
+    kinds, graph = figures.graph.kind, figures.graph
+    told = {node for cycle in figures.cycles for node in (*cycle.nodes, *cycle.tangle)}
+    told |= figures.waiters(*told)
+    count = Counter[str]()
+    devices = []
+    for root in figures.roots:
+        if kinds[root] is NodeKind.FREEZER:
+            yield _frozen(figures, root)
+            told |= figures.waiters(root)
+            continue
+        subjects = [root]
+        if kinds[root] in _BY_DEVICES:
+            devices.append(root)
+            subjects = _first_tasks(figures, root)
+        elif not graph.is_task[root] and len(graph.sure.preceding[root]) == 1:
+            subjects = _first_tasks(figures, root)
+        for subject in subjects:
+            finding = _about(figures, subject)
+            if finding is not None and count[finding.kind] < _MAX_FINDINGS:
+                count[finding.kind] += 1
+                told |= {subject, *figures.waiters(subject)}
+                yield finding
+    for_devices = figures.waiters(*devices) - told
+    yield from _devices(figures, devices, for_devices)
+    yield from _alone(figures, told | for_devices)
+
+
+def _first_tasks(figures: Figures, root: int) -> list[int]:
+    """Return the tasks that wait for a node, through objects only; most tasks behind first."""
+    graph, found, todo, seen = figures.graph.sure, set[int](), [root], {root}
+    while todo:
+        for edge in graph.preceding[todo.pop()]:
+            node = int(graph.source[edge])
+            if node in seen:
+                continue
+            seen.add(node)
+            if graph.is_task[node]:
+                found.add(node)
+            else:
+                todo.append(node)
+    return sorted(found, key=lambda node: (-int(figures.behind.tasks[node]), node))
+
+
+def _about(figures: Figures, node: int) -> Finding | None:
+    if not figures.graph.is_task[node]:
+        return _unheld(figures, node)
+    return _dead(figures, node) if figures.state(node) == "exited" else _behind(figures, node)
+
+
+def _severity(count: int, seconds: float) -> Severity | None:
+    """Return how bad it is that tasks wait; None for what is usual."""
+    if seconds >= _VERY_OLD or (seconds >= _OLD and count >= _MANY):
+        return Severity.WARNING
+    is_notable = count >= _MANY or (count > 1 and seconds >= _OLD)
+    return Severity.NOTICE if is_notable else None
+
+
+def _oldest(figures: Figures, node: int) -> float:
+    """Return the seconds that the first of the tasks behind a node has waited."""
+    oldest = int(figures.behind.oldest[node])
+    return max(int(figures.ages[oldest]) / 1e9, 0.0) if oldest >= 0 else 0.0
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task waits" if count == 1 else f"{count:,} tasks wait"
+
+
+def _first(count: int, seconds: float) -> str:
+    return (
+        f"for {human_seconds(seconds)}"
+        if count == 1
+        else f"the first of them for {human_seconds(seconds)}"
+    )
+
+
+def _behind(figures: Figures, subject: int) -> Finding | None:
+    """Return that tasks wait for one task, and what it does; None where that is usual."""
+    count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
+    severity = _severity(count, seconds)
+    if severity is None or not count:
+        return None
+    state, remedies = (
+        figures.state(subject),
+        tuple(kills(figures, subject, "what it keeps is free")),
+    )
+    no_remedy = "nothing can take that from it: find out why it does not go on"
+    if state == "stopped":
+        remedies = (go_on(figures, subject), *remedies)
+    return Finding(
+        id=f"waits-behind:{figures.pid(subject)}",
+        severity=severity,
+        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+        title=f"{_tasks(count)} for {figures.name(subject)}, {_first(count, seconds)}",
+        evidence=f"it {_kept(figures, subject)}; it {_does(figures, subject)}",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        remedies=remedies,
+        no_remedy="" if remedies else no_remedy,
+    )
+
+
+def _dead(figures: Figures, subject: int) -> Finding | None:
+    """Return that a task has exited, and still holds what others wait for."""
+    count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
+    is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
+    return Finding(
+        id=f"waits-exited:{figures.graph.address[subject]:x}",
+        severity=Severity.CRITICAL if is_sure else Severity.WARNING,
+        danger=Danger.DEADLOCK,
+        title=f"{_tasks(count)} for {figures.name(subject)}, which has exited, "
+        f"{_first(count, seconds)}",
+        evidence=f"it {_kept(figures, subject)}",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        no_remedy=(
+            "what a dead task holds stays held: only a restart of the machine ends it; the kernel "
+            "log may have the oops that killed the task"
+        ),
+    )
+
+
+def _kept(figures: Figures, subject: int) -> str:
+    """Say what a task keeps others from."""
+    graph = figures.graph.sure
+    ways = [way for edge in graph.preceding[subject] for way in _way(figures, edge)]
+    said = list(dict.fromkeys(holds(graph, figures, edge) for edge in ways))
+    more = f", and {len(said) - _MAX_TOLD:,} more" if len(said) > _MAX_TOLD else ""
+    return f"{', '.join(said[:_MAX_TOLD])}{more}"
+
+
+def _way(figures: Figures, edge: int) -> list[int]:
+    """Return the edges that tell what others wait for: the edge to a task, or to its process."""
+    graph = figures.graph.sure
+    if graph.edge[edge] is not EdgeKind.THREAD:
+        return [edge]
+    return graph.preceding[int(graph.source[edge])]
+
+
+def _unheld(figures: Figures, node: int) -> Finding | None:
+    """Return that tasks wait for an object, and nothing says who holds it."""
+    count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
+    severity = _severity(count, seconds)
+    if severity is None:
+        return None
+    address = int(figures.graph.address[node])
+    readers = figures.waiting.readers.get(address, 0)
+    graph = figures.graph
+    hints = [
+        f"{figures.name(int(graph.target[edge]))} may hold it [{graph.evidence[edge]}]"
+        for edge in graph.following[node]
+    ]
+    if readers > 0:
+        hints.insert(0, f"it counts readers ({readers:,}), and does not name them")
+    return Finding(
+        id=f"waits-unheld:{address:x}",
+        severity=severity,
+        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+        title=f"{_tasks(count)} for {figures.name(node)}, {_first(count, seconds)}; who holds it "
+        "is unknown",
+        evidence="; ".join(hints[:_MAX_TOLD]),
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        no_remedy=(
+            f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
+            f"`crash> search -t {address:x}`, and for functions on them that take such a lock"
+        ),
+    )
+
+
+def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Finding]:
+    """Yield that tasks wait for I/O for long."""
+    ages = [int(figures.ages[node]) for node in tasks]
+    count, seconds = len(tasks), max(max(ages, default=0) / 1e9, 0.0)
+    severity = _severity(count, seconds)
+    if severity is None or seconds < _OLD:
+        return
+    # What is only possible leads to the disk, too.
+    graph = figures.graph
+    reached = graph.reached(nodes)
+    disks = [node for node in np.flatnonzero(reached) if graph.kind[node] is NodeKind.DISK]
+    names = sorted(figures.object_name(int(node)) for node in disks)
+    more = f" and {len(names) - _MAX_TOLD:,} more" if len(names) > _MAX_TOLD else ""
+    where = f" of {', '.join(names[:_MAX_TOLD])}{more}" if names else ""
+    yield Finding(
+        id="waits-io",
+        severity=Severity.NOTICE,
+        title=f"{_tasks(count)} for I/O{where}, {_first(count, seconds)}",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        no_remedy="`kcensus iosched` says whether the scheduler or the device is late",
+    )
+
+
+def _alone(figures: Figures, told: set[int]) -> Iterator[Finding]:
+    """Yield that tasks have been in state D for as long as the hung task detector reports."""
+    tasks = figures.waiting.tasks
+    found = []
+    for node in figures.task_nodes:
+        row = int(figures.task_rows[node])
+        is_late = row >= 0 and int(figures.ages[node]) >= _VERY_OLD * 1e9
+        if not is_late or not tasks.is_blocked[row] or node in told:
+            continue
+        if figures.function(node) not in ON_TIMERS:
+            found.append(node)
+    if not found:
+        return
+    found.sort(key=lambda node: (-int(figures.ages[node]), node))
+    longest = int(figures.ages[found[0]]) / 1e9
+    count = len(found)
+    yield Finding(
+        id="waits-alone",
+        severity=Severity.WARNING,
+        danger=Danger.STALL,
+        title=(
+            f"{count:,} {'task has' if count == 1 else 'tasks have'} been in state D for "
+            f"{'' if count == 1 else 'up to '}{human_seconds(longest)}, behind no other task"
+        ),
+        story=tuple(f"{figures.name(node)}: {_does(figures, node)}" for node in found[:_MAX_TOLD]),
+        figures={"tasks": Figure(count), "longest": Figure(longest, Unit.SECONDS)},
+        no_remedy=(
+            "what is to wake them up is not known: the functions they sleep in say which driver or "
+            "file system is to"
+        ),
+    )
+
+
+def _frozen(figures: Figures, node: int) -> Finding:
+    """Return that a file system is frozen, and tasks wait for the thaw."""
+    blocks = super_blocks(figures.kernel)
+    address = int(figures.graph.address[node])
+    row = blocks.address.tolist().index(address)
+    mount = printable(blocks.mount[row]) if blocks.mount[row] else ""
+    count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
+    is_plain = mount and mount == blocks.mount[row]
+    return Finding(
+        id=f"waits-frozen:{mount or hex(address)}",
+        severity=_severity(count, seconds) or Severity.NOTICE,
+        danger=Danger.STALL,
+        title=(
+            f"{_tasks(count)} for the frozen file system on {mount or 'no mount point'}, "
+            f"{_first(count, seconds)}"
+        ),
+        evidence="super_block.s_writers.frozen is set: who writes waits until it is thawed",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        remedies=(
+            Remedy(
+                effect="Thaw the file system, if what froze it (a snapshot, a backup) is gone",
+                command=f"fsfreeze --unfreeze {shlex.quote(mount)}",
+                risk="a snapshot that is being taken is not consistent",
+            ),
+        )
+        if is_plain
+        else (),
+        no_remedy="" if is_plain else "its mount point is unknown, so it cannot be thawed by name",
+    )
+
+
+def _does(figures: Figures, node: int) -> str:
+    """Say what a task does: it runs, or sleeps in which function, and for what."""
+    graph = figures.graph
+    state, function, asleep = figures.state(node), figures.function(node), figures.asleep(node)
+    if state in ("running", "runnable", "stopped"):
+        return f"is {state}"
+    sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
+    objects: list[str] = []
+    graph = graph.sure
+    seen = {node}
+    while graph.following[node] and len(objects) < _MAX_TOLD:
+        node = int(graph.target[graph.following[node][0]])
+        # The name of a request has that of its disk.
+        if node in seen or (objects and graph.kind[node] is NodeKind.DISK):
+            break
+        seen.add(node)
+        objects.append(figures.name(node))
+    return f"{sleeps}, and waits for {', which waits for '.join(objects)}" if objects else sleeps
