@@ -20,6 +20,8 @@ from kcensus.text import printable
 
 _MAX_FINDINGS = 3
 """Of a kind: those with most tasks behind them."""
+_MAX_SUBJECTS = 32
+"""Tasks that others wait for that are compared: those with most tasks behind them."""
 _MAX_TOLD = 8
 """Objects that a sentence names."""
 _OLD, _VERY_OLD = 10.0, 120.0
@@ -35,6 +37,7 @@ _BY_DEVICES = frozenset(
         NodeKind.BUFFER_IO,
         NodeKind.PAGE,
         NodeKind.LOG,
+        NodeKind.LOG_SPACE,
     }
 )
 """What a device ends: tasks behind it wait for I/O as they should, but for long if it is sick."""
@@ -42,28 +45,39 @@ _BY_DEVICES = frozenset(
 
 def others(figures: Figures) -> Iterator[Finding]:
     """Yield what many tasks wait for, or some for long, where it is no cycle."""
-    kinds, graph = figures.graph.kind, figures.graph
+    graph = figures.graph.sure
     told = {node for cycle in figures.cycles for node in (*cycle.nodes, *cycle.tangle)}
     told |= figures.waiters(*told)
-    count = Counter[str]()
-    devices = []
+    devices, subjects, unheld = [], [], []
     for root in figures.roots:
-        if kinds[root] is NodeKind.FREEZER:
+        if graph.kind[root] is NodeKind.FREEZER:
             yield _frozen(figures, root)
             told |= figures.waiters(root)
-            continue
-        subjects = [root]
-        if kinds[root] in _BY_DEVICES:
+        elif graph.kind[root] in _BY_DEVICES:
             devices.append(root)
-            subjects = _first_tasks(figures, root)
-        elif not graph.is_task[root] and len(graph.sure.preceding[root]) == 1:
-            subjects = _first_tasks(figures, root)
-        for subject in subjects:
-            finding = _about(figures, subject)
-            if finding is not None and count[finding.kind] < _MAX_FINDINGS:
-                count[finding.kind] += 1
-                told |= {subject, *figures.waiters(subject)}
-                yield finding
+            subjects += _to_blame(figures, _first_tasks(figures, root))
+        elif graph.is_task[root]:
+            subjects.append(root)
+        elif len(graph.preceding[root]) == 1:
+            subjects += _first_tasks(figures, root)
+        else:
+            unheld.append(root)
+    notable = [
+        node
+        for node in dict.fromkeys(subjects)
+        if _degree(figures, node) is not None and not _is_helper(figures, node)
+    ]
+    groups: dict[frozenset[int], list[int]] = {}
+    for node in [each for each in notable if figures.behind.tasks[each]][:_MAX_SUBJECTS]:
+        kind = figures.state(node) == "exited" and node
+        groups.setdefault(frozenset({*figures.waiters(node), -1 - kind}), []).append(node)
+    for waiters, nodes in list(groups.items())[:_MAX_FINDINGS]:
+        is_dead = figures.state(nodes[0]) == "exited"
+        yield _dead(figures, nodes[0]) if is_dead else _behind(figures, nodes)
+        told |= {*waiters, *nodes}
+    for node in [each for each in unheld if _degree(figures, each) is not None][:_MAX_FINDINGS]:
+        yield _unheld(figures, node)
+        told |= figures.waiters(node)
     for_devices = figures.waiters(*devices) - told
     yield from _devices(figures, devices, for_devices)
     yield from _alone(figures, told | for_devices)
@@ -85,10 +99,33 @@ def _first_tasks(figures: Figures, root: int) -> list[int]:
     return sorted(found, key=lambda node: (-int(figures.behind.tasks[node]), node))
 
 
-def _about(figures: Figures, node: int) -> Finding | None:
-    if not figures.graph.is_task[node]:
-        return _unheld(figures, node)
-    return _dead(figures, node) if figures.state(node) == "exited" else _behind(figures, node)
+def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
+    """Return the tasks behind a device that have most of the tasks behind them to themselves.
+
+    Where many tasks hold a part of what others need, such as space in a log, the device is late.
+    """
+    notable = [node for node in nodes if _degree(figures, node) is not None][:_MAX_SUBJECTS]
+    behind = {node: figures.waiters(node) for node in notable}
+    counts = Counter(task for tasks in behind.values() for task in tasks)
+    return [
+        node
+        for node, tasks in behind.items()
+        if 2 * sum(counts[task] == 1 for task in tasks) >= len(tasks) > 0
+    ]
+
+
+def _is_helper(figures: Figures, node: int) -> bool:
+    """Return whether a thread sleeps on a timer, and others keep all that it serves: xfsaild."""
+    graph = figures.graph.sure
+    return figures.function(node) in ON_TIMERS and all(
+        graph.edge[edge] is EdgeKind.SERVED and len(graph.following[int(graph.source[edge])]) > 1
+        for edge in graph.preceding[node]
+    )
+
+
+def _degree(figures: Figures, node: int) -> Severity | None:
+    """Return how bad it is that tasks wait for a node; None for what is usual."""
+    return _severity(int(figures.behind.tasks[node]), _oldest(figures, node))
 
 
 def _severity(count: int, seconds: float) -> Severity | None:
@@ -117,32 +154,53 @@ def _first(count: int, seconds: float) -> str:
     )
 
 
-def _behind(figures: Figures, subject: int) -> Finding | None:
-    """Return that tasks wait for one task, and what it does; None where that is usual."""
-    count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
-    severity = _severity(count, seconds)
-    if severity is None or not count:
-        return None
-    state, remedies = (
-        figures.state(subject),
-        tuple(kills(figures, subject, "what it keeps is free")),
-    )
-    no_remedy = "nothing can take that from it: find out why it does not go on"
-    if state == "stopped":
-        remedies = (go_on(figures, subject), *remedies)
+def _behind(figures: Figures, subjects: list[int]) -> Finding:
+    """Return that tasks wait for one task, or for each of several, and what these do."""
+    count, seconds = int(figures.behind.tasks[subjects[0]]), _oldest(figures, subjects[0])
+    severity = _severity(count, seconds) or Severity.NOTICE
+    names_told = [figures.name(node) for node in subjects[:_MAX_TOLD]]
+    names = list(names_told)
+    if len(subjects) > _MAX_TOLD:
+        names.append(f"{len(subjects) - _MAX_TOLD:,} more")
+    last = f" and {names.pop()}" if len(names) > 1 else ""
+    told = [f"{_kept(figures, node)}; it {_does(figures, node)}" for node in subjects[:_MAX_TOLD]]
+    remedies = [
+        remedy
+        for node in subjects[:_MAX_TOLD]
+        for remedy in (
+            *([go_on(figures, node)] if figures.state(node) == "stopped" else []),
+            *kills(figures, node, "what it keeps is free"),
+        )
+    ]
     return Finding(
-        id=f"waits-behind:{figures.pid(subject)}",
+        id=f"waits-behind:{figures.pid(subjects[0])}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        title=f"{_tasks(count)} for {figures.name(subject)}, {_first(count, seconds)}",
-        evidence=f"it {_kept(figures, subject)}; it {_does(figures, subject)}",
+        title=f"{_tasks(count)} for {', '.join(names)}{last}, {_first(count, seconds)}",
+        evidence="" if last else f"it {told[0]}",
+        story=tuple(f"{name} {what}" for name, what in zip(names_told, told, strict=True))
+        if last
+        else (),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        remedies=remedies,
-        no_remedy="" if remedies else no_remedy,
+        remedies=tuple(remedies),
+        no_remedy="" if remedies else _no_remedy(figures, subjects[0]),
     )
 
 
-def _dead(figures: Figures, subject: int) -> Finding | None:
+def _no_remedy(figures: Figures, node: int) -> str:
+    """Say what to look at, where nothing helps."""
+    graph = figures.graph.sure
+    kinds = {graph.edge[edge] for edge in graph.preceding[node]}
+    if kinds & {EdgeKind.HELD_UP, EdgeKind.RUNS}:
+        return (
+            "a read-side section of RCU ends only where its task leaves it: look at the stack of "
+            "that task (sysrq-l, or crash's bt) for a loop without cond_resched(), and at its CPU "
+            "for a thread of a higher priority that does not let it run"
+        )
+    return "nothing can take that from it: find out why it does not go on"
+
+
+def _dead(figures: Figures, subject: int) -> Finding:
     """Return that a task has exited, and still holds what others wait for."""
     count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
     is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
@@ -171,19 +229,19 @@ def _kept(figures: Figures, subject: int) -> str:
 
 
 def _way(figures: Figures, edge: int) -> list[int]:
-    """Return the edges that tell what others wait for: the edge to a task, or to its process."""
+    """Return the edges that tell what others wait for: the edge to a task, its process, its CPU."""
     graph = figures.graph.sure
-    if graph.edge[edge] is not EdgeKind.THREAD:
-        return [edge]
-    return graph.preceding[int(graph.source[edge])]
+    if graph.edge[edge] is EdgeKind.THREAD:
+        return graph.preceding[int(graph.source[edge])]
+    if graph.edge[edge] is EdgeKind.RUNS:
+        return [edge, *graph.preceding[int(graph.source[edge])]]
+    return [edge]
 
 
-def _unheld(figures: Figures, node: int) -> Finding | None:
+def _unheld(figures: Figures, node: int) -> Finding:
     """Return that tasks wait for an object, and nothing says who holds it."""
     count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
-    severity = _severity(count, seconds)
-    if severity is None:
-        return None
+    severity = _severity(count, seconds) or Severity.NOTICE
     address = int(figures.graph.address[node])
     readers = figures.waiting.readers.get(address, 0)
     graph = figures.graph
@@ -299,7 +357,9 @@ def _does(figures: Figures, node: int) -> str:
     """Say what a task does: it runs, or sleeps in which function, and for what."""
     graph = figures.graph
     state, function, asleep = figures.state(node), figures.function(node), figures.asleep(node)
-    if state in ("running", "runnable", "stopped"):
+    if state == "runnable":
+        return f"is runnable{_instead(figures, node)}"
+    if state in ("running", "stopped"):
         return f"is {state}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []
@@ -313,3 +373,13 @@ def _does(figures: Figures, node: int) -> str:
         seen.add(node)
         objects.append(figures.name(node))
     return f"{sleeps}, and waits for {', which waits for '.join(objects)}" if objects else sleeps
+
+
+def _instead(figures: Figures, node: int) -> str:
+    """Say what the CPU of a task runs that wants to run."""
+    tasks, row = figures.waiting.tasks, int(figures.task_rows[node])
+    runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
+    if not runs:
+        return ""
+    name = f"{printable(tasks.comm[runs[0]])} (PID {tasks.pid[runs[0]]})"
+    return f" on CPU {tasks.cpu[row]}, which runs {name}"
