@@ -196,15 +196,15 @@ _ROOTS = {
 }
 """By scenario: what all wait for, and how many tasks do."""
 
-_SEVERAL_ROOTS = {"waits-healthy": 3, "waits-futex": 1, "waits-log": 2}
-"""The others: how many roots they have at least."""
+_LEAST_ROOTS = {"waits-healthy": 1, "waits-futex": 1, "waits-log": 2}
+"""How many roots the others have at least; a busy guest has some by chance."""
 
 
 def test_roots(other: Case) -> None:
     graph = other.found.graph
     known = roots(graph, other.cycles)
-    if other.dump.scenario in _SEVERAL_ROOTS:
-        assert len(known) >= _SEVERAL_ROOTS[other.dump.scenario]
+    if other.dump.scenario in _LEAST_ROOTS:
+        assert len(known) >= _LEAST_ROOTS[other.dump.scenario]
         return
     kind, comm, behind = _ROOTS[other.dump.scenario]
     found = {}
