@@ -30,6 +30,8 @@ _AREA_WRITERS = frozenset(
 _EXCLUDES_READERS = 0x40000000
 """VMA_LOCK_OFFSET, of which later kernels have another name: a bit of ``vm_refcnt``."""
 _FAULTS = frozenset({"handle_mm_fault", "__handle_mm_fault"})
+_FREEZE_COMPLETE = 4
+"""SB_FREEZE_COMPLETE."""
 _LEVELS = 3
 """SB_FREEZE_LEVELS: locks of a super block that freezing takes."""
 _RUNNING = "in-flight"
@@ -185,7 +187,8 @@ class Special(Finder):
         # Since v4.4 (commit not verified), the writers of a file system are readers of such locks.
         members = layout(self.kernel.prog, type_, {"frozen": "s_writers.frozen"})
         state = gather(self.kernel.memory, blocks.address, members, self.faults)["frozen"]
-        frozen = blocks.address[state.astype(np.int64) != 0]
+        # Before, the task that freezes it is in freeze_super(), and holds these locks itself.
+        frozen = blocks.address[state.astype(np.int64) == _FREEZE_COMPLETE]
         place = np.uint64(members.fields["frozen"].offset)
         locks: dict[int, int] = {}
         for level in range(_LEVELS):
