@@ -17,6 +17,7 @@ from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks
 from kcensus.kernel.tasks.waits import Waits
+from kcensus.sources.capsule import NotRecorded
 
 Numbers = npt.NDArray[np.int64]
 
@@ -85,7 +86,8 @@ def _with_timer(
     for name in wakers:
         try:
             places[name] = {int(symbol.address) for symbol in prog.symbols(name)}
-        except LookupError:
+        except (LookupError, NotRecorded):
+            # Functions alone tell, as in a capsule that older versions recorded.
             continue
     wanted = np.array(sorted(set().union(*places.values())), np.uint64)
     if not len(wanted):
