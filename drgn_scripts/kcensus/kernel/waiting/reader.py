@@ -170,6 +170,7 @@ class _Reader:
         for what, work in (
             ("pages", self._pages),
             ("core dumps", special.core_dumps),
+            ("children of vfork", special.children),
             ("work items", special.works),
             ("frozen file systems", lambda: self.frozen.update(special.frozen())),
             ("FUSE requests", special.fuse_requests),
