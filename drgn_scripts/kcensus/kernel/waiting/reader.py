@@ -81,9 +81,7 @@ _VARIABLES = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
 _IDLE = frozenset(
-    "do_wait __do_wait do_poll do_sys_poll ep_poll do_epoll_wait do_select core_sys_select "
-    "poll_schedule_timeout do_sigtimedwait sigsuspend do_nanosleep hrtimer_nanosleep "
-    "sys_pause".split()
+    ["do_wait", "__do_wait", "do_poll", "do_sys_poll", "ep_poll", "do_epoll_wait", "do_select", "core_sys_select", "poll_schedule_timeout", "do_sigtimedwait", "sigsuspend", "do_nanosleep", "hrtimer_nanosleep", "sys_pause"]
 )
 """Functions in which processes wait for an event of any kind, or for a child."""
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
