@@ -20,7 +20,7 @@ from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import requests
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.owners import LOCK_TYPES, Mode, Strength, holders
-from kcensus.kernel.tasks.call_sites import CallSites
+from kcensus.kernel.tasks.call_sites import CallSites, Held
 from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.tasks.joined import RequestPlaces, joined
 from kcensus.kernel.tasks.queued import stack_words
@@ -302,31 +302,32 @@ class _Reader:
         }
         by_address = {lock: type_ for type_, lock in wanted}
         stacks = self.waits.stacks
-        held = {pc: self.sites.held(pc) for pc in np.unique(stacks.pc).tolist()}
+        held = {pc: self.sites.held(pc, stacks.names[pc]) for pc in np.unique(stacks.pc).tolist()}
         found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]] = defaultdict(dict)
         computed: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
         repeated: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
+        gone: dict[int, list[Held]] = defaultdict(list)
         interesting = np.array([pc for pc, each in held.items() if each], np.uint64)
         for frame in np.flatnonzero(np.isin(stacks.pc, interesting)).tolist():
             lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
-            name = stacks.names[pc]
+            name, inside = stacks.names[pc], [*gone[lane]]
+            gone[lane] += [each for each in held[pc] if each.is_dropped]
             for each in held[pc]:
                 key = each.type, each.object
+                # What functions further inside have dropped, this one no longer has.
+                is_sure = each.is_sure and not any(map(each.may_be, inside))
                 # What it drops next may be what it waits for, further inside.
                 if not each.is_taken and self.type[lane] == each.type:
                     continue
                 if each.object == 0:
-                    if each.is_sure:
+                    if is_sure:
                         known = repeated if each.is_taking else computed
                         known[lane].append((each.type, each.mode, name))
                 elif key in wanted and each.mode in (wanted[key], Mode.NONE):
-                    strength = Strength.DERIVED if each.is_sure else Strength.POSSIBLE
-                    if self.object[lane] == each.object:
-                        # It would wait for itself: code that takes a lock twice, in branches that
-                        # exclude each other, looks like that, too.
-                        if not each.is_sure:
-                            continue
-                        strength = Strength.POSSIBLE
+                    strength = Strength.DERIVED if is_sure else Strength.POSSIBLE
+                    # It would wait for itself.
+                    if self.object[lane] == each.object and not is_sure:
+                        continue
                     self._better(found[key], lane, strength, f"code of {plain(name)}", name, 0)
         self._on_stacks(wanted, by_address, computed, found)
         self._of_memory(wanted, computed, found)
@@ -564,20 +565,23 @@ class _Reader:
         kinds = {int(self.object[lane]): self._kind(lane) for lane in lanes.tolist()}
         stacks = self.waits.stacks
         wanted = set(self.object[lanes].tolist())
-        by_pc: dict[int, set[int]] = {}
+        by_pc: dict[int, dict[int, bool]] = {}
         for pc in np.unique(stacks.pc).tolist():
-            objects = self.sites.completes(pc) & wanted
-            if objects:
-                by_pc[pc] = objects
+            found = self.sites.completes(pc, stacks.names[pc])
+            if wanted & set(found):
+                by_pc[pc] = {each: found[each] for each in sorted(wanted & set(found))}
         for frame in np.flatnonzero(np.isin(stacks.pc, np.array(list(by_pc), np.uint64))).tolist():
             lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
-            completions = np.array(sorted(by_pc[pc]), np.uint64)
+            completions = np.array(list(by_pc[pc]), np.uint64)
+            strength = np.where(
+                list(by_pc[pc].values()), int(Strength.DERIVED), int(Strength.POSSIBLE)
+            )
             name = plain(stacks.names[pc])
             self.build.edges(
                 EdgeKind.COMPLETED_BY,
                 ([kinds[each] for each in completions.tolist()], completions),
                 (NodeKind.TASK, np.repeat(self.waits.task[lane], len(completions))),
-                strength=Strength.DERIVED,
+                strength=strength,
                 evidence=f"code of {name}",
                 frame=name,
             )
