@@ -30,7 +30,7 @@ _MUTEX_FLAGS = np.uint64(7)
 _PICKUP = np.uint64(4)
 """MUTEX_FLAG_PICKUP: who unlocked the mutex gave it to the first waiter, which has yet to run.
 
-Since Linux kernel commit e274795ea7b7 ("locking/mutex: Fix mutex handoff") (in v4.11).
+Since v4.11 (commit not verified).
 """
 HANDED_OVER = "mutex.owner: handed over"
 """Evidence of that: a task that still waits for the mutex does not hold it."""
