@@ -322,7 +322,8 @@ class CallSites:
     def _body_at(self, pc: int, name: str) -> _Body | None:
         """Return the function that goes on at an address, if it has calls for locks."""
         extent = self._extent(pc - 1) if self._is_x86 else None
-        if extent is None:
+        # A function for locks itself counts and tries as it waits; that is no hold.
+        if extent is None or extent[0] in self.targets:
             return None
         try:
             wholes = self._wholes(extent, name) if ".cold" in name else []

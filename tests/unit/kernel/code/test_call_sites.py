@@ -161,6 +161,11 @@ def test_an_inlined_percpu_down_read_with_its_slow_path_at_the_end() -> None:
     assert held(f=(*left, *_SLEEP, RET, *_SLOW_DOWN, *_SLOW_UP)) == []
 
 
+def test_functions_for_locks_hold_nothing_themselves() -> None:
+    code = Code({"percpu_down_read": (*_READ, *_SLEEP, RET)}, _OTHERS)
+    assert CallSites(code.kernel()).held(code.labels["here"]) == []
+
+
 def test_parts_that_are_placed_apart() -> None:
     parts = {
         "f.cold": ("apart:", *_SLEEP, "jmp back"),
