@@ -52,6 +52,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in ("vm", "bench"):
             if item.path.is_relative_to(_TESTS / name):
                 item.add_marker(name)
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _group(item: pytest.Item) -> str:
+    """Return the tests that one process runs, as they share what is slow to open."""
+    # Tests without parameters have none.
+    callspec = getattr(item, "callspec", None)
+    kernel = callspec.params.get("kernel") if callspec else None
+    return f"kernel {kernel}" if kernel else str(item.path)
 
 
 def _is_rare(item: pytest.Item) -> bool:

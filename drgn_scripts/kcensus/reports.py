@@ -14,6 +14,7 @@ import drgn
 from kcensus.analyses import Analysis, AnalysisError, analyses
 from kcensus.analyses.runner import UNEXPECTED, Context
 from kcensus.catalogue import Catalogue, Detected, Patch, Prober, State, detect, load, modules
+from kcensus.catalogue.model import HAS_IT
 from kcensus.catalogue.price import analyses_wanted, evidence_of, weigh
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
@@ -137,6 +138,19 @@ def _ram_bytes(result: Result) -> int | None:
     return None if result.machine is None else result.machine.ram_bytes
 
 
+def _missing(result: Result, detected: Mapping[str, Detected]) -> Result:
+    """Return a result whose findings name no patch that the kernel has: it is not what is missing.
+
+    :param detected: by patch id
+    """
+    present = {name for name, each in detected.items() if each.state in HAS_IT}
+    findings = [
+        replace(finding, patch="") if finding.patch in present else finding
+        for finding in result.findings
+    ]
+    return replace(result, findings=findings)
+
+
 def _with_status(findings: Iterable[Finding], catalogue: Catalogue) -> Iterator[Finding]:
     """Yield findings with what became of their patches."""
     for finding in findings:
@@ -156,8 +170,12 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
     made = report(context, analyses().values(), more=1)
     known = load() if catalogue is None else catalogue
 
+    detected: dict[str, Detected] = {}
+
     def judge() -> Result:
-        return _patches(context, known, _detect(context, known), made.results, made.errors)
+        detection = _detect(context, known.patches)
+        detected.update(detection[1])
+        return _patches(context, known, detection, made.results, made.errors)
 
     number = len(made.sections) + 1
     with context.kernel.progress.step(f"{number} of {number}: patches", 0):
@@ -165,6 +183,9 @@ def examine(context: Context, catalogue: Catalogue | None = None) -> Report:
             *made.sections,
             _section("patches", PATCHES_QUESTION, judge, PATCHES_HEADLINE),
         ]
+    sections = [
+        replace(each, result=each.result and _missing(each.result, detected)) for each in sections
+    ]
     return replace(made, sections=_folded(sections, known, _ram_bytes(made.head)))
 
 
@@ -196,7 +217,14 @@ def analyse(
     :param params: values of its :attr:`Analysis.params`
     :raises AnalysisError: the question cannot be answered
     """
-    return conclude(context.run(analysis, **params), load() if catalogue is None else catalogue)
+    known = load() if catalogue is None else catalogue
+    result = context.run(analysis, **params)
+    named = {finding.patch for finding in result.findings} & set(known.patches)
+    if named:
+        parts = {stage.patch for name in named for stage in known.patches[name].stages}
+        wanted = {name: known.patches[name] for name in sorted(named | parts)}
+        result = _missing(result, _detect(context, wanted)[1])
+    return conclude(result, known)
 
 
 def price(context: Context, catalogue: Catalogue, *, prices: bool = True) -> Result:
@@ -204,7 +232,7 @@ def price(context: Context, catalogue: Catalogue, *, prices: bool = True) -> Res
 
     :param prices: whether to run any
     """
-    detection = _detect(context, catalogue)
+    detection = _detect(context, catalogue.patches)
     wanted = analyses_wanted(catalogue, detection[1]) if prices else ()
     return _patches(context, catalogue, detection, *_run_named(context, wanted), priced=prices)
 
@@ -216,7 +244,7 @@ def measured(context: Context, patch: Patch, catalogue: Catalogue) -> Side:
     metrics = [validation.metric, *(workload.metric for workload in validation.workload)]
     if validation.predicted is not None:
         metrics.append(validation.predicted)
-    lacking, detected = _detect(context, catalogue)
+    lacking, detected = _detect(context, catalogue.patches)
     metrics += [evidence.metric for evidence in evidence_of(detected[patch.id])]
     results, failed = _run_named(context, dict.fromkeys(metric.analysis for metric in metrics))
     size = machine(context.kernel)
@@ -259,14 +287,16 @@ def traced(patch: Patch, name: str, progress: Progress | None = None) -> Side:
     )
 
 
-def _detect(context: Context, catalogue: Catalogue) -> tuple[list[str], dict[str, Detected]]:
-    """Detect the patches of a catalogue.
+def _detect(
+    context: Context, patches: Mapping[str, Patch]
+) -> tuple[list[str], dict[str, Detected]]:
+    """Detect patches.
 
     :return: one sentence for each module whose debug info is missing; states by patch id
     """
-    lacking = context.need_modules(*modules(catalogue.patches))
+    lacking = context.need_modules(*modules(patches))
     prober = Prober(context.kernel.prog, lacking)
-    return lacking, detect(catalogue.patches, prober, context.release)
+    return lacking, detect(patches, prober, context.release)
 
 
 def _run_named(

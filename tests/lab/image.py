@@ -36,8 +36,7 @@ CRASH_DISKS = {"kdump-elf": "/dev/vda", "kdump-lzo": "/dev/vdb", "kdump-zlib": "
 LAST = "last"
 """The report of a guest with a disk that follows the one before the dump."""
 
-# Folds the counters that the CPUs keep for themselves into those of /proc/vmstat.
-_REFRESH = Step("write", ("/proc/sys/vm/stat_refresh", "1"))
+_FOLD = Step("write", ("/proc/sys/vm/stat_refresh", "1"))
 
 _MAKEDUMPFILE = ("run", "/bin/makedumpfile", "-f", "--message-level", "4", "-d", "31")
 
@@ -196,7 +195,7 @@ def guest_steps(kernel: Kernel, case: Scenario) -> list[Step]:
         steps += [Step("crash-load", crash), Step("crash-prepare")]
     steps += [
         *case.steps,
-        _REFRESH,
+        *([_FOLD] if case.folds_counters else ()),
         *(Step("record", (name, path, "1", "0")) for name, path in records.items()),
         Step(
             "record",
@@ -224,7 +223,7 @@ def _trial_steps(case: Scenario, trial: Trial) -> list[Step]:
     return [
         *trial.steps,
         Step("sleep", (str(case.settle * 1000),)),
-        _REFRESH,
+        *([_FOLD] if case.folds_counters else ()),
         *(Step("record-now", (f"{name}@{trial.name}", path)) for name, path in records.items()),
         Step("truth-again", (trial.name,)),
     ]

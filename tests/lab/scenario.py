@@ -96,6 +96,8 @@ class Scenario:
     disk: Disk | None = None
     boot: str = ""
     """More parameters for the kernel's command line."""
+    folds_counters: bool = True
+    """Whether every CPU adds the counters that it keeps for itself to those of /proc/vmstat."""
 
 
 class _Table:
@@ -179,6 +181,16 @@ def _xfs(table: _Table, context: _Context) -> Iterator[Step]:
     # Its background work, such as forgetting deleted inodes, is done within a second.
     yield Step("write", ("/proc/sys/fs/xfs/xfssyncd_centisecs", "100"))
     yield Step("mount", ("xfs", device, path, ""))
+
+
+@_verb
+def _ext4(table: _Table, context: _Context) -> Iterator[Step]:
+    device, path = table.get("device", str), context.text(table.get("path", str))
+    # All is on the disk: nothing is initialized later, or known to be empty without a look at it.
+    features = "^metadata_csum,^uninit_bg,^resize_inode"
+    options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard"
+    yield Step("run", ("/bin/mkfs.ext4", "-q", "-F", "-O", features, "-E", options, device))
+    yield Step("mount", ("ext4", device, path, "commit=100000"))
 
 
 @_verb
@@ -518,6 +530,7 @@ def load(name: str, kernel: str) -> Scenario:
         programs=tuple(context.programs),
         disk=disk,
         boot=table.get("boot", str, ""),
+        folds_counters=table.get("fold-counters", bool, True),
     )
     table.end()
     if disk and (scenario.live or set(formats) != {"elf"}):

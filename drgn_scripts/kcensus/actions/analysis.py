@@ -41,4 +41,4 @@ def run(
     else:
         with progress_bars(reading.no_progress) as progress:
             result = analyse(Context.without_target(progress), analysis, **params)
-    return show(result, showing, analysis.first_tables, known, analysis.graph)
+    return show(result, showing, analysis.first_tables, known)

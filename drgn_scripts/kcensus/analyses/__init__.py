@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kcensus.results import Answer, Result
     from kcensus.results.charts import ChartSpec, RamUse
+    from kcensus.results.graphs import Picture
     from kcensus.results.tables import TableSpec
 
 
@@ -70,10 +71,10 @@ class Analysis:
     first_tables: tuple[str, ...] = ()
     """Two or three tables that tell most, of memory before those of a trace; the screen shows those
     of the result first and names the others."""
-    graph: tuple[str, str] | None = None
-    """Its tables of nodes and edges, where it makes a graph: ``--dot`` writes it. Nodes have the
-    columns ``node``, ``kind``, ``name`` and ``cycle``; edges have ``source``, ``target``, ``kind``,
-    ``mode`` and ``strength``."""
+    picture: str = ""
+    """``module:function``, where it makes a graph; the function takes a
+    :class:`~kcensus.results.Result` and returns the :class:`Picture` that pages and ``--dot``
+    draw."""
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info it uses where the kernel has them loaded."""
     without_target: tuple[str, ...] = ()
@@ -100,6 +101,10 @@ class Analysis:
     def ram_of(self, result: Result) -> Sequence[RamUse]:
         """Return the memory that a result of it accounts for."""
         return tuple(_named(self.ram)(result)) if self.ram else ()
+
+    def picture_of(self, result: Result) -> Picture | None:
+        """Return the picture of the graph in a result; ``None`` where it makes none."""
+        return _named(self.picture)(result) if self.picture else None
 
 
 def _named(place: str) -> Any:

@@ -19,6 +19,7 @@ from kcensus.analyses import analyses
 from kcensus.human import human
 from kcensus.results import MEMORY_USES, Machine, Result, Unit
 from kcensus.results.charts import ChartSpec
+from kcensus.results.graphs import Picture
 from kcensus.results.tables import Column, Table
 from kcensus.results.thresholds import MIN_BYTES
 from kcensus.text import printable
@@ -69,6 +70,12 @@ def charts(result: Result) -> list[Chart]:
     """Return the charts of a result that say something: a comparison, of enough bytes."""
     every = (chart(result, spec) for spec in specs(result))
     return [each for each in every if _compares(each)]
+
+
+def picture(result: Result) -> Picture:
+    """Return the picture of the graph of a result; empty where there is nothing to draw."""
+    known = analyses().get(result.analysis)
+    return (known.picture_of(result) if known else None) or Picture()
 
 
 def _compares(chart: Chart) -> bool:

@@ -38,6 +38,8 @@ class Column:
     """One line: what ``--help``, HTML tooltips, notebooks and the JSON schema say of it."""
     get: Callable[[Any], Any] | None = None
     """The values, given the rows of the table; by default their column of the same name."""
+    is_drawn: bool = False
+    """Whether lines and spaces of its texts are a drawing, such as a tree."""
     type: str = ""
     """C type of what is at an address, such as ``struct super_block``; empty for other units.
 

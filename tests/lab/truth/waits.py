@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a guest says about tasks that wait: in /proc, in its log, and in what our module has logged.
+"""What a guest says about tasks that wait: in /proc, in its log, and in what ours has logged there.
 
 The guest reads it twice, ``before`` the dump and ``later``. What both reads agree on, the dump
 has, too: see :func:`still`.
@@ -8,7 +8,7 @@ has, too: see :func:`still`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .packed import unpacked
@@ -34,16 +34,17 @@ class Task:
 
 @dataclass(frozen=True)
 class Claim:
-    """What our module has logged about a task: that it holds something, or waits for it."""
+    """What our module or program has logged of a task: that it holds something, or waits for it."""
 
     pid: int
     comm: str
     is_wait: bool
     kind: str
     """``mutex``, ``rwsem``, ``percpu_rwsem``, ``rt_mutex``, ``semaphore``, ``completion``,
-    ``page``, ``pipe``, ``work`` or ``bit``."""
+    ``page``, ``pipe``, ``work``, ``bit`` or ``rcu``; of programs, also ``futex``, ``log`` (of an
+    XFS) or ``journal`` (of an ext4)."""
     address: int
-    """0 for a page that the kernel chooses."""
+    """0 for a page that the kernel chooses, and for what has no address; the user's of a futex."""
     mode: str
 
 
@@ -55,6 +56,17 @@ class Blocked:
     comm: str
     stack: tuple[str, ...]
     """Names of functions, the innermost first, all of them."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """What a CPU does that is not idle, as the kernel lists it for sysrq-l."""
+
+    cpu: int
+    pid: int
+    comm: str
+    stack: tuple[str, ...]
+    """Names of functions, the innermost first."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +97,12 @@ class Truth:
     tasks: dict[int, Task]
     claims: tuple[Claim, ...]
     blocked: dict[int, Blocked]
+    running: dict[int, Running]
+    """By CPU."""
+    stalled: frozenset[int]
+    """The PIDs of the readers that RCU waits for, as it warns; only tasks that were preempted."""
+    stalled_cpus: frozenset[int]
+    """The CPUs that RCU waits for, as it warns."""
     hung: tuple[Hung, ...]
     blockers: tuple[Blocker, ...]
 
@@ -95,6 +113,10 @@ class Truth:
     def holders(self, address: int) -> set[int]:
         """The PIDs of the tasks that hold what is at an address."""
         return {c.pid for c in self.claims if c.address == address and not c.is_wait}
+
+    def comms(self, pids: Iterable[int]) -> list[str]:
+        """The names of tasks, sorted, without what follows the slash of a worker's."""
+        return sorted(self.tasks[pid].comm.partition("/")[0] for pid in pids)
 
     def cycles(self) -> set[frozenset[int]]:
         """The sets of tasks that wait for each other in a circle, as the module has made them.
@@ -153,6 +175,11 @@ _BLOCKER = re.compile(
 )
 _LISTED = re.compile(r"task:(.+?)\s+state:D\s.*?\bpid:\s*(\d+)")
 _FRAME = re.compile(r"^(?:<\d>)?\[[^]]*\]  ([\w.]+)\+0x", re.MULTILINE)
+_CPU = re.compile(r"NMI backtrace for cpu (\d+)$", re.MULTILINE)
+_CURRENT = re.compile(r" PID: (\d+) Comm: (.+?) (?:Not t|T)ainted")
+_COUNTER = re.compile(r" RIP: 0010:([\w.]+)\+0x")
+_STALLED = re.compile(r"rcu: \tTasks blocked on level-\d+ rcu_node [^:]*:((?: P\d+\S*)+)")
+_STALLED_CPU = re.compile(r"rcu: \t(\d+)-[^ ]*: \(")
 
 
 def read(truth: Mapping[str, str], which: str = BEFORE) -> Truth:
@@ -167,6 +194,11 @@ def read(truth: Mapping[str, str], which: str = BEFORE) -> Truth:
         tasks={task.pid: task for task in tasks},
         claims=tuple(_claims(log)),
         blocked={each.pid: each for each in _blocked(log)},
+        running={each.cpu: each for each in _running(log)},
+        stalled=frozenset(
+            int(pid) for tasks in _STALLED.findall(log) for pid in re.findall(r" P(\d+)", tasks)
+        ),
+        stalled_cpus=frozenset(map(int, _STALLED_CPU.findall(log))),
         hung=tuple(Hung(int(pid), comm, int(age)) for comm, pid, age in _HUNG.findall(log)),
         blockers=tuple(
             Blocker(int(pid), lock, int(owner) if owner else None)
@@ -221,3 +253,16 @@ def _blocked(log: str) -> Iterator[Blocked]:
     for head, end in zip(heads, ends[1:], strict=True):
         frames = _FRAME.findall(listing[head.end() : end])
         yield Blocked(int(head[2]), head[1], tuple(frames))
+
+
+def _running(log: str) -> Iterator[Running]:
+    _, _, listing = log.rpartition("Show backtrace of all active CPUs")
+    # What follows is the list of sysrq-w.
+    listing, marker, _ = listing.partition("Show Blocked State")
+    heads = list(_CPU.finditer(listing)) if marker else []
+    ends = [head.start() for head in heads] + [len(listing)]
+    for head, end in zip(heads, ends[1:], strict=True):
+        text = listing[head.end() : end]
+        if current := _CURRENT.search(text):
+            frames = [*_COUNTER.findall(text), *_FRAME.findall(text)]
+            yield Running(int(head[1]), int(current[1]), current[2], tuple(frames))

@@ -19,6 +19,7 @@ MADE: dict[str, tuple[str, ...]] = {
     "waits-completion": ("7.3",),
     "waits-kinds": ("6.1",),
     "waits-convoy": ("6.1",),
+    "waits-rcu": ("7.3",),
 }
 """Those that our module makes, and accounts for."""
 
@@ -26,9 +27,14 @@ FOUND: dict[str, tuple[str, ...]] = {
     "waits-freeze": ("7.3",),
     "waits-coredump": ("6.1",),
     "waits-fuse": ("7.3",),
+    "waits-futex": ("6.1",),
+    "waits-log": ("7.3",),
     "waits-healthy": ("6.1",),
 }
 """Those that the kernel makes without it."""
+
+READ_ONCE = ("waits-healthy", "waits-log")
+"""Of these, not all that sleeps does so after the dump, too."""
 
 CYCLES: dict[str, list[set[str]]] = {
     "waits-abba": [{"abba-1", "abba-2"}],
@@ -47,9 +53,12 @@ CYCLES: dict[str, list[set[str]]] = {
         {"semaphore-1", "semaphore-2"},
     ],
     "waits-convoy": [],
+    "waits-rcu": [],
     "waits-freeze": [],
     "waits-coredump": [],
     "waits-fuse": [{"make-directory", "serve"}],
+    "waits-futex": [],
+    "waits-log": [],
     "waits-healthy": [],
 }
 """The tasks of each cycle, by name, without what follows the slash of a worker's."""

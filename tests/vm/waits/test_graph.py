@@ -25,8 +25,6 @@ from tests.lab.truth import waits as truth_of
 from tests.vm.waits.scenarios import FOUND, MADE, params
 
 _MODULES = ("xfs", "fuse", "dm_mod")
-_UNKNOWABLE = {"completion", "bit"}
-"""Kinds whose holder the kernel notes nowhere, nor any code that comes later in the module."""
 
 
 @dataclass
@@ -133,27 +131,20 @@ def test_holders_are_those_of_the_module(made: Case) -> None:
         assert sure <= said | draining, (kind, hex(address))
         if kind == "pipe":
             continue  # the process that has it open
-        if kind not in _UNKNOWABLE:
-            assert said <= set(found), (kind, hex(address))
-            right += len(said)
+        assert said <= set(found), (kind, hex(address))
+        right += len(said)
         extra += len(set(found) - said - draining)
     assert right >= len(wanted) - 2
-    # Where all tasks of the module go through one function, code cannot tell them apart.
-    assert extra == 0 or made.dump.scenario in ("waits-kinds", "waits-self")
+    assert extra == 0
 
 
 def test_the_cycles_are_those_of_the_module(made: Case) -> None:
-    unknowable = {
-        claim.pid for claim in made.truth.claims if claim.is_wait and claim.kind in _UNKNOWABLE
-    }
-    wanted = {cycle for cycle in made.truth.cycles() if not cycle & unknowable}
+    wanted = made.truth.cycles()
     found = {made.pids(cycle) for cycle in made.cycles}
     assert found == wanted
     assert len(made.cycles) == len(wanted)
     sure = [cycle for cycle in made.cycles if cycle.strength >= Strength.DERIVED]
-    # Before 6.16, a semaphore does not say who holds it; no kernel names all readers.
-    likely = {"waits-kinds": 1, "waits-self": 3, "waits-rwsem": 1}
-    assert len(sure) >= likely.get(made.dump.scenario, len(wanted))
+    assert len(sure) == len(wanted)
 
 
 def test_owners_are_drgns(made: Case) -> None:
@@ -224,9 +215,7 @@ def test_the_analysis(made: Case) -> None:
         assert finding.severity is Severity.CRITICAL
         assert finding.danger is Danger.DEADLOCK
     convoys = [each for each in result.findings if each.kind == "waits-behind"]
-    # Of a bit, the holder is unknown: a task waits for it, and another for the task.
-    if made.dump.scenario != "waits-kinds":
-        assert len(convoys) == (made.dump.scenario == "waits-convoy")
+    assert len(convoys) == (made.dump.scenario == "waits-convoy")
     by_name = {check.name: check for check in result.checks}
     assert by_name["tasks in state D"].difference == 0
     assert by_name["tasks"].difference == 0

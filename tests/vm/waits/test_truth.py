@@ -11,7 +11,7 @@ import pytest
 from tests.lab import Dump, build
 from tests.lab.truth import waits
 from tests.vm.oracles.waits import sleepers
-from tests.vm.waits.scenarios import CYCLES, FOUND, MADE, params
+from tests.vm.waits.scenarios import CYCLES, FOUND, MADE, READ_ONCE, params
 
 _WAITING = {
     "waits-abba": 6,
@@ -21,6 +21,7 @@ _WAITING = {
     "waits-completion": 4,
     "waits-kinds": 8,
     "waits-convoy": 201,
+    "waits-rcu": 4,
 }
 
 # One of these is on the stack of a task that waits for such a thing.
@@ -35,6 +36,7 @@ _FUNCTIONS = {
     "pipe": ("pipe_write", "anon_pipe_write"),
     "work": ("flush_work", "__flush_work"),
     "bit": ("out_of_line_wait_on_bit", "bit_wait"),
+    "rcu": ("synchronize_rcu", "synchronize_rcu_normal"),
 }
 
 
@@ -105,6 +107,31 @@ def test_the_dump_has_the_same_tasks(dump: Dump) -> None:
     ) - (2 if dump.scenario == "waits-four" else 0)
 
 
+@pytest.fixture(params=["waits-rcu"])
+def rcu(kernel: str, request: pytest.FixtureRequest) -> waits.Truth:
+    """What a guest says in which readers hold up RCU."""
+    return waits.read(build(kernel, request.param).truth)
+
+
+@pytest.mark.usually("waits-rcu 7.3")
+def test_the_kernel_sees_the_readers_that_the_module_names(rcu: waits.Truth, kernel: str) -> None:
+    readers = {claim.pid: claim.comm for claim in rcu.claims if claim.kind == "rcu"}
+    sync = {pid for pid, claim in rcu.waits().items() if claim.kind == "rcu"}
+    assert [rcu.tasks[pid].comm for pid in sync] == ["rcu-sync"]
+    del readers[sync.pop()]
+    busy = rcu.running[1]
+    assert (busy.comm, busy.stack[0]) == ("rcu-reader", "rcu_reader")
+    if kernel == "5.10":  # its readers cannot be preempted
+        assert readers == {busy.pid: "rcu-reader"}
+        assert rcu.stalled_cpus == {1}
+        return
+    assert sorted(readers.values()) == ["rcu-preempted", "rcu-reader"]
+    above = rcu.running[2]
+    assert (above.comm, above.stack[0]) == ("rcu-above", "rcu_above")
+    preempted = {pid for pid, comm in readers.items() if comm == "rcu-preempted"}
+    assert preempted <= rcu.stalled <= set(readers)
+
+
 @pytest.fixture(scope="module", params=params(FOUND))
 def found(kernel: str, request: pytest.FixtureRequest) -> Dump:
     """A dump of a guest in which tasks wait without our module."""
@@ -134,14 +161,31 @@ _SLEEPERS = {
         ("serve", "D", "rwsem_down_write_slowpath", 1),
         ("serve", "S", "", 1),
     ],
+    "waits-futex": [
+        ("pi-owner", "S", "pipe_read", 1),
+        ("pi-middle", "S", "futex_lock_pi", 1),
+        ("pi-last", "S", "futex_lock_pi", 1),
+        ("robust-owner", "S", "pipe_read", 1),
+        ("robust-wait", "S", "futex_wait", 2),
+        ("normal-owner", "S", "pipe_read", 1),
+        ("normal-wait", "S", "futex_wait", 2),
+    ],
+    "waits-log": [
+        ("reserve-log", "D", "xfs_buf_iowait", 4),
+        ("reserve-log", "D", "", 60),
+        ("force-log", "D", "xfs_file_fsync", 1),
+        ("force-log", "D", "jbd2_log_wait_commit", 1),
+        ("jbd2/dm-1-8", "D", "jbd2_journal_commit_transaction", 1),
+        ("join", "D", "__ext4_get_inode_loc", 1),
+        ("join", "D", "wait_transaction_locked", 3),
+    ],
     "waits-healthy": [("sleepers", "S", "", 1167)],
 }
 
 
 def test_tasks_wait_without_the_module(found: Dump) -> None:
     read = waits.read(found.truth)
-    # The busy guest reads them once only.
-    still = read.tasks if found.scenario == "waits-healthy" else waits.still(found.truth)
+    still = read.tasks if found.scenario in READ_ONCE else waits.still(found.truth)
     blocked = read.blocked
     counts: Counter[tuple[str, str, str]] = Counter()
     for name, state, function, _ in _SLEEPERS[found.scenario]:
@@ -151,3 +195,17 @@ def test_tasks_wait_without_the_module(found: Dump) -> None:
             if task.comm == name and task.state in state and function in functions:
                 counts[name, state, function] += 1
     assert counts == {(n, s, f): count for n, s, f, count in _SLEEPERS[found.scenario]}
+    if found.scenario == "waits-log":
+        innermost = Counter(task.stack[0] for task in still.values() if task.comm == "reserve-log")
+        assert innermost["xlog_grant_head_wait"] >= 30
+    if found.scenario == "waits-futex":
+        holders = {pid: read.holders(claim.address) for pid, claim in read.waits().items()}
+        names = [(read.tasks[pid].comm, read.comms(holders[pid])) for pid in holders]
+        assert sorted(names) == [
+            ("normal-wait", ["normal-owner"]),
+            ("normal-wait", ["normal-owner"]),
+            ("pi-last", ["pi-middle"]),
+            ("pi-middle", ["pi-owner"]),
+            ("robust-wait", ["robust-owner"]),
+            ("robust-wait", ["robust-owner"]),
+        ]

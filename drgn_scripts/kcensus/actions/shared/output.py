@@ -40,7 +40,7 @@ _RESULT = Faces(
     deferred("kcensus.render.parquet:write_parquet"),
     deferred("kcensus.render.html:write_html"),
 )
-_write_dot = deferred("kcensus.render.dot:write_dot")
+_write_dot = deferred("kcensus.render.graphs.dot:write_dot")
 _write_terminal = deferred("kcensus.render.terminal:write_terminal")
 _paged_console = deferred("kcensus.render.screen.pager:paged_console")
 
@@ -100,18 +100,16 @@ def show(
     showing: Showing,
     first: Sequence[str] = (),
     known: Iterable[str] = (),
-    graph: tuple[str, str] | None = None,
 ) -> Exit:
     """Show a result in the forms that were asked for.
 
     :param first: tables that a screen shows by default; all where empty
     :param known: names of tables that the result could have had
-    :param graph: those with the nodes and edges of its graph
     :return: the exit status that its findings have
     """
     session.keep(result)
-    if showing.dot and graph:
-        _write_dot(result, showing.dot, *graph)
+    if showing.dot:
+        _write_dot(result, showing.dot)
         click.echo(printable(str(showing.dot)), err=showing.json == "-")
     if not write_files(result, _RESULT, showing) and not showing.dot:
         check_tables(showing, dict.fromkeys([*known, *result.tables]))

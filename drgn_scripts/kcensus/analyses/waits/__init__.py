@@ -37,8 +37,9 @@ Where there is no cycle, the tree shows the task that all others wait for, and w
         ("kcensus waits vmcore", "deadlocks, and the tree of who waits for whom"),
         ("kcensus waits vmcore --table tasks --top 0", "all tasks, with what each waits for"),
         ("kcensus waits vmcore --json | jq '.tables.edges'", "the graph for a script"),
+        ("kcensus waits vmcore --html w.html", "a page to mail, with pictures of the deadlocks"),
         ("kcensus waits vmcore --dot w.dot && dot -Tsvg -O w.dot", "a picture of it, by Graphviz"),
     ),
-    graph=("nodes", "edges"),
+    picture="kcensus.analyses.waits.picture:picture",
     modules=(*MODULES, "fuse", "ext4", "jbd2"),
 )

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What tasks do to each other, in words, and the one thing to do about it: a signal."""
+"""What tasks do to each other, in words, and what ends it from outside."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.graph import EdgeKind
+from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
 from kcensus.results import Remedy
 
 _HOLDING = {
@@ -15,16 +17,20 @@ _HOLDING = {
     EdgeKind.REFERENCED: "has a reference of",
     EdgeKind.RUN_BY: "runs",
     EdgeKind.COMPLETED_BY: "is to complete",
+    EdgeKind.HELD_UP: "holds up",
+    EdgeKind.RUNS: "runs on",
 }
 """Verbs for how a task keeps others from going on; of a lock, it holds it."""
 
 
-def holds(figures: Figures, edge: int) -> str:
+_ABORT = "/sys/fs/fuse/connections/{}/abort"
+
+
+def holds(graph: Graph, figures: Figures, edge: int) -> str:
     """Say how a task keeps others from going on, such as ``holds mutex X [proven: mutex.owner]``.
 
     :param edge: that leads from what others wait for to the task, or to its process
     """
-    graph = figures.graph
     strength = Strength(int(graph.strength[edge])).name.lower()
     mode = f" ({graph.mode[edge]})" if graph.mode[edge] else ""
     verb = _HOLDING.get(graph.edge[edge], "holds")
@@ -32,13 +38,36 @@ def holds(figures: Figures, edge: int) -> str:
     return f"{verb} {name}{mode} [{strength}: {graph.evidence[edge]}]"
 
 
-def kill(figures: Figures, node: int, effect: str) -> Remedy:
-    """Return that a task can be killed.
+def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
+    """Yield what makes a task return: a fatal signal, or the end of what it waits for.
 
     :param effect: what follows from that
     """
+    graph = figures.graph
+    objects = [int(graph.target[edge]) for edge in graph.following[node]]
+    requests = [each for each in objects if graph.kind[each] is NodeKind.FUSE]
+    if not requests:
+        if figures.is_killable(node):
+            yield Remedy(
+                effect=f"Kill {figures.name(node)}, which a signal wakes up: {effect}",
+                command=f"kill -KILL {figures.pid(node)}",
+                risk="its work is lost; a core dump that it writes is cut",
+            )
+        return
+    # A request that its server has read is waited for whatever signals come.
+    number = figures.waiting.connections.get(int(graph.address[requests[0]]), -1)
+    if number >= 0:
+        yield Remedy(
+            effect=f"Abort FUSE connection {number}, whose request {figures.name(node)} waits for: "
+            f"{effect}",
+            command=f"echo 1 > {_ABORT.format(number)}",
+            risk="all that use its mount get errors until it is mounted again",
+        )
+
+
+def go_on(figures: Figures, node: int) -> Remedy:
+    """Return that a stopped task can go on."""
     return Remedy(
-        effect=f"Kill {figures.name(node)}, which a signal wakes up: {effect}",
-        command=f"kill -KILL {figures.pid(node)}",
-        risk="its work is lost; a core dump that it writes is cut",
+        effect=f"Let {figures.name(node)} go on, unless a debugger has stopped it",
+        command=f"kill -CONT {figures.pid(node)}",
     )

@@ -106,6 +106,12 @@ def gaps(figures: Figures) -> list[Gap]:
             "cycles through these tasks are missing",
         ),
         Gap(
+            "holders of locks",
+            "neither the lock nor a stack names them",
+            figures.unheld,
+            "cycles through these locks are missing",
+        ),
+        Gap(
             "waits of tasks",
             "the lock or pipe of tasks in state S could not be determined",
             lost,
@@ -147,8 +153,19 @@ def gaps(figures: Figures) -> list[Gap]:
             waiting.unreadable_code,
             "locks that only code shows to be held have no holder",
         ),
-        Gap("lists of waiters", "torn", waits.torn, "waiters behind the damage are missing"),
+        Gap(
+            "lists of waiters",
+            "torn",
+            waits.torn + waiting.torn,
+            "waiters behind the damage are missing",
+        ),
         Gap("lists of tasks", "torn or unreadable", tasks.damaged, "their tasks are missing"),
+        Gap(
+            "futexes",
+            "memory of programs is not in the dump",
+            waiting.unread_futexes,
+            "who holds these futexes is unknown",
+        ),
         Gap(
             "clocks of CPUs",
             "impossible",

@@ -12,12 +12,13 @@ import numpy.typing as npt
 
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.log import records
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
-from kcensus.kernel.waiting.graph import Graph, NodeKind
+from kcensus.kernel.waiting.graph import LOCKS, Graph, NodeKind
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
@@ -28,6 +29,9 @@ _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
+_LONG_NS = 10**9
+_STOPPED = 4 | 8
+"""__TASK_STOPPED and __TASK_TRACED: by a signal, or by a debugger."""
 _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
 """Bits of a task's state. Since Linux kernel commit 8ef9925b02c2 ("sched/debug: Add explicit
 TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. Where it is one of them, no
@@ -47,7 +51,8 @@ class Figures:
         self.graph: Graph = self.waiting.graph
         with kernel.progress.step("looking for cycles", 0):
             self.cycles: list[Cycle] = cycles(self.graph)
-            self.behind: Behind = behind(self.graph, self.ages)
+            # A guess at who holds a lock is a lead, and no reason to accuse a task.
+            self.behind: Behind = behind(self.graph.sure, self.ages)
 
     @cached_property
     def task_rows(self) -> Numbers:
@@ -91,9 +96,26 @@ class Figures:
         )
 
     @cached_property
+    def unheld(self) -> int:
+        """How many locks tasks have waited for, for a second or more, without a known holder.
+
+        Those for which they wait less are let go all the time, by tasks that run.
+        """
+        graph, count = self.graph, 0
+        for node, kind in enumerate(graph.kind):
+            oldest = int(self.behind.oldest[node])
+            if kind not in LOCKS or oldest < 0 or int(self.ages[oldest]) < _LONG_NS:
+                continue
+            holders = sum(
+                graph.strength[edge] > int(Strength.POSSIBLE) for edge in graph.following[node]
+            )
+            count += not holders or holders < self.waiting.readers.get(int(graph.address[node]), 0)
+        return count
+
+    @cached_property
     def roots(self) -> list[int]:
         """Nodes that tasks wait for without end of a cycle, those with most tasks first."""
-        known = roots(self.graph, self.cycles)
+        known = roots(self.graph.sure, self.cycles)
         return sorted(known, key=lambda node: (-int(self.behind.tasks[node]), node))
 
     @cached_property
@@ -106,8 +128,8 @@ class Figures:
         }
 
     def waiters(self, *nodes: int) -> set[int]:
-        """Return the tasks that wait for any of these nodes, also through others."""
-        seen = self.graph.reached(nodes, back=True)
+        """Return the tasks that surely wait for any of these nodes, also through others."""
+        seen = self.graph.sure.reached(nodes, back=True)
         return set(np.flatnonzero(seen & self.graph.is_task).tolist()) - {*nodes}
 
     # How nodes are called
@@ -135,13 +157,17 @@ class Figures:
         return printable(entered_by(self.waiting.waits.stacks.functions(row)))
 
     def state(self, node: int) -> str:
-        """Return what a task does: ``running``, ``runnable``, D, S, or other."""
+        """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
         row = int(self.task_rows[node])
         if row < 0:
-            return ""
+            return "exited" if self.graph.is_task[node] else ""
         tasks = self.waiting.tasks
+        if tasks.has_exited[row]:
+            return "exited"
         if tasks.is_on_cpu[row]:
             return "running"
+        if int(tasks.state[row]) & _STOPPED:
+            return "stopped"
         if tasks.is_blocked[row]:
             return "D"
         if tasks.is_asleep[row]:
@@ -199,7 +225,7 @@ class Figures:
         if self.graph.kind[node] is NodeKind.TASK:
             pid = self.pid(node)
             if not pid:
-                return f"a task that is on no list (0x{int(self.graph.address[node]):x})"
+                return f"a task that is gone (0x{int(self.graph.address[node]):x})"
             return f"{self.comm(node)} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
 

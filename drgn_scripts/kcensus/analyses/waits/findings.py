@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kcensus.analyses.waits.acts import holds, kill
+from kcensus.analyses.waits.acts import holds, kills
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.known import patch_of
 from kcensus.analyses.waits.others import others
@@ -44,8 +44,8 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     tail = (
         f"; {len(stuck):,} more {'is' if len(stuck) == 1 else 'are'} stuck behind" if stuck else ""
     )
-    kills = tuple(
-        kill(figures, node, "that ends the cycle") for node in tasks if figures.is_killable(node)
+    remedies = tuple(
+        remedy for node in tasks for remedy in kills(figures, node, "that ends the cycle")
     )
     kind = "waits-deadlock" if is_sure else "waits-deadlock-possible"
     return Finding(
@@ -60,8 +60,8 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
             "behind": Figure(len(stuck)),
             "oldest": Figure(oldest, Unit.SECONDS),
         },
-        remedies=kills,
-        no_remedy="" if kills else _NO_WAY,
+        remedies=remedies,
+        no_remedy="" if remedies else _NO_WAY,
     )
 
 
@@ -77,7 +77,11 @@ def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
         if not graph.is_task[node]:
             continue
         after = cycle.edges[at]
-        held = f"{holds(figures, _held(figures, cycle, at - 1))}, " if len(cycle.nodes) > 1 else ""
+        held = (
+            f"{holds(graph, figures, _held(figures, cycle, at - 1))}, "
+            if len(cycle.nodes) > 1
+            else ""
+        )
         mode = f" ({graph.mode[after]})" if graph.mode[after] else ""
         asleep, function, entry = figures.asleep(node), figures.function(node), figures.entry(node)
         place = " of ".join(dict.fromkeys(name for name in (function, entry) if name))

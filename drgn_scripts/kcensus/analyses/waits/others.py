@@ -7,7 +7,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from kcensus.analyses.waits.acts import holds, kill
+import numpy as np
+
+from kcensus.analyses.waits.acts import go_on, holds, kills
 from kcensus.analyses.waits.figures import Figures
 from kcensus.human import human_seconds
 from kcensus.kernel.tasks.functions import ON_TIMERS
@@ -16,51 +18,127 @@ from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
 
-_MAX_ROOTS = 3
-"""Roots of a kind that are findings: those with most tasks behind them."""
+_MAX_FINDINGS = 3
+"""Of a kind: those with most tasks behind them."""
+_MAX_SUBJECTS = 32
+"""Tasks that others wait for that are compared: those with most tasks behind them."""
 _MAX_TOLD = 8
 """Objects that a sentence names."""
-_OLD, _VERY_OLD = 10.0, 120.0
-"""Seconds from which on a wait is worth a look, and those of the hung task detector."""
+_SHORT, _OLD, _VERY_OLD = 1.0, 10.0, 120.0
+"""Seconds from which on it is worth a look that many wait, or some; and those of the hung task
+detector."""
 _MANY = 10
 """Tasks behind one."""
 _BY_DEVICES = frozenset(
-    {NodeKind.REQUEST, NodeKind.IO, NodeKind.TAGS, NodeKind.BUFFER_IO, NodeKind.PAGE}
+    {
+        NodeKind.DISK,
+        NodeKind.REQUEST,
+        NodeKind.IO,
+        NodeKind.TAGS,
+        NodeKind.BUFFER_IO,
+        NodeKind.LOG,
+        NodeKind.LOG_SPACE,
+    }
 )
 """What a device ends: tasks behind it wait for I/O as they should, but for long if it is sick."""
 
 
 def others(figures: Figures) -> Iterator[Finding]:
     """Yield what many tasks wait for, or some for long, where it is no cycle."""
-    told = {node for cycle in figures.cycles for node in figures.waiters(cycle.nodes[0])}
-    told |= {node for cycle in figures.cycles for node in cycle.nodes}
-    count = Counter[str]()
-    devices = []
-    for node in figures.roots:
-        if figures.graph.kind[node] is NodeKind.FREEZER:
-            yield _frozen(figures, node)
-            told |= figures.waiters(node)
-            continue
-        subject = _subject(figures, node)
-        is_alone = subject is None or not figures.behind.tasks[subject]
-        if is_alone and figures.graph.kind[node] in _BY_DEVICES:
-            devices.append(node)
-            continue
-        finding = _unheld(figures, node) if subject is None else _behind(figures, subject)
-        if finding is not None and count[finding.kind] < _MAX_ROOTS:
-            count[finding.kind] += 1
-            yield finding
-            told |= figures.waiters(node)
-    waiting = figures.waiters(*devices)
-    yield from _devices(figures, devices, waiting)
-    yield from _alone(figures, told | waiting)
+    graph = figures.graph.sure
+    told = {node for cycle in figures.cycles for node in (*cycle.nodes, *cycle.tangle)}
+    told |= figures.waiters(*told)
+    devices, subjects, unheld = [], [], []
+    for root in figures.roots:
+        if graph.kind[root] is NodeKind.FREEZER:
+            yield _frozen(figures, root)
+            told |= figures.waiters(root)
+        elif graph.kind[root] in _BY_DEVICES or _may_be_io(figures, root):
+            devices.append(root)
+            subjects += _to_blame(figures, _first_tasks(figures, root))
+        elif graph.is_task[root]:
+            subjects.append(root)
+        elif len(graph.preceding[root]) == 1:
+            subjects += _first_tasks(figures, root)
+        else:
+            unheld.append(root)
+    notable = [
+        node
+        for node in dict.fromkeys(subjects)
+        if _degree(figures, node) is not None and not _is_helper(figures, node)
+    ]
+    groups: dict[frozenset[int], list[int]] = {}
+    for node in [each for each in notable if figures.behind.tasks[each]][:_MAX_SUBJECTS]:
+        kind = figures.state(node) == "exited" and node
+        groups.setdefault(frozenset({*figures.waiters(node), -1 - kind}), []).append(node)
+    for waiters, nodes in list(groups.items())[:_MAX_FINDINGS]:
+        is_dead = figures.state(nodes[0]) == "exited"
+        yield _dead(figures, nodes[0]) if is_dead else _behind(figures, nodes)
+        told |= {*waiters, *nodes}
+    for node in [each for each in unheld if _degree(figures, each) is not None][:_MAX_FINDINGS]:
+        yield _unheld(figures, node)
+        told |= figures.waiters(node)
+    for_devices = figures.waiters(*devices) - told
+    yield from _devices(figures, devices, for_devices)
+    yield from _alone(figures, told | for_devices)
+
+
+def _may_be_io(figures: Figures, node: int) -> bool:
+    """Return whether a page waits for a request, if only possibly; else a task has locked it."""
+    graph = figures.graph
+    return graph.kind[node] is NodeKind.PAGE and bool(graph.following[node])
+
+
+def _first_tasks(figures: Figures, root: int) -> list[int]:
+    """Return the tasks that wait for a node, through objects only; most tasks behind first."""
+    graph, found, todo, seen = figures.graph.sure, set[int](), [root], {root}
+    while todo:
+        for edge in graph.preceding[todo.pop()]:
+            node = int(graph.source[edge])
+            if node in seen:
+                continue
+            seen.add(node)
+            if graph.is_task[node]:
+                found.add(node)
+            else:
+                todo.append(node)
+    return sorted(found, key=lambda node: (-int(figures.behind.tasks[node]), node))
+
+
+def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
+    """Return the tasks behind a device that have most of the tasks behind them to themselves.
+
+    Where many tasks hold a part of what others need, such as space in a log, the device is late.
+    """
+    notable = [node for node in nodes if _degree(figures, node) is not None][:_MAX_SUBJECTS]
+    behind = {node: figures.waiters(node) for node in notable}
+    counts = Counter(task for tasks in behind.values() for task in tasks)
+    return [
+        node
+        for node, tasks in behind.items()
+        if 2 * sum(counts[task] == 1 for task in tasks) >= len(tasks) > 0
+    ]
+
+
+def _is_helper(figures: Figures, node: int) -> bool:
+    """Return whether a thread sleeps on a timer, and others keep all that it serves: xfsaild."""
+    graph = figures.graph.sure
+    return figures.function(node) in ON_TIMERS and all(
+        graph.edge[edge] is EdgeKind.SERVED and len(graph.following[int(graph.source[edge])]) > 1
+        for edge in graph.preceding[node]
+    )
+
+
+def _degree(figures: Figures, node: int) -> Severity | None:
+    """Return how bad it is that tasks wait for a node; None for what is usual."""
+    return _severity(int(figures.behind.tasks[node]), _oldest(figures, node))
 
 
 def _severity(count: int, seconds: float) -> Severity | None:
     """Return how bad it is that tasks wait; None for what is usual."""
     if seconds >= _VERY_OLD or (seconds >= _OLD and count >= _MANY):
         return Severity.WARNING
-    is_notable = count >= _MANY or (count > 1 and seconds >= _OLD)
+    is_notable = (count >= _MANY and seconds >= _SHORT) or (count > 1 and seconds >= _OLD)
     return Severity.NOTICE if is_notable else None
 
 
@@ -82,69 +160,110 @@ def _first(count: int, seconds: float) -> str:
     )
 
 
-def _subject(figures: Figures, root: int) -> int | None:
-    """Return the task that others wait for: a root, or the only one that waits for it.
-
-    Tasks behind one request, or one buffer, wait for I/O as they should.
-    """
-    graph, node, seen = figures.graph, root, {root}
-    while not graph.is_task[node]:
-        waiters = {int(graph.source[edge]) for edge in graph.preceding[node]}
-        if len(waiters) != 1 or waiters & seen:
-            return None
-        node = waiters.pop()
-        seen.add(node)
-    return node
-
-
-def _behind(figures: Figures, subject: int) -> Finding | None:
-    """Return that tasks wait for one task, and what it does; None where that is usual."""
-    count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
-    severity = _severity(count, seconds)
-    if severity is None or not count:
-        return None
-    graph = figures.graph
-    ways = [_way(figures, edge) for edge in graph.preceding[subject]]
-    kept = [holds(figures, edge) for edge in dict.fromkeys(edge for way in ways for edge in way)]
-    more = f", and {len(kept) - _MAX_TOLD:,} more" if len(kept) > _MAX_TOLD else ""
-    is_killable = figures.is_killable(subject)
+def _behind(figures: Figures, subjects: list[int]) -> Finding:
+    """Return that tasks wait for one task, or for each of several, and what these do."""
+    count, seconds = int(figures.behind.tasks[subjects[0]]), _oldest(figures, subjects[0])
+    severity = _severity(count, seconds) or Severity.NOTICE
+    names_told = [figures.name(node) for node in subjects[:_MAX_TOLD]]
+    names = list(names_told)
+    if len(subjects) > _MAX_TOLD:
+        names.append(f"{len(subjects) - _MAX_TOLD:,} more")
+    last = f" and {names.pop()}" if len(names) > 1 else ""
+    told = [f"{_kept(figures, node)}; it {_does(figures, node)}" for node in subjects[:_MAX_TOLD]]
+    remedies = [
+        remedy
+        for node in subjects[:_MAX_TOLD]
+        for remedy in (
+            *([go_on(figures, node)] if figures.state(node) == "stopped" else []),
+            *kills(figures, node, "what it keeps is free"),
+        )
+    ]
     return Finding(
-        id=f"waits-behind:{figures.pid(subject)}",
+        id=f"waits-behind:{figures.pid(subjects[0])}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        title=f"{_tasks(count)} for {figures.name(subject)}, {_first(count, seconds)}",
-        evidence=f"it {', '.join(kept[:_MAX_TOLD])}{more}; it {_does(figures, subject)}",
+        title=f"{_tasks(count)} for {', '.join(names)}{last}, {_first(count, seconds)}",
+        evidence="" if last else f"it {told[0]}",
+        story=tuple(f"{name} {what}" for name, what in zip(names_told, told, strict=True))
+        if last
+        else (),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        remedies=(kill(figures, subject, "what it keeps is free again"),) if is_killable else (),
-        no_remedy=""
-        if is_killable
-        else "nothing can take that from it: find out why it does not go on (`kcensus explain "
-        "waits-behind`)",
+        remedies=tuple(remedies),
+        no_remedy="" if remedies else _no_remedy(figures, subjects[0]),
     )
 
 
+def _no_remedy(figures: Figures, node: int) -> str:
+    """Say what to look at, where nothing helps."""
+    graph = figures.graph.sure
+    kinds = {graph.edge[edge] for edge in graph.preceding[node]}
+    if kinds & {EdgeKind.HELD_UP, EdgeKind.RUNS}:
+        return (
+            "a read-side section of RCU ends only where its task leaves it: look at the stack of "
+            "that task (sysrq-l, or crash's bt) for a loop without cond_resched(), and at its CPU "
+            "for a thread of a higher priority that does not let it run"
+        )
+    return "nothing can take that from it: find out why it does not go on"
+
+
+def _dead(figures: Figures, subject: int) -> Finding:
+    """Return that a task has exited, and still holds what others wait for."""
+    count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
+    is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
+    return Finding(
+        id=f"waits-exited:{figures.graph.address[subject]:x}",
+        severity=Severity.CRITICAL if is_sure else Severity.WARNING,
+        danger=Danger.DEADLOCK,
+        title=f"{_tasks(count)} for {figures.name(subject)}, which has exited, "
+        f"{_first(count, seconds)}",
+        evidence=f"it {_kept(figures, subject)}",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
+        no_remedy=(
+            "what a dead task holds stays held: only a restart of the machine ends it; the kernel "
+            "log may have the oops that killed the task"
+        ),
+    )
+
+
+def _kept(figures: Figures, subject: int) -> str:
+    """Say what a task keeps others from."""
+    graph = figures.graph.sure
+    ways = [way for edge in graph.preceding[subject] for way in _way(figures, edge)]
+    said = list(dict.fromkeys(holds(graph, figures, edge) for edge in ways))
+    more = f", and {len(said) - _MAX_TOLD:,} more" if len(said) > _MAX_TOLD else ""
+    return f"{', '.join(said[:_MAX_TOLD])}{more}"
+
+
 def _way(figures: Figures, edge: int) -> list[int]:
-    """Return the edges that tell what others wait for: the edge to a task, or to its process."""
-    if figures.graph.edge[edge] is not EdgeKind.THREAD:
-        return [edge]
-    return figures.graph.preceding[int(figures.graph.source[edge])]
+    """Return the edges that tell what others wait for: the edge to a task, its process, its CPU."""
+    graph = figures.graph.sure
+    if graph.edge[edge] is EdgeKind.THREAD:
+        return graph.preceding[int(graph.source[edge])]
+    if graph.edge[edge] is EdgeKind.RUNS:
+        return [edge, *graph.preceding[int(graph.source[edge])]]
+    return [edge]
 
 
-def _unheld(figures: Figures, node: int) -> Finding | None:
+def _unheld(figures: Figures, node: int) -> Finding:
     """Return that tasks wait for an object, and nothing says who holds it."""
     count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
-    severity = _severity(count, seconds)
-    if severity is None:
-        return None
+    severity = _severity(count, seconds) or Severity.NOTICE
     address = int(figures.graph.address[node])
     readers = figures.waiting.readers.get(address, 0)
+    graph = figures.graph
+    hints = [
+        f"{figures.name(int(graph.target[edge]))} may hold it [{graph.evidence[edge]}]"
+        for edge in graph.following[node]
+    ]
+    if readers > 0:
+        hints.insert(0, f"it counts readers ({readers:,}), and does not name them")
     return Finding(
         id=f"waits-unheld:{address:x}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         title=f"{_tasks(count)} for {figures.name(node)}, {_first(count, seconds)}; who holds it "
         "is unknown",
-        evidence=f"it counts readers ({readers:,}), and does not name them" if readers > 0 else "",
+        evidence="; ".join(hints[:_MAX_TOLD]),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy=(
             f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
@@ -156,23 +275,23 @@ def _unheld(figures: Figures, node: int) -> Finding | None:
 def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Finding]:
     """Yield that tasks wait for I/O for long."""
     ages = [int(figures.ages[node]) for node in tasks]
-    seconds = max(max(ages, default=0) / 1e9, 0.0)
-    severity = _severity(len(tasks), seconds)
+    count, seconds = len(tasks), max(max(ages, default=0) / 1e9, 0.0)
+    severity = _severity(count, seconds)
     if severity is None or seconds < _OLD:
         return
-    first = max(nodes, key=lambda node: (_oldest(figures, node), -node))
+    # What is only possible leads to the disk, too.
+    graph = figures.graph
+    reached = graph.reached(nodes)
+    disks = [node for node in np.flatnonzero(reached) if graph.kind[node] is NodeKind.DISK]
+    names = sorted(figures.object_name(int(node)) for node in disks)
+    more = f" and {len(names) - _MAX_TOLD:,} more" if len(names) > _MAX_TOLD else ""
+    where = f" of {', '.join(names[:_MAX_TOLD])}{more}" if names else ""
     yield Finding(
         id="waits-io",
-        severity=Severity.NOTICE,
-        title=(
-            f"{_tasks(len(tasks))} for I/O, {_first(len(tasks), seconds)}: {figures.name(first)}"
-        ),
-        evidence=f"they wait, also through others, for {len(nodes):,} pages, buffers or requests",
-        figures={
-            "tasks": Figure(len(tasks)),
-            "oldest": Figure(seconds, Unit.SECONDS),
-            "objects": Figure(len(nodes)),
-        },
+        severity=severity,
+        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
+        title=f"{_tasks(count)} for I/O{where}, {_first(count, seconds)}",
+        figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy="`kcensus iosched` says whether the scheduler or the device is late",
     )
 
@@ -245,15 +364,29 @@ def _does(figures: Figures, node: int) -> str:
     """Say what a task does: it runs, or sleeps in which function, and for what."""
     graph = figures.graph
     state, function, asleep = figures.state(node), figures.function(node), figures.asleep(node)
-    if state in ("running", "runnable"):
+    if state == "runnable":
+        return f"is runnable{_instead(figures, node)}"
+    if state in ("running", "stopped"):
         return f"is {state}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []
+    graph = graph.sure
     seen = {node}
     while graph.following[node] and len(objects) < _MAX_TOLD:
         node = int(graph.target[graph.following[node][0]])
-        if node in seen:
+        # The name of a request has that of its disk.
+        if node in seen or (objects and graph.kind[node] is NodeKind.DISK):
             break
         seen.add(node)
         objects.append(figures.name(node))
     return f"{sleeps}, and waits for {', which waits for '.join(objects)}" if objects else sleeps
+
+
+def _instead(figures: Figures, node: int) -> str:
+    """Say what the CPU of a task runs that wants to run."""
+    tasks, row = figures.waiting.tasks, int(figures.task_rows[node])
+    runs = np.flatnonzero(tasks.is_on_cpu & (tasks.cpu == tasks.cpu[row])).tolist()
+    if not runs:
+        return ""
+    name = f"{printable(tasks.comm[runs[0]])} (PID {tasks.pid[runs[0]]})"
+    return f" on CPU {tasks.cpu[row]}, which runs {name}"

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kcensus.analyses.waits.checks import checks, gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings import findings
 from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from kcensus.results import Answer, Bound, Figure, Unit
+from kcensus.results import Answer, Bound, Figure, Gap, Unit
 
 
 def run(kernel: Kernel) -> Answer:
@@ -18,20 +20,23 @@ def run(kernel: Kernel) -> Answer:
     :raises LookupError: the debug info lacks tasks
     """
     figures = Figures(kernel)
+    found_gaps = gaps(figures)
     return Answer(
-        summary=summary(figures),
+        summary=summary(figures, found_gaps),
         tables=tables(figures),
         checks=checks(figures),
         findings=findings(figures),
-        gaps=gaps(figures),
+        gaps=found_gaps,
     )
 
 
-def summary(figures: Figures) -> dict[str, Figure]:
-    """Return how many tasks wait, and for what."""
+def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figure]:
+    """Return how many tasks wait, and for what.
+
+    :param found_gaps: what could not be read: there may be more deadlocks
+    """
     graph, count = figures.graph, Unit.COUNT
-    is_lost = figures.undetermined > 0 or bool(figures.waiting.missing)
-    bound = Bound.AT_LEAST if is_lost else Bound.EXACT
+    bound = Bound.AT_LEAST if found_gaps else Bound.EXACT
     sure = [cycle for cycle in figures.cycles if cycle.strength >= Strength.DERIVED]
     inside = {node for cycle in figures.cycles for node in cycle.nodes if graph.is_task[node]}
     behind = {node for cycle in figures.cycles for node in figures.waiters(cycle.nodes[0])}

@@ -69,7 +69,11 @@ TREE = TableSpec(
     "Who waits for whom",
     {
         "line": Column(
-            Unit.TEXT, "and below, its waiters", Show.ALWAYS, "Task or object, indented."
+            Unit.TEXT,
+            "and below, its waiters",
+            Show.ALWAYS,
+            "Task or object, indented.",
+            is_drawn=True,
         ),
         "behind": _BEHIND,
         "depth": Column(Unit.NONE, "depth", Show.DATA, "Level of the line."),

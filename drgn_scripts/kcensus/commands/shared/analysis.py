@@ -28,7 +28,7 @@ def analysis_command(analysis: Analysis) -> click.Command:
             target_argument(),
             *map(_own_option, analysis.params),
             *showing_options(),
-            *([_dot_option()] if analysis.graph else []),
+            *([_dot_option()] if analysis.picture else []),
             help_tables_option(analysis.tables),
         ],
         analysis.question,
@@ -42,7 +42,8 @@ def _dot_option() -> click.Option:
         ["--dot"],
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="Write the graph to FILE, in the language of Graphviz.",
+        help="Write the graph to FILE, in the language of Graphviz: what --html draws, at most 60 "
+        "nodes. JSON has all.",
     )
 
 

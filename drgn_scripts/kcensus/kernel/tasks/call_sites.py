@@ -93,6 +93,9 @@ class Call:
 
     at: int
     """Where the caller goes on."""
+    place: int
+    """Where it goes on in the order of the source: what rarely runs is at the end of a function,
+    and jumps back from there."""
     action: Action
     type: str
     mode: Mode
@@ -156,9 +159,9 @@ class CallSites:
         before: set[tuple[str, Mode, int]] = set()
         following: set[tuple[str, Mode, int]] = set()
         taking: set[str] = set()
-        for call in self._calls_of(*extent):
+        for call in sorted(self._calls_of(*extent), key=lambda call: call.place):
             key = call.type, call.mode, call.object
-            if call.at > pc:
+            if call.at != pc and call.place > pc:
                 # An attempt or a rarely run part of the function may have taken it.
                 if call.action is Action.DROP and key not in following:
                     taken[key] = True
@@ -262,18 +265,18 @@ class CallSites:
             return self._calls[start]
         self._calls[start] = []  # a function that calls itself
         calls = []
-        for at, target, object_ in self._branches(start, end):
+        for at, place, target, object_ in self._branches(start, end):
             known = self.targets.get(target)
             if known is not None:
                 action, type_, mode, inside = known
                 address = (object_ - inside) if object_ else 0
-                calls.append(Call(at, action, type_, mode, address))
+                calls.append(Call(at, place, action, type_, mode, address))
             elif depth < _MAX_DEPTH and not start <= target < end:
-                calls += self._through(at, target, depth)
+                calls += self._through(at, place, target, depth)
         self._calls[start] = calls
         return calls
 
-    def _through(self, at: int, target: int, depth: int) -> Iterator[Call]:
+    def _through(self, at: int, place: int, target: int, depth: int) -> Iterator[Call]:
         """Yield what a function that is called leaves taken, or drops, for its caller."""
         extent = self._extent(target)
         if extent is None or extent[0] != target:
@@ -284,10 +287,14 @@ class CallSites:
                 balance.setdefault((call.type, call.mode, call.object), []).append(call.action)
         for (type_, mode, object_), actions in balance.items():
             if len(set(actions)) == 1:
-                yield Call(at, actions[0], type_, mode, object_)
+                yield Call(at, place, actions[0], type_, mode, object_)
 
-    def _branches(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield where a function goes on after each call or jump, its target, and its argument."""
+    def _branches(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+        """Yield where a function goes on after each call or jump, its target, and its argument.
+
+        The first of them is the address of the next instruction, the second one where that jumps
+        to, if it jumps back, or else the same.
+        """
         try:
             code = self.prog.read(start, end - start)
         except drgn.FaultError:
@@ -308,4 +315,11 @@ class CallSites:
                 elif last[2]:
                     number = int.from_bytes(last[2], "little", signed=True)
                     object_ = start + last.end() + number
-            yield start + after, target, object_
+            place = after
+            if code[after : after + 1] == b"\xe9":
+                place += 5 + int.from_bytes(code[after + 1 : after + 5], "little", signed=True)
+            elif code[after : after + 1] == b"\xeb":
+                place += 2 + int.from_bytes(code[after + 1 : after + 2], "little", signed=True)
+            if not 0 <= place < after:
+                place = after
+            yield start + after, start + place, target, object_

@@ -54,6 +54,8 @@ class Tasks:
     """``__state``: flags such as :data:`UNINTERRUPTIBLE`; 0 for a task that wants to run."""
     is_on_cpu: Mask
     is_kthread: Mask
+    has_exited: Mask
+    """A zombie, or dead: it never runs again, and what it holds stays held."""
     cpu: npt.NDArray[np.int64]
     """The CPU that it runs on, or ran on last."""
     off_cpu_ns: npt.NDArray[np.int64]
@@ -149,6 +151,7 @@ def tasks(kernel: Kernel) -> Tasks:
         # Since Linux kernel commit bcf9033e5449 ("sched: move CPU field back into thread_info if
         # THREAD_INFO_IN_TASK=y") (in v5.16), the CPU is in thread_info again.
         "cpu": ("thread_info.cpu", "cpu"),
+        "exit_state": "exit_state",
         "exec_start": "se.exec_start",
         "last_arrival": "sched_info.last_arrival",
         "blocker": "blocker",
@@ -176,6 +179,7 @@ def tasks(kernel: Kernel) -> Tasks:
         state=columns["state"].astype(np.uint64),
         is_on_cpu=column("on_cpu") != 0,
         is_kthread=(columns["flags"] & _KTHREAD) != 0,
+        has_exited=column("exit_state") != 0,
         cpu=cpu,
         off_cpu_ns=np.where(off_cpu < 0, arrived, off_cpu),
         arrived_ns=arrived,

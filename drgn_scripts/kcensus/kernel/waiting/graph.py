@@ -9,7 +9,7 @@ those who have its other end open writes: such a node is *any*.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -51,19 +51,36 @@ class NodeKind(Enum):
     BUFFER_IO = "I/O of buffer"
     """What the holder of its lock waits for: that, or that the log no longer pins it."""
     LOG = "log"
+    LOG_SPACE = "log space"
+    """Room for one more transaction."""
+    TRANSACTION = "transaction"
+    """Of a journal: what the handles are of that have to be closed."""
     IO = "I/O"
     """That the task itself submitted."""
     TAGS = "tags"
     """A free request of a queue."""
     REQUEST = "request"
+    DISK = "disk"
     FUSE = "fuse request"
     COREDUMP = "coredump"
     BIT = "bit"
+    GRACE_PERIOD = "RCU grace period"
+    CPU = "CPU"
+    FUTEX = "futex"
     QUEUE = "wait queue"
     OTHER = "other"
 
 
-ANY = frozenset({NodeKind.PIPE, NodeKind.PROCESS, NodeKind.FUSE, NodeKind.COMPLETION, NodeKind.BIT})
+ANY = frozenset(
+    {
+        NodeKind.PIPE,
+        NodeKind.PROCESS,
+        NodeKind.FUSE,
+        NodeKind.COMPLETION,
+        NodeKind.BIT,
+        NodeKind.LOG_SPACE,
+    }
+)
 """Nodes for which it is enough that one of the nodes behind them makes progress."""
 LOCKS = frozenset(
     {
@@ -95,6 +112,9 @@ class EdgeKind(Enum):
     FROZEN = "frozen by"
     QUEUED = "behind"
     SERVED = "served by"
+    HELD_UP = "held up by"
+    RUNS = "runs"
+    """A CPU, its task."""
 
 
 @dataclass(frozen=True)
@@ -168,22 +188,37 @@ class Graph:
                     stack.append(end)
         return seen
 
-    def part(self, kept: Mask) -> Graph:
-        """Return the graph of some nodes, and of the edges between them."""
-        number = np.cumsum(kept) - 1
-        edges = np.flatnonzero(kept[self.source] & kept[self.target])
+    @cached_property
+    def sure(self) -> Graph:
+        """The same nodes with the edges that are more than possible."""
+        return self._of(np.flatnonzero(self.strength > int(Strength.POSSIBLE)))
+
+    def _of(self, edges: Numbers) -> Graph:
+        """Return the graph with some of its edges, by row."""
         rows = edges.tolist()
         return Graph(
-            kind=[kind for kind, stays in zip(self.kind, kept.tolist(), strict=True) if stays],
-            address=self.address[kept],
-            source=number[self.source[edges]],
-            target=number[self.target[edges]],
+            kind=self.kind,
+            address=self.address,
+            source=self.source[edges],
+            target=self.target[edges],
             edge=[self.edge[row] for row in rows],
             mode=[self.mode[row] for row in rows],
             strength=self.strength[edges],
             evidence=[self.evidence[row] for row in rows],
             place=self.place[edges],
             frame=[self.frame[row] for row in rows],
+        )
+
+    def part(self, kept: Mask) -> Graph:
+        """Return the graph of some nodes, and of the edges between them."""
+        number = np.cumsum(kept) - 1
+        found = self._of(np.flatnonzero(kept[self.source] & kept[self.target]))
+        return replace(
+            found,
+            kind=[kind for kind, stays in zip(self.kind, kept.tolist(), strict=True) if stays],
+            address=self.address[kept],
+            source=number[found.source],
+            target=number[found.target],
         )
 
 

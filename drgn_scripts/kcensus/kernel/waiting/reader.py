@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import drgn
 import numpy as np
@@ -17,7 +18,7 @@ from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
-from kcensus.kernel.block.requests import requests
+from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.locking.owners import LOCK_TYPES, Mode, Strength, holders
 from kcensus.kernel.tasks.call_sites import CallSites
@@ -27,11 +28,16 @@ from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import open_files
+from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
+from kcensus.kernel.waiting.logs import Logs
+from kcensus.kernel.waiting.rcu import GracePeriods
 from kcensus.kernel.waiting.special import Special
 from kcensus.kernel.xfs.buffers import LOCK, buffers
 
 Numbers = npt.NDArray[np.int64]
+F = TypeVar("F", bound=Finder)
 
 _KINDS = {
     "struct mutex": NodeKind.MUTEX,
@@ -51,6 +57,10 @@ _KINDS = {
     "struct journal_s": NodeKind.LOG,
     "struct xfs_buf": NodeKind.BUFFER,
     "struct fuse_req": NodeKind.FUSE,
+    "struct rcu_state": NodeKind.GRACE_PERIOD,
+    "struct rcu_node": NodeKind.GRACE_PERIOD,
+    "struct futex_q": NodeKind.FUTEX,
+    "struct transaction_s": NodeKind.TRANSACTION,
     "unsigned long": NodeKind.BIT,
     "struct wait_queue_head": NodeKind.QUEUE,
     "struct __wait_queue_head": NodeKind.QUEUE,
@@ -61,6 +71,7 @@ _BY_WAIT = {
     WaitKind.REQUEST: NodeKind.IO,
 }
 _IN_IO = frozenset({WaitKind.REQUEST, WaitKind.FOLIO, WaitKind.BIT, WaitKind.XFS_BUF, WaitKind.LOG})
+_STATES = {State.INSERTED: ", not dispatched", State.DISPATCHED: ", in the driver"}
 _SECTOR = 512
 _WHILE_NS = 5 * 10**9
 _VARIABLES = (1 << 64) - (1 << 31)
@@ -86,6 +97,8 @@ class Waiting:
     """Of objects that have any; not safe to print."""
     readers: dict[int, int] = field(default_factory=dict)
     """By lock: how many readers hold it."""
+    connections: dict[int, int] = field(default_factory=dict)
+    """By FUSE request: the number of its connection, as /sys/fs/fuse/connections names it."""
     missing: list[str] = field(default_factory=list)
     """What could not be looked at for lack of debug info."""
     unseen_ends: int = 0
@@ -94,6 +107,10 @@ class Waiting:
     """Requests of block devices and bios that are torn, or that contradict their tags."""
     unreadable_code: int = 0
     """Functions whose machine code is not in the dump."""
+    unread_futexes: int = 0
+    """Futexes whose owner the memory of their program may name, which is not in the dump."""
+    torn: int = 0
+    """Lists that could not be followed to their end, besides those of waiters."""
     faults: Faults = field(default_factory=Faults)
 
     def row(self, node: int) -> int:
@@ -135,12 +152,13 @@ class _Reader:
         self.unseen_ends: dict[int, int] = {}
         """By pipe: how many files of the other end are in no descriptor table."""
         self.lost_requests = 0
+        self.finders: list[Finder] = []
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
     def read(self) -> Waiting:
-        special = Special(self.kernel, self.known, self.waits, self.rows, self.build, self.faults)
-        special.object, special.type, special.evidence = self.object, self.type, self.evidence
+        special, grace_periods = self._finder(Special), self._finder(GracePeriods)
+        futexes, logs = self._finder(Futexes), self._finder(Logs)
         for what, work in (
             ("pages", self._pages),
             ("core dumps", special.core_dumps),
@@ -149,6 +167,10 @@ class _Reader:
             ("FUSE requests", special.fuse_requests),
             ("areas of memory maps", special.areas),
             ("journals", special.journals),
+            ("transactions of journals", logs.journals),
+            ("logs of XFS", logs.logs),
+            ("grace periods of RCU", grace_periods.find),
+            ("futexes", futexes.find),
             ("locks", self._locks),
             ("pipes", self._pipes),
             ("completions", self._completions),
@@ -157,6 +179,7 @@ class _Reader:
         self._waits()
         self._buffers()
         self._attempt("requests", self._requests)
+        self._attempt("tags", self._tags)
         graph = self.build.graph()
         graph = graph.part(self._of_interest(graph))
         pipes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.PIPE]
@@ -168,12 +191,23 @@ class _Reader:
             types=self.types,
             names=self.names,
             readers=self.readers,
+            connections=special.connections,
             missing=self.missing,
             unseen_ends=sum(self.unseen_ends.get(int(graph.address[pipe]), 0) for pipe in pipes),
             lost_requests=self.lost_requests,
             unreadable_code=self.sites.unreadable,
+            unread_futexes=futexes.unread,
+            torn=sum(finder.torn for finder in self.finders),
             faults=self.faults,
         )
+
+    def _finder(self, kind: type[F]) -> F:
+        """Return one that looks for what tasks wait for, and notes it here."""
+        finder = kind(self.kernel, self.known, self.waits, self.rows, self.build, self.faults)
+        finder.object, finder.type, finder.evidence = self.object, self.type, self.evidence
+        finder.types, finder.names = self.types, self.names
+        self.finders.append(finder)
+        return finder
 
     def _attempt(self, what: str, work: Callable[[], None]) -> None:
         try:
@@ -191,6 +225,8 @@ class _Reader:
             return NodeKind.PERCPU_READERS
         if self.type[lane] == "struct xfs_buf" and self.evidence[lane] != _BUFFER_LOCK:
             return NodeKind.BUFFER_IO
+        if self.type[lane] == "struct xlog" and self.evidence[lane].endswith("_head"):
+            return NodeKind.LOG_SPACE
         kind = _KINDS.get(self.type[lane])
         if kind in (None, NodeKind.QUEUE, NodeKind.COMPLETION, NodeKind.BIT):
             kind = _BY_WAIT.get(self.waits.kind[lane], kind)
@@ -640,6 +676,25 @@ class _Reader:
                 evidence=proof,
             )
 
+    def _tags(self) -> None:
+        """Note the disks whose free requests tasks wait for."""
+        is_tag = np.array([kind is WaitKind.TAG for kind in self.waits.kind], np.bool_)
+        lanes = np.flatnonzero(is_tag & (self.object != 0) & (self.waits.disk != 0))
+        if not len(lanes):
+            return
+        self.build.edges(
+            EdgeKind.SERVED,
+            (NodeKind.TAGS, self.object[lanes]),
+            (NodeKind.DISK, self.waits.disk[lanes]),
+            strength=Strength.PROVEN,
+            evidence="sbitmap_queue of its tags",
+        )
+        for disk in block_devices(self.kernel).disks:
+            self._name(NodeKind.DISK, disk.address, "struct gendisk", disk.name)
+
+    def _name(self, kind: NodeKind, address: int, type_: str, name: str) -> None:
+        self.types[kind, address], self.names[kind, address] = type_, name
+
     def _requests(self) -> None:
         """Find the requests of block devices that have to complete first."""
         in_io = np.array([kind in _IN_IO for kind in self.waits.kind], np.bool_)
@@ -667,11 +722,20 @@ class _Reader:
                 strength=strength[rows],
                 evidence=[joins.evidence[row] for row in rows.tolist()],
             )
-        for row in np.unique(joins.request).tolist():
-            node = NodeKind.REQUEST, int(found.address[row])
-            disk, sector = disks[int(found.disk[row])].name, int(found.sector[row])
-            self.types[node] = "struct request"
-            self.names[node] = f"{disk} at sector {sector:,}" if sector >= 0 else disk
+        rows = np.unique(joins.request)
+        self.build.edges(
+            EdgeKind.SERVED,
+            (NodeKind.REQUEST, found.address[rows]),
+            (NodeKind.DISK, gendisks[found.disk[rows]]),
+            strength=Strength.PROVEN,
+            evidence="request.q",
+        )
+        for row in rows.tolist():
+            disk, sector = disks[int(found.disk[row])], int(found.sector[row])
+            place = f"{disk.name} at sector {sector:,}" if sector >= 0 else disk.name
+            name = f"{place}{_STATES.get(State(found.state[row]), '')}"
+            self._name(NodeKind.REQUEST, int(found.address[row]), "struct request", name)
+            self._name(NodeKind.DISK, disk.address, "struct gendisk", disk.name)
 
     # What to keep
 
@@ -695,6 +759,13 @@ class _Reader:
         held = np.zeros(len(graph), np.bool_)
         sources = np.flatnonzero(np.array([kind in locks for kind in graph.kind], np.bool_))
         held[sources] = True
+        # Most futexes are not locks, or of no known kind.
+        futexes = [
+            node
+            for node, kind in enumerate(graph.kind)
+            if kind is NodeKind.FUTEX and graph.following[node]
+        ]
+        held[futexes] = True
         held |= np.array(
             [
                 kind is NodeKind.TASK and address in blocked

@@ -3,25 +3,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import drgn
 import numpy as np
-import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Words
-from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.queued import stack_words
-from kcensus.kernel.tasks.tasks import Tasks
-from kcensus.kernel.tasks.waits import Waits
 from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.graph import Builder, EdgeKind, NodeKind
+from kcensus.kernel.waiting.finder import Finder, Numbers
+from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.kernel.workqueues import workqueues
-
-Numbers = npt.NDArray[np.int64]
 
 _FLUSHES = frozenset({"__flush_work", "flush_work", "cancel_work_sync", "__cancel_work_timer"})
 _QUEUE_FLUSHES = frozenset({"__flush_workqueue", "flush_workqueue", "drain_workqueue"})
@@ -33,43 +30,20 @@ _AREA_WRITERS = frozenset(
 _EXCLUDES_READERS = 0x40000000
 """VMA_LOCK_OFFSET, of which later kernels have another name: a bit of ``vm_refcnt``."""
 _FAULTS = frozenset({"handle_mm_fault", "__handle_mm_fault"})
+_FREEZE_COMPLETE = 4
+"""SB_FREEZE_COMPLETE."""
 _LEVELS = 3
 """SB_FREEZE_LEVELS: locks of a super block that freezing takes."""
 _RUNNING = "in-flight"
 
 
-class Special:
-    """Adds nodes and edges to a graph, and says what tasks wait for."""
+class Special(Finder):
+    """Finds what tasks wait for besides locks."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        known: Tasks,
-        waits: Waits,
-        rows: Numbers,
-        build: Builder,
-        faults: Faults,
-    ) -> None:
-        self.kernel, self.known, self.waits, self.rows = kernel, known, waits, rows
-        self.build, self.faults = build, faults
-        self.object: Words = waits.object
-        self.type: list[str] = waits.type
-        self.evidence: list[str] = waits.evidence
-
-    def _lanes(self, functions: frozenset[str], type_: str | None) -> Numbers:
-        """Return the tasks that sleep in some functions, for an object of a type, or none."""
-        return np.array(
-            [
-                lane
-                for lane, function in enumerate(self.waits.function)
-                if function in functions
-                and (self.type[lane] == type_ if type_ else not self.object[lane])
-            ],
-            np.int64,
-        )
-
-    def _note(self, lane: int, address: int, type_: str, evidence: str) -> None:
-        self.object[lane], self.type[lane], self.evidence[lane] = address, type_, evidence
+    def __init__(self, *of_finder: Any) -> None:
+        super().__init__(*of_finder)
+        self.connections: dict[int, int] = {}
+        """By FUSE request: the number of its connection."""
 
     # Work items
 
@@ -213,7 +187,8 @@ class Special:
         # Since v4.4 (commit not verified), the writers of a file system are readers of such locks.
         members = layout(self.kernel.prog, type_, {"frozen": "s_writers.frozen"})
         state = gather(self.kernel.memory, blocks.address, members, self.faults)["frozen"]
-        frozen = blocks.address[state.astype(np.int64) != 0]
+        # Before, the task that freezes it is in freeze_super(), and holds these locks itself.
+        frozen = blocks.address[state.astype(np.int64) == _FREEZE_COMPLETE]
         place = np.uint64(members.fields["frozen"].offset)
         locks: dict[int, int] = {}
         for level in range(_LEVELS):
@@ -262,6 +237,7 @@ class Special:
             wanted = np.full(len(requests), connection[0])
         else:
             return
+        self._name_connections(requests, wanted, is_channel="channel" in member)
         request, row = np.nonzero(wanted[:, None] == connection[None, :])
         served = files.files[rows[row]]
         self.build.edges(
@@ -280,6 +256,16 @@ class Special:
             strength=Strength.PROVEN,
             evidence="task.files",
         )
+
+    def _name_connections(self, requests: Words, owner: Words, *, is_channel: bool) -> None:
+        """Note the number of each request's connection, by which it can be aborted."""
+        if is_channel:
+            of_channel = layout(self.kernel.prog, "struct fuse_chan", ["conn"])
+            owner = gather(self.kernel.memory, owner, of_channel, self.faults)["conn"]
+        number = layout(self.kernel.prog, "struct fuse_conn", ["dev"])
+        read = gather(self.kernel.memory, owner, number, self.faults)
+        for row in np.flatnonzero(read.readable).tolist():
+            self.connections[int(requests[row])] = int(read["dev"][row])
 
     # Areas of memory maps
 
@@ -348,7 +334,7 @@ class Special:
             EdgeKind.SERVED,
             (NodeKind.LOG, journals[known]),
             (NodeKind.TASK, task[known]),
-            strength=Strength.DERIVED,
+            strength=Strength.PROVEN,
             evidence="journal_s.j_task",
             place=journals[known] + np.uint64(members.fields["j_task"].offset),
         )

@@ -20,9 +20,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from kcensus.analyses import analyses
-from kcensus.charts import charts
+from kcensus.charts import charts, picture
 from kcensus.human import human, human_ratio, shown_time
 from kcensus.render.directory import replacing
+from kcensus.render.graphs.svg import legend
+from kcensus.render.graphs.svg import svg as graph_svg
 from kcensus.render.html.findings import (
     cards,
     explanations,
@@ -149,11 +151,14 @@ def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> d
         "anchor": anchor,
         "breakable": breakable,
         "charts": charts,
+        "graph_legend": lambda: [(Markup(mark), words) for mark, words in legend()],
+        "graph_svg": lambda panel: Markup(graph_svg(panel)),
         "headline": tiles,
         "human": human,
         "human_ratio": human_ratio,
         "links": links,
         "newline": Markup("\n"),
+        "picture": picture,
         "places": places,
         "shown_tables": shown_tables,
         "stack": lambda parts: Markup(stack(parts)),

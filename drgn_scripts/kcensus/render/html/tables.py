@@ -98,6 +98,8 @@ def _shown_table(name: str, table: Table, most: int, max_text: int | None) -> Sh
         if not any(isinstance(value, str) for value in values):
             style = "n"
         columns.append((column, label(key, column.label), style))
+        if column.is_drawn:
+            style = "drawn"
         links = first_links() if key == "patch" else {}
         cells.append([_cell(value, column.unit, links, max_text) for value in values])
     title = label(name, table.title)

@@ -35,7 +35,8 @@ def _pieces(word: str) -> Markup:
 
 def code(text: str) -> Markup:
     """Return a text of kcensus itself, words between backticks as code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(text)))))
+    words = " ".join(text.split())
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(printable(words)))))
 
 
 def anchor(kind: str, name: str) -> str:

@@ -35,12 +35,21 @@ from kcensus.sources.model import (
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
-__all__ = ["BadCapsule", "NotRecorded", "open_capsule"]
+__all__ = ["BadCapsule", "NotRecorded", "is_recording", "open_capsule"]
 
 _PAGE_SIZES = (4096, 16384, 65536)
 _ARCHITECTURES = ("X86_64", "AARCH64")
 _MAX_MEMORY = 1 << 52
 _MAX_ANALYSES = 256
+
+
+RECORDING = "kcensus: recording"
+"""Key of :attr:`drgn.Program.cache`."""
+
+
+def is_recording(prog: drgn.Program) -> bool:
+    """Return whether all that is read of a program goes into a capsule, page by page."""
+    return RECORDING in prog.cache
 
 
 class _Replay:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.progress import Progress
+from kcensus.sources.capsule import RECORDING
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
 from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.program import Machine, assemble
@@ -66,6 +67,7 @@ class Recorder:
             modules=self,
         )
         """The recorded target; analyses run on it as on the original."""
+        self.target.prog.cache[RECORDING] = True
 
     # The methods of kcensus.sources.capsule.program.Source
 

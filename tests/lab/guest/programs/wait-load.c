@@ -11,6 +11,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,6 +24,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -204,6 +206,85 @@ static void sleep_long(void)
 	sleep(100000);
 }
 
+/* Adds a line to the kernel log, in the words of kcensus_waits. */
+static void account(const char *verb, const char *kind, const void *address, const char *mode)
+{
+	int log = open_file("/dev/kmsg", O_WRONLY), length;
+	char line[256], name[16];
+
+	prctl(PR_GET_NAME, name);
+	length = snprintf(line, sizeof(line), "kcensus_waits: task %d %s %s %s %zx %s\n",
+			  (int)syscall(SYS_gettid), name, verb, kind, (size_t)address, mode);
+	if (write(log, line, (size_t)length) != length)
+		die("/dev/kmsg");
+	close(log);
+}
+
+/* A thread that takes a mutex of its own, if it has one, and then wants another one's. */
+struct locker {
+	const char *name;
+	int holds, waits; /* numbers of mutexes, from 1 on; who waits for none reads a pipe */
+};
+
+#define FUTEXES 4
+static pthread_mutex_t futexes[FUTEXES];
+static const char *const modes[FUTEXES] = {"pi", "pi", "robust", "normal"};
+
+/* PTHREAD_PRIO_INHERIT lets the kernel look for cycles, and it refuses them. */
+static const struct locker lockers[] = {
+	{"pi-owner", 1, 0},    {"pi-middle", 2, 1},   {"pi-last", 0, 2},
+	{"robust-owner", 3, 0}, {"robust-wait", 0, 3}, {"robust-wait", 0, 3},
+	{"normal-owner", 4, 0}, {"normal-wait", 0, 4}, {"normal-wait", 0, 4},
+};
+#define LOCKERS (sizeof(lockers) / sizeof(lockers[0]))
+
+static void lock(int number)
+{
+	if (pthread_mutex_lock(&futexes[number - 1]))
+		die("pthread_mutex_lock");
+}
+
+static void *run_locker(void *argument)
+{
+	const struct locker *locker = argument;
+
+	prctl(PR_SET_NAME, locker->name);
+	if (locker->holds) {
+		lock(locker->holds);
+		/* The word that the kernel sees is the first one of a mutex. */
+		account("holds", "futex", &futexes[locker->holds - 1], modes[locker->holds - 1]);
+	}
+	sleep(1);
+	if (locker->waits) {
+		account("waits", "futex", &futexes[locker->waits - 1], modes[locker->waits - 1]);
+		lock(locker->waits);
+	}
+	sleep_in_pipe();
+	return NULL;
+}
+
+/* Threads of one process that wait for each other's mutexes, and for a byte from a pipe. */
+static void lock_futexes(char **unused)
+{
+	pthread_mutexattr_t attributes;
+	pthread_t id;
+
+	(void)unused;
+	for (int i = 0; i < FUTEXES; i++) {
+		pthread_mutexattr_init(&attributes);
+		if (!strcmp(modes[i], "pi"))
+			pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT);
+		if (!strcmp(modes[i], "robust"))
+			pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+		if (pthread_mutex_init(&futexes[i], &attributes))
+			die("pthread_mutex_init");
+	}
+	for (size_t i = 0; i < LOCKERS; i++)
+		if (pthread_create(&id, NULL, run_locker, (void *)&lockers[i]))
+			die("pthread_create");
+	wait_forever();
+}
+
 /* Open while a role has something to do that the scenario has to wait for. */
 static int not_ready[2];
 
@@ -239,6 +320,111 @@ static void busy(char **directory)
 	}
 }
 
+/* Waits until the scenario has written a file, to begin all at once. */
+static void await_start(void)
+{
+	while (access("/start", F_OK) < 0)
+		usleep(20000);
+}
+
+/*
+ * Processes that make a file each, in directories of their own. Once the disk stops and what is
+ * cached of it is dropped, the first ones wait for its blocks with space of the log reserved, which
+ * the others then lack.
+ */
+static void reserve_log(char **arguments)
+{
+	char path[256];
+
+	for (int i = 0; i < atoi(arguments[1]); i++) {
+		int directory;
+
+		sprintf(path, "%s/reserve-%d", arguments[0], i);
+		if (mkdir(path, 0755) < 0)
+			die(path);
+		/* Keeps the directory in memory. */
+		directory = open_file(path, O_RDONLY | O_DIRECTORY);
+		if (fork() == 0) {
+			close(not_ready[1]);
+			await_start();
+			/* One after the other, so that it is always the first ones. */
+			usleep(20000 * i);
+			if (openat(directory, "file", O_CREAT | O_WRONLY, 0644) < 0)
+				die("file");
+			wait_forever();
+		}
+		close(directory);
+	}
+	close(not_ready[1]);
+	wait_forever();
+}
+
+/* Changes a file, and waits until that is on the disk. */
+static void force_log(char **arguments)
+{
+	int file = open_file(arguments[0], O_CREAT | O_RDWR);
+
+	/* Now, so that what this needs is in memory, and then again, should it be on the disk. */
+	if (fchmod(file, 0600) < 0)
+		die(arguments[0]);
+	close(not_ready[1]);
+	await_start();
+	sleep((unsigned)atoi(arguments[1]));
+	if (fchmod(file, 0640) < 0)
+		die(arguments[0]);
+	account("waits", arguments[2], NULL, "force");
+	if (fsync(file) < 0)
+		die("fsync");
+	wait_forever();
+}
+
+/*
+ * Makes every CPU read some files, called "CPU-NUMBER": the kernel keeps the last few blocks that a
+ * CPU has read, even if it is to drop its caches.
+ */
+static void forget_blocks(const char *directory)
+{
+	char path[256];
+	struct stat status;
+	cpu_set_t set;
+
+	for (int cpu = 0; cpu < get_nprocs(); cpu++) {
+		CPU_ZERO(&set);
+		CPU_SET(cpu, &set);
+		if (sched_setaffinity(0, sizeof(set), &set) < 0)
+			die("sched_setaffinity");
+		/* The first and last ones may share pages with other files. */
+		for (int i = 20; i < 160; i++) {
+			sprintf(path, "%s/%d-%d", directory, cpu, i);
+			if (stat(path, &status) < 0)
+				die(path);
+		}
+	}
+}
+
+/*
+ * Changes a file within the transaction that all share, which cannot end before: the first one to
+ * do so waits for the block of the file's inode.
+ */
+static void join_transaction(char **arguments)
+{
+	bool is_first = !strcmp(arguments[1], "hold");
+	char path[256];
+	int file;
+
+	sprintf(path, "%s/%s", arguments[0], arguments[1]);
+	file = open_file(path, O_RDWR);
+	if (is_first)
+		forget_blocks(arguments[0]);
+	close(not_ready[1]);
+	await_start();
+	sleep(is_first ? 0 : 2);
+	account(is_first ? "holds" : "waits", "journal", NULL, "handle");
+	if (fchmod(file, 0600) < 0)
+		die("fchmod");
+	wait_forever();
+}
+
 static const struct role {
 	const char *name;
 	void (*function)(char **arguments);
@@ -251,6 +437,10 @@ static const struct role {
 	{"look-up", look_up, 1, false},
 	{"fault", fault, 1, false},
 	{"serve", serve, 2, false},
+	{"futexes", lock_futexes, 0, false},
+	{"reserve-log", reserve_log, 2, true},
+	{"force-log", force_log, 3, true},
+	{"join", join_transaction, 2, true},
 	{"sleepers", sleepers, 1, true},
 	{"busy", busy, 1, false},
 };

@@ -4,7 +4,8 @@
  *
  * "wait-truth tasks": names, states and stacks of all tasks, threads included, as many files in
  * one: "FILE PATH LENGTH", a newline and the content, one after the other.
- * "wait-truth log": the kernel log, after the kernel has listed its tasks in D state in it.
+ * "wait-truth log": the kernel log, after the kernel has listed in it what its CPUs do, and then
+ * its tasks in D state.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -85,7 +86,8 @@ static void kernel_log(void)
 	char *content = malloc(LOG_BYTES);
 	int file = open("/proc/sysrq-trigger", O_WRONLY | O_CLOEXEC), length;
 
-	if (file < 0 || write(file, "w", 1) != 1)
+	/* Of what is written at once, some kernels read one letter. */
+	if (file < 0 || write(file, "l", 1) != 1 || write(file, "w", 1) != 1)
 		exit(1);
 	length = klogctl(READ_ALL, content, LOG_BYTES);
 	if (length < 0)

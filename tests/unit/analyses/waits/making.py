@@ -58,6 +58,7 @@ class Scene:
             state=state,
             is_on_cpu=flags,
             is_kthread=flags,
+            has_exited=flags,
             cpu=number * 0,
             off_cpu_ns=(1 + number) * 10**9,
             arrived_ns=none,

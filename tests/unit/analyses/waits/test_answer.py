@@ -11,7 +11,7 @@ from kcensus.analyses.waits.run import summary
 from kcensus.analyses.waits.tables import tables
 from kcensus.analyses.waits.tree import rows
 from kcensus.kernel.locking.owners import Strength
-from kcensus.render.dot import write_dot
+from kcensus.render.graphs.dot import write_dot
 from kcensus.results import Danger, Result, Severity
 from tests.unit.analyses.waits.making import Scene
 
@@ -131,7 +131,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     made = tables(figures)
     result = Result("waits", "x", "6.1", tables=made, findings=findings(figures))
     path = tmp_path / "w.dot"
-    assert write_dot(result, path, "nodes", "edges") == [path]
+    assert write_dot(result, path) == [path]
     text = path.read_text()
     assert "\x1b" not in text
     labels = [line.split('label="')[1] for line in text.splitlines() if "label=" in line]

@@ -88,6 +88,7 @@ class Fake:
             state=zero,
             is_on_cpu=flags,
             is_kthread=flags,
+            has_exited=flags,
             cpu=none,
             off_cpu_ns=none,
             arrived_ns=none,
