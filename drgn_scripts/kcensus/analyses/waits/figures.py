@@ -107,7 +107,7 @@ class Figures:
             if kind not in LOCKS or oldest < 0 or int(self.ages[oldest]) < _LONG_NS:
                 continue
             holders = sum(
-                graph.strength[edge] > int(Strength.POSSIBLE) for edge in graph.following[node]
+                int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.following[node]
             )
             count += not holders or holders < self.waiting.readers.get(int(graph.address[node]), 0)
         return count

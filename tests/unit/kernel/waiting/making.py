@@ -51,6 +51,7 @@ class Sleepers:
             state=zero + np.uint64(2),
             is_on_cpu=flags,
             is_kthread=flags,
+            has_exited=flags,
             cpu=none,
             off_cpu_ns=none,
             arrived_ns=none,
