@@ -28,6 +28,7 @@ from kcensus.actions import Exit, deferred, is_sample
 from kcensus.commands.completion import VARIABLE
 from kcensus.commands.shared.analysis import analysis_command
 from kcensus.commands.shared.options import CONTEXT_SETTINGS, example_lines
+from kcensus.samples import CAPSULES
 from kcensus.text import printable
 
 _verdict = deferred("kcensus.actions.shared.errors:verdict")
@@ -41,8 +42,7 @@ Targets:
   (none)         the running kernel (needs root); inside crash and drgn, the one open there
   PATH           a vmcore: ELF or kdump, compressed or not
   PATH           a capsule: the part of a vmcore that analyses need; needs no debug info
-  sample         a capsule of a real kernel that comes with kcensus; others are
-                 sample-after (with a fix) and sample-io (a starved disk)
+{samples}
   PATH           a file that --json wrote, to show it in another form
   qmp:PATH       a running QEMU guest, through its QMP socket
 
@@ -112,7 +112,8 @@ class _Commands(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         first = [each.examples[0] for each in analyses.analyses().values() if each.examples]
-        self.epilog = _TOP_EPILOG.format(examples=example_lines(first))
+        samples = "\n".join(f"  {name:<14} {what}" for name, what in CAPSULES.items())
+        self.epilog = _TOP_EPILOG.format(samples=samples, examples=example_lines(first))
         super().format_epilog(ctx, formatter)
 
 

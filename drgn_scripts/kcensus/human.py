@@ -50,6 +50,17 @@ def human_seconds(value: float) -> str:
     return f"{sign}{whole // length:,} {unit} {whole % length // shorter} {part}"
 
 
+def counted(number: int, noun: str, verb: str = "", *, plural: str = "") -> str:
+    """Return a count with its noun: ``3 jobs wait`` or ``1 job waits``.
+
+    :param verb: in the plural; without one, the noun is the end
+    :param plural: of the noun, where it is not the noun with an s
+    """
+    if number == 1:
+        return f"1 {noun}{f' {verb}s' if verb else ''}"
+    return f"{number:,} {plural or f'{noun}s'}{f' {verb}' if verb else ''}"
+
+
 def shown_time(seconds: float) -> str | None:
     """Return a time as ISO 8601 has it, in UTC; None for what no calendar has."""
     try:

@@ -43,15 +43,14 @@ def make() -> None:
     # Here, so that the lab builds dumps without the package.
     from kcensus.analyses import analyses
     from kcensus.capsule import create
+    from kcensus.samples import DIRECTORY
     from kcensus.sources import open_target
-    from kcensus.sources.sample import SAMPLES
 
     shutil.rmtree(TRUTH, ignore_errors=True)
     TRUTH.mkdir(parents=True)
-    SAMPLES.mkdir(exist_ok=True)
     for name, (kernel, scenario) in GUESTS.items():
         dump = build(kernel, scenario)
-        path = SAMPLES / f"{name}.capsule"
+        path = DIRECTORY / f"{name}.capsule"
         target = open_target(dump.formats["elf"], dump.debug)
         path.unlink(missing_ok=True)
         made = create(target, path, list(analyses().values()), level=_SMALLEST)
@@ -66,10 +65,10 @@ def make() -> None:
 def make_series() -> None:
     """Record the series."""
     from kcensus import history
-    from kcensus.sources.sample import SAMPLES
+    from kcensus.samples import DIRECTORY
     from kcensus.store import compaction
 
-    path = SAMPLES / SERIES
+    path = DIRECTORY / SERIES
     with tempfile.TemporaryDirectory() as temporary:
         store = Path(temporary) / "store"
         for scenario, count in _BOOTS.items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kcensus import cli
-from kcensus.sources.sample import SAMPLES
+from kcensus.samples import CAPSULES, DIRECTORY
 from tests.sample.conftest import IO, NAMES, Sample, open_sample
 
 EVERY = (*NAMES, IO)
@@ -31,8 +31,10 @@ def test_it_is_the_kernel_of_the_guest(sample: Sample) -> None:
     assert sample.target.kernel == sample.truth["release"]
 
 
-def test_all_are_small() -> None:
-    assert sum(path.stat().st_size for path in SAMPLES.glob("*.capsule")) < 10_000_000
+def test_all_are_known_and_small() -> None:
+    files = [*DIRECTORY.glob("*.capsule")]
+    assert {path.stem for path in files} == {*CAPSULES}
+    assert sum(path.stat().st_size for path in files) < 10_000_000
 
 
 def test_slab_counts_what_slabinfo_counted(sample: Sample) -> None:

@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 import kcensus
+from kcensus.samples import DIRECTORY
 from kcensus.store import StoreError
-from kcensus.store.layout import SAMPLES
 
 SERIES = "sample-series"
 _TRUTH = Path(__file__).parent / "truth" / f"{SERIES}.json"
@@ -80,7 +80,7 @@ def test_trends_do_not_cross_the_reboot(rows: pd.DataFrame) -> None:
 
 
 def test_series_is_small_and_has_all_analyses(rows: pd.DataFrame) -> None:
-    files = [path for path in (SAMPLES / SERIES).rglob("*") if path.is_file()]
+    files = [path for path in (DIRECTORY / SERIES).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < _MAX_BYTES
     assert {"dentries", "list-lru", "memcgs", "slab"} <= {*rows["analysis"]}
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import enum
 import importlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-_SAMPLES = Path(__file__).parents[1] / "samples"
+from kcensus.samples import capsule
 
 
 class Exit(enum.IntEnum):
@@ -64,8 +63,7 @@ class Showing:
 
 def is_sample(name: str) -> bool:
     """Return whether a word is the name of a capsule that comes with kcensus."""
-    # Not Path.is_file(), which raises an error if the name is too long.
-    return "/" not in name and os.path.isfile(_SAMPLES / f"{name}.capsule")
+    return capsule(name) is not None
 
 
 def named(place: str) -> Callable[[], Any]:

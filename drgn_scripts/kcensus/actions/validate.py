@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,7 +13,6 @@ from kcensus.actions import Exit, Reading, Showing
 from kcensus.actions.patches import load_catalogue
 from kcensus.actions.shared.output import check_output, show
 from kcensus.actions.shared.target import context_of, opened, progress_bars
-from kcensus.catalogue import Catalogue, Patch
 from kcensus.catalogue.validate import Refused, Verdict, judge, look_at
 from kcensus.catalogue.verdict import validation_result
 from kcensus.reports import conclude, measured, traced
@@ -35,7 +33,10 @@ def run(
     """Judge a patch by pairs of targets."""
     check_output(showing)
     known = load_catalogue(catalogue)
-    chosen = _patch(known, patch, traces)
+    try:
+        chosen = known.validated(patch, traces=traces)
+    except LookupError as error:
+        raise click.UsageError(f"{error}.") from None
     names = [(before, after), *more]
     _check_pairs(names)
     sides = {}
@@ -57,21 +58,6 @@ def run(
     status = show(conclude(validation_result(chosen, judgement), known), showing)
     statuses = {Verdict.CONFIRMED: status, Verdict.CONTRADICTED: Exit.FINDING}
     return statuses.get(judgement.verdict, Exit.INCONCLUSIVE)
-
-
-def _patch(catalogue: Catalogue, name: str, traces: bool) -> Patch:
-    """Return the patch to judge; by traces, with what traces show of it as its validation."""
-    known = {
-        patch.id: patch.trace_validation if traces else patch.validation
-        for patch in catalogue.patches.values()
-    }
-    validation = known.get(name)
-    if validation is None:
-        choices = ", ".join(each for each, how in known.items() if how)
-        how = " by traces" * traces
-        problem = f"no validation{how} is defined for" if name in known else "unknown patch"
-        raise click.UsageError(f"{problem} '{printable(name)}' (choose from {choices}).")
-    return replace(catalogue.patches[name], validation=validation)
 
 
 def _check_pairs(pairs: list[tuple[str, str]]) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from os import PathLike, fspath
 
 from kcensus import compare, reports
@@ -56,15 +55,7 @@ def validate(
     :raises AnalysisError: an analysis that the patch needs cannot be run on one of them
     """
     known = load()
-    ways = {
-        each.id: each.trace_validation if traces else each.validation
-        for each in known.patches.values()
-    }
-    if (validation := ways.get(patch)) is None:
-        ids = ", ".join(each for each, way in ways.items() if way)
-        by = " by traces" * traces
-        raise LookupError(f"no validation{by} is defined for {patch!r} (choose from {ids})")
-    chosen = replace(known.patches[patch], validation=validation)
+    chosen = known.validated(patch, traces=traces)
     sides = [_side(chosen, side, known, traces=traces) for side in (before, after)]
     try:
         judgement = judge(chosen, [look_at(chosen, *sides, as_given=as_given)])

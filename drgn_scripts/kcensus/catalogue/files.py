@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.metadata
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kcensus.catalogue.model import FindingRule, Patch
@@ -44,6 +44,24 @@ class Catalogue:
     """By id, sorted by subsystem and id."""
     rules: tuple[FindingRule, ...] = ()
     """From patch files and from files that have only rules."""
+
+    def validated(self, name: str, *, traces: bool) -> Patch:
+        """Return the patch to judge; by traces, with what traces show of it as its validation.
+
+        :raises LookupError: no patch has this id, or the patch has no such validation
+        """
+        ways = {
+            patch.id: patch.trace_validation if traces else patch.validation
+            for patch in self.patches.values()
+        }
+        if (validation := ways.get(name)) is None:
+            problem = f"no validation{' by traces' * traces} is defined for"
+            choices = ", ".join(each for each, way in ways.items() if way)
+            raise LookupError(
+                f"{problem if name in ways else 'unknown patch'} '{printable(name)}' "
+                f"(choose from {choices})"
+            )
+        return replace(self.patches[name], validation=validation)
 
 
 def load(directories: Sequence[Path] = (), *, entry_points: bool = True) -> Catalogue:

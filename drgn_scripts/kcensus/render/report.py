@@ -9,6 +9,7 @@ from collections import Counter
 from rich.console import Console
 from rich.text import Text
 
+from kcensus.human import counted
 from kcensus.render.plain import gap_subject, plain, shown_figure
 from kcensus.render.screen import Screen
 from kcensus.render.terminal import (
@@ -80,17 +81,19 @@ def _health(report: Report) -> str:
     subject = "Nothing serious found" if report.findings else "Nothing found"
     differing, checks = statuses[CheckStatus.DIFFER], statuses.total()
     faults = [
-        f"{_count(len(report.errors), 'analysis', 'analyses')} failed" if report.errors else "",
-        f"{differing} of {_count(checks, 'check')} differ{'s' * (differing == 1)}"
+        f"{counted(len(report.errors), 'analysis', plural='analyses')} failed"
+        if report.errors
+        else "",
+        f"{differing} of {counted(checks, 'check')} differ{'s' * (differing == 1)}"
         if differing
         else "",
-        _count(gaps, "gap") if gaps else "",
+        counted(gaps, "gap") if gaps else "",
     ]
     if any(faults):
         return f"{subject}, but {', '.join(filter(None, faults))} (see below)."
     agree, explained = statuses[CheckStatus.AGREE], statuses[CheckStatus.EXPLAINED]
     differ = f", {explained} differ{'s' * (explained == 1)} as explained" if explained else ""
-    return f"{subject}: {_count(agree, 'check')} agree{'s' * (agree == 1)}{differ}, no gaps."
+    return f"{subject}: {counted(agree, 'check', 'agree')}{differ}, no gaps."
 
 
 def _duration(section: Section) -> tuple[Text, list[Text]]:
@@ -179,7 +182,3 @@ def _named_gaps(report: Report) -> list[str]:
 
 def _statuses(report: Report) -> Counter[CheckStatus]:
     return Counter(check.status for result in report.results.values() for check in result.checks)
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

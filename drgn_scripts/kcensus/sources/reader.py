@@ -8,6 +8,7 @@ import os
 import stat
 from pathlib import Path
 
+from kcensus.samples import CAPSULES
 from kcensus.sources.model import DamagedError, TargetError
 from kcensus.text import printable
 
@@ -17,13 +18,12 @@ _KINDS = (
     (stat.S_ISCHR, "is a character device; leave out the target to read the running kernel"),
     (stat.S_ISBLK, "is a block device; copy the dump from it into a file"),
 )
-_SAMPLES = ("sample", "sample-after", "sample-io")
 
 
 def os_error(name: str, error: OSError) -> TargetError:
     """Return ``error`` as a sentence about the file ``name`` (already printable)."""
     if isinstance(error, FileNotFoundError):
-        near = difflib.get_close_matches(name, _SAMPLES, 1) if "/" not in name else []
+        near = difflib.get_close_matches(name, CAPSULES, 1) if "/" not in name else []
         hint = f"; did you mean {near[0]}?" if near else ""
         return TargetError(f"{name}: no such file{hint}")
     if isinstance(error, PermissionError):

@@ -27,6 +27,8 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from kcensus.samples import DIRECTORY
+
 FORMAT = 1
 """Version of what this module describes: raised when a column is renamed or changes its meaning."""
 MARKER = "_store.json"
@@ -34,8 +36,6 @@ LOCK, PART, STAGING = ".lock", ".record", ".compact"
 PATTERN = "host=*/day=*/*.parquet"
 """All files of a store, for readers that take a pattern."""
 UNKNOWN_HOST = "(unknown)"
-SAMPLES = Path(__file__).parents[1] / "samples"
-"""Directory of the stores that come with kcensus: ``sample-series``."""
 
 _MAX_HOST = 200
 """Bytes of an encoded name; file systems take 255 with ``host=``."""
@@ -78,7 +78,7 @@ ORDER = ("analysis", "metric", "subject", "part", "time")
 
 def located(store: Path) -> Path:
     """Return the directory of a store; that of a bundled one, unless a file has its name."""
-    bundled = SAMPLES / store
+    bundled = DIRECTORY / store
     is_bundled = store.parent == Path() and not os.path.lexists(store)
     return bundled if is_bundled and os.path.isfile(bundled / MARKER) else store
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from kcensus.samples import DIRECTORY
 from kcensus.store import StoreError, dataset
-from kcensus.store.layout import SAMPLES, bounded_host, located
+from kcensus.store.layout import bounded_host, located
 from kcensus.store.trends import CONTEXT, NEEDED, amounts, context_of
 from kcensus.text import printable
 
@@ -47,7 +48,7 @@ def select(
 
 def present(store: Path) -> float | None:
     """Return the time that the hosts of a store are at; None for stores that kcensus has."""
-    return None if SAMPLES in located(store).parents else time.time()
+    return None if DIRECTORY in located(store).parents else time.time()
 
 
 def _read(store: Path, columns: Iterable[str], **conditions: object) -> pd.DataFrame:

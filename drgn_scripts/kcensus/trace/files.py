@@ -78,7 +78,7 @@ def read_trace(name: str, progress: Progress | None = None) -> Trace:
     :param name: PREFIX of files PREFIX.blktrace.0, .1 …, one of these files, a directory with such
         files of one or more devices, a file with the binary output of ``blktrace -o -`` or
         ``blkparse -d``, or the text that blkparse prints
-    :raises TraceError: there is no trace of that name, or nothing in it can be read
+    :raises TraceError: the trace does not exist, or nothing in it can be read
     """
     paths = _files(name)
     losses = Losses()
@@ -425,7 +425,7 @@ def _ends(parts: Sequence[Part], messages: Columns) -> dict[int, int]:
 
 
 def _bounds(parts: Sequence[Part]) -> list[int]:
-    """Return the times of the first and the last event; nothing if there are no events."""
+    """Return the times of the first and the last event; nothing without events."""
     times = [part.events["time"] for part in parts if len(part.events["time"])]
     if not times:
         return []

@@ -98,7 +98,7 @@ def _names(text: npt.NDArray[np.uint8], start: Integers) -> tuple[list[Integers]
     """Return what is before the first space of each message.
 
     :return: its first and next eight bytes as numbers, and where it ends; the end is 16 bytes
-        behind the start where there is no space before
+        behind the start where none of these is a space
     """
     first, second = (_numbers(text)[start + offset] for offset in (0, 8))
     before, count = _before_space(first)

@@ -437,6 +437,7 @@ def test_waits_and_overtakers_are_those_of_a_loop_over_requests(tmp_path: Path) 
         end = begin + int(figures.wait[row])
         passed = [gone for inserted, gone in sync if inserted > begin and gone < end]
         assert overtaken[place] == len(passed)
+        assert sorted(bios.dispatched[figures.overtakers(row)].tolist()) == sorted(passed)
         # The disk is never silent for a second.
         assert held[place] == max(passed, default=begin) - begin
 

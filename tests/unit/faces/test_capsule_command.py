@@ -17,7 +17,7 @@ import drgn
 import pandas as pd
 import pytest
 
-from kcensus import cli
+from kcensus import cli, samples
 from kcensus.actions.doctor import _examine
 from kcensus.analyses import AnalysisError
 from kcensus.analyses.runner import Context
@@ -527,7 +527,7 @@ def test_samples_are_found_by_name(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "samples").mkdir()
-    monkeypatch.setattr(sample, "SAMPLES", tmp_path / "samples")
+    monkeypatch.setattr(samples, "DIRECTORY", tmp_path / "samples")
     monkeypatch.chdir(tmp_path)
     run("capsule", "create", "vmcore", tmp_path / "samples" / "sample-after.capsule")
     target = open_target("sample-after")
@@ -544,14 +544,14 @@ def test_other_names_are_not_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
 ) -> None:
     (tmp_path / "sample.capsule").write_bytes(b"")
-    monkeypatch.setattr(sample, "SAMPLES", tmp_path)
+    monkeypatch.setattr(samples, "DIRECTORY", tmp_path)
     assert not sample.SOURCE.claims(spec)
     with pytest.raises(TargetError):
         open_target(spec)
 
 
 def test_a_sample_is_not_claimed_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "SAMPLES", Path("/nonexistent"))
+    monkeypatch.setattr(samples, "DIRECTORY", Path("/nonexistent"))
     assert not sample.SOURCE.claims("sample")
     assert not sample.SOURCE.claims(None)
     assert not sample.SOURCE.claims("")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from kcensus.human import human, human_bytes, human_ratio
+from kcensus.human import counted, human, human_bytes, human_ratio
 from kcensus.render.screen import Screen, console_for
 from kcensus.render.terminal import print_findings, write_terminal
 from kcensus.results import Bound, Check, Figure, Machine, Result, Severity, Unit
@@ -338,6 +338,15 @@ def test_a_live_kernel_is_called_one() -> None:
 )
 def test_units(value: float | str | None, unit: Unit, shown: str) -> None:
     assert human(value, unit) == shown
+
+
+def test_a_counted_noun_and_its_verb_have_one_number() -> None:
+    assert [counted(number, "job", "wait") for number in (0, 1, 4711)] == [
+        "0 jobs wait",
+        "1 job waits",
+        "4,711 jobs wait",
+    ]
+    assert counted(2, "analysis", plural="analyses") == "2 analyses"
 
 
 @given(st.integers(-(2**64), 2**64))

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "drgn_scripts" / "kcensus"
 LAYERS = (
     # From the bottom to the top: a module imports from its own layer and those below.
     "text",
+    "samples",
     "progress",
     "results",
     "human",

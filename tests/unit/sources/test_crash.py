@@ -20,11 +20,11 @@ from kcensus.actions import Exit
 from kcensus.actions.doctor import _file_facts
 from kcensus.prompts import crash as prompt
 from kcensus.prompts.crash import main
+from kcensus.samples import DIRECTORY
 from kcensus.sources import Target, TargetError, crash, faults
 from kcensus.sources.capsule.container import Reader
 from kcensus.sources.crash import Crash, open_crash
 from kcensus.sources.model import Request
-from kcensus.sources.sample import SAMPLES
 
 _PAGE = 4096
 _BLOCK = 64 << 10
@@ -35,7 +35,7 @@ _HELLO, _VMCOREINFO, _READ_MEMORY = 1, 2, 3
 
 
 def _vmcoreinfo() -> bytes:
-    return Reader(str(SAMPLES / "sample.capsule")).section("vmcoreinfo", 1 << 16)
+    return Reader(str(DIRECTORY / "sample.capsule")).section("vmcoreinfo", 1 << 16)
 
 
 @dataclass

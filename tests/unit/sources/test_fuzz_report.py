@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-from kcensus.sources.sample import SAMPLES
+from kcensus.samples import DIRECTORY
 
 SEED = 3
-_CAPSULE = SAMPLES / "sample-after.capsule"
+_CAPSULE = DIRECTORY / "sample-after.capsule"
 
 
 def test_damaged_kernels_are_reported_cleanly(pytestconfig: pytest.Config) -> None:

@@ -224,25 +224,12 @@ def _overtaken(
 
     A request comes later if it was inserted later; it passes if it is dispatched earlier.
     """
-    bios = traced.bios
     counts, names = np.zeros(len(both), np.int64), [""] * len(both)
-    rows = np.flatnonzero(traced.is_sync & traced.is_request & (bios.dispatched != NEVER))
-    rows = rows[np.argsort(bios.dispatched[rows], kind="stable")]
-    order = np.argsort(-waiting, kind="stable")
-    is_named = np.zeros(len(both), np.bool_)
-    is_named[order[:_MAX_NAMED]] = True
-    for device in np.unique(bios.device[both.bio]).tolist():
-        mine = rows[bios.device[rows] == device]
-        inserted, dispatched = bios.inserted[mine], bios.dispatched[mine]
-        for place in np.flatnonzero(bios.device[both.bio] == device).tolist():
-            begin, wait = int(bios.inserted[both.bio[place]]), int(traced.wait[both.bio[place]])
-            if begin == NEVER or wait == NEVER:
-                continue
-            first, last = np.searchsorted(dispatched, [begin, begin + wait])
-            passed = mine[first:last][inserted[first:last] > begin]
-            counts[place] = len(passed)
-            if is_named[place]:
-                names[place] = _named(traced, passed)
+    waited = np.flatnonzero(traced.wait[both.bio] != NEVER)
+    counts[waited] = traced.overtaken(both.bio[waited])
+    for place in np.argsort(-waiting, kind="stable")[:_MAX_NAMED].tolist():
+        if counts[place]:
+            names[place] = _named(traced, traced.overtakers(int(both.bio[place])))
     return counts, names
 
 

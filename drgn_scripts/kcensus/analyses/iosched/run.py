@@ -43,7 +43,7 @@ def run(kernel: Kernel, trace: str | None = None) -> Answer:
     """Say what the memory of a kernel shows, what a trace does, and what both do.
 
     :param trace: prefix of the files of blktrace, their directory, or the output of blkparse
-    :raises AnalysisError: without memory, there is no trace of that name, or it holds no events
+    :raises AnalysisError: without memory, the trace does not exist, or holds no events
     :raises LookupError: the debug info lacks block devices, requests or tasks
     """
     if trace is not None and kernel.prog.platform is None:
@@ -81,7 +81,7 @@ def run(kernel: Kernel, trace: str | None = None) -> Answer:
 def _traced(name: str, progress: Progress) -> Traced:
     """Read a trace.
 
-    :raises AnalysisError: there is no trace of that name, or it holds no events
+    :raises AnalysisError: the trace does not exist, or holds no events
     """
     try:
         trace = read_trace(name, progress)
@@ -94,7 +94,7 @@ def _traced(name: str, progress: Progress) -> Traced:
 def of_trace(name: str, progress: Progress) -> Answer:
     """Return what a trace shows; it needs no kernel.
 
-    :raises AnalysisError: there is no trace of that name, or it holds no events
+    :raises AnalysisError: the trace does not exist, or holds no events
     """
     return replace(_answer(_traced(name, progress)), source=name)
 

@@ -20,7 +20,7 @@ from kcensus.analyses.kcopyd.remedies import (
     restored,
     write_less,
 )
-from kcensus.human import human_bytes, human_ratio, human_seconds
+from kcensus.human import counted, human_bytes, human_ratio, human_seconds
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.workqueues import Pool
 from kcensus.results import Bound, Danger, Figure, Finding, Remedy, Severity, Unit, ratio
@@ -49,13 +49,6 @@ def findings(figures: Figures) -> list[Finding]:
         *log_findings(figures.log, stalled_cpus),
     ]
     return sorted(unsorted, key=lambda finding: -finding.severity)
-
-
-def _counted(number: int, noun: str, verb: str = "") -> str:
-    """Return ``3 jobs wait`` or ``1 job waits``."""
-    if verb:
-        verb = f" {verb}s" if number == 1 else f" {verb}"
-    return f"{number:,} {noun}{'' if number == 1 else 's'}{verb}"
 
 
 def _counts(**numbers: int | None) -> dict[str, Figure]:
@@ -98,7 +91,7 @@ def _stall(figures: Figures, pool: Pool) -> Finding:
         danger=Danger.STALL,
         title=title,
         evidence=(
-            f"pending: {_counted(pool.pending, 'item')}, {_names(waiting)}; "
+            f"pending: {counted(pool.pending, 'item')}, {_names(waiting)}; "
             f"running: {_names(running) or 'nothing, all workers sleep or starve'}; "
             f"stall threshold: {queues.threshold} s ({source})"
         ),
@@ -172,7 +165,7 @@ def _memory(figures: Figures) -> Iterator[Finding]:
                 f"dm-snapshot copy-on-write is unthrottled: {copies:,} copies in flight hold {size}"
             ),
             evidence=(
-                f"{listed}; {_counted(len(unlimited), 'snapshot')} with more than "
+                f"{listed}; {counted(len(unlimited), 'snapshot')} with more than "
                 f"{DEFAULT_THRESHOLD:,} copies; {_cause(figures)}"
             ),
             figures=numbers | _counts(copies=copies, snapshots=len(unlimited)),
@@ -194,7 +187,7 @@ def _memory(figures: Figures) -> Iterator[Finding]:
             danger=danger,
             title=(
                 f"kcopyd holds {_bounded(figures.memory_bound, size)} for "
-                f"{_bounded(figures.jobs_bound, _counted(jobs, 'job'))}"
+                f"{_bounded(figures.jobs_bound, counted(jobs, 'job'))}"
             ),
             evidence=listed,
             figures=numbers,
@@ -310,7 +303,7 @@ def _waiters(figures: Figures) -> Iterator[Finding]:
             severity=Severity.WARNING if is_semaphore else Severity.NOTICE,
             danger=Danger.DEADLOCK if is_semaphore else Danger.NONE,
             title=(
-                f"{_counted(len(tasks), 'task', 'wait')} for copies of snapshot "
+                f"{counted(len(tasks), 'task', 'wait')} for copies of snapshot "
                 f"{snapshot.device.name}"
                 + (", with a semaphore that can deadlock" if is_semaphore else "")
             ),
@@ -361,7 +354,7 @@ def _invalid(figures: Figures) -> Iterator[Finding]:
             id="dm-snapshot-invalid",
             severity=Severity.NOTICE,
             title=(
-                f"{_counted(len(invalid), 'snapshot')} {'is' if len(invalid) == 1 else 'are'} "
+                f"{counted(len(invalid), 'snapshot')} {'is' if len(invalid) == 1 else 'are'} "
                 f"invalid: {_names(invalid)}"
             ),
             evidence="dm_snapshot.valid is 0: the COW device was full or failed",
@@ -379,7 +372,7 @@ def _invalid(figures: Figures) -> Iterator[Finding]:
             id="dm-snapshot-full",
             severity=Severity.NOTICE,
             title=(
-                f"{_counted(len(full), 'snapshot')} {'is' if len(full) == 1 else 'are'} "
+                f"{counted(len(full), 'snapshot')} {'is' if len(full) == 1 else 'are'} "
                 f"full: {_names(full)}"
             ),
             evidence="dm_snapshot.snapshot_overflowed is 1: writes to the snapshot fail",
@@ -403,7 +396,7 @@ def _page_wait(figures: Figures) -> Iterator[Finding]:
         id="kcopyd-page-wait",
         severity=Severity.NOTICE,
         danger=Danger.OOM,
-        title=f"{_counted(jobs, 'job')} of {_counted(clients, 'client', 'wait')} for pages",
+        title=f"{counted(jobs, 'job')} of {counted(clients, 'client', 'wait')} for pages",
         evidence="they are on pages_jobs: the reserved pages are in use, and no page is free",
         figures=_counts(jobs=jobs, clients=clients),
         no_remedy="memory must become free: see the largest other findings",
@@ -444,7 +437,7 @@ def _lockups(log: LogEvents, stalled: Mapping[str, str]) -> Iterator[Finding]:
         severity=Severity.WARNING,
         danger=Danger.STALL,
         title=(
-            f"the log reports {_counted(len(lockups), 'workqueue lockup')}, the longest of "
+            f"the log reports {counted(len(lockups), 'workqueue lockup')}, the longest of "
             f"{human_seconds(worst.seconds or 0)} on CPU {worst.cpus}"
             + (" while it ran kcopyd" if runs_kcopyd else "")
         ),
@@ -465,9 +458,11 @@ def _tasks(log: LogEvents, kind: str) -> str:
 def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
     if hung := log.of("hung task"):
         longest = max(event.seconds or 0 for event in hung)
-        title = f"the log reports {_counted(len(hung), 'hung task')}, the longest blocked for more "
+        title = f"the log reports {counted(len(hung), 'hung task')}, the longest blocked for more "
         yield Finding(
             id="log-hung-task",
+            tasks=frozenset(int(event.pid) for event in hung if event.pid),
+            is_generic=True,
             severity=Severity.WARNING,
             danger=Danger.STALL,
             title=f"{title}than {human_seconds(longest)}",
@@ -479,7 +474,7 @@ def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
 def _out_of_memory(log: LogEvents) -> Iterator[Finding]:
     if not (ooms := log.of("oom")):
         return
-    title = f"the log reports {_counted(len(ooms), 'run')} of the OOM killer"
+    title = f"the log reports {counted(len(ooms), 'run')} of the OOM killer"
     largest = max(log.of("slab"), key=lambda event: event.total_bytes or 0, default=None)
     numbers = _counts(runs=len(ooms))
     remedies: tuple[Remedy, ...] = ()

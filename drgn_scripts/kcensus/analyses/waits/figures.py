@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cached_property
 
 import drgn
@@ -95,6 +96,15 @@ class Figures:
             )
         )
 
+    def is_sure(self, cycle: Cycle) -> bool:
+        """Return whether a cycle is a deadlock, and no coincidence of tasks that sleep shortly."""
+        if cycle.strength >= Strength.PROVEN:
+            return True
+        ages = [int(self.ages[node]) for node in cycle.nodes if self.graph.is_task[node]]
+        # -1: unknown.
+        is_old = all(age < 0 or age >= _LONG_NS for age in ages)
+        return cycle.strength >= Strength.DERIVED and is_old
+
     @cached_property
     def unheld(self) -> int:
         """How many locks tasks have waited for, for a second or more, without a known holder.
@@ -138,6 +148,10 @@ class Figures:
         """Return the PID of a task; 0 for another node, or a task that is on no list."""
         row = int(self.task_rows[node])
         return int(self.waiting.tasks.pid[row]) if row >= 0 else 0
+
+    def pids(self, nodes: Iterable[int]) -> frozenset[int]:
+        """Return the PIDs of tasks that are on a list."""
+        return frozenset(pid for node in nodes if (pid := self.pid(node)))
 
     def comm(self, node: int) -> str:
         """Return the name of a task; printable."""
@@ -225,9 +239,21 @@ class Figures:
         if self.graph.kind[node] is NodeKind.TASK:
             pid = self.pid(node)
             if not pid:
-                return f"a task that is gone (0x{int(self.graph.address[node]):x})"
+                return self._gone(int(self.graph.address[node]))
             return f"{self.comm(node)} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
+
+    def _gone(self, address: int) -> str:
+        """Return how a task is called that is on no list: its memory may still have its name."""
+        try:
+            task = drgn.Object(self.kernel.prog, "struct task_struct", address=address)
+            pid, comm = int(task.pid), task.comm.string_()
+        except (*ABSENT, NotRecorded, ValueError):
+            pid, comm = 0, b""
+        is_sane = 0 < pid < 1 << 22 and comm
+        # Another task may have got the memory since.
+        was = f", named {printable(comm)} (PID {pid}) by its memory" if is_sane else ""
+        return f"a task that has exited{was}"
 
     def asleep(self, node: int) -> str:
         """Return how long a task has slept; nothing where it does not, or that is unknown."""

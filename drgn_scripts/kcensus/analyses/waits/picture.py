@@ -130,7 +130,10 @@ class _Graph:
         return self.nodes[node].kind == _PROCESS and bool(self._after[node])
 
     def waiters(self, node: int) -> list[tuple[int, Link]]:
-        """Return what waits for a node: those with most tasks behind them first."""
+        """Return what waits for a node: those with most tasks behind them first.
+
+        What it holds that no task waits for is left out.
+        """
         found: dict[int, Link] = {}
         todo = deque(self._before[node])
         passed = set[int]()
@@ -141,7 +144,11 @@ class _Graph:
             elif source not in passed:
                 passed.add(source)
                 todo += [(before, _joined(way, link)) for before, way in self._before[source]]
-        return sorted(found.items(), key=lambda pair: self.order(pair[0]))
+        kept = [pair for pair in found.items() if self.is_task(pair[0]) or self._has_tasks(pair[0])]
+        return sorted(kept, key=lambda pair: self.order(pair[0]))
+
+    def _has_tasks(self, node: int) -> bool:
+        return self.nodes[node].behind > 0
 
     def order(self, node: int) -> tuple[int, float, int]:
         """Return what nodes are sorted by."""
@@ -169,7 +176,7 @@ class _Graph:
         ends = [
             node
             for node, known in self.nodes.items()
-            if self._before[node]
+            if self._has_tasks(node)
             and not known.box.cycle
             and all(link.strength == _POSSIBLE for _, link in self._after[node])
         ]
@@ -386,8 +393,12 @@ class _Selection:
         self, new: list[tuple[int, Link]], room: int
     ) -> tuple[list[tuple[int, Link]], list[tuple[int, Link]]]:
         """Return which waiters have boxes, and which are counted in one."""
-        busy = [pair for pair in new if self._nodes[pair[0]].behind]
-        leaves = [pair for pair in new if not self._nodes[pair[0]].behind]
+        # An I/O that one task waits for says as much as a task that none waits for.
+        alone = {
+            node for node, _ in new if self._nodes[node].behind <= (not self._graph.is_task(node))
+        }
+        busy = [pair for pair in new if pair[0] not in alone]
+        leaves = [pair for pair in new if pair[0] in alone]
         if len(busy) > _MAX_BRANCHES + 1:
             del busy[_MAX_BRANCHES:]
         if len(leaves) > _MAX_LEAVES + 1:

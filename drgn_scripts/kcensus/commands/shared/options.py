@@ -13,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from kcensus.results import Severity
+from kcensus.samples import CAPSULES
 
 if TYPE_CHECKING:
     from kcensus.results.tables import Column, TableSpec
@@ -103,8 +104,8 @@ def target_argument(
 
 def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return how a shell can complete the name of a target."""
-    names = ("sample", "sample-after", "sample-io")
-    samples = [CompletionItem(name) for name in names if incomplete and name.startswith(incomplete)]
+    names = [name for name in CAPSULES if incomplete and name.startswith(incomplete)]
+    samples = [CompletionItem(name) for name in names]
     # The script for bash forgets what precedes an item for files.
     return [CompletionItem(incomplete, type="file"), *samples]
 

@@ -179,11 +179,11 @@ def found_of(monkeypatch: pytest.MonkeyPatch, **driver: Any) -> dict[str, Findin
     """Return what is found out about the disk, in its order."""
     monkeypatch.setattr(starved_module, "tasks", lambda kernel: SimpleNamespace(pid=NONE, comm=[]))
     monkeypatch.setattr(starved_module, "inserted_by", lambda *args: np.array([97, 97, 105]))
-    found, nobody = figures(**driver), asleep()
+    found, sleepers = figures(**driver), asleep()
     every = (
-        *stuck(found, nobody, 0),
-        *overdue(found, nobody, 0),
-        *starved(found, nobody, 0),
+        *stuck(found, sleepers, 0),
+        *overdue(found, sleepers, 0),
+        *starved(found, sleepers, 0),
     )
     return {each.id: each for each in every}
 

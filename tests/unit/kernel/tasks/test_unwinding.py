@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import drgn
 import numpy as np
@@ -110,7 +111,7 @@ def test_rules_of_each_format(release: str) -> None:
     columns = rules.kind, rules.sp_register, rules.sp_offset, rules.bp_register, rules.bp_offset
     read = list(zip(*(column.tolist() for column in columns), strict=True))
     assert read == [*special, (orc.CALL, orc.SP, 8, orc.UNDEFINED, 0)]
-    # Outside of all code, there is no rule.
+    # Code before the first rule has none.
     outside = OrcTables(memory, faults).rules(np.array([text - 1], np.uint64))
     assert outside.kind.tolist() == [orc.NONE]
     assert not faults
@@ -168,7 +169,9 @@ def test_steps_through_saved_registers_and_indirect_frames() -> None:
         pc[5] - 1: (orc.END, orc.UNDEFINED, 0, orc.UNDEFINED, 0),
     }
     walk = _Walk(memory, np.array([stack], np.uint64), 16384, Faults())
-    walk.tables = _Given(given)  # type: ignore[assignment]  # has what the walk calls
+    # Of a table, the walk uses the rules alone.
+    tables: Any = _Given(given)
+    walk.tables = tables
     first, sp, bp = (np.array([each], np.uint64) for each in (pc[0], at[0], at[1] - 16))
     lane, places, bottoms, is_cut = walk.run(first, sp, bp, np.array([True]))
     assert places.tolist() == pc

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -94,13 +95,17 @@ class Figures:
         return found
 
     @cached_property
-    def queues(self) -> list[Queue]:
-        """Queues of schedulers with requests, disk by disk."""
+    def queues_by_disk(self) -> list[list[Queue]]:
+        """Queues of schedulers with requests, by the row of their disk."""
         return [
-            self._queue(disk, row)
+            [self._queue(disk, row) for row in np.unique(scheduler.row).tolist()]
             for disk, scheduler in enumerate(self.schedulers)
-            for row in np.unique(scheduler.row).tolist()
         ]
+
+    @property
+    def queues(self) -> list[Queue]:
+        """The same of all disks."""
+        return [*chain.from_iterable(self.queues_by_disk)]
 
     def _queue(self, disk: int, row: int) -> Queue:
         scheduler = self.schedulers[disk]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.analyses.iosched.kernel.figures import Figures
+from kcensus.kernel.block.disks import QueueKind
 from kcensus.kernel.block.requests import Place, State
 from kcensus.kernel.block.schedulers.model import NEVER
 from kcensus.results import Unit
@@ -216,7 +217,7 @@ def _disks(figures: Figures) -> pd.DataFrame:
     for row, disk in enumerate(figures.disks):
         own = figures.rows(row)
         below = figures.stacks.bottom(row) - {row}
-        if row not in figures.with_requests and not below:
+        if disk.kind == QueueKind.BIO and not below:
             continue
         used, tags = figures.tags(row)
         rows.append(

@@ -229,14 +229,14 @@ def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:
     return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")
 
 
-def sentence(figures: Figures, sleepers: Sleepers, requests: Counts) -> str:
-    """Say who sleeps behind some requests; empty if no task does."""
+def named_behind(sleepers: Sleepers, requests: Counts) -> tuple[int, str]:
+    """Return how many tasks sleep behind some requests, and their names; empty if none does."""
     rows = sleepers.behind(requests)
     if not len(rows):
-        return ""
+        return 0, ""
     joins = sleepers.joins
     proven = set(joins.wait[joins.is_proven & np.isin(joins.request, requests)].tolist())
-    return named(sleepers, rows, proven)
+    return len(rows), named(sleepers, rows, proven)
 
 
 def named(sleepers: Sleepers, rows: Counts, proven: Collection[int] | None = None) -> str:

@@ -4,24 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from kcensus.analyses.iosched.trace.figures import Figures
-from kcensus.analyses.iosched.trace.sentences import (
-    STEPS,
-    described,
-    number,
-    over,
+from kcensus.analyses.iosched.degrees import (
+    IN_DRIVER,
+    IN_SCHEDULER,
+    Steps,
     severity,
+    shortest,
+    shortest_ns,
 )
-from kcensus.human import human_seconds
+from kcensus.analyses.iosched.trace.figures import Figures
+from kcensus.analyses.iosched.trace.sentences import described, over
+from kcensus.human import counted, human_seconds
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.trace.bios import NEVER
 from kcensus.trace.events import Integers, Mask, major_minor
 
-_STUCK = ((60.0, Severity.CRITICAL), (15.0, Severity.WARNING), (5.0, Severity.NOTICE))
-"""Seconds in the driver; most drivers abort a request after 30 s, and try again."""
 _MAX_HOLES = 32
 
 
@@ -37,39 +38,61 @@ def stalls(figures: Figures, device: int) -> Iterator[Finding]:
 def is_stuck(figures: Figures, device: int) -> bool:
     """Return whether the driver has requests at the end that it does not finish."""
     mine = (figures.bios.device == device) & figures.is_in_driver
-    return bool((figures.in_driver[mine] >= int(_STUCK[-1][0] * 1e9)).any())
+    return bool((figures.in_driver[mine] >= shortest_ns(IN_DRIVER)).any())
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """The waits of a device that are long enough for a finding."""
+
+    rows: Integers
+    longest: int
+    """Row of the longest."""
+    seconds: float
+    """How long that is."""
+    severity: Severity
+
+
+def _waits(time: Integers, mine: Mask, steps: Steps) -> _Waits | None:
+    """Return the waits that are at least as long as the shortest step; None without one.
+
+    :param time: of all bios, nanoseconds
+    """
+    rows = np.flatnonzero(mine & (time >= shortest_ns(steps)))
+    if not len(rows):
+        return None
+    longest = int(rows[np.argmax(time[rows])])
+    seconds = float(time[longest]) / 1e9
+    how = severity(seconds, steps)
+    assert how is not None
+    return _Waits(rows, longest, seconds, how)
 
 
 def _stuck(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that the driver took long to finish requests."""
-    time = figures.in_driver
-    rows = np.flatnonzero(mine & (time >= int(_STUCK[-1][0] * 1e9)))
-    if not len(rows):
+    waits = _waits(figures.in_driver, mine, IN_DRIVER)
+    if waits is None:
         return
-    row = int(rows[np.argmax(time[rows])])
-    seconds = float(time[row]) / 1e9
-    how = severity(seconds, _STUCK)
-    assert how is not None
     starts, ends = figures.holes[device]
     silent = float((ends - starts).max(initial=0)) / 1e9
-    left = int(figures.is_in_driver[rows].sum())
+    left = int(figures.is_in_driver[waits.rows].sum())
     waiting = int((figures.is_waiting & mine).sum())
     name = major_minor(device)
     yield Finding(
         id=f"trace-requests-stuck:{name}",
-        severity=how,
+        severity=waits.severity,
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(rows), 'request')} took the driver "
-            + over(len(rows), _STUCK[-1][0], seconds)
+            f"{name}: {counted(len(waits.rows), 'request')} took the driver "
+            + over(len(waits.rows), shortest(IN_DRIVER), waits.seconds)
             + (f"; {left:,} had not completed at the end" if left else "")
         ),
-        evidence=described(figures, row)
+        evidence=described(figures, waits.longest)
         + (f". The device dispatched nothing for up to {human_seconds(silent)}" if silent else "")
         + (f"; at the end, {waiting:,} more waited in the scheduler" if waiting else ""),
         figures={
-            "waited": Figure(seconds, Unit.SECONDS, "longest in the driver"),
-            "requests": Figure(len(rows), Unit.COUNT, "requests over 5 s"),
+            "waited": Figure(waits.seconds, Unit.SECONDS, "longest in the driver"),
+            "requests": Figure(len(waits.rows), Unit.COUNT, "requests over 5 s"),
             "left": Figure(left, Unit.COUNT, "of these, in driver at end"),
             "silent": Figure(silent, Unit.SECONDS, "longest without a dispatch"),
             "waiting": Figure(waiting, Unit.COUNT, "in the scheduler at end"),
@@ -82,12 +105,12 @@ def _idle(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that requests waited in the scheduler while the driver had none."""
     seconds, rows = 0.0, np.zeros(0, np.int64)
     starts, ends = figures.holes[device]
-    long = np.flatnonzero(ends - starts >= int(STEPS[-1][0] * 1e9))
+    long = np.flatnonzero(ends - starts >= shortest_ns(IN_SCHEDULER))
     for place in long[np.argsort(starts[long] - ends[long])][:_MAX_HOLES].tolist():
         took, waiting = _unused(figures, mine, int(starts[place]), int(ends[place]))
         if took > seconds:
             seconds, rows = took, waiting
-    how = severity(seconds, STEPS)
+    how = severity(seconds, IN_SCHEDULER)
     if how is None:
         return
     name, dispatched = major_minor(device), figures.bios.dispatched[mine]
@@ -99,7 +122,7 @@ def _idle(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
         danger=Danger.STALL,
         title=(
             f"{name}: nothing was dispatched for {human_seconds(seconds)} while "
-            f"{number(len(rows), 'request')} waited in the scheduler and the driver had none"
+            f"{counted(len(rows), 'request')} waited in the scheduler and the driver had none"
         ),
         evidence=described(figures, int(rows[0]))
         + (
@@ -141,28 +164,25 @@ def _unused(figures: Figures, mine: Mask, start: int, end: int) -> tuple[float, 
 
 def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that requests which the driver took back waited for their next dispatch."""
-    rows = np.flatnonzero(mine & (figures.requeued >= int(STEPS[-1][0] * 1e9)))
-    if not len(rows):
+    waits = _waits(figures.requeued, mine, IN_SCHEDULER)
+    if waits is None:
         return
-    row = int(rows[np.argmax(figures.requeued[rows])])
-    seconds = float(figures.requeued[row]) / 1e9
-    how = severity(seconds, STEPS)
-    assert how is not None
-    left = int(figures.is_requeued[rows].sum())
+    left = int(figures.is_requeued[waits.rows].sum())
     name = major_minor(device)
     yield Finding(
         id=f"trace-requests-requeued:{name}",
-        severity=min(how, Severity.WARNING),
+        severity=min(waits.severity, Severity.WARNING),
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(rows), 'request')} that the driver gave back waited "
-            f"{over(len(rows), STEPS[-1][0], seconds)} until dispatched again"
+            f"{name}: {counted(len(waits.rows), 'request')} that the driver gave back waited "
+            f"{over(len(waits.rows), shortest(IN_SCHEDULER), waits.seconds)} until dispatched again"
         ),
-        evidence=f"{described(figures, row)}. The driver or the device had no room for them: "
-        "they are not in the hands of the scheduler",
+        evidence=described(figures, waits.longest)
+        + ". The driver or the device had no room for them: they are not in the hands of the "
+        "scheduler",
         figures={
-            "waited": Figure(seconds, Unit.SECONDS, "longest wait after a requeue"),
-            "requests": Figure(len(rows), Unit.COUNT, "requests over 1 s"),
+            "waited": Figure(waits.seconds, Unit.SECONDS, "longest wait after a requeue"),
+            "requests": Figure(len(waits.rows), Unit.COUNT, "requests over 1 s"),
             "left": Figure(left, Unit.COUNT, "of these, still waiting"),
         },
         no_remedy="Find out from the kernel log and the storage why the device was busy",
@@ -171,28 +191,23 @@ def _requeued(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
 
 def _without_request(figures: Figures, device: int, mine: Mask) -> Iterator[Finding]:
     """Yield that bios waited for a free request."""
-    time = figures.without_request
-    rows = np.flatnonzero(mine & (time >= int(_STUCK[-1][0] * 1e9)))
-    if not len(rows):
+    waits = _waits(figures.without_request, mine, IN_DRIVER)
+    if waits is None:
         return
-    row = int(rows[np.argmax(time[rows])])
-    seconds = float(time[row]) / 1e9
-    how = severity(seconds, _STUCK)
-    assert how is not None
-    left = int(figures.is_without_request[rows].sum())
+    left = int(figures.is_without_request[waits.rows].sum())
     name = major_minor(device)
     yield Finding(
         id=f"trace-requests-awaited:{name}",
-        severity=how,
+        severity=waits.severity,
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(rows), 'bio')} waited "
-            f"{over(len(rows), _STUCK[-1][0], seconds)} for a free request"
+            f"{name}: {counted(len(waits.rows), 'bio')} waited "
+            f"{over(len(waits.rows), shortest(IN_DRIVER), waits.seconds)} for a free request"
         ),
-        evidence=described(figures, row),
+        evidence=described(figures, waits.longest),
         figures={
-            "waited": Figure(seconds, Unit.SECONDS, "longest wait for a request"),
-            "bios": Figure(len(rows), Unit.COUNT, "bios over 5 s"),
+            "waited": Figure(waits.seconds, Unit.SECONDS, "longest wait for a request"),
+            "bios": Figure(len(waits.rows), Unit.COUNT, "bios over 5 s"),
             "left": Figure(left, Unit.COUNT, "of these, still waiting"),
         },
         no_remedy=(

@@ -227,21 +227,21 @@ class Figures:
         return tally(self.trace)
 
     @functools.cached_property
-    def sync_dispatches(self) -> dict[int, Integers]:
-        """Sorted times at which synchronous requests were dispatched, by device."""
-        return {device: dispatched for device, (_, dispatched) in self._sync.items()}
-
-    @functools.cached_property
-    def _sync(self) -> dict[int, tuple[Integers, Integers]]:
-        """When synchronous requests were inserted and dispatched, in that order, by device."""
+    def _dispatched(self) -> dict[int, Integers]:
+        """Rows of the synchronous requests that were dispatched, in that order, by device."""
         bios = self.bios
         rows = np.flatnonzero(self.is_sync & self.is_request & (bios.dispatched != NEVER))
         rows = rows[np.argsort(bios.dispatched[rows], kind="stable")]
-        found = {}
-        for device in self.devices:
-            mine = rows[bios.device[rows] == device]
-            found[device] = (bios.inserted[mine], bios.dispatched[mine])
-        return found
+        return {device: rows[bios.device[rows] == device] for device in self.devices}
+
+    @functools.cached_property
+    def _sync(self) -> dict[int, tuple[Integers, Integers]]:
+        """When these were inserted and dispatched, by device."""
+        bios = self.bios
+        return {
+            device: (bios.inserted[rows], bios.dispatched[rows])
+            for device, rows in self._dispatched.items()
+        }
 
     @functools.cached_property
     def _in_order_of_insertion(self) -> dict[int, tuple[Integers, Integers]]:
@@ -301,6 +301,18 @@ class Figures:
                     own[row] += int((block[first[row] - start :] < end[row]).sum())
             counts[mine] = own
         return counts
+
+    def overtakers(self, row: int) -> Integers:
+        """Return the rows of the requests that :meth:`overtaken` counts, as they were dispatched.
+
+        :param row: of a request that waited
+        """
+        device = int(self.bios.device[row])
+        inserted, dispatched = self._sync[device]
+        begin = int(self.bios.inserted[row])
+        first, last = np.searchsorted(dispatched, [begin, begin + int(self.wait[row])])
+        later: Integers = self._dispatched[device][first:last][inserted[first:last] > begin]
+        return later
 
     def held(self, rows: Integers) -> Integers:
         """Return for how many ns later synchronous requests overtook each request.

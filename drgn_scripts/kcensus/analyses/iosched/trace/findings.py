@@ -8,11 +8,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from kcensus.analyses.iosched.degrees import (
+    IN_SCHEDULER,
+    SWITCH_HANGS,
+    SWITCH_RISK,
+    severity,
+    shortest,
+    shortest_ns,
+)
 from kcensus.analyses.iosched.trace.device import is_stuck, stalls
 from kcensus.analyses.iosched.trace.figures import ASYNC_WRITE, Figures
-from kcensus.analyses.iosched.trace.sentences import STEPS, described, number, over, severity
+from kcensus.analyses.iosched.trace.sentences import described, over
 from kcensus.analyses.iosched.trace.turns import lost_turns
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
 from kcensus.text import printable
 from kcensus.trace.events import Integers, major_minor
@@ -22,10 +30,6 @@ _UNKNOWN = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING))
 """Seconds where no message shows CFQ or BFQ: mq-deadline lets writes wait for 5 s by intention
 (write_expire), kyber and none have no expiry."""
 _MIN_OVERTAKEN = 10
-_HANGS = (
-    "To switch the scheduler would wait for the requests in the driver, and let none in "
-    "meanwhile: see to the device first"
-)
 _AWAITED = "trace-requests-awaited"
 _MAX_CANDIDATES = 1000
 _MAX_DEVICES = 8
@@ -54,7 +58,7 @@ def findings(figures: Figures) -> list[Finding]:
 
 def _late(figures: Figures) -> list[int]:
     """Return the devices with waits that a finding may be about."""
-    second = int(STEPS[-1][0] * 1e9)
+    second = shortest_ns(IN_SCHEDULER)
     waits = (figures.wait, figures.in_driver, figures.requeued, figures.without_request)
     rows = np.flatnonzero(np.logical_or.reduce([each >= second for each in waits]))
     found: list[int] = np.unique(figures.bios.device[rows]).tolist()
@@ -71,8 +75,8 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
     """Yield that later synchronous requests overtook asynchronous writes for long."""
     queues = [queue for queue in figures.queues if queue.device == device]
     schedulers = {queue.scheduler for queue in queues}
-    steps = STEPS if schedulers else _UNKNOWN
-    least = int(steps[-1][0] * 1e9)
+    steps = IN_SCHEDULER if schedulers else _UNKNOWN
+    least = shortest_ns(steps)
     mine = (figures.kind == ASYNC_WRITE) & (figures.bios.device == device)
     rows = np.flatnonzero(mine & (figures.wait >= least))
     held = figures.held(rows)
@@ -92,13 +96,13 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
         severity=how,
         danger=Danger.STALL,
         title=(
-            f"{name}: {number(len(rows), 'async write')} waited in the scheduler while later sync "
+            f"{name}: {counted(len(rows), 'async write')} waited in the scheduler while later sync "
             f"requests overtook them, one for {human_seconds(seconds)}"
         ),
         evidence=". ".join(
             [
                 described(figures, row)
-                + f"; {number(meanwhile, 'sync request')} inserted later went first",
+                + f"; {counted(meanwhile, 'sync request')} inserted later went first",
                 *_silent(silent),
                 *_preempted(queues),
                 *_unfixed(lost),
@@ -108,14 +112,14 @@ def _starved(figures: Figures, device: int) -> Iterator[Finding]:
             "waited": Figure(waited, Unit.SECONDS, "wait of that write"),
             "held": Figure(seconds, Unit.SECONDS, "of this, while overtaken"),
             "sync_dispatches": Figure(meanwhile, Unit.COUNT, "later requests that overtook"),
-            "starved": Figure(len(rows), Unit.COUNT, f"async writes over {steps[-1][0]:.0f} s"),
+            "starved": Figure(len(rows), Unit.COUNT, f"async writes over {shortest(steps):.0f} s"),
             "waiting": Figure(
                 int(figures.is_waiting[rows].sum()), Unit.COUNT, "of these, still waiting"
             ),
             **({} if lost is None else {"turns_lost": Figure(lost, Unit.COUNT, "turns lost")}),
         },
         remedies=() if hangs else (_remedy(device, schedulers),),
-        no_remedy=_HANGS if hangs else "",
+        no_remedy=SWITCH_HANGS if hangs else "",
         patch="cfq-async-starvation" if lost else "",
     )
 
@@ -136,7 +140,7 @@ def _silence(figures: Figures, device: int, rows: Integers) -> Integers:
 
 def _delayed(figures: Figures, device: int) -> Iterator[Finding]:
     """Yield that synchronous requests waited long while the device dispatched others."""
-    least = int(STEPS[-1][0] * 1e9)
+    least = shortest_ns(IN_SCHEDULER)
     mine = figures.is_sync & (figures.bios.device == device)
     rows = np.flatnonzero(mine & (figures.wait >= least))
     active = figures.wait[rows] - _silence(figures, device, rows)
@@ -145,7 +149,7 @@ def _delayed(figures: Figures, device: int) -> Iterator[Finding]:
         return
     place = int(np.argmax(active))
     row, seconds = int(rows[place]), float(active[place]) / 1e9
-    how = severity(seconds, STEPS)
+    how = severity(seconds, IN_SCHEDULER)
     assert how is not None
     waited = float(figures.wait[row]) / 1e9
     name = major_minor(device)
@@ -153,9 +157,9 @@ def _delayed(figures: Figures, device: int) -> Iterator[Finding]:
         id=f"trace-sync-delayed:{name}",
         severity=min(how, Severity.WARNING),
         title=(
-            f"{name}: {number(len(rows), 'sync request')} waited "
-            f"{over(len(rows), STEPS[-1][0], seconds)} in the scheduler while others were "
-            "dispatched"
+            f"{name}: {counted(len(rows), 'sync request')} waited "
+            f"{over(len(rows), shortest(IN_SCHEDULER), seconds)} in the scheduler while others "
+            "were dispatched"
         ),
         evidence=". ".join([described(figures, row), *_silent(waited - seconds)]),
         figures={
@@ -181,9 +185,9 @@ def _preempted(queues: list[Queue]) -> Iterator[str]:
     if mine:
         worst = max(mine, key=lambda queue: (queue.expired_empty, queue.preempted))
         yield (
-            f"{printable(worst.name)} was selected {number(worst.selected, 'time')}, preempted "
-            f"{number(worst.preempted, 'time')}, and expired {number(worst.expired_empty, 'time')} "
-            "without a dispatch"
+            f"{printable(worst.name)} was selected {counted(worst.selected, 'time')}, preempted "
+            f"{counted(worst.preempted, 'time')}, and expired "
+            f"{counted(worst.expired_empty, 'time')} without a dispatch"
         )
 
 
@@ -191,7 +195,7 @@ def _unfixed(lost: int | None) -> Iterator[str]:
     """Yield that the kernel lacks the fix of CFQ, where messages prove it."""
     if lost:
         yield (
-            f"In {number(lost, 'turn')}, an async queue dispatched nothing although a request in "
+            f"In {counted(lost, 'turn')}, an async queue dispatched nothing although a request in "
             "it had waited for 250 ms: unless fifo_expire_async is longer than this default, the "
             "kernel lacks the fix of CFQ"
         )
@@ -216,8 +220,7 @@ def _remedy(device: int, schedulers: set[str]) -> Remedy:
             f"(write_expire, 5 s), after all its requests are done{hint}"
         ),
         command=f"echo {name} > {path}/scheduler",
-        risk="New requests and the command wait until then; weights and limits of the old one no "
-        "longer apply",
+        risk=SWITCH_RISK,
         undo=f"echo {min(schedulers)} > {path}/scheduler",
         until="reboot",
     )

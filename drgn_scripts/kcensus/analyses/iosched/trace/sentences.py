@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Words and degrees that the findings of a trace share."""
+"""Words that the findings of a trace share."""
 
 from __future__ import annotations
 
@@ -7,27 +7,11 @@ import numpy as np
 
 from kcensus.analyses.iosched.trace.figures import CLASSES, Figures
 from kcensus.human import human_seconds
-from kcensus.results import Severity
 from kcensus.text import printable
 from kcensus.trace.bios import NEVER
 
-STEPS = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
-"""Seconds from which on a wait in the scheduler is this severe. CFQ and BFQ expire asynchronous
-requests after 0.25 s; a system call that waits for 10 s is a stall to any user."""
-
-
 _LATE = 10_000_000
 """Nanoseconds."""
-
-
-def severity(seconds: float, steps: tuple[tuple[float, Severity], ...]) -> Severity | None:
-    """Return how severe a time is; None if it is shorter than all steps."""
-    return next((each for least, each in steps if seconds >= least), None)
-
-
-def number(count: int, noun: str) -> str:
-    """Return a count with its noun, in the singular or the plural."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def over(count: int, least: float, longest: float) -> str:

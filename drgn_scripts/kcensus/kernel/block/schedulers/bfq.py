@@ -52,18 +52,13 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
         {name: name for name in [*expire, "in_service_queue", "root_group", "queued"]},
         {name: name for name in names},
     )
-    address = _queues(data)
-    read = data.gather(
-        address,
+    # A queue names its scheduler: what a torn list leads to does not.
+    address, column = data.queues(
+        _queues(data),
         "struct bfq_queue",
         {"data": "bfqd", "flags": "flags", "pid": "pid", "dispatched": "dispatched"}
         | {"queued": "queued[0]", "queued_sync": "queued[1]"},
     )
-    # A queue names its scheduler: what a torn list leads to does not.
-    known = read.readable & (read["data"] == np.uint64(disk.scheduler_data))
-    data.torn += int((~known).sum())
-    address = address[known]
-    column = {name: values[known] for name, values in read.columns.items()}
     flags = flag_names(prog, "enum bfqq_state_flags", "BFQQF_")
     is_sync = has_flag(column["flags"], flags, "sync").astype(np.int64)
     offset = np.uint64(drgn.offsetof(prog.type("struct bfq_queue"), "fifo"))

@@ -67,18 +67,13 @@ def queues(kernel: Kernel, disk: Disk) -> SchedulerQueues:
     found = [
         data[name] for name in (*async_queues, "async_idle_cfqq", "active_queue") if name in data
     ]
-    address = _queues(data, groups, np.array([*found, data.at("oom_cfqq")], np.uint64))
-    read = data.gather(
-        address,
+    # A queue names its scheduler: what a damaged tree leads to does not.
+    address, column = data.queues(
+        _queues(data, groups, np.array([*found, data.at("oom_cfqq")], np.uint64)),
         "struct cfq_queue",
         {"data": "cfqd", "flags": "flags", "pid": "pid"}
         | {"queued": "queued[0]", "queued_meta": "queued[1]", "dispatched": "dispatched"},
     )
-    # A queue names its scheduler: what a damaged tree leads to does not.
-    known = read.readable & (read["data"] == np.uint64(disk.scheduler_data))
-    data.torn += int((~known).sum())
-    address = address[known]
-    column = {name: values[known] for name, values in read.columns.items()}
     flags = flag_names(prog, "enum cfqq_state_flags", "CFQ_CFQQ_FLAG_")
     is_sync = has_flag(column["flags"], flags, "sync").astype(np.int64)
     idles = has_flag(column["flags"], flags, "idle_window")

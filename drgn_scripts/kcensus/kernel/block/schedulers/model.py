@@ -146,6 +146,18 @@ class Data:
         """Read members of other objects."""
         return gather(self.memory, addresses, layout(self.prog, type_name, *args), self.faults)
 
+    def queues(
+        self, addresses: Words, type_name: str, members: Mapping[str, Path]
+    ) -> tuple[Words, dict[str, npt.NDArray[Any]]]:
+        """Return the queues that name this scheduler, and members of them; others are torn.
+
+        :param members: ``data`` is the pointer to the private data
+        """
+        read = self.gather(addresses, type_name, members)
+        known = read.readable & (read["data"] == np.uint64(self.disk.scheduler_data))
+        self.torn += int((~known).sum())
+        return addresses[known], {name: values[known] for name, values in read.columns.items()}
+
     def tunables(self, names: Mapping[str, tuple[str, str]]) -> dict[str, int]:
         """Return tunables by their names in sysfs.
 

@@ -8,37 +8,31 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from kcensus.analyses.iosched.degrees import IN_DRIVER, IN_SCHEDULER, severity, shortest
 from kcensus.analyses.iosched.kernel.figures import Figures, Verdict
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
-from kcensus.analyses.iosched.kernel.tasks import sentence
+from kcensus.analyses.iosched.kernel.tasks import named_behind
 from kcensus.human import human_seconds
 from kcensus.kernel.block.requests import State
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 from kcensus.text import printable
 
-_STUCK = ((60.0, Severity.CRITICAL), (15.0, Severity.WARNING), (5.0, Severity.NOTICE))
-"""Seconds in the driver; most drivers abort a request after 30 s, and try again."""
-_OVERDUE = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
-"""Seconds for which a request waits although the driver has none."""
 _SLOW = ((30.0, Severity.WARNING), (5.0, Severity.NOTICE))
 """Seconds past its expiry for which a request waits in its turn."""
+_ENTRIES = ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
+"""Functions in which tasks wait to enter a queue, or until all requests have left it."""
 
 Counts = npt.NDArray[np.int64]
-
-
-def severity(seconds: float, steps: tuple[tuple[float, Severity], ...]) -> Severity | None:
-    """Return how severe a time is; None if it is shorter than all steps."""
-    return next((each for least, each in steps if seconds >= least), None)
 
 
 def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
     """Yield that the driver does not finish requests."""
     since, by_age = _in_driver(figures, row)
     rows, longest = figures.rows(row), float(since.max(initial=-1))
-    how = severity(longest, _STUCK)
+    how = severity(longest, IN_DRIVER)
     if how is None:
         return
-    late = rows[since >= _STUCK[-1][0]]
+    late = rows[since >= shortest(IN_DRIVER)]
     name, count = printable(figures.disks[row].name), int(np.count_nonzero(since >= 0))
     silent, waiting = figures.silent_ns(row) / 1e9, _waiting(figures, row)
     below = [
@@ -49,7 +43,7 @@ def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         if below
         else "They were dispatched and have not completed: the device or its path is the cause"
     )
-    behind = sentence(figures, sleepers, late)
+    asleep, names = named_behind(sleepers, late)
     yield Finding(
         id=f"requests-stuck:{name}",
         severity=how,
@@ -59,13 +53,13 @@ def stuck(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         evidence=cause
         + (". Timers were started again, so that the time is since allocation" if by_age else "")
         + (f". {waiting:,} more requests wait to be dispatched" if waiting else "")
-        + (f". Behind those in the driver sleep {behind}" if behind else ""),
+        + (f". Behind those in the driver sleep {names}" if asleep else ""),
         figures={
             "requests": Figure(count),
             "longest": Figure(longest, Unit.SECONDS),
             "silent": Figure(silent, Unit.SECONDS),
             "waiting": Figure(waiting),
-            "sleepers": Figure(len(sleepers.behind(late))),
+            "sleepers": Figure(asleep),
         },
         no_remedy="Find out from the kernel log and the storage why the device does not answer",
         part_of=f"requests-stuck:{printable(figures.disks[below[0]].name)}" if below else "",
@@ -85,7 +79,7 @@ def _in_driver(figures: Figures, row: int) -> tuple[npt.NDArray[np.float64], boo
     since = np.where(requests.in_driver_ns[rows] >= 0, requests.in_driver_ns[rows] / 1e9, -1.0)
     since[~requests.operations.is_accounted(requests.operation[rows])] = -1
     restarted = requests.is_at_latest[rows] & (since >= 0)
-    least = _STUCK[-1][0]
+    least = shortest(IN_DRIVER)
     if ((since >= 0) & (since < least) & ~restarted).any():
         return since, False
     by_age = np.where(restarted, requests.age_ns[rows] / 1e9, since)
@@ -93,7 +87,7 @@ def _in_driver(figures: Figures, row: int) -> tuple[npt.NDArray[np.float64], boo
 
 
 def _is_stuck(figures: Figures, row: int) -> bool:
-    return severity(float(_in_driver(figures, row)[0].max(initial=-1)), _STUCK) is not None
+    return severity(float(_in_driver(figures, row)[0].max(initial=-1)), IN_DRIVER) is not None
 
 
 def _waiting(figures: Figures, row: int) -> int:
@@ -106,12 +100,12 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     inserted = rows[requests.state[rows] == State.INSERTED]
     if not len(inserted):
         return
-    queues = [queue for queue in figures.queues if queue.disk == row]
+    queues = figures.queues_by_disk[row]
     late = max((queue.late_ns for queue in queues), default=0) / 1e9
     is_empty = figures.is_empty(row)
     if is_empty:
         longest = int(requests.waiting_ns[inserted].max()) / 1e9
-        how = severity(longest, _OVERDUE)
+        how = severity(longest, IN_SCHEDULER)
     else:
         if _is_stuck(figures, row) or any(each.verdict is Verdict.STARVED for each in queues):
             return
@@ -121,7 +115,7 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     name, scheduler = printable(disk.name), printable(disk.scheduler)
     held = figures.hardware.is_stopped[figures.hardware.disk == row]
     stopped, past = int(np.count_nonzero(held)), int(np.count_nonzero(requests.late_ns[rows] > 0))
-    behind = sentence(figures, sleepers, inserted)
+    asleep, names = named_behind(sleepers, inserted)
     if is_empty:
         title = (
             f"{name}: {len(inserted):,} requests wait in {scheduler} for up to "
@@ -138,13 +132,13 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
         title=title,
         evidence=evidence
         + (f". Hardware queues that the driver stopped: {stopped:,}" if stopped else "")
-        + (f". Behind them sleep {behind}" if behind else ""),
+        + (f". Behind them sleep {names}" if asleep else ""),
         figures={
             "waiting": Figure(len(inserted)),
             "longest": Figure(longest, Unit.SECONDS),
             "overdue": Figure(past),
             "stopped": Figure(stopped),
-            "sleepers": Figure(len(sleepers.behind(inserted))),
+            "sleepers": Figure(asleep),
         },
         no_remedy=(
             "See the kernel log for errors of the driver, and whether requests complete: "
@@ -158,14 +152,9 @@ def overdue(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
 def frozen(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
     """Yield that a queue lets nothing in, or nothing out."""
     disk, left = figures.disks[row], len(figures.rows(row))
-    waits = sleepers.waits
-    asleep = [
-        place
-        for place, function in enumerate(waits.function)
-        if function in ("blk_queue_enter", "__bio_queue_enter", "blk_mq_freeze_queue_wait")
-    ]
     if disk.freeze_depth <= 0 and (disk.quiesce_depth <= 0 or not left):
         return
+    asleep = sum(function in _ENTRIES for function in sleepers.waits.function)
     name = printable(disk.name)
     what = "frozen" if disk.freeze_depth > 0 else "quiesced"
     effect = "no request can enter it" if disk.freeze_depth > 0 else "nothing is dispatched from it"
@@ -174,12 +163,12 @@ def frozen(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]:
         severity=Severity.WARNING if left or asleep else Severity.INFO,
         danger=Danger.STALL,
         title=f"{name}: its queue is {what}, so that {effect}; it holds {left:,} requests",
-        evidence=f"Tasks in state D that wait to enter a queue, or for a freeze: {len(asleep):,}",
+        evidence=f"Tasks in state D that wait to enter a queue, or for a freeze: {asleep:,}",
         figures={
             "freeze_depth": Figure(disk.freeze_depth),
             "quiesce_depth": Figure(disk.quiesce_depth),
             "requests": Figure(left),
-            "sleepers": Figure(len(asleep)),
+            "sleepers": Figure(asleep),
         },
         no_remedy="It ends when the requests that are left complete"
         if left

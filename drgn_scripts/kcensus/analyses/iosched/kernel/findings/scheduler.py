@@ -9,21 +9,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.analyses.iosched.degrees import IN_SCHEDULER, SWITCH_HANGS, SWITCH_RISK, severity
 from kcensus.analyses.iosched.kernel.costs import lacking_patch
 from kcensus.analyses.iosched.kernel.figures import Figures, Queue, Verdict
-from kcensus.analyses.iosched.kernel.findings.device import severity
 from kcensus.analyses.iosched.kernel.owners import inserted_by
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
-from kcensus.analyses.iosched.kernel.tasks import sentence
-from kcensus.human import human_seconds
+from kcensus.analyses.iosched.kernel.tasks import named_behind
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.block.disks import Disk, QueueKind
 from kcensus.kernel.tasks.tasks import tasks
-from kcensus.results import Danger, Figure, Finding, Remedy, Severity, Unit
+from kcensus.results import Danger, Figure, Finding, Remedy, Unit
 from kcensus.text import printable
 
 _BY_CLASS = ". All of them have a higher I/O class, which the scheduler serves first"
-_STEPS = ((10.0, Severity.CRITICAL), (5.0, Severity.WARNING), (1.0, Severity.NOTICE))
-"""Seconds past its expiry for which others overtook a request."""
 _SILENT = 5.0
 """Seconds without a dispatch from which on the device is a cause of its own."""
 _CFQ = (
@@ -38,30 +36,32 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
     disk = figures.disks[row]
     found = [
         queue
-        for queue in figures.queues
-        if queue.disk == row
-        and queue.verdict is Verdict.STARVED
-        and not figures.is_idle_class(queue)
+        for queue in figures.queues_by_disk[row]
+        if queue.verdict is Verdict.STARVED and not figures.is_idle_class(queue)
     ]
     kinds = {
         kind: [queue for queue in found if figures.is_async(queue) == (kind == "async")]
         for kind in ("async", "sync")
     }
-    worst = {kind: max(each, key=_served) for kind, each in kinds.items() if each}
-    # In the order of the dictionary where both are equally severe.
-    order = sorted(worst, key=lambda kind: _rank(worst[kind]))
+    worst = {
+        kind: max(each, key=lambda queue: queue.served_ns) for kind, each in kinds.items() if each
+    }
+    degrees = {
+        kind: how
+        for kind, queue in worst.items()
+        if (how := severity(queue.served_ns / 1e9, IN_SCHEDULER)) is not None
+    }
     name, lead = printable(disk.name), ""
     scheduler, silent = printable(disk.scheduler), figures.silent_ns(row) / 1e9
-    for kind in order:
-        first, behind = worst[kind], np.concatenate([queue.requests for queue in kinds[kind]])
-        how = severity(first.served_ns / 1e9, _STEPS)
-        if how is None:
-            continue
+    # In the order of the dictionary where both are equally severe.
+    for kind, how in sorted(degrees.items(), key=lambda each: -each[1]):
+        first = worst[kind]
         served, overdue = first.served_ns / 1e9, _overdue(figures, row, kind)
         expiry, label = figures.expiry_ns(first) / 1e9, printable(figures.label(first))
         times = figures.times(first)
         times = round(times) if times >= 10 else round(times, 1)
-        who = sentence(figures, sleepers, behind)
+        held = np.concatenate([queue.requests for queue in kinds[kind]])
+        asleep, names = named_behind(sleepers, held)
         remedies = () if lead else _remedies(figures, sleepers, first, silent)
         yield Finding(
             id=f"requests-starved:{name}-{kind}",
@@ -73,12 +73,12 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
                 f"{human_seconds(expiry)}); {overdue:,} are overdue"
             ),
             evidence=_evidence(figures, first, label)
-            + (f". Behind the {kind} requests sleep {who}" if who else "")
+            + (f". Behind the {kind} requests sleep {names}" if asleep else "")
             + (f". In the last {human_seconds(silent)}, none was dispatched" if silent >= 1 else "")
             + (_CFQ if disk.scheduler == "cfq" and kind == "async" else ""),
             figures={
                 "overdue": Figure(overdue),
-                "sleepers": Figure(len(sleepers.behind(behind))),
+                "sleepers": Figure(asleep),
                 "served": Figure(served, Unit.SECONDS),
                 "times_expiry": Figure(times, Unit.NONE),
                 "expiry": Figure(expiry, Unit.SECONDS),
@@ -97,46 +97,30 @@ def starved(figures: Figures, sleepers: Sleepers, row: int) -> Iterator[Finding]
 def _overdue(figures: Figures, row: int, kind: str) -> int:
     return sum(
         queue.overdue
-        for queue in figures.queues
-        if queue.disk == row and figures.is_async(queue) == (kind == "async")
+        for queue in figures.queues_by_disk[row]
+        if figures.is_async(queue) == (kind == "async")
     )
-
-
-def _served(queue: Queue) -> int:
-    return queue.served_ns
-
-
-def _rank(queue: Queue) -> int:
-    """Return a number that is lower the more severe it is that a queue is starved."""
-    return next((at for at, (least, _) in enumerate(_STEPS) if queue.served_ns >= least * 1e9), 9)
 
 
 def _no_remedy(silent: float) -> str:
     if silent < _SILENT:
         return "The name of the disk is damaged"
-    return (
-        "To switch the scheduler would wait for the requests in the driver, and let none in "
-        "meanwhile: see to the device first"
-    )
+    return SWITCH_HANGS
 
 
 def _evidence(figures: Figures, queue: Queue, label: str) -> str:
     requests, since = figures.requests, len(queue.overtakers)
     is_write = requests.operations.is_write(requests.operation[queue.requests])
     writes, reads = int(np.count_nonzero(is_write)), int(np.count_nonzero(~is_write))
-    counts = [_number(count, noun) for count, noun in ((writes, "write"), (reads, "read")) if count]
+    counts = [counted(count, noun) for count, noun in ((writes, "write"), (reads, "read")) if count]
     served = human_seconds(queue.served_ns / 1e9)
     return (
         f"The queue {label}{_owner(figures, queue)} holds {' and '.join(counts)}. "
-        f"{_number(since, 'later request')} of other queues {'is' if since == 1 else 'are'} in the "
+        f"{counted(since, 'later request')} of other queues {'is' if since == 1 else 'are'} in the "
         "driver; the last was "
         f"dispatched {served} after the first in {label} had expired"
         + (_BY_CLASS if figures.is_by_class(queue) else "")
     )
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _owner(figures: Figures, queue: Queue) -> str:
@@ -199,8 +183,7 @@ def switches(disk: Disk) -> tuple[Remedy, ...]:
         Remedy(
             command=f"echo {other} > {file}",
             effect=f"Switches the disk to {other}, after all its requests are done",
-            risk="New requests and the command wait until then; weights and limits of the old one "
-            "no longer apply",
+            risk=SWITCH_RISK,
             undo=f"echo {disk.scheduler} > {file}" if _is_plain(disk.scheduler) else "",
             until="reboot",
         ),

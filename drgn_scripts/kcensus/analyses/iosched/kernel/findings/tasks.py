@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kcensus.analyses.iosched.degrees import severity, shortest_ns
 from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.analyses.iosched.kernel.findings.device import severity
 from kcensus.analyses.iosched.kernel.sleepers import Sleepers
 from kcensus.analyses.iosched.kernel.tasks import disk_names, named
 from kcensus.human import human_seconds
@@ -39,7 +39,7 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
     linked = np.zeros(len(waits), np.bool_)
     linked[sleepers.joins.wait] = True
     timed = np.array([function in ON_TIMERS for function in waits.function], np.bool_)
-    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= _STEPS[-1][0] * 1e9))
+    rows = np.flatnonzero(~linked & ~timed & (waits.since_ns >= shortest_ns(_STEPS)))
     longest = int(waits.since_ns[rows].max(initial=0)) / 1e9
     how = severity(longest, _STEPS)
     if how is None:
@@ -54,6 +54,8 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
     where = f" in {printable(function)}," if function and 2 * count > len(rows) else ""
     yield Finding(
         id="tasks-blocked",
+        tasks=frozenset(waits.pid[rows].tolist()),
+        is_generic=True,
         severity=how,
         danger=Danger.STALL,
         title=f"1 task has been in state D for {human_seconds(longest)},{where} behind no request"
@@ -62,5 +64,5 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
         f"{' most of them' if where else ''}{where} behind no request",
         evidence=f"Waited for: {what}. Longest: {named(sleepers, rows)}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, Unit.SECONDS)},
-        no_remedy="See the table of sleepers for who holds what they wait for",
+        no_remedy="`kcensus waits` says who holds what they wait for",
     )

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The capsules and series that come with kcensus; ``tests/lab/samples.py`` records them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+DIRECTORY = Path(__file__).parent
+CAPSULES = {
+    "sample": "a capsule of a real kernel that comes with kcensus",
+    "sample-after": "one of a kernel with a fix",
+    "sample-io": "one with a starved disk",
+}
+"""By name: what each shows."""
+
+
+def capsule(name: str) -> Path | None:
+    """Return the file of a capsule that comes with kcensus; None where none has the name."""
+    if "/" in name:
+        return None
+    path = DIRECTORY / f"{name}.capsule"
+    # Not Path.is_file(), which raises an error if the name is too long.
+    return path if os.path.isfile(path) else None
