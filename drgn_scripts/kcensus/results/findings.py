@@ -63,8 +63,11 @@ class Finding:
     """Bytes that the subject holds now, by where: ``slab:CACHE`` for slab pages of a root cache,
     otherwise a name such as ``kcopyd pages``. No two findings count the same bytes of a place,
     unless one of them :attr:`is_generic`."""
+    tasks: frozenset[int] = frozenset()
+    """PIDs of the tasks that it is about, where others may be about the same ones."""
     is_generic: bool = False
-    """Whether it says where memory is, not why: it is folded under the findings that do."""
+    """Whether it says where memory is, or that tasks wait, not why: it is folded under the findings
+    that do."""
     danger: Danger = Danger.NONE
     remedies: tuple[Remedy, ...] = ()
     """The best one first."""
@@ -112,11 +115,12 @@ def rank(finding: Finding) -> tuple[bool, bool, int, bool, int]:
 
 
 def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Finding]:
-    """Put findings about the same memory under the one that explains it.
+    """Put findings about the same memory, or the same tasks, under the one that explains it.
 
-    A generic finding becomes part of another one if that explains at least half of its bytes, or
-    leaves too few to be a finding; otherwise the bytes that others explain are taken out of it, and
-    it is as severe as the rest. No byte is then in two findings of the top level.
+    A generic finding becomes part of another one if that explains at least half of its bytes or
+    tasks, or leaves too few bytes to be a finding; otherwise the bytes that others explain are
+    taken out of it, and it is as severe as the rest. No byte is then in two findings of the top
+    level.
 
     :param ram_bytes: RAM of the machine; None where unknown
     :return: the findings in the order of :func:`rank`; each :attr:`Finding.part_of` names one of
@@ -131,6 +135,7 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
             parts.append(finding)
         elif finding.is_generic:
             rest, owner = _rest(finding, top.values(), ram_bytes)
+            owner = owner or _of_same_tasks(finding, top.values())
             if owner:
                 parts.append(replace(finding, part_of=owner))
             else:
@@ -140,6 +145,13 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
     parents = {each.id: each.part_of for each in parts}
     folded = [replace(each, part_of=_root(each.id, parents)) for each in parts]
     return sorted([*top.values(), *folded], key=rank)
+
+
+def _of_same_tasks(finding: Finding, others: Iterable[Finding]) -> str:
+    """Return the finding about most of the tasks of a generic one, if that is half of them."""
+    shared = {other.id: len(finding.tasks & other.tasks) for other in others}
+    best = max(shared, key=lambda name: shared[name], default="")
+    return best if best and 2 * shared[best] >= len(finding.tasks) > 0 else ""
 
 
 def _rest(

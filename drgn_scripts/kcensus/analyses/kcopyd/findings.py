@@ -461,6 +461,8 @@ def _hung_tasks(log: LogEvents) -> Iterator[Finding]:
         title = f"the log reports {counted(len(hung), 'hung task')}, the longest blocked for more "
         yield Finding(
             id="log-hung-task",
+            tasks=frozenset(int(event.pid) for event in hung if event.pid),
+            is_generic=True,
             severity=Severity.WARNING,
             danger=Danger.STALL,
             title=f"{title}than {human_seconds(longest)}",

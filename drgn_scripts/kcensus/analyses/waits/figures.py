@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterable
 from functools import cached_property
 
 import drgn
 import numpy as np
 import numpy.typing as npt
+from drgn.helpers.linux.slab import slab_object_info
 
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
@@ -27,6 +30,7 @@ Numbers = npt.NDArray[np.int64]
 
 _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
+_TASK_CACHE = b"task_struct"
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
 _LONG_NS = 10**9
@@ -95,6 +99,15 @@ class Figures:
             )
         )
 
+    def is_sure(self, cycle: Cycle) -> bool:
+        """Return whether a cycle is a deadlock, and no coincidence of tasks that sleep shortly."""
+        if cycle.strength >= Strength.PROVEN:
+            return True
+        ages = [int(self.ages[node]) for node in cycle.nodes if self.graph.is_task[node]]
+        # -1: unknown.
+        is_old = all(age < 0 or age >= _LONG_NS for age in ages)
+        return cycle.strength >= Strength.DERIVED and is_old
+
     @cached_property
     def unheld(self) -> int:
         """How many locks tasks have waited for, for a second or more, without a known holder.
@@ -107,7 +120,7 @@ class Figures:
             if kind not in LOCKS or oldest < 0 or int(self.ages[oldest]) < _LONG_NS:
                 continue
             holders = sum(
-                graph.strength[edge] > int(Strength.POSSIBLE) for edge in graph.following[node]
+                int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.following[node]
             )
             count += not holders or holders < self.waiting.readers.get(int(graph.address[node]), 0)
         return count
@@ -139,6 +152,10 @@ class Figures:
         row = int(self.task_rows[node])
         return int(self.waiting.tasks.pid[row]) if row >= 0 else 0
 
+    def pids(self, nodes: Iterable[int]) -> frozenset[int]:
+        """Return the PIDs of tasks that are on a list."""
+        return frozenset(pid for node in nodes if (pid := self.pid(node)))
+
     def comm(self, node: int) -> str:
         """Return the name of a task; printable."""
         row = int(self.task_rows[node])
@@ -148,6 +165,23 @@ class Figures:
         """Return the function that a task sleeps in."""
         row = self.waiting.row(node)
         return printable(self.waiting.waits.function[row]) if row >= 0 else ""
+
+    @cached_property
+    def _exited(self) -> set[int]:
+        """Tasks on no list, at addresses that are those of tasks: a torn word is any address."""
+        gone = set()
+        for node in np.flatnonzero(self.graph.is_task & (self.task_rows < 0)).tolist():
+            address = int(self.graph.address[node])
+            try:
+                known = slab_object_info(self.kernel.prog, address)
+            except (*ABSENT, NotRecorded, ValueError, OverflowError):
+                continue
+            if known is None or known.address != address:
+                continue
+            # It may be another one's by now: objects of a cache are used again.
+            with contextlib.suppress(drgn.FaultError):
+                gone |= {node} if known.slab_cache.name.string_() == _TASK_CACHE else set()
+        return gone
 
     def entry(self, node: int) -> str:
         """Return how a task came into the kernel."""
@@ -160,7 +194,7 @@ class Figures:
         """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
         row = int(self.task_rows[node])
         if row < 0:
-            return "exited" if self.graph.is_task[node] else ""
+            return "exited" if node in self._exited else ""
         tasks = self.waiting.tasks
         if tasks.has_exited[row]:
             return "exited"
@@ -225,9 +259,23 @@ class Figures:
         if self.graph.kind[node] is NodeKind.TASK:
             pid = self.pid(node)
             if not pid:
-                return f"a task that is gone (0x{int(self.graph.address[node]):x})"
+                address = int(self.graph.address[node])
+                is_known = node in self._exited
+                return self._gone(address) if is_known else f"a task on no list (0x{address:x})"
             return f"{self.comm(node)} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
+
+    def _gone(self, address: int) -> str:
+        """Return how a task is called that is on no list: its memory may still have its name."""
+        try:
+            task = drgn.Object(self.kernel.prog, "struct task_struct", address=address)
+            pid, comm = int(task.pid), task.comm.string_()
+        except (*ABSENT, NotRecorded, ValueError):
+            pid, comm = 0, b""
+        is_sane = 0 < pid < 1 << 22 and comm
+        # Another task may have got the memory since.
+        was = f", named {printable(comm)} (PID {pid}) by its memory" if is_sane else ""
+        return f"a task that has exited{was}"
 
     def asleep(self, node: int) -> str:
         """Return how long a task has slept; nothing where it does not, or that is unknown."""

@@ -7,7 +7,7 @@ from kcensus.analyses.waits.acts import holds, kills
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.known import patch_of
 from kcensus.analyses.waits.others import others
-from kcensus.kernel.locking.owners import Strength
+from kcensus.human import counted
 from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.kernel.waiting.graph import EdgeKind
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
@@ -15,8 +15,12 @@ from kcensus.results import Danger, Figure, Finding, Severity, Unit
 _MAX_TOLD = 8
 """Tasks of a cycle that a sentence names."""
 _NO_WAY = (
-    "tasks in state D cannot be killed, and no lock can be released from outside: only a restart "
-    "of the machine ends it; take a dump first (sysrq-c)"
+    "no signal wakes up any of them, and no lock can be released from outside: only a restart of "
+    "the machine ends it"
+)
+_LOOK = (
+    "look at the stacks first (`--table stacks`): does the task that may hold the lock call a "
+    "function that takes it? Only then a restart is needed"
 )
 
 
@@ -34,25 +38,27 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     stuck = figures.waiters(cycle.nodes[0]) - set(tasks)
     ages = [int(figures.ages[node]) for node in (*tasks, *stuck)]
     oldest = max((age for age in ages if age >= 0), default=0) / 1e9
-    is_sure = cycle.strength >= Strength.DERIVED
+    is_sure = figures.is_sure(cycle)
     names = ", ".join(figures.name(node) for node in tasks[:_MAX_TOLD])
     more = f" and {len(tasks) - _MAX_TOLD} more" if len(tasks) > _MAX_TOLD else ""
     if len(tasks) == 1:
         who = f"{names} waits for itself"
     else:
         who = f"{len(tasks)} tasks wait for each other: {names}{more}"
-    tail = (
-        f"; {len(stuck):,} more {'is' if len(stuck) == 1 else 'are'} stuck behind" if stuck else ""
-    )
+    tail = f"; {counted(len(stuck), 'more task', plural='more tasks')} behind them" if stuck else ""
+    is_program = not any(figures.state(node) == "D" for node in (*tasks, *stuck))
     remedies = tuple(
         remedy for node in tasks for remedy in kills(figures, node, "that ends the cycle")
     )
     kind = "waits-deadlock" if is_sure else "waits-deadlock-possible"
+    what = "deadlock of programs" if is_program else "deadlock"
     return Finding(
         id=f"{kind}:{min(figures.pid(node) for node in tasks)}",
-        severity=Severity.CRITICAL if is_sure else Severity.WARNING,
+        # Without a task in state D, it is a program that waits for itself, as it may for ever.
+        severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
         danger=Danger.DEADLOCK,
-        title=f"{'deadlock' if is_sure else 'possible deadlock'}: {who}{tail}",
+        tasks=figures.pids((*tasks, *stuck)),
+        title=f"{what if is_sure else f'possible {what}'}: {who}{tail}",
         story=_story(figures, cycle),
         patch=patch_of([_functions(figures, node) for node in tasks]),
         figures={
@@ -61,7 +67,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
             "oldest": Figure(oldest, Unit.SECONDS),
         },
         remedies=remedies,
-        no_remedy="" if remedies else _NO_WAY,
+        no_remedy="" if remedies else _NO_WAY if is_sure else _LOOK,
     )
 
 

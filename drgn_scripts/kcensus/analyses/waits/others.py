@@ -11,7 +11,7 @@ import numpy as np
 
 from kcensus.analyses.waits.acts import go_on, holds, kills
 from kcensus.analyses.waits.figures import Figures
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
@@ -65,7 +65,8 @@ def others(figures: Figures) -> Iterator[Finding]:
     notable = [
         node
         for node in dict.fromkeys(subjects)
-        if _degree(figures, node) is not None and not _is_helper(figures, node)
+        if figures.state(node) == "exited"
+        or (_degree(figures, node) is not None and not _is_helper(figures, node))
     ]
     groups: dict[frozenset[int], list[int]] = {}
     for node in [each for each in notable if figures.behind.tasks[each]][:_MAX_SUBJECTS]:
@@ -148,16 +149,10 @@ def _oldest(figures: Figures, node: int) -> float:
     return max(int(figures.ages[oldest]) / 1e9, 0.0) if oldest >= 0 else 0.0
 
 
-def _tasks(count: int) -> str:
-    return f"{count:,} task waits" if count == 1 else f"{count:,} tasks wait"
-
-
-def _first(count: int, seconds: float) -> str:
-    return (
-        f"for {human_seconds(seconds)}"
-        if count == 1
-        else f"the first of them for {human_seconds(seconds)}"
-    )
+def _wait(count: int, seconds: float, what: str) -> str:
+    """Say how many tasks wait for what, and since when."""
+    first = "" if count == 1 else "the first of them "
+    return f"{counted(count, 'task', 'wait')} for {what}, {first}for {human_seconds(seconds)}"
 
 
 def _behind(figures: Figures, subjects: list[int]) -> Finding:
@@ -182,7 +177,8 @@ def _behind(figures: Figures, subjects: list[int]) -> Finding:
         id=f"waits-behind:{figures.pid(subjects[0])}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        title=f"{_tasks(count)} for {', '.join(names)}{last}, {_first(count, seconds)}",
+        tasks=figures.pids({*subjects, *figures.waiters(*subjects)}),
+        title=_wait(count, seconds, f"{', '.join(names)}{last}"),
         evidence="" if last else f"it {told[0]}",
         story=tuple(f"{name} {what}" for name, what in zip(names_told, told, strict=True))
         if last
@@ -210,12 +206,13 @@ def _dead(figures: Figures, subject: int) -> Finding:
     """Return that a task has exited, and still holds what others wait for."""
     count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
     is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
+    name = figures.name(subject) + (", which has exited" if figures.pid(subject) else "")
     return Finding(
         id=f"waits-exited:{figures.graph.address[subject]:x}",
         severity=Severity.CRITICAL if is_sure else Severity.WARNING,
         danger=Danger.DEADLOCK,
-        title=f"{_tasks(count)} for {figures.name(subject)}, which has exited, "
-        f"{_first(count, seconds)}",
+        tasks=figures.pids(figures.waiters(subject)),
+        title=_wait(count, seconds, name),
         evidence=f"it {_kept(figures, subject)}",
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy=(
@@ -261,8 +258,8 @@ def _unheld(figures: Figures, node: int) -> Finding:
         id=f"waits-unheld:{address:x}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        title=f"{_tasks(count)} for {figures.name(node)}, {_first(count, seconds)}; who holds it "
-        "is unknown",
+        tasks=figures.pids(figures.waiters(node)),
+        title=f"{_wait(count, seconds, figures.name(node))}; who holds it is unknown",
         evidence="; ".join(hints[:_MAX_TOLD]),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy=(
@@ -292,7 +289,8 @@ def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Fi
         id="waits-io",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        title=f"{_tasks(count)} for I/O{where}, {_first(count, seconds)}",
+        tasks=figures.pids(tasks),
+        title=_wait(count, seconds, f"I/O{where}"),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy="`kcensus iosched` says whether the scheduler or the device is late",
     )
@@ -318,9 +316,11 @@ def _alone(figures: Figures, told: set[int]) -> Iterator[Finding]:
         id="waits-alone",
         severity=Severity.WARNING,
         danger=Danger.STALL,
+        tasks=figures.pids(found),
         title=(
             f"{count:,} {'task has' if count == 1 else 'tasks have'} been in state D for "
-            f"{'' if count == 1 else 'up to '}{human_seconds(longest)}, behind no other task"
+            f"{'' if count == 1 else 'up to '}{human_seconds(longest)}, and what keeps "
+            f"{'it' if count == 1 else 'them'} is unknown"
         ),
         story=tuple(f"{figures.name(node)}: {_does(figures, node)}" for node in found[:_MAX_TOLD]),
         figures={"tasks": Figure(count), "longest": Figure(longest, Unit.SECONDS)},
@@ -341,12 +341,10 @@ def _frozen(figures: Figures, node: int) -> Finding:
     is_plain = mount and mount == blocks.mount[row]
     return Finding(
         id=f"waits-frozen:{mount or hex(address)}",
-        severity=_severity(count, seconds) or Severity.NOTICE,
+        severity=Severity.WARNING if seconds >= _OLD else Severity.NOTICE,
         danger=Danger.STALL,
-        title=(
-            f"{_tasks(count)} for the frozen file system on {mount or 'no mount point'}, "
-            f"{_first(count, seconds)}"
-        ),
+        tasks=figures.pids(figures.waiters(node)),
+        title=_wait(count, seconds, f"the frozen file system on {mount or 'no mount point'}"),
         evidence="super_block.s_writers.frozen is set: who writes waits until it is thawed",
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         remedies=(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.waiting.graph import LOCKS, NodeKind
 from kcensus.results import Result
 from kcensus.results.graphs import Box, Link, Panel, Picture, Row, Shape, Step
@@ -130,7 +130,10 @@ class _Graph:
         return self.nodes[node].kind == _PROCESS and bool(self._after[node])
 
     def waiters(self, node: int) -> list[tuple[int, Link]]:
-        """Return what waits for a node: those with most tasks behind them first."""
+        """Return what waits for a node: those with most tasks behind them first.
+
+        What it holds that no task waits for is left out.
+        """
         found: dict[int, Link] = {}
         todo = deque(self._before[node])
         passed = set[int]()
@@ -141,7 +144,11 @@ class _Graph:
             elif source not in passed:
                 passed.add(source)
                 todo += [(before, _joined(way, link)) for before, way in self._before[source]]
-        return sorted(found.items(), key=lambda pair: self.order(pair[0]))
+        kept = [pair for pair in found.items() if self.is_task(pair[0]) or self._has_tasks(pair[0])]
+        return sorted(kept, key=lambda pair: self.order(pair[0]))
+
+    def _has_tasks(self, node: int) -> bool:
+        return self.nodes[node].behind > 0
 
     def order(self, node: int) -> tuple[int, float, int]:
         """Return what nodes are sorted by."""
@@ -169,7 +176,7 @@ class _Graph:
         ends = [
             node
             for node, known in self.nodes.items()
-            if self._before[node]
+            if self._has_tasks(node)
             and not known.box.cycle
             and all(link.strength == _POSSIBLE for _, link in self._after[node])
         ]
@@ -285,16 +292,20 @@ class _Selection:
         ]
         alone = 0
         for root in self._graph.roots():
-            if self._left < 2 or root in self._drawn | self._counted:
+            if self._left < 2 or not self._is_new(root):
                 continue
             waiters = [node for node, _ in self._graph.waiters(root)]
-            is_new = any(node not in self._drawn | self._counted for node in waiters)
-            if not is_new and not (self._graph.is_task(root) and self._drawn & {*waiters}):
+            if not any(map(self._is_new, waiters)) and not (
+                self._graph.is_task(root) and self._drawn & {*waiters}
+            ):
                 continue
             alone += self._nodes[root].behind < 2
             if alone <= _MAX_ALONE:
                 panels.append(self._from(root))
         return Picture(tuple(panels), self._note(len(self._rings) - len(steps)))
+
+    def _is_new(self, node: int) -> bool:
+        return node not in self._drawn and node not in self._counted
 
     @property
     def _nodes(self) -> dict[int, _Node]:
@@ -321,8 +332,7 @@ class _Selection:
 
     def _several(self, count: int, note: str) -> Box:
         self._groups += 1
-        name = f"{count:,} more task{'s' if count > 1 else ''}"
-        return Box(-self._groups, name, note, Shape.MORE)
+        return Box(-self._groups, counted(count, "more task"), note, Shape.MORE)
 
     def _around(self, ring: _Ring, steps: tuple[Step, ...]) -> Panel:
         """Return the panel of a cycle, and of those that are stuck behind it."""
@@ -344,8 +354,8 @@ class _Selection:
         self._left -= 1
         called = known.box.name
         called += f" {known.box.note}" if known.box.shape is Shape.OBJECT else ""
-        title = f"{known.behind:,} tasks wait" if known.behind != 1 else "1 task waits"
-        return Panel(f"{title} for {called}", (), self._rows([root]))
+        title = f"{counted(known.behind, 'task', 'wait')} for {called}"
+        return Panel(title, (), self._rows([root]))
 
     def _rows(self, starts: list[int]) -> tuple[Row, ...]:
         """Return trees, selected in breadth: those close to their starts go first."""
@@ -386,8 +396,12 @@ class _Selection:
         self, new: list[tuple[int, Link]], room: int
     ) -> tuple[list[tuple[int, Link]], list[tuple[int, Link]]]:
         """Return which waiters have boxes, and which are counted in one."""
-        busy = [pair for pair in new if self._nodes[pair[0]].behind]
-        leaves = [pair for pair in new if not self._nodes[pair[0]].behind]
+        # An I/O that one task waits for says as much as a task that none waits for.
+        alone = {
+            node for node, _ in new if self._nodes[node].behind <= (not self._graph.is_task(node))
+        }
+        busy = [pair for pair in new if pair[0] not in alone]
+        leaves = [pair for pair in new if pair[0] in alone]
         if len(busy) > _MAX_BRANCHES + 1:
             del busy[_MAX_BRANCHES:]
         if len(leaves) > _MAX_LEAVES + 1:
@@ -419,7 +433,7 @@ class _Selection:
         members, todo = set[int](), [node for node, _ in hidden]
         while todo:
             node = todo.pop()
-            if node in self._drawn or node in self._counted:
+            if not self._is_new(node):
                 continue
             self._counted.add(node)
             members.add(node)
@@ -436,8 +450,7 @@ class _Selection:
 
     def _note(self, cycles: int) -> str:
         """Return what is left out."""
-        done = self._drawn | self._counted
-        rest = sum(self._graph.is_waiting(node) and node not in done for node in self._nodes)
+        rest = sum(self._graph.is_waiting(node) and self._is_new(node) for node in self._nodes)
         parts = [f"cycles: {cycles:,}"] if cycles else []
         parts += [f"tasks that wait: {rest:,}"] if rest else []
         parts += [f"edges between boxes: {self._omitted:,}"] if self._omitted else []

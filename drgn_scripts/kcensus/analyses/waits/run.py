@@ -10,7 +10,6 @@ from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings import findings
 from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.locking.owners import Strength
 from kcensus.results import Answer, Bound, Figure, Gap, Unit
 
 
@@ -37,20 +36,16 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
     """
     graph, count = figures.graph, Unit.COUNT
     bound = Bound.AT_LEAST if found_gaps else Bound.EXACT
-    sure = [cycle for cycle in figures.cycles if cycle.strength >= Strength.DERIVED]
+    sure = [cycle for cycle in figures.cycles if figures.is_sure(cycle)]
     inside = {node for cycle in figures.cycles for node in cycle.nodes if graph.is_task[node]}
     behind = {node for cycle in figures.cycles for node in figures.waiters(cycle.nodes[0])}
     return {
         "deadlocks": Figure(len(sure), count, "deadlocks", bound),
         "tasks_blocked": Figure(figures.blocked, count, "tasks in state D"),
         "longest_wait": Figure(figures.longest, Unit.SECONDS, "longest in state D"),
-        "deadlocks_possible": Figure(
-            len(figures.cycles) - len(sure), count, "possible deadlocks", bound
-        ),
-        "tasks_in_deadlocks": Figure(len(inside), count, "tasks in these cycles", bound),
-        "tasks_behind_deadlocks": Figure(
-            len(behind - inside), count, "tasks stuck behind them", bound
-        ),
+        "deadlocks_possible": Figure(len(figures.cycles) - len(sure), count, "possible deadlocks"),
+        "tasks_in_deadlocks": Figure(len(inside), count, "tasks in these cycles"),
+        "tasks_behind_deadlocks": Figure(len(behind - inside), count, "tasks stuck behind them"),
         "roots": Figure(len(figures.roots), count, "what others wait for"),
         "tasks_undetermined": Figure(figures.undetermined, count, "tasks, object undetermined"),
     }

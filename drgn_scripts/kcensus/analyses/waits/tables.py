@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -43,7 +44,7 @@ CYCLES = TableSpec(
         "entry": Column(
             Unit.TEXT, "came by", Show.WIDE, "System call, or function of the kernel thread."
         ),
-        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; -1 if unknown."),
+        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; empty if unknown."),
         "function": Column(Unit.TEXT, "sleeps in", Show.WIDE, "Function that it waits in."),
         "waits_for": Column(Unit.TEXT, "waits for", Show.ALWAYS, "What it waits for."),
         "mode": _MODE,
@@ -89,7 +90,7 @@ TASKS = TableSpec(
         "pid": _PID,
         "comm": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
         "state": Column(Unit.TEXT, "state", Show.ALWAYS, "D, S, runnable, running or other."),
-        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; -1 if unknown."),
+        "asleep": Column(Unit.SECONDS, "asleep", Show.ALWAYS, "For how long; empty if unknown."),
         "entry": Column(
             Unit.TEXT, "came by", Show.WIDE, "System call, or function of the kernel thread."
         ),
@@ -127,7 +128,7 @@ OBJECTS = TableSpec(
         "waiters": Column(Unit.COUNT, "waiters", Show.ALWAYS, "Tasks that wait for it itself."),
         "behind": _BEHIND,
         "oldest": Column(
-            Unit.SECONDS, "oldest wait", Show.ALWAYS, "Of the tasks behind it; -1 if unknown."
+            Unit.SECONDS, "oldest wait", Show.ALWAYS, "Of the tasks behind it; empty if unknown."
         ),
         "cycle": _CYCLE,
         "readers": Column(Unit.COUNT, "readers", help="Readers that hold it, by its own count."),
@@ -239,12 +240,11 @@ def _cycles(figures: Figures) -> list[dict[str, Any]]:
 
 def _tree(figures: Figures) -> Table:
     lines = rows(figures)
-    behind = figures.behind.tasks
     return TREE.of(
         pd.DataFrame(
             {
                 "line": [f"{line.guide}{line.text}" for line in lines],
-                "behind": [int(behind[line.node]) if line.node >= 0 else 0 for line in lines],
+                "behind": [line.behind for line in lines],
                 "depth": [line.depth for line in lines],
                 "node": [line.node for line in lines],
             }
@@ -254,7 +254,7 @@ def _tree(figures: Figures) -> Table:
 
 def _seconds(figures: Figures, node: int) -> float:
     age = int(figures.ages[node])
-    return age / 1e9 if age >= 0 else -1.0
+    return age / 1e9 if age >= 0 else math.nan
 
 
 def _name(strength: int) -> str:
@@ -303,7 +303,7 @@ def _holders(figures: Figures, node: int) -> str:
 def _objects(figures: Figures) -> list[dict[str, Any]]:
     graph, found = figures.graph, []
     for node in range(len(graph)):
-        if graph.kind[node] in (NodeKind.TASK, NodeKind.PROCESS):
+        if graph.kind[node] in (NodeKind.TASK, NodeKind.PROCESS) or not graph.preceding[node]:
             continue
         held = graph.following[node]
         oldest = int(figures.behind.oldest[node])
@@ -316,7 +316,7 @@ def _objects(figures: Figures) -> list[dict[str, Any]]:
                 "strength": _name(min(int(graph.strength[edge]) for edge in held)) if held else "",
                 "waiters": sum(graph.edge[e] is EdgeKind.WAITS for e in graph.preceding[node]),
                 "behind": int(figures.behind.tasks[node]),
-                "oldest": _seconds(figures, oldest) if oldest >= 0 else -1.0,
+                "oldest": _seconds(figures, oldest) if oldest >= 0 else math.nan,
                 "cycle": figures.cycle_of.get(node, 0),
                 "readers": figures.waiting.readers.get(int(graph.address[node]), 0),
                 "evidence": "; ".join(dict.fromkeys(graph.evidence[edge] for edge in held)),

@@ -29,6 +29,8 @@ class Row:
     node: int
     """-1 for a heading, and for branches that are not drawn."""
     text: str
+    behind: int = 0
+    """Tasks that wait for it, also through others."""
 
 
 def rows(figures: Figures) -> list[Row]:
@@ -36,9 +38,10 @@ def rows(figures: Figures) -> list[Row]:
     drawn: list[Row] = []
     seen: set[int] = set()
     for line in _trees(figures, seen):
-        drawn.append(line)
         if len(drawn) >= _MAX_ROWS:
+            drawn.append(Row(0, "", -1, "… and more: the tables tasks and objects have all"))
             break
+        drawn.append(line)
     return drawn
 
 
@@ -52,7 +55,9 @@ def _trees(figures: Figures, seen: set[int]) -> Iterator[Row]:
             if not _is_passed(figures, node) and _waiting(figures, node, seen)
         ]
         if inside:
-            yield Row(0, "", -1, f"cycle {number} ({cycle.strength.name.lower()})")
+            what = f"cycle {number} ({cycle.strength.name.lower()})"
+            stuck = figures.waiters(*cycle.nodes)
+            yield Row(0, "", -1, what, len(stuck))
         for at, node in enumerate(inside):
             yield from _branch(figures, node, 1, "", at == len(inside) - 1, seen, is_first=True)
     for node in figures.roots:
@@ -86,7 +91,8 @@ def _branch(
         if at in seen and not (is_first and at == node):
             continue
         seen.add(at)
-        yield Row(level, guide, at, figures.name(at) + _role(figures, at))
+        behind = int(figures.behind.tasks[at])
+        yield Row(level, guide, at, figures.name(at) + _role(figures, at), behind)
         waiting = _waiting(figures, at, seen)
         further = before + ("" if not level else "   " if last else "│  ")
         if level >= _MAX_DEPTH and waiting:

@@ -54,6 +54,8 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
     where = f" in {printable(function)}," if function and 2 * count > len(rows) else ""
     yield Finding(
         id="tasks-blocked",
+        tasks=frozenset(waits.pid[rows].tolist()),
+        is_generic=True,
         severity=how,
         danger=Danger.STALL,
         title=f"1 task has been in state D for {human_seconds(longest)},{where} behind no request"
@@ -62,5 +64,5 @@ def blocked(figures: Figures, sleepers: Sleepers) -> Iterator[Finding]:
         f"{' most of them' if where else ''}{where} behind no request",
         evidence=f"Waited for: {what}. Longest: {named(sleepers, rows)}",
         figures={"sleepers": Figure(len(rows)), "longest": Figure(longest, Unit.SECONDS)},
-        no_remedy="See the table of sleepers for who holds what they wait for",
+        no_remedy="`kcensus waits` says who holds what they wait for",
     )
