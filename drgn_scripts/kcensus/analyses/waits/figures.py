@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 
 import drgn
@@ -16,7 +17,8 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.log import records
 from kcensus.kernel.names import ABSENT
-from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by
+from kcensus.kernel.symbols import described, symbols_of
+from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by, plain
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.graph import LOCKS, Graph, NodeKind
@@ -31,6 +33,8 @@ _MAX_NAMED = 1 << 10
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
 _LONG_NS = 10**9
+_TICK_NS = 10**7
+"""Tasks have slept equally long if their ages differ by less: the clocks of CPUs do, too."""
 _STOPPED = 4 | 8
 """__TASK_STOPPED and __TASK_TRACED: by a signal, or by a debugger."""
 _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
@@ -51,9 +55,23 @@ class Figures:
         self.waiting: Waiting = waiting(kernel)
         self.graph: Graph = self.waiting.graph
         with kernel.progress.step("looking for cycles", 0):
-            self.cycles: list[Cycle] = cycles(self.graph)
+            self.cycles: list[Cycle] = [self._turned(cycle) for cycle in cycles(self.graph)]
             # A guess at who holds a lock is a lead, and no reason to accuse a task.
             self.behind: Behind = behind(self.graph.sure, self.ages)
+
+    def _turned(self, cycle: Cycle) -> Cycle:
+        """Return a cycle that begins with the task that has slept longest, then the lowest PID.
+
+        So two dumps of one hang read alike.
+        """
+        tasks = [at for at, node in enumerate(cycle.nodes) if self.graph.is_task[node]]
+        ages = {at: int(self.ages[cycle.nodes[at]]) // _TICK_NS for at in tasks}
+        first = min(tasks, key=lambda at: (-ages[at], self.pid(cycle.nodes[at])), default=0)
+        return replace(
+            cycle,
+            nodes=cycle.nodes[first:] + cycle.nodes[:first],
+            edges=cycle.edges[first:] + cycle.edges[:first],
+        )
 
     @cached_property
     def task_rows(self) -> Numbers:
@@ -159,16 +177,35 @@ class Figures:
         return printable(self.waiting.tasks.comm[row]) if row >= 0 else ""
 
     def function(self, node: int) -> str:
-        """Return the function that a task sleeps in."""
+        """Return the function that a task sleeps in, without its module."""
         row = self.waiting.row(node)
         return printable(self.waiting.waits.function[row]) if row >= 0 else ""
 
+    def place(self, node: int) -> str:
+        """Return the function that a task sleeps in, as the kernel prints it: with its module."""
+        return self._described(node, self.function(node))
+
     def entry(self, node: int) -> str:
-        """Return how a task came into the kernel."""
+        """Return how a task came into the kernel: a system call, or a function with its module."""
         row = self.waiting.row(node)
         if row < 0:
             return ""
-        return printable(entered_by(self.waiting.waits.stacks.functions(row)))
+        return self._described(node, printable(entered_by(self.functions(node))))
+
+    def functions(self, node: int) -> list[str]:
+        """Return the functions on the stack of a task, the innermost first; empty if unknown."""
+        row = self.waiting.row(node)
+        return self.waiting.waits.stacks.functions(row) if row >= 0 else []
+
+    def _described(self, node: int, function: str) -> str:
+        """Return a function on the stack of a task with its module."""
+        row, stacks = self.waiting.row(node), self.waiting.waits.stacks
+        if row < 0 or not stacks.modules:
+            return function
+        for pc in stacks.pc[stacks.frames(row)].tolist():
+            if pc in stacks.modules and plain(stacks.names[pc]) == function:
+                return described(function, printable(stacks.modules[pc]))
+        return function
 
     def state(self, node: int) -> str:
         """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
@@ -195,14 +232,9 @@ class Figures:
         order = static[np.argsort(-self.behind.tasks[static], kind="stable")][:_MAX_NAMED]
         names = {}
         for node in order.tolist():
-            address = int(self.graph.address[node])
-            try:
-                symbol = self.kernel.prog.symbol(address)
-            except (LookupError, NotRecorded):
-                continue
-            distance = address - int(symbol.address)
-            name = printable(str(symbol.name))
-            names[node] = f"{name}+0x{distance:x}" if distance else name
+            name = symbols_of(self.kernel).variable(int(self.graph.address[node]))
+            if name:
+                names[node] = printable(name)
         return names
 
     @cached_property

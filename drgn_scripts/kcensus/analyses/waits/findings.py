@@ -89,7 +89,7 @@ def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
             else ""
         )
         mode = f" ({graph.mode[after]})" if graph.mode[after] else ""
-        asleep, function, entry = figures.asleep(node), figures.function(node), figures.entry(node)
+        asleep, function, entry = figures.asleep(node), figures.place(node), figures.entry(node)
         place = " of ".join(dict.fromkeys(name for name in (function, entry) if name))
         lines.append(
             f"{figures.name(node)} {held}waits for {figures.name(int(graph.target[after]))}{mode} "

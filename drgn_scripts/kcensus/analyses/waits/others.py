@@ -361,7 +361,7 @@ def _frozen(figures: Figures, node: int) -> Finding:
 def _does(figures: Figures, node: int) -> str:
     """Say what a task does: it runs, or sleeps in which function, and for what."""
     graph = figures.graph
-    state, function, asleep = figures.state(node), figures.function(node), figures.asleep(node)
+    state, function, asleep = figures.state(node), figures.place(node), figures.asleep(node)
     if state == "runnable":
         return f"is runnable{_instead(figures, node)}"
     if state in ("running", "stopped"):
