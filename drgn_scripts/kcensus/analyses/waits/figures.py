@@ -19,8 +19,10 @@ from kcensus.kernel.log import records
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by, plain
+from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
+from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
 from kcensus.kernel.waiting.graph import LOCKS, Graph, NodeKind
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.sources.capsule import NotRecorded
@@ -32,6 +34,8 @@ _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
+_MAX_STACKS = 32
+"""Tasks whose stacks are shown."""
 _LONG_NS = 10**9
 _TICK_NS = 10**7
 """Tasks have slept equally long if their ages differ by less: the clocks of CPUs do, too."""
@@ -177,9 +181,11 @@ class Figures:
         return printable(self.waiting.tasks.comm[row]) if row >= 0 else ""
 
     def function(self, node: int) -> str:
-        """Return the function that a task sleeps in, without its module."""
+        """Return the function that a task sleeps in, or goes on in, without its module."""
         row = self.waiting.row(node)
-        return printable(self.waiting.waits.function[row]) if row >= 0 else ""
+        if row >= 0:
+            return printable(self.waiting.waits.function[row])
+        return printable(interrupted_in(self.functions(node)))
 
     def place(self, node: int) -> str:
         """Return the function that a task sleeps in, as the kernel prints it: with its module."""
@@ -187,25 +193,75 @@ class Figures:
 
     def entry(self, node: int) -> str:
         """Return how a task came into the kernel: a system call, or a function with its module."""
-        row = self.waiting.row(node)
-        if row < 0:
-            return ""
         return self._described(node, printable(entered_by(self.functions(node))))
+
+    @cached_property
+    def _runnable(self) -> tuple[Stacks, dict[int, int]]:
+        """Stacks of tasks that want to run and have no CPU, and the row of each node's."""
+        rows, tasks = self.task_rows, self.waiting.tasks
+        nodes = [
+            node
+            for node in self.task_nodes
+            if rows[node] >= 0
+            and self.waiting.row(node) < 0
+            and not tasks.is_on_cpu[rows[node]]
+            and not tasks.has_exited[rows[node]]
+        ]
+        nodes = sorted(nodes, key=lambda node: -int(self.behind.tasks[node]))[:_MAX_NAMED]
+        found = runnable_stacks(self.kernel, tasks, rows[np.array(nodes, np.int64)])
+        return found, {node: row for row, node in enumerate(nodes)}
+
+    def _stack(self, node: int) -> tuple[Stacks, int]:
+        """Return the stacks that have a task's, and its row among them, or -1."""
+        row = self.waiting.row(node)
+        if row >= 0:
+            return self.waiting.waits.stacks, row
+        found, rows = self._runnable
+        return found, rows.get(node, -1)
 
     def functions(self, node: int) -> list[str]:
         """Return the functions on the stack of a task, the innermost first; empty if unknown."""
-        row = self.waiting.row(node)
-        return self.waiting.waits.stacks.functions(row) if row >= 0 else []
+        stacks, row = self._stack(node)
+        return stacks.functions(row) if row >= 0 else []
 
     def _described(self, node: int, function: str) -> str:
         """Return a function on the stack of a task with its module."""
-        row, stacks = self.waiting.row(node), self.waiting.waits.stacks
+        stacks, row = self._stack(node)
         if row < 0 or not stacks.modules:
             return function
         for pc in stacks.pc[stacks.frames(row)].tolist():
             if pc in stacks.modules and plain(stacks.names[pc]) == function:
                 return described(function, printable(stacks.modules[pc]))
         return function
+
+    def frames(self, node: int) -> list[tuple[int, str, str]]:
+        """Return address, function and module of the frames of a task, the innermost first."""
+        found, row = self._stack(node)
+        places: list[int] = []
+        if row >= 0:
+            places = found.pc[found.frames(row)].tolist()
+        elif self.task_rows[node] >= 0:
+            places = running_frames(self.kernel, int(self.graph.address[node]))
+        symbols = symbols_of(self.kernel)
+        frames = []
+        for place in places:
+            name, module = found.names.get(place, ""), found.modules.get(place, "")
+            if not name:
+                name, module = symbols(place)
+            frames.append((place, printable(name), printable(module)))
+        return frames
+
+    @cached_property
+    def stacks_shown(self) -> list[int]:
+        """Tasks whose stacks tell most: those of cycles, and what others wait for."""
+        of_cycles = [node for cycle in self.cycles for node in cycle.nodes]
+        chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
+        for root in self.roots:
+            if not self.graph.is_task[root]:
+                waiting = [int(self.graph.source[edge]) for edge in self.graph.preceding[root]]
+                tasks = [node for node in waiting if self.graph.is_task[node]]
+                chosen += sorted(tasks, key=lambda node: -int(self.behind.tasks[node]))[:1]
+        return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:
         """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""

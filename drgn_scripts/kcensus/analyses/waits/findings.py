@@ -60,7 +60,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         tasks=figures.pids((*tasks, *stuck)),
         title=f"{what if is_sure else f'possible {what}'}: {who}{tail}",
         story=_story(figures, cycle),
-        patch=patch_of([_functions(figures, node) for node in tasks]),
+        patch=patch_of([figures.functions(node) for node in tasks]),
         figures={
             "tasks": Figure(len(tasks)),
             "behind": Figure(len(stuck)),
@@ -69,11 +69,6 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         remedies=remedies,
         no_remedy="" if remedies else _NO_WAY if is_sure else _LOOK,
     )
-
-
-def _functions(figures: Figures, node: int) -> list[str]:
-    row = figures.waiting.row(node)
-    return figures.waiting.waits.stacks.functions(row) if row >= 0 else []
 
 
 def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
