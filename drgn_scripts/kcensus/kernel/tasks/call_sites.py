@@ -18,7 +18,7 @@ from functools import cached_property
 import drgn
 import numpy as np
 from drgn.helpers.linux.kallsyms import module_kallsyms
-from drgn.helpers.linux.module import address_to_module
+from drgn.helpers.linux.module import address_to_module, module_address_regions
 
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
@@ -126,7 +126,8 @@ class CallSites:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.prog = kernel, kernel.prog
         self._calls: dict[int, list[Call]] = {}
-        self._modules: dict[int, list[int]] = {}
+        self._modules: dict[int, tuple[list[int], list[tuple[int, int]]]] = {}
+        """Where symbols of a module begin, and its regions of memory with their sizes."""
         self.unreadable = 0
         """Functions whose code could not be read."""
 
@@ -244,16 +245,19 @@ class CallSites:
                 return None
             base = int(module)
             if base not in self._modules:
-                symbols = module_kallsyms(module)
-                self._modules[base] = sorted({int(symbol.address) for symbol in symbols})
+                symbols = sorted({int(symbol.address) for symbol in module_kallsyms(module)})
+                self._modules[base] = symbols, module_address_regions(module)
         except (*ABSENT, AttributeError, ValueError):
             return None
-        starts = self._modules[base]
+        starts, regions = self._modules[base]
         row = bisect.bisect_right(starts, address)
         if not row > 0:
             return None
-        end = starts[row] if row < len(starts) else starts[row - 1] + 4096
-        return starts[row - 1], min(end, starts[row - 1] + _MAX_CODE)
+        start = starts[row - 1]
+        end = starts[row] if row < len(starts) else start + _MAX_LAST
+        # The symbol after the last function may be data, far behind.
+        ends = (low + size for low, size in regions if low <= address < low + size)
+        return start, min(end, start + _MAX_CODE, *ends)
 
     def _calls_of(self, start: int, end: int, depth: int = 0) -> list[Call]:
         """Return the calls of one function, in the order of their addresses."""

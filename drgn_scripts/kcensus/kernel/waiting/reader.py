@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
@@ -27,7 +27,7 @@ from kcensus.kernel.tasks.joined import RequestPlaces, joined
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
-from kcensus.kernel.vfs.pipes import open_files
+from kcensus.kernel.vfs.pipes import OpenFiles, open_files
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
@@ -101,6 +101,10 @@ class Waiting:
     """By FUSE request: the number of its connection, as /sys/fs/fuse/connections names it."""
     missing: list[str] = field(default_factory=list)
     """What could not be looked at for lack of debug info."""
+    unseen_ends: int = 0
+    """Open files of pipes that are in no descriptor table: in flight, the kernel's, or lost."""
+    lost_requests: int = 0
+    """Requests of block devices and bios that are torn, or that contradict their tags."""
     unreadable_code: int = 0
     """Functions whose machine code is not in the dump."""
     unread_futexes: int = 0
@@ -146,6 +150,9 @@ class _Reader:
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
         self.finders: list[Finder] = []
+        self.unseen_ends: dict[int, int] = {}
+        """By pipe: how many files of the other end are in no descriptor table."""
+        self.lost_requests = 0
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
@@ -174,8 +181,10 @@ class _Reader:
         self._attempt("requests", self._requests)
         self._attempt("tags", self._tags)
         graph = self.build.graph()
+        graph = graph.part(self._of_interest(graph))
+        pipes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.PIPE]
         return Waiting(
-            graph=graph.part(self._of_interest(graph)),
+            graph=graph,
             waits=self.waits,
             tasks=self.known,
             objects=self.object,
@@ -184,6 +193,8 @@ class _Reader:
             readers=self.readers,
             connections=special.connections,
             missing=self.missing,
+            unseen_ends=sum(self.unseen_ends.get(int(graph.address[pipe]), 0) for pipe in pipes),
+            lost_requests=self.lost_requests,
             unreadable_code=self.sites.unreadable,
             unread_futexes=futexes.unread,
             torn=sum(finder.torn for finder in self.finders),
@@ -532,12 +543,16 @@ class _Reader:
             index, rows = files.of(pipes)
             ends = files.writes[rows] if is_reader else files.reads[rows]
             index, rows = index[ends], rows[ends]
+            unseen = self._unseen(pipes, index, files.address[rows], is_reader=is_reader)
+            own = self._own(files, lanes[reads == is_reader], pipes[index], files.files[rows])
+            is_likely = (unseen[index] > 0) | own
+            sure = np.where(is_likely, int(Strength.POSSIBLE), int(Strength.DERIVED))
             names = [f"file descriptor {files.descriptor[row]}" for row in rows.tolist()]
             self.build.edges(
                 EdgeKind.OTHER_END,
                 (NodeKind.PIPE, pipes[index]),
                 (NodeKind.PROCESS, files.files[rows]),
-                strength=Strength.DERIVED,
+                strength=sure,
                 evidence=names,
                 mode="write" if is_reader else "read",
                 place=files.address[rows],
@@ -551,6 +566,34 @@ class _Reader:
                 strength=Strength.PROVEN,
                 evidence="task.files",
             )
+
+    def _own(self, files: OpenFiles, lanes: Numbers, pipes: Words, processes: Words) -> Mask:
+        """Return which ends of pipes are in the process of a thread that waits for that pipe.
+
+        A thread that reads what others of its process write, waits for an event, and not for all
+        of these.
+        """
+        tables = files.tables[self.rows[lanes]].tolist()
+        waiting = {*zip(self.object[lanes].tolist(), tables, strict=True)}
+        ends = zip(pipes.tolist(), processes.tolist(), strict=True)
+        return np.array([end in waiting for end in ends], np.bool_)
+
+    def _unseen(self, pipes: Words, pipe: Numbers, files: Words, *, is_reader: bool) -> Numbers:
+        """Return how many files of each pipe's other end are missing, by the pipe's own count.
+
+        :param pipe: row of the pipe that each of ``files`` is for
+        :param is_reader: whether writers are what to count
+        """
+        name = "writers" if is_reader else "readers"
+        members = layout(self.kernel.prog, "struct pipe_inode_info", {"count": name})
+        count = gather(self.kernel.memory, pipes, members, self.faults)["count"].astype(np.int64)
+        # A process and its children share files.
+        seen = {*zip(pipe.tolist(), files.tolist(), strict=True)}
+        np.subtract.at(count, np.array([row for row, _ in seen], np.int64), 1)
+        unseen = np.maximum(count, 0)
+        for address, missing in zip(pipes.tolist(), unseen.tolist(), strict=True):
+            self.unseen_ends[address] = self.unseen_ends.get(address, 0) + missing
+        return unseen
 
     # Pages
 
@@ -673,8 +716,10 @@ class _Reader:
         found, disks = requests(self.kernel), block_devices(self.kernel).disks
         gendisks = np.array([disk.address for disk in disks] or [0], np.uint64)
         places = RequestPlaces(gendisks[found.disk], found.sector, found.bytes // _SECTOR)
-        joins = joined(self.kernel, self.waits, bios(self.kernel), places)
-        self.faults += joins.faults
+        known = bios(self.kernel)
+        joins = joined(self.kernel, self.waits, known, places)
+        self.faults += joins.faults + found.faults + known.faults
+        self.lost_requests = sum(found.damage.values()) + known.torn
         strength = np.where(joins.is_proven, int(Strength.PROVEN), int(Strength.POSSIBLE))
         address = found.address[joins.request]
         for has_object in (True, False):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Waits of a real guest with Linux 4.19.40 and CFQ, against the stacks that it printed itself.
 
-The capsule has what the readers need of its dump, and no debug info: see ``record.py``.
+The capsule has what the readers need of its dump, and no debug info: see ``waiting/record.py``.
 """
 
 from __future__ import annotations
