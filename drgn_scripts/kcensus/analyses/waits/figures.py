@@ -237,19 +237,18 @@ class Figures:
     def frames(self, node: int) -> list[tuple[int, str, str]]:
         """Return address, function and module of the frames of a task, the innermost first."""
         found, row = self._stack(node)
-        places: list[int] = []
         if row >= 0:
-            places = found.pc[found.frames(row)].tolist()
+            frames = [
+                (pc, found.names[pc], found.modules.get(pc, ""))
+                for pc in found.pc[found.frames(row)].tolist()
+            ]
         elif self.task_rows[node] >= 0:
-            places = running_frames(self.kernel, int(self.graph.address[node]))
-        symbols = symbols_of(self.kernel)
-        frames = []
-        for place in places:
-            name, module = found.names.get(place, ""), found.modules.get(place, "")
-            if not name:
-                name, module = symbols(place)
-            frames.append((place, printable(name), printable(module)))
-        return frames
+            symbols = symbols_of(self.kernel)
+            running = running_frames(self.kernel, int(self.graph.address[node]))
+            frames = [(pc, *symbols(inside)) for pc, inside in running]
+        else:
+            frames = []
+        return [(pc, printable(name), printable(module)) for pc, name, module in frames]
 
     @cached_property
     def stacks_shown(self) -> list[int]:

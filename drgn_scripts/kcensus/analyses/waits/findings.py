@@ -22,6 +22,10 @@ _LOOK = (
     "look at the stacks first (`--table stacks`): does the task that may hold the lock call a "
     "function that takes it? Only then a restart is needed"
 )
+_FOR_DEVELOPERS = (
+    "what developers need: `kcensus waits DUMP --table stacks`, and `kcensus capsule create DUMP "
+    "case.capsule --redact names`"
+)
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -67,7 +71,9 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
             "oldest": Figure(oldest, Unit.SECONDS),
         },
         remedies=remedies,
-        no_remedy="" if remedies else _NO_WAY if is_sure else _LOOK,
+        no_remedy="; ".join(
+            ([] if remedies else [_NO_WAY if is_sure else _LOOK]) + [_FOR_DEVELOPERS]
+        ),
     )
 
 

@@ -44,18 +44,18 @@ def interrupted_in(functions: Sequence[str]) -> str:
     return waits_in(names[entries[-1] + 1 :] if entries else names)
 
 
-def running_frames(kernel: Kernel, task: int) -> list[int]:
-    """Return where the functions on the stack of a task on a CPU go on, the innermost first.
+def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
+    """Return the stack of a task on a CPU: where each function goes on, and an address in it.
 
-    It needs the registers of its CPU, which a dump after a panic has, and debug info; empty where
+    The innermost is first. It needs the registers of its CPU, which a dump after a panic has, and debug info; empty where
     either is missing.
     """
-    prog, places = kernel.prog, list[int]()
+    prog, places = kernel.prog, list[tuple[int, int]]()
     try:
         trace = prog.stack_trace(Object(prog, "struct task_struct *", value=task))
         for at in range(min(len(trace), _MAX_FRAMES)):
             frame = trace[at]
-            places.append(frame.pc if frame.interrupted else frame.pc - 1)
+            places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
     except (*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError, drgn.FaultError):
         pass
     return places

@@ -154,3 +154,12 @@ def test_functions_are_named_with_their_modules() -> None:
     assert set(made["tasks"].frame["function"]) - {""} == {"mutex_user [dm_x]"}
     assert any(row.text.endswith("in mutex_user [dm_x]") for row in rows(figures))
     assert stacks.described(0) == ["mutex_user [dm_x]"]
+
+
+def test_the_stacks_of_a_cycle() -> None:
+    made = tables(_ABBA.figures())["stacks"]
+    assert made.frame["pid"].tolist() == [101, 100]
+    assert made.frame["frame"].tolist() == [0, 0]
+    assert set(made.frame["function"]) == {"mutex_user"}
+    assert made.frame["place"].min() >= 1 << 63
+    assert made.spec.detail
