@@ -17,6 +17,7 @@ class Poked:
         self._direct = int(pfn_to_virt(prog, 0))
         self._end = self._direct + int(prog["max_pfn"]) * _PAGE
         self._pages: dict[int, bytearray | None] = {}
+        self._dumped: dict[int, bytes] = {}
 
     def write(self, address: int, data: bytes) -> None:
         """Change bytes of one page."""
@@ -38,10 +39,15 @@ class Poked:
                 continue  # it is not there
             self._pages[start] = None
 
+    def restore(self) -> None:
+        """Undo all changes."""
+        self._pages |= {start: bytearray(page) for start, page in self._dumped.items()}
+
     def _page(self, address: int) -> bytearray | None:
         start = address - address % _PAGE
         if start not in self._pages:
-            self._pages[start] = bytearray(self.prog.read(start, _PAGE))
+            self._dumped[start] = self.prog.read(start, _PAGE)
+            self._pages[start] = bytearray(self._dumped[start])
 
             def read(at: int, count: int, offset: int, is_physical: bool) -> bytes:
                 page = self._pages[start]

@@ -189,6 +189,10 @@ def _waiters_of_completion(prog: Program, address: int) -> Iterator[Object]:
     yield from _completion(Object(prog, "struct completion", address=address))
 
 
+def _waiters_of_semaphore(prog: Program, address: int) -> Iterator[Object]:
+    yield from _semaphore(Object(prog, "struct semaphore", address=address))
+
+
 def _waiters_of_log(prog: Program, address: int) -> Iterator[Object]:
     log = Object(prog, "struct xlog_in_core", address=address)
     yield from _queue(log.ic_force_wait)
@@ -231,6 +235,7 @@ _WAITERS = {
     "struct request_queue": _waiters_of_request_queue,
     "struct rw_semaphore": _waiters_of_rwsem,
     "struct mutex": _waiters_of_mutex,
+    "struct semaphore": _waiters_of_semaphore,
     "struct wait_queue_head": _waiters_of_queue,
 }
 

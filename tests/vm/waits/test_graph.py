@@ -229,7 +229,12 @@ def test_the_analysis(made: Case) -> None:
         assert finding.severity is Severity.CRITICAL
         assert finding.danger is Danger.DEADLOCK
     convoys = [each for each in result.findings if each.kind == "waits-behind"]
-    assert len(convoys) == (made.dump.scenario == "waits-convoy")
+    if made.dump.scenario == "waits-rcu":
+        # Those that hold up a grace period; it may not have lasted long enough for a finding.
+        readers = {claim.pid for claim in made.truth.claims if claim.mode == "read"}
+        assert {int(each.id.partition(":")[2]) for each in convoys} <= readers
+    else:
+        assert len(convoys) == (made.dump.scenario == "waits-convoy")
     by_name = {check.name: check for check in result.checks}
     assert by_name["tasks in state D"].difference == 0
     assert by_name["tasks"].difference == 0

@@ -11,7 +11,9 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults
 from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.waiting.graph import EdgeKind
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
@@ -86,7 +88,11 @@ def gaps(figures: Figures) -> list[Gap]:
     waits = waiting.waits
     faults = [waits.faults, tasks.faults, waiting.faults]
     blocked = tasks.is_blocked[tasks.rows(waits.task)]
-    is_cut = int(np.count_nonzero(waits.stacks.is_cut & blocked))
+    is_cut = int(np.count_nonzero(waits.stacks.is_cut))
+    of_interest = np.array(
+        [kind in (WaitKind.LOCK, WaitKind.PIPE) for kind in waits.kind], np.bool_
+    )
+    lost = int(np.count_nonzero(of_interest & ~blocked & (waiting.objects == 0)))
     own = nonzero_gaps(
         *(
             Gap("waits of tasks", what, 1, "edges that it shows are missing")
@@ -107,6 +113,30 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "waits of tasks",
+            "the lock or pipe of tasks in state S could not be determined",
+            lost,
+            "cycles through these tasks are missing",
+        ),
+        Gap(
+            "tasks",
+            "named as holders, but not on the list of tasks",
+            _unlisted(figures),
+            "they have exited, or the list is torn: what they wait for is unknown",
+        ),
+        Gap(
+            "requests and bios",
+            "torn, or contradict their tags",
+            waiting.lost_requests,
+            "tasks that wait for their I/O have no request",
+        ),
+        Gap(
+            "files of pipes",
+            "not open in any process that was read",
+            waiting.unseen_ends,
+            "who has them may still read or write",
+        ),
+        Gap(
+            "waits of tasks",
             "lists of waiters contradict the stack",
             waits.contradicted,
             "these tasks may wait for something else",
@@ -115,7 +145,7 @@ def gaps(figures: Figures) -> list[Gap]:
             "stacks of tasks",
             "unreadable or cut",
             0 if "stacks of tasks" in waiting.missing else is_cut,
-            "what these tasks in state D wait for may be unknown",
+            "what these tasks wait for may be unknown",
         ),
         Gap(
             "functions",
@@ -150,3 +180,16 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
     )
     return own + scan_gaps(figures.kernel.slab_map, waits.report, "XFS buffers")
+
+
+def _unlisted(figures: Figures) -> int:
+    """Return how many tasks a lock or a work item names that are not on the list of tasks.
+
+    The last reader of an rwsem stays noted when it has left, and may be gone.
+    """
+    graph = figures.graph
+    return sum(
+        int(figures.task_rows[node]) < 0
+        and any(int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.preceding[node])
+        for node in figures.task_nodes
+    )

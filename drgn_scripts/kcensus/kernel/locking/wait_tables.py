@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import drgn
 import numpy as np
 
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, plausible
 from kcensus.engine.layout import Path, layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.kernel import Kernel, once
@@ -35,6 +35,8 @@ class BitWaiters:
     """The table that each is in."""
     torn: int = 0
     """Queues that could not be followed to their end."""
+    missing: list[str] = field(default_factory=list)
+    """Tables whose waiters the debug info lacks."""
     faults: Faults = field(default_factory=Faults)
 
 
@@ -46,6 +48,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     """
     faults, torn = Faults(), 0
     tasks, objects, names, pages = [], [], list[str](), []
+    missing: list[str] = []
     # Since Linux kernel commit 9dcb8b685fc3 ("mm: remove per-zone hashtable of bitlock waitqueues")
     # (in v4.9), the tables are these variables; since v5.16 (commit not verified), that of pages
     # has the name of folios.
@@ -56,9 +59,13 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
     ):
         try:
             queues = _queues(kernel.prog, table)
+        except LookupError:
+            continue
+        try:
             type_name, entry, paths = _PAGE if is_page else _bit_type(kernel.prog)
             type_ = kernel.prog.type(type_name)
         except LookupError:
+            missing.append(table)
             continue
         waiters = queue_waiters(kernel, queues, faults)
         place = drgn.offsetof(type_, entry) + entry_link(kernel.prog)
@@ -70,7 +77,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
         )
         # Tasks that wait have such a structure. What else is there, such as waiters of cachefiles,
         # has no task.
-        is_sound = columns.readable & (columns["object"] != 0)
+        is_sound = columns.readable & plausible(columns["object"], 1)
         tasks.append(waiters.task[is_sound])
         objects.append(columns["object"][is_sound])
         pages.append(np.full(int(is_sound.sum()), is_page))
@@ -83,6 +90,7 @@ def bit_waiters(kernel: Kernel) -> BitWaiters:
         is_page=np.concatenate([*pages, np.empty(0, np.bool_)]),
         table=names,
         torn=torn,
+        missing=missing,
         faults=faults,
     )
 

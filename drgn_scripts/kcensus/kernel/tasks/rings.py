@@ -22,6 +22,8 @@ Numbers = npt.NDArray[np.int64]
 
 _MAX_WAITERS = 1 << 16
 """Of a ring."""
+_KERNEL = 1 << 63
+"""From here on are the kernel's addresses."""
 _WAITERS = {
     "struct mutex": "struct mutex_waiter",
     "struct rw_semaphore": "struct rwsem_waiter",
@@ -78,7 +80,8 @@ def _ring(kernel: Kernel, nodes: list[int]) -> set[int]:
     for start in nodes:
         node = start
         for _ in range(_MAX_WAITERS):
-            if node in seen:
+            # A null pointer in a torn ring would be the first waiter of all free locks.
+            if node in seen or node < _KERNEL:
                 break
             seen.add(node)
             try:
@@ -92,7 +95,7 @@ def _candidates(kernel: Kernel, known: Tasks, row: Numbers, size: int) -> Words:
     """Return what may be the address of a lock: words on the stack, and the lock of the memory."""
     parts = [np.empty(0, np.uint64)]
     for _, _, words in stack_words(kernel.memory, known, row, size, Faults()):
-        parts.append(words[words >= np.uint64(1 << 63)])
+        parts.append(words[words >= np.uint64(_KERNEL)])
     prog = kernel.prog
     mm, _ = gather_words(
         kernel.memory,

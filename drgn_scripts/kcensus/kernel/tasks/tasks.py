@@ -111,14 +111,14 @@ class Tasks:
         """Return the row of each ``struct task_struct *``, or -1."""
         return rows_of(self.address, addresses, self._order)
 
-    @property
+    @cached_property
     def is_blocked(self) -> Mask:
         """Which sleep in state D: uninterruptible, or killable only."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
         asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
         return asleep
 
-    @property
+    @cached_property
     def is_asleep(self) -> Mask:
         """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0

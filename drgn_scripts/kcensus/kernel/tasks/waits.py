@@ -16,7 +16,7 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 
-from kcensus.engine.gather import gather
+from kcensus.engine.gather import gather, plausible
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.slabs import ScanReport, UnsupportedAllocator
@@ -274,10 +274,12 @@ class _Reader:
         """Note the objects of tasks whose object is not known yet."""
         types = type_ if isinstance(type_, list) else [type_] * len(lane)
         proofs = evidence if isinstance(evidence, list) else [evidence] * len(lane)
-        for row, address, name, proof in zip(
-            lane.tolist(), object_.tolist(), types, proofs, strict=True
+        # What is no address of the kernel was read from a damaged waiter.
+        sound = plausible(object_.astype(np.uint64), 1)
+        for row, address, is_sound, name, proof in zip(
+            lane.tolist(), object_.tolist(), sound.tolist(), types, proofs, strict=True
         ):
-            if address and not self.object[row]:
+            if is_sound and not self.object[row]:
                 self.object[row], self.kind[row] = address, kind
                 self.type[row], self.evidence[row] = name, proof
 
@@ -339,6 +341,7 @@ class _Reader:
 
     def _bits(self) -> None:
         waiting = bit_waiters(self.kernel)
+        self.missing += waiting.missing
         kept, lane = self._lanes(waiting.task)
         is_page = waiting.is_page[kept]
         for mask, kind, type_ in (
@@ -438,6 +441,7 @@ class _Reader:
             try:
                 whole = self.kernel.prog.type(type_)
             except LookupError:
+                self.missing += [] if type_ in self.missing else [type_]
                 continue
             for member in members:
                 if whole.has_member(member):

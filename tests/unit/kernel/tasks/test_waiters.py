@@ -276,6 +276,7 @@ def test_older_waiters_for_bits() -> None:
     assert (found.task.tolist(), found.table) == ([task], ["bit_wait_table"])
     # The other two have no object: one queue.
     assert found.torn == 1
+    assert found.missing == ["page_wait_table"]
 
 
 def test_a_completion_with_the_task_behind_it_is_no_lock(fake: Fake) -> None:
