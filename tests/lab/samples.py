@@ -2,8 +2,8 @@
 """Record the bundled samples again: ``python3 -m tests.lab samples``.
 
 Two guests, one workload: a kernel before the patches and one after them. A guest whose disk's
-scheduler starves writes, and one with a deadlock. A series of a host that boots twice, and grows in its second boot. What
-the guests counted lies beside the tests that hold the samples against it.
+scheduler starves writes, and one with a deadlock. A series of a host that boots twice, and grows in
+its second boot. What the guests counted lies beside the tests that hold the samples against it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def make_series() -> None:
 
 
 def _write_truth(name: str, dump: Dump) -> None:
-    kept = _KEPT
+    kept: tuple[str, ...] = _KEPT
     for key, every in (("disks.last", _KEPT_OF_IO), ("waits.tasks.later", _KEPT_OF_WAITS)):
         if key in dump.truth:
             kept = every
