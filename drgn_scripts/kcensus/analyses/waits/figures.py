@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from functools import cached_property
 import drgn
 import numpy as np
 import numpy.typing as npt
+from drgn.helpers.linux.slab import slab_object_info
 
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
@@ -32,6 +34,7 @@ Numbers = npt.NDArray[np.int64]
 
 _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
+_TASK_CACHE = b"task_struct"
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
 _MAX_STACKS = 32
@@ -139,7 +142,7 @@ class Figures:
             if kind not in LOCKS or oldest < 0 or int(self.ages[oldest]) < _LONG_NS:
                 continue
             holders = sum(
-                graph.strength[edge] > int(Strength.POSSIBLE) for edge in graph.following[node]
+                int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.following[node]
             )
             count += not holders or holders < self.waiting.readers.get(int(graph.address[node]), 0)
         return count
@@ -190,6 +193,23 @@ class Figures:
     def place(self, node: int) -> str:
         """Return the function that a task sleeps in, as the kernel prints it: with its module."""
         return self._described(node, self.function(node))
+
+    @cached_property
+    def _exited(self) -> set[int]:
+        """Tasks on no list, at addresses that are those of tasks: a torn word is any address."""
+        gone = set()
+        for node in np.flatnonzero(self.graph.is_task & (self.task_rows < 0)).tolist():
+            address = int(self.graph.address[node])
+            try:
+                known = slab_object_info(self.kernel.prog, address)
+            except (*ABSENT, NotRecorded, ValueError, OverflowError):
+                continue
+            if known is None or known.address != address:
+                continue
+            # It may be another one's by now: objects of a cache are used again.
+            with contextlib.suppress(drgn.FaultError):
+                gone |= {node} if known.slab_cache.name.string_() == _TASK_CACHE else set()
+        return gone
 
     def entry(self, node: int) -> str:
         """Return how a task came into the kernel: a system call, or a function with its module."""
@@ -266,7 +286,7 @@ class Figures:
         """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
         row = int(self.task_rows[node])
         if row < 0:
-            return "exited" if self.graph.is_task[node] else ""
+            return "exited" if node in self._exited else ""
         tasks = self.waiting.tasks
         if tasks.has_exited[row]:
             return "exited"
@@ -326,7 +346,9 @@ class Figures:
         if self.graph.kind[node] is NodeKind.TASK:
             pid = self.pid(node)
             if not pid:
-                return self._gone(int(self.graph.address[node]))
+                address = int(self.graph.address[node])
+                is_known = node in self._exited
+                return self._gone(address) if is_known else f"a task on no list (0x{address:x})"
             return f"{self.comm(node)} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
 

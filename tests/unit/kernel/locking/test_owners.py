@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.locking.owners import Holders, Mode, Strength, holders
+from kcensus.kernel.locking.owners import HANDED_OVER, Holders, Mode, Strength, holders
 from tests.unit.fakekernel import DIRECT_MAP, FakeKernel, add_types
 from tests.unit.fakekernel.types import Table
 
@@ -98,6 +98,15 @@ def test_mutexes(era: str, words: tuple[int, ...]) -> None:
     found = lock_of(era).holders(*words)
     assert owner(found) == (_TASK, Mode.NONE, Strength.PROVEN)
     assert found.is_held.all()
+
+
+def test_a_mutex_that_has_been_given_to_a_waiter() -> None:
+    # MUTEX_FLAG_WAITERS and _PICKUP.
+    given = lock_of("mutex of 4.10").holders(_TASK | 5)
+    assert owner(given) == (_TASK, Mode.NONE, Strength.PROVEN)
+    assert given.evidence == [HANDED_OVER]
+    taken = lock_of("mutex of 4.10").holders(_TASK | 3)
+    assert taken.evidence != [HANDED_OVER]
 
 
 @pytest.mark.parametrize("era", ["mutex of 3.10", "mutex of 4.10", "mutex of PREEMPT_RT"])
