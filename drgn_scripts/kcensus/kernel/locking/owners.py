@@ -247,9 +247,11 @@ def _semaphores(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> No
     rows.is_held[read.readable] = (read["count"] == 0)[read.readable]
     if "last" not in read.columns:
         return
+    # A semaphore may have several holders, and up() of another task leaves the last one there: a
+    # thread that others wake up by up() is its own last holder as long as it sleeps.
     known = np.flatnonzero((read["last"] != 0) & (read["count"] == 0))
     task, proof = read["last"][known].astype(np.uint64), "semaphore.last_holder"
-    rows.add(known, task, Mode.NONE, Strength.PROVEN, proof, places["last"][known])
+    rows.add(known, task, Mode.NONE, Strength.POSSIBLE, proof, places["last"][known])
 
 
 def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:

@@ -452,6 +452,11 @@ class CallSites:
             if target >> 31 == (1 << 33) - 1:  # in the kernel's code
                 yield after, target
 
+    def start_of(self, pc: int) -> int | None:
+        """Return where the function begins that goes on at ``pc``, after a call."""
+        extent = self._extent(pc - 1)
+        return None if extent is None else extent[0]
+
     def _addresses(self, name: str) -> list[int]:
         try:
             return [int(symbol.address) for symbol in self.prog.symbols(name)]

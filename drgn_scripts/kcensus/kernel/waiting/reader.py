@@ -35,6 +35,7 @@ from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.vfs.pipes import OpenFiles, open_files
+from kcensus.kernel.waiting.completers import completers
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
@@ -157,9 +158,12 @@ class _Reader:
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
+        self.completers: dict[int, set[int] | None] = {}
+        """By completion: where the functions begin that complete it."""
         self.blocked = self.known.is_blocked[self.rows]
         self.last_readers: dict[int, tuple[int, str, int]] = {}
-        """By rwsem: the task that came last to read, the member that says so, and its place."""
+        """By rwsem or semaphore: the task that came last to read it, or to take it; the member that
+        says so, and its place."""
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
         self.finders: list[Finder] = []
@@ -410,6 +414,7 @@ class _Reader:
         self._on_stacks(wanted, by_address, computed, found)
         self._of_memory(wanted, mapped, found)
         self._last(wanted, computed, repeated, found)
+        self._last_holders(wanted, held, found)
         for (type_, lock), candidates in found.items():
             sure = [lane for lane, each in candidates.items() if each[0] is Strength.DERIVED]
             # There is only one writer, and readers are counted.
@@ -496,6 +501,51 @@ class _Reader:
                 evidence += f", and code of {plain(code)}"
             if not is_own or (code and self.waits.since_ns[lane] >= _WHILE_NS):
                 self._better(found[_RWSEM, lock], lane, Strength.POSSIBLE, evidence, code, place)
+
+    def _last_holders(
+        self,
+        wanted: dict[tuple[str, int], Mode],
+        held: dict[int, list[Held]],
+        found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
+    ) -> None:
+        """Judge who took semaphores last: each stays noted when another task does up().
+
+        One holds its semaphore that has a function on its stack that took it, and has not dropped
+        it. A task that waits for the same one took it before only if its code names it.
+
+        :param held: by return address, what functions hold
+        """
+        lanes = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
+        type_, stacks = "struct semaphore", self.waits.stacks
+        for lock, (task, evidence, place) in self.last_readers.items():
+            if (type_, lock) not in wanted:
+                continue
+            lane = lanes.get(task, -1)
+            if lane < 0:
+                self.build.edges(
+                    EdgeKind.HELD,
+                    (NodeKind.SEMAPHORE, np.array([lock], np.uint64)),
+                    (NodeKind.TASK, np.array([task], np.uint64)),
+                    strength=Strength.POSSIBLE,
+                    evidence=evidence,
+                    place=np.array([place], np.uint64),
+                )
+                continue
+            objects = (lock,) if self.object[lane] == lock else (lock, 0)
+            code = next(
+                (
+                    stacks.names[pc]
+                    for pc in stacks.pc[stacks.frames(lane)].tolist()
+                    for each in held.get(pc, ())
+                    if each.type == type_ and each.is_taken and each.is_sure
+                    if each.object in objects
+                ),
+                "",
+            )
+            proof = f"{evidence}, and code of {plain(code)}" if code else evidence
+            strength = Strength.DERIVED if code else Strength.POSSIBLE
+            if lane not in found[type_, lock] or strength >= found[type_, lock][lane][0]:
+                found[type_, lock][lane] = strength, proof, code, place
 
     def _wanted_mode(self, type_: str, is_write: bool) -> Mode:
         if type_ == "struct semaphore":
@@ -688,19 +738,25 @@ class _Reader:
                 by_pc[pc] = {each: found[each] for each in sorted(wanted & set(found))}
         for frame in np.flatnonzero(np.isin(stacks.pc, np.array(list(by_pc), np.uint64))).tolist():
             lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
-            completions = np.array(list(by_pc[pc]), np.uint64)
-            strength = np.where(
-                list(by_pc[pc].values()), int(Strength.DERIVED), int(Strength.POSSIBLE)
-            )
+            # Who waits for it first, and completes it later, is not who completes it now.
+            others = sorted(by_pc[pc].keys() - {int(self.object[lane])})
             name = plain(stacks.names[pc])
+            is_only = [by_pc[pc][each] and self._is_only_completer(pc, each) for each in others]
             self.build.edges(
                 EdgeKind.COMPLETED_BY,
-                ([kinds[each] for each in completions.tolist()], completions),
-                (NodeKind.TASK, np.repeat(self.waits.task[lane], len(completions))),
-                strength=strength,
-                evidence=f"code of {name}",
+                ([kinds[each] for each in others], np.array(others, np.uint64)),
+                (NodeKind.TASK, np.repeat(self.waits.task[lane], len(others))),
+                strength=np.where(is_only, int(Strength.DERIVED), int(Strength.POSSIBLE)),
+                evidence=[f"{'only ' if each else ''}code of {name}" for each in is_only],
                 frame=name,
             )
+
+    def _is_only_completer(self, pc: int, object_: int) -> bool:
+        """Return whether the function at ``pc`` is the only one that completes an object."""
+        if object_ not in self.completers:
+            self.completers[object_] = completers(self.kernel, self.sites, object_, pc)
+        start = self.sites.start_of(pc)
+        return start is not None and self.completers[object_] == {start}
 
     def _buffers(self) -> None:
         """Note who holds the locks of XFS's buffers.

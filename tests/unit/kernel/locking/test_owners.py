@@ -168,11 +168,9 @@ def test_a_free_rwsem_names_who_left() -> None:
 
 
 def test_semaphores() -> None:
-    assert owner(lock_of("semaphore of 6.16").holders(0, _TASK)) == (
-        _TASK,
-        Mode.NONE,
-        Strength.PROVEN,
-    )
+    # It may have more holders, and who takes it for an event stays there when another posts it.
+    found = owner(lock_of("semaphore of 6.16").holders(0, _TASK))
+    assert found == (_TASK, Mode.NONE, Strength.POSSIBLE)
     assert len(lock_of("semaphore of 6.16").holders(1, _TASK).task) == 0
     old = lock_of("semaphore of 4.18").holders(0)
     assert len(old.task) == 0
