@@ -119,9 +119,9 @@ def gaps(figures: Figures) -> list[Gap]:
         ),
         Gap(
             "tasks",
-            "said to hold or to run something, but not on the list of tasks",
+            "named as holders, but not on the list of tasks",
             _unlisted(figures),
-            "what they wait for, and whether they exist, is unknown",
+            "they have exited, or the list is torn: what they wait for is unknown",
         ),
         Gap(
             "requests and bios",
