@@ -29,11 +29,13 @@ def checks(figures: Figures) -> list[Check]:
         note = "the kernel changed while it was read"
     blocked = (tasks.state & np.uint64(2)) != 0
     blocked &= (tasks.state & np.uint64(0x400 | _FROZEN)) == 0
+    # The scheduler counts a task when it leaves the run queue.
+    blocked &= ~tasks.is_on_cpu & ~tasks.is_queued
     made = [
         Check("tasks", len(tasks), tasks.counted, Unit.COUNT, "nr_threads", note),
         Check(
             "tasks in state D",
-            int((blocked & ~tasks.is_on_cpu).sum()),
+            int(blocked.sum()),
             _uninterruptible(figures),
             Unit.COUNT,
             "rq.nr_uninterruptible",

@@ -298,7 +298,8 @@ class Figures:
             return "D"
         if tasks.is_asleep[row]:
             return "S"
-        return "runnable" if not tasks.state[row] else "other"
+        is_waking = np.broadcast_to(tasks.is_waking, len(tasks))[row]
+        return "runnable" if not tasks.state[row] or is_waking else "other"
 
     @cached_property
     def _symbols(self) -> dict[int, str]:

@@ -34,6 +34,11 @@ NOLOAD = 0x400
 Since Linux kernel commit 80ed87c8a9ca ("sched/wait: Introduce TASK_NOLOAD and TASK_IDLE") (in
 v4.2). Its value has never changed.
 """
+PROXY_WAKING = np.uint64((1 << 64) - 1)
+"""Instead of a mutex in ``task.blocked_on``: the task is about to wake up.
+
+Commit not verified.
+"""
 _MAX_LEAD = 60 * 10**9
 """Nanoseconds by which a sound clock may be ahead of all that confirms it: a CPU may be idle, and
 its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
@@ -88,9 +93,18 @@ class Tasks:
     """The ``struct mutex`` that a task sleeps for; 0 where the kernel lacks it.
 
     Since Linux kernel commit 44e4e0297c3c (subject not verified) (in v6.17), ``task.blocked_on`` is
-    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here."""
+    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here. :data:`PROXY_WAKING` is
+    0, too."""
     pi_blocked_on: Words
     """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex; 0 for none."""
+    is_queued: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    """Which are on a run queue, whatever their state; one element for all where that is unknown."""
+    is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    """Which of these run next: they have noted that they are to sleep, and do not sleep yet.
+
+    Since v6.12 (commit not verified), a
+    task may stay on the queue when it sleeps. So does one that waits for a mutex, and whose time
+    the owner of the mutex gets (CONFIG_SCHED_PROXY_EXEC)."""
     counted: int | None = None
     """``nr_threads``, the kernel's own count; None if unknown."""
     damaged: int = 0
@@ -115,7 +129,7 @@ class Tasks:
     def is_blocked(self) -> Mask:
         """Which sleep in state D: uninterruptible, or killable only."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
-        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
+        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu & ~self.is_waking
         return asleep
 
     @cached_property
@@ -123,7 +137,7 @@ class Tasks:
         """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0
         is_idle = ((self.state & np.uint64(NOLOAD)) != 0) & self.is_kthread
-        asleep &= ~is_idle & ~self.is_on_cpu
+        asleep &= ~is_idle & ~self.is_on_cpu & ~self.is_waking
         return asleep
 
 
@@ -156,6 +170,8 @@ def tasks(kernel: Kernel) -> Tasks:
         "last_arrival": "sched_info.last_arrival",
         "blocker": "blocker",
         "pi_blocked_on": "pi_blocked_on",
+        "on_rq": "on_rq",
+        "is_delayed": "se.sched_delayed",
     }
     if _names_mutex(type_):
         optional["blocked_on"] = "blocked_on"
@@ -168,6 +184,8 @@ def tasks(kernel: Kernel) -> Tasks:
         return columns.get(name, np.zeros(len(columns["pid"]))).astype(np.uint64)
 
     cpu = column("cpu").astype(np.int64)
+    mutex, is_queued = column("blocked_on"), column("on_rq") != 0
+    mutex[mutex == PROXY_WAKING] = 0
     clocks = _Clocks(memory, faults)
     clocks.judge(np.concatenate([column("last_arrival"), column("exec_start")]))
     arrived = clocks.since(column("last_arrival"), cpu, "clock")
@@ -186,8 +204,10 @@ def tasks(kernel: Kernel) -> Tasks:
         stack=columns["stack"],
         sp=column("sp"),
         blocker=column("blocker"),
-        blocked_on=column("blocked_on"),
+        blocked_on=mutex,
         pi_blocked_on=column("pi_blocked_on"),
+        is_queued=is_queued,
+        is_waking=is_queued & (column("is_delayed") == 0) & (mutex == 0),
         counted=integer(prog, "nr_threads", faults),
         damaged=damaged,
         bad_clocks=clocks.damaged,

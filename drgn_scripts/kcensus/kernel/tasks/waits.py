@@ -621,8 +621,7 @@ class _Reader:
 
     def _mutexes(self) -> None:
         lock = self.known.blocked_on[self.rows]
-        # A proxy's marker is no address.
-        lane = np.flatnonzero((lock >= np.uint64(1 << 63)) & (self.object == 0))
+        lane = np.flatnonzero((lock != 0) & (self.object == 0))
         kind, type_ = WaitKind.LOCK, "struct mutex"
         self._note_objects(lane, lock[lane], kind, type_, "task.blocked_on")
 
