@@ -14,12 +14,11 @@ from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE
 from kcensus.kernel.waiting.graph import EdgeKind
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
 
-_FROZEN = 0x8000
-"""TASK_FROZEN."""
 
 
 def checks(figures: Figures) -> list[Check]:
@@ -27,8 +26,9 @@ def checks(figures: Figures) -> list[Check]:
     tasks, note = figures.waiting.tasks, ""
     if figures.kernel.live:
         note = "the kernel changed while it was read"
-    blocked = (tasks.state & np.uint64(2)) != 0
-    blocked &= (tasks.state & np.uint64(0x400 | _FROZEN)) == 0
+    blocked = (tasks.state & np.uint64(UNINTERRUPTIBLE)) != 0
+    # task_contributes_to_load() leaves both out.
+    blocked &= ((tasks.state & np.uint64(NOLOAD)) == 0) & ~tasks.is_frozen
     # The scheduler counts a task when it leaves the run queue.
     blocked &= ~tasks.is_on_cpu & ~tasks.is_queued
     made = [

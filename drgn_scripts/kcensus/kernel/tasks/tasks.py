@@ -44,6 +44,14 @@ _MAX_LEAD = 60 * 10**9
 its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
 _KTHREAD = 0x00200000
 """PF_KTHREAD."""
+_FROZEN_FLAG = 0x00010000
+"""PF_FROZEN: a task in the refrigerator, in state D. Its value is another flag's in new kernels, of
+kernel threads only.
+
+Before Linux kernel commit f5d39b020809 ("freezer,sched: Rewrite core freezer logic") (in v6.1).
+"""
+FROZEN = 0x8000
+"""TASK_FROZEN: since that commit, a frozen task has this state, and no other."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,9 @@ class Tasks:
     0, too."""
     pi_blocked_on: Words
     """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex; 0 for none."""
+    is_frozen: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    """Which the freezer keeps from running: that of cgroup v1, or of suspend; one element for all
+    where that is unknown. That of cgroup v2 lets tasks sleep in state S, without any lock."""
     is_queued: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
     """Which are on a run queue, whatever their state; one element for all where that is unknown."""
     is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
@@ -127,9 +138,10 @@ class Tasks:
 
     @cached_property
     def is_blocked(self) -> Mask:
-        """Which sleep in state D: uninterruptible, or killable only."""
+        """Which sleep in state D: uninterruptible, or killable only; frozen ones do not count."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
         asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu & ~self.is_waking
+        asleep &= ~self.is_frozen
         return asleep
 
     @cached_property
@@ -137,7 +149,7 @@ class Tasks:
         """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0
         is_idle = ((self.state & np.uint64(NOLOAD)) != 0) & self.is_kthread
-        asleep &= ~is_idle & ~self.is_on_cpu & ~self.is_waking
+        asleep &= ~is_idle & ~self.is_on_cpu & ~self.is_waking & ~self.is_frozen
         return asleep
 
 
@@ -184,6 +196,9 @@ def tasks(kernel: Kernel) -> Tasks:
         return columns.get(name, np.zeros(len(columns["pid"]))).astype(np.uint64)
 
     cpu = column("cpu").astype(np.int64)
+    is_kthread = (columns["flags"] & _KTHREAD) != 0
+    is_frozen = ((columns["flags"] & _FROZEN_FLAG) != 0) & ~is_kthread
+    is_frozen |= (columns["state"].astype(np.uint64) & np.uint64(FROZEN)) != 0
     mutex, is_queued = column("blocked_on"), column("on_rq") != 0
     mutex[mutex == PROXY_WAKING] = 0
     clocks = _Clocks(memory, faults)
@@ -196,7 +211,7 @@ def tasks(kernel: Kernel) -> Tasks:
         comm=[decode_array(raw) for raw in columns["comm"].tolist()],
         state=columns["state"].astype(np.uint64),
         is_on_cpu=column("on_cpu") != 0,
-        is_kthread=(columns["flags"] & _KTHREAD) != 0,
+        is_kthread=is_kthread,
         has_exited=column("exit_state") != 0,
         cpu=cpu,
         off_cpu_ns=np.where(off_cpu < 0, arrived, off_cpu),
@@ -206,6 +221,7 @@ def tasks(kernel: Kernel) -> Tasks:
         blocker=column("blocker"),
         blocked_on=mutex,
         pi_blocked_on=column("pi_blocked_on"),
+        is_frozen=is_frozen,
         is_queued=is_queued,
         is_waking=is_queued & (column("is_delayed") == 0) & (mutex == 0),
         counted=integer(prog, "nr_threads", faults),

@@ -80,6 +80,15 @@ def test_tasks_that_sleep_on_a_run_queue() -> None:
     assert found.blocked_on[-3:].tolist() == [0, _MUTEX, 0]
 
 
+def test_frozen_tasks_are_not_blocked() -> None:
+    kthread = 0x0020_0000
+    # A container's, kcompactd's flag of new kernels, and TASK_FROZEN.
+    found = read(Words(D, flags=0x1_0000), Words(D, flags=0x1_0000 | kthread), Words(0x8000))
+    assert found.is_frozen[-3:].tolist() == [True, False, True]
+    assert found.is_blocked[-3:].tolist() == [False, True, False]
+    assert found.is_asleep[-3:].tolist() == [False, True, False]
+
+
 def test_where_run_queues_are_unknown_the_state_counts() -> None:
     none = np.zeros(2, np.uint64)
     number, flags = np.zeros(2, np.int64), np.zeros(2, np.bool_)
