@@ -85,6 +85,8 @@ _WHILE_NS = 5 * 10**9
 _VARIABLES = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
+_DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
+"""What says that a writer has the lock, and waits for the readers to leave."""
 _RWSEM = "struct rw_semaphore"
 _FAULTS = frozenset(
     {"do_user_addr_fault", "__do_page_fault", "do_page_fault", "__mm_populate"}
@@ -238,7 +240,7 @@ class _Reader:
     def _kind(self, lane: int) -> NodeKind:
         if lane in self.behind_writers:
             return NodeKind.RWSEM_QUEUE
-        if self.evidence[lane] == "percpu_rw_semaphore.writer":
+        if self.evidence[lane] in _DRAINING:
             return NodeKind.PERCPU_READERS
         if self.type[lane] == "struct xfs_buf" and self.evidence[lane] != _BUFFER_LOCK:
             return NodeKind.BUFFER_IO
