@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from kcensus.render.directory import prepare, replacing
-from kcensus.render.plain import Plain, finding_tables, origin, plain, rows, tables
+from kcensus.render.plain import Plain, all_findings, finding_tables, origin, plain, rows, tables
 from kcensus.reports import Report
 from kcensus.results import Result
 from kcensus.results.tables import Table
@@ -46,8 +45,7 @@ def write_csv(result: Result, directory: Path) -> list[Path]:
 
 def write_report_csv(report: Report, directory: Path) -> list[Path]:
     """Write all findings to ``directory``, and each result to a directory in it."""
-    whole = replace(report.head, findings=[finding for _, finding in report.findings])
-    findings = {"findings": tables(whole)["findings"], **finding_tables(whole)}
+    whole, findings = all_findings(report)
     written = _write_files(whole, directory, findings)
     for name, result in report.results.items():
         written += write_csv(result, directory / name)

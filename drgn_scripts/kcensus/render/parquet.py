@@ -9,12 +9,19 @@ was analyzed, and on which machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kcensus.render.directory import prepare, replacing
-from kcensus.render.plain import Plain, finding_tables, origin, plain, plain_column, tables
+from kcensus.render.plain import (
+    Plain,
+    all_findings,
+    finding_tables,
+    origin,
+    plain,
+    plain_column,
+    tables,
+)
 from kcensus.reports import Report
 from kcensus.results import Result, Unit
 from kcensus.results.tables import Column, Table
@@ -79,8 +86,7 @@ def write_parquet(result: Result, directory: Path) -> list[Path]:
 
 def write_report_parquet(report: Report, directory: Path) -> list[Path]:
     """Write all findings to ``directory``, and each result to a directory in it."""
-    whole = replace(report.head, findings=[finding for _, finding in report.findings])
-    findings = {"findings": tables(whole)["findings"], **finding_tables(whole)}
+    whole, findings = all_findings(report)
     written = _write_files(whole, directory, findings)
     for name, result in report.results.items():
         written += write_parquet(result, directory / name)

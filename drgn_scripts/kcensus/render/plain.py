@@ -33,6 +33,8 @@ from kcensus.text import printable
 if TYPE_CHECKING:
     import pandas as pd
 
+    from kcensus.reports import Report
+
 SCHEMA = 2
 """Version of the documents: raised when a key is renamed or removed, or its meaning changes."""
 
@@ -367,6 +369,12 @@ def tables(result: Result) -> dict[str, Table]:
         values = [[_attribute(item, name) for name in names] for item in getattr(result, part)]
         every[part] = _table(names, values)
     return every
+
+
+def all_findings(report: Report) -> tuple[Result, dict[str, Table]]:
+    """Return a result with the findings of all analyses, and the tables of these."""
+    whole = replace(report.head, findings=[finding for _, finding in report.findings])
+    return whole, {"findings": tables(whole)["findings"], **finding_tables(whole)}
 
 
 def finding_tables(result: Result) -> dict[str, Table]:

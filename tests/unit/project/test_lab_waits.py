@@ -122,6 +122,47 @@ def test_the_kernels_own_list(era: str) -> None:
     assert blocked == {pid: waits.Blocked(pid, "abba-1", stack) for pid in (84, 85)}
 
 
+_CPUS = """\
+<6>[   17.979308] sysrq: Show backtrace of all active CPUs
+<4>[   17.979692] NMI backtrace for cpu 0
+<4>[   18.052596] CPU: 0 UID: 0 PID: 114 Comm: wait-truth Tainted: G           OE       7.3.4 #1
+<4>[   18.053064]  <TASK>
+<4>[   18.053371]  do_syscall_64+0xc2/0x520
+<4>[   18.053393]  ? handle_mm_fault+0x1b6/0x300
+<4>[   18.053519] RIP: 0033:0x4389b0
+<4>[   18.448122] NMI backtrace for cpu 2
+<4>[   18.448312] CPU: 2 PID: 106 Comm: a b Not tainted 6.1.0-56-cloud-amd64 #1
+<4>[   18.448385] RIP: 0010:rcu_reader+0x27/0x40 [kcensus_waits]
+<4>[   18.448688]  kcensus_actor+0x12/0x30 [kcensus_waits]
+<4>[   18.449000] NMI backtrace for cpu 3 skipped: idling at native_safe_halt+0xe/0x10
+<6>[   18.464995] sysrq: Show Blocked State
+"""
+_STALLS = """\
+<3>[   10.984607] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:
+<3>[   10.985293] rcu: \tTasks blocked on level-0 rcu_node (CPUs 0-2): P107/1:b..l P106
+<3>[    7.117548] rcu: INFO: rcu_sched self-detected stall on CPU
+<3>[    7.117946] rcu: \t1-....: (638 ticks this GP) idle=b6e/1/0x4000000000000000 fqs=363
+"""
+
+
+def test_what_cpus_do_and_what_rcu_warns_about() -> None:
+    line = f"<6>[   18.47] {_LISTED['6.1']}\n"
+    read = waits.read(_truth(_STALLS + _CPUS + line + _FRAMES))
+    assert read.running == {
+        0: waits.Running(0, 114, "wait-truth", ("do_syscall_64",)),
+        2: waits.Running(2, 106, "a b", ("rcu_reader", "kcensus_actor")),
+    }
+    assert read.stalled == {106, 107}
+    assert read.stalled_cpus == {1}
+
+
+def test_a_cpu_that_is_busy_is_not_asked_for_its_counters() -> None:
+    kernel: Any = SimpleNamespace(nodes=1, closure=lambda _: [])
+    for name, folds in (("waits-rcu", False), ("waits-abba", True)):
+        steps = image.guest_steps(kernel, scenario.load(name, "6.1"))
+        assert any("/proc/sys/vm/stat_refresh" in step.arguments for step in steps) == folds
+
+
 @pytest.mark.parametrize("name", [*MADE, *FOUND])
 def test_what_tests_usually_have_is_built_beforehand(name: str) -> None:
     usual = (MADE | FOUND)[name]

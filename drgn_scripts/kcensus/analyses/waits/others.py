@@ -263,7 +263,9 @@ def _unheld(figures: Figures, node: int) -> Finding:
         evidence="; ".join(hints[:_MAX_TOLD]),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         no_remedy=(
-            f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
+            "the program knows who has it: look at its threads with a debugger (gdb, gcore)"
+            if graph.kind[node] is NodeKind.FUTEX
+            else f"look for its address 0x{address:x} on the stacks of all tasks, such as with "
             f"`crash> search -t {address:x}`, and for functions on them that take such a lock"
         ),
     )

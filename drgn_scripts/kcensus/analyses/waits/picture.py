@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kcensus.human import human_seconds
+from kcensus.human import counted, human_seconds
 from kcensus.kernel.waiting.graph import LOCKS, NodeKind
 from kcensus.results import Result
 from kcensus.results.graphs import Box, Link, Panel, Picture, Row, Shape, Step
@@ -292,16 +292,20 @@ class _Selection:
         ]
         alone = 0
         for root in self._graph.roots():
-            if self._left < 2 or root in self._drawn | self._counted:
+            if self._left < 2 or not self._is_new(root):
                 continue
             waiters = [node for node, _ in self._graph.waiters(root)]
-            is_new = any(node not in self._drawn | self._counted for node in waiters)
-            if not is_new and not (self._graph.is_task(root) and self._drawn & {*waiters}):
+            if not any(map(self._is_new, waiters)) and not (
+                self._graph.is_task(root) and self._drawn & {*waiters}
+            ):
                 continue
             alone += self._nodes[root].behind < 2
             if alone <= _MAX_ALONE:
                 panels.append(self._from(root))
         return Picture(tuple(panels), self._note(len(self._rings) - len(steps)))
+
+    def _is_new(self, node: int) -> bool:
+        return node not in self._drawn and node not in self._counted
 
     @property
     def _nodes(self) -> dict[int, _Node]:
@@ -328,8 +332,7 @@ class _Selection:
 
     def _several(self, count: int, note: str) -> Box:
         self._groups += 1
-        name = f"{count:,} more task{'s' if count > 1 else ''}"
-        return Box(-self._groups, name, note, Shape.MORE)
+        return Box(-self._groups, counted(count, "more task"), note, Shape.MORE)
 
     def _around(self, ring: _Ring, steps: tuple[Step, ...]) -> Panel:
         """Return the panel of a cycle, and of those that are stuck behind it."""
@@ -351,8 +354,8 @@ class _Selection:
         self._left -= 1
         called = known.box.name
         called += f" {known.box.note}" if known.box.shape is Shape.OBJECT else ""
-        title = f"{known.behind:,} tasks wait" if known.behind != 1 else "1 task waits"
-        return Panel(f"{title} for {called}", (), self._rows([root]))
+        title = f"{counted(known.behind, 'task', 'wait')} for {called}"
+        return Panel(title, (), self._rows([root]))
 
     def _rows(self, starts: list[int]) -> tuple[Row, ...]:
         """Return trees, selected in breadth: those close to their starts go first."""
@@ -430,7 +433,7 @@ class _Selection:
         members, todo = set[int](), [node for node, _ in hidden]
         while todo:
             node = todo.pop()
-            if node in self._drawn or node in self._counted:
+            if not self._is_new(node):
                 continue
             self._counted.add(node)
             members.add(node)
@@ -447,8 +450,7 @@ class _Selection:
 
     def _note(self, cycles: int) -> str:
         """Return what is left out."""
-        done = self._drawn | self._counted
-        rest = sum(self._graph.is_waiting(node) and node not in done for node in self._nodes)
+        rest = sum(self._graph.is_waiting(node) and self._is_new(node) for node in self._nodes)
         parts = [f"cycles: {cycles:,}"] if cycles else []
         parts += [f"tasks that wait: {rest:,}"] if rest else []
         parts += [f"edges between boxes: {self._omitted:,}"] if self._omitted else []

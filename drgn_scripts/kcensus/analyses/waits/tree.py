@@ -123,7 +123,7 @@ def _more(figures: Figures, nodes: list[int]) -> str:
 
 def _waiting(figures: Figures, node: int, seen: set[int]) -> list[int]:
     """Return what waits for a node, not drawn yet; those with most tasks behind them first."""
-    graph, found = figures.graph, dict[int, None]()
+    graph, found = figures.graph.sure, dict[int, None]()
     todo = [int(graph.source[edge]) for edge in graph.preceding[node]]
     while todo:
         each = todo.pop()
@@ -140,11 +140,12 @@ def _waiting(figures: Figures, node: int, seen: set[int]) -> list[int]:
 
 def _role(figures: Figures, node: int) -> str:
     """Return what a task does, or who holds an object."""
-    graph = figures.graph
+    graph = figures.graph.sure
     if graph.kind[node] is not NodeKind.TASK:
         modes = [graph.mode[edge] for edge in graph.following[node] if graph.mode[edge]]
         if not graph.following[node]:
-            return ": holder unknown" if graph.kind[node] in LOCKS else ""
+            is_held = graph.kind[node] in LOCKS or graph.kind[node] is NodeKind.FUTEX
+            return ": holder unknown" if is_held else ""
         is_lock = any(graph.edge[edge] is EdgeKind.HELD for edge in graph.following[node])
         return f" (held: {modes[0]})" if modes and is_lock else ""
     state, asleep, function = figures.state(node), figures.asleep(node), figures.function(node)

@@ -3,7 +3,8 @@
 
 A thread that waits has a ``struct futex_q`` on its stack, whose key names the word in the memory of
 its process. What the word means is the business of the program: only two conventions are known, and
-a word is read only where the value that the thread passed to the kernel fits one of them:
+a word is read only where the value that the thread passed to the kernel fits one of them, and never
+for a capsule:
 
 * FUTEX_WAITERS and the thread ID of the owner: robust mutexes, and all that follow futex(2);
 * 2, and the thread ID of the owner two words later: the other mutexes of the GNU C library.
@@ -27,7 +28,7 @@ from kcensus.kernel.names import decode_array
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.waiting.finder import Finder, Numbers
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.sources.capsule import NotRecorded, is_recording
+from kcensus.sources.capsule import is_assembled
 
 _WAITS = frozenset({"futex_wait_queue_me", "futex_wait_queue", "futex_do_wait"})
 """Functions that sleep until a futex is woken."""
@@ -165,15 +166,16 @@ class Futexes(Finder):
 
     def _owners(self, lanes: Numbers, address: Words, node: Words) -> None:
         """Add the threads that the words of programs name."""
-        if is_recording(self.kernel.prog):
-            # A page of a program holds more than that word, and none of it is the kernel's.
-            return
         value = self._passed(lanes)
         asked = np.flatnonzero((value == _CONTENDED) | ((value & _WAITERS) != 0))
         # The waiters of a futex ask the same.
         _, one = np.unique(node[asked], return_index=True)
         asked = asked[one][:_MAX_WORDS]
         if not len(asked):
+            return
+        if is_assembled(self.kernel.prog):
+            # A capsule has whole pages: that of a program holds more than this word.
+            self.unread = len(asked)
             return
         threads = self._threads(self.waits.task[lanes[asked]])
         type_ = self.kernel.prog.type("struct task_struct")
@@ -188,7 +190,7 @@ class Futexes(Finder):
                     strength, evidence = Strength.POSSIBLE, "pthread_mutex_t.__owner"
                 elif not word & _WAITERS:
                     tid = 0
-            except (drgn.FaultError, NotRecorded, ValueError):
+            except (drgn.FaultError, ValueError):
                 self.unread += 1
                 continue
             owner = threads.get((int(task.tgid), tid), 0)

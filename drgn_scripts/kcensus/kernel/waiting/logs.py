@@ -40,6 +40,9 @@ _JOURNAL, _TRANSACTION = "struct journal_s", "struct transaction_s"
 _HEADS = ("xlog.l_reserve_head", "xlog.l_write_head")
 """Queues for space in a log."""
 _CIL = "struct xfs_cil"
+_LOGS = frozenset(
+    {"struct xlog", "struct xlog_ticket", "struct xlog_in_core", "struct xfs_ail", _CIL}
+)
 
 
 class Logs(Finder):
@@ -173,11 +176,9 @@ class Logs(Finder):
 
         :raises LookupError: the debug info lacks a type
         """
-        known = mounts(self.kernel)
-        if not len(known):
-            return
-        self._space(known)
-        self._pushed()
+        if any(type_ in _LOGS for type_ in self.type):
+            self._space(mounts(self.kernel))
+            self._pushed()
 
     def _space(self, known: Mounts) -> None:
         prog, memory = self.kernel.prog, self.kernel.memory

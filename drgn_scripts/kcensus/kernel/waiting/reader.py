@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults, Words
+from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.engine.slub.slabs import UnsupportedAllocator
 from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
@@ -27,7 +27,7 @@ from kcensus.kernel.tasks.joined import RequestPlaces, joined
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
-from kcensus.kernel.vfs.pipes import open_files
+from kcensus.kernel.vfs.pipes import OpenFiles, open_files
 from kcensus.kernel.waiting.finder import Finder
 from kcensus.kernel.waiting.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
@@ -149,10 +149,10 @@ class _Reader:
         """By rwsem: the task that came last to read, the member that says so, and its place."""
         self.behind_writers: set[int] = set()
         """Tasks that want to read what others read, too, behind a writer."""
+        self.finders: list[Finder] = []
         self.unseen_ends: dict[int, int] = {}
         """By pipe: how many files of the other end are in no descriptor table."""
         self.lost_requests = 0
-        self.finders: list[Finder] = []
         self.frozen: set[int] = set()
         """Locks that a frozen file system keeps, not a task."""
 
@@ -544,7 +544,9 @@ class _Reader:
             ends = files.writes[rows] if is_reader else files.reads[rows]
             index, rows = index[ends], rows[ends]
             unseen = self._unseen(pipes, index, files.address[rows], is_reader=is_reader)
-            sure = np.where(unseen[index] > 0, int(Strength.POSSIBLE), int(Strength.DERIVED))
+            own = self._own(files, lanes[reads == is_reader], pipes[index], files.files[rows])
+            is_likely = (unseen[index] > 0) | own
+            sure = np.where(is_likely, int(Strength.POSSIBLE), int(Strength.DERIVED))
             names = [f"file descriptor {files.descriptor[row]}" for row in rows.tolist()]
             self.build.edges(
                 EdgeKind.OTHER_END,
@@ -564,6 +566,17 @@ class _Reader:
                 strength=Strength.PROVEN,
                 evidence="task.files",
             )
+
+    def _own(self, files: OpenFiles, lanes: Numbers, pipes: Words, processes: Words) -> Mask:
+        """Return which ends of pipes are in the process of a thread that waits for that pipe.
+
+        A thread that reads what others of its process write, waits for an event, and not for all
+        of these.
+        """
+        tables = files.tables[self.rows[lanes]].tolist()
+        waiting = {*zip(self.object[lanes].tolist(), tables, strict=True)}
+        ends = zip(pipes.tolist(), processes.tolist(), strict=True)
+        return np.array([end in waiting for end in ends], np.bool_)
 
     def _unseen(self, pipes: Words, pipe: Numbers, files: Words, *, is_reader: bool) -> Numbers:
         """Return how many files of each pipe's other end are missing, by the pipe's own count.

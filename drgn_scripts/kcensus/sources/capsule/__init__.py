@@ -15,7 +15,7 @@ import drgn
 from kcensus.sources.capsule.container import BadCapsule, Reader, corrupt, is_capsule
 from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.pages import PageStore
-from kcensus.sources.capsule.program import Machine, assemble
+from kcensus.sources.capsule.program import Machine, assemble, is_assembled
 from kcensus.sources.capsule.types import NotRecorded, Ref
 from kcensus.sources.capsule.typetable import (
     BadTypes,
@@ -35,21 +35,12 @@ from kcensus.sources.model import (
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
-__all__ = ["BadCapsule", "NotRecorded", "is_recording", "open_capsule"]
+__all__ = ["BadCapsule", "NotRecorded", "is_assembled", "open_capsule"]
 
 _PAGE_SIZES = (4096, 16384, 65536)
 _ARCHITECTURES = ("X86_64", "AARCH64")
 _MAX_MEMORY = 1 << 52
 _MAX_ANALYSES = 256
-
-
-RECORDING = "kcensus: recording"
-"""Key of :attr:`drgn.Program.cache`."""
-
-
-def is_recording(prog: drgn.Program) -> bool:
-    """Return whether all that is read of a program goes into a capsule, page by page."""
-    return RECORDING in prog.cache
 
 
 class _Replay:

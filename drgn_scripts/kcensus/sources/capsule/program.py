@@ -49,6 +49,15 @@ class Machine:
     """Virtual address of physical address 0."""
 
 
+_ASSEMBLED = "kcensus: a capsule, or recorded for one"
+"""Key of :attr:`drgn.Program.cache`."""
+
+
+def is_assembled(prog: drgn.Program) -> bool:
+    """Return whether a program reads from a capsule, or all that is read of it goes into one."""
+    return _ASSEMBLED in prog.cache
+
+
 def assemble(machine: Machine, lookups: Lookups, source: Source) -> drgn.Program:
     """Return a program for a Linux kernel that reads from ``source``.
 
@@ -56,6 +65,7 @@ def assemble(machine: Machine, lookups: Lookups, source: Source) -> drgn.Program
     """
     arch, memory_bytes = drgn.Architecture[machine.arch], machine.memory_bytes
     prog = program_of(arch, machine.vmcoreinfo, source.read, memory_bytes=memory_bytes)
+    prog.cache[_ASSEMBLED] = True
     add_direct_map(prog, machine.direct_map, memory_bytes, source.read)
 
     def find_type(

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from drgn.helpers.linux.mm import pfn_to_virt
 
 from kcensus.progress import Progress
-from kcensus.sources.capsule import RECORDING
 from kcensus.sources.capsule.container import BLOCK_PAGES, RUN, CannotWrite, Writer
 from kcensus.sources.capsule.lookups import Lookups, ObjectData
 from kcensus.sources.capsule.program import Machine, assemble
@@ -67,7 +66,6 @@ class Recorder:
             modules=self,
         )
         """The recorded target; analyses run on it as on the original."""
-        self.target.prog.cache[RECORDING] = True
 
     # The methods of kcensus.sources.capsule.program.Source
 

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who holds futexes, in words of *synthetic* kernels and programs."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import drgn
+import numpy as np
+import pytest
+
+from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting import futexes
+from kcensus.kernel.waiting.futexes import Futexes
+from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
+from tests.unit.kernel.waiting.making import SIZE, Sleepers
+
+_TYPES = {
+    "struct list_head": (16, "0 struct list_head * next\n8 struct list_head * prev"),
+    "struct plist_node": (40, "24 struct list_head node_list"),
+    "struct both": (24, "0 unsigned long ptr\n8 unsigned long word\n16 unsigned int offset"),
+    "union futex_key": (24, "0 struct both both"),
+    "struct futex_q": (
+        88,
+        "0 struct plist_node list\n40 struct task_struct * task\n48 void * lock_ptr\n"
+        "56 union futex_key key",
+    ),
+    "struct pt_regs": (168, "96 unsigned long dx\n136 unsigned long cs"),
+    "struct upid": (16, "0 int nr"),
+    "struct pid": (48, "0 unsigned int level\n16 struct upid [2] numbers"),
+    "struct mm_struct": (64, ""),
+    "struct task_struct": (
+        112,
+        "0 struct task_struct * group_leader\n8 int pid\n12 int tgid\n16 struct list_head tasks\n"
+        "32 struct pid * thread_pid\n40 struct mm_struct * mm\n48 char [16] comm",
+    ),
+}
+_ADDRESS, _PAGE = 0x7F00_1000_0120, 0x7F00_1000_0000
+_WAITERS = 1 << 31
+
+
+class Program(Sleepers):
+    """A process whose threads have IDs from 1 on in their namespace, and 100 more outside."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *functions: str) -> None:
+        super().__init__(_TYPES, *functions)
+        self.bytes: dict[int, bytes] = {}
+        self.mm = self.k.alloc("struct mm_struct").address_
+        self.head = self.k.alloc("struct list_head")
+        self.k.list_init(self.head)
+        for lane, task in enumerate(self.task):
+            pid = self.k.alloc("struct pid")
+            self.k.set(pid.level, 1)
+            self.k.set(pid.numbers[0].nr, 101 + lane)
+            self.k.set(pid.numbers[1].nr, 1 + lane)
+            self.k.write_words(task, self.task[0], 101 + lane | 101 << 32)
+            self.k.write_words(task + 32, pid.address_, self.mm)
+            self.k.write(task + 48, b"program\0")
+
+        def read(mm: drgn.Object, address: int, size: int) -> bytes:
+            assert int(mm) == self.mm
+            if address not in self.bytes:
+                raise drgn.FaultError("page excluded from this synthetic dump", address)
+            return self.bytes[address][:size]
+
+        monkeypatch.setattr(futexes, "access_remote_vm", read)
+
+    def sleep(self, lane: int, passed: int, *, offset: int = 0x120, page: int = _PAGE) -> int:
+        """Make a thread wait for a futex, and return its ``struct futex_q``."""
+        self.put(lane, *[0] * 11, place=2048)
+        queue = drgn.Object(self.k.prog, "struct futex_q", address=self.stack[lane] + 2048)
+        self.k.list_add_tail(queue.list.node_list, self.head)
+        self.k.set(queue.task, self.task[lane])
+        self.k.set(queue.lock_ptr, 0x10)
+        self.k.set(queue.key.both.ptr, self.mm)
+        self.k.set(queue.key.both.word, page)
+        self.k.set(queue.key.both.offset, offset)
+        registers = self.stack[lane] + SIZE - 168
+        self.k.write_words(registers + 96, passed)
+        self.k.write_words(registers + 136, 0x33)
+        return int(queue.address_)
+
+    def mutex(self, lock: int, owner: int = 0, users: int = 1, kind: int = 0) -> None:
+        self.bytes[_ADDRESS] = struct.pack("=IIiIi", lock, 0, owner, users, kind)
+
+    def run(self) -> tuple[Graph, Futexes]:
+        build, rows = Builder(), np.arange(len(self.task))
+        found = Futexes(self.kernel, self.known, self.waits, rows, build, self.faults)
+        found.find()
+        return build.graph(), found
+
+
+_SLEEP = "futex_wait_queue"
+
+
+def _held(graph: Graph) -> list[tuple[int, int, int]]:
+    assert all(edge is EdgeKind.HELD for edge in graph.edge)
+    return [
+        (int(graph.address[source]), int(graph.address[target]), strength)
+        for source, target, strength in zip(
+            graph.source.tolist(), graph.target.tolist(), graph.strength.tolist(), strict=True
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("passed", "mutex", "strength"),
+    [
+        # Its owner and FUTEX_WAITERS: robust mutexes.
+        (_WAITERS | 3, {"lock": _WAITERS | 3}, Strength.DERIVED),
+        # Another thread has had it since.
+        (_WAITERS | 2, {"lock": _WAITERS | 3}, Strength.DERIVED),
+        (2, {"lock": 2, "owner": 3}, Strength.POSSIBLE),
+    ],
+)
+def test_owners(
+    monkeypatch: pytest.MonkeyPatch, passed: int, mutex: dict[str, int], strength: Strength
+) -> None:
+    scene = Program(monkeypatch, _SLEEP, _SLEEP, "owner")
+    node = min(scene.sleep(0, passed), scene.sleep(1, passed))
+    scene.mutex(**mutex)
+    graph, found = scene.run()
+    assert scene.waits.object.tolist() == [node, node, 0]
+    assert scene.waits.type[:2] == ["struct futex_q"] * 2
+    assert _held(graph) == [(node, scene.task[2], int(strength))]
+    assert found.names[NodeKind.FUTEX, node] == f"0x{_ADDRESS:x} of program (PID 101)"
+    assert found.unread == 0
+
+
+@pytest.mark.parametrize(
+    ("passed", "mutex"),
+    [
+        # A counter, such as that of a condition variable, is not read at all.
+        (3, {"lock": 3, "owner": 3}),
+        (0, {"lock": 0, "owner": 3}),
+        # No waiters, no such thread, or the owner's ID outside of its namespace.
+        (_WAITERS | 3, {"lock": 3}),
+        (_WAITERS | 9, {"lock": _WAITERS | 9}),
+        (_WAITERS | 103, {"lock": _WAITERS | 103}),
+        # Not a mutex.
+        (2, {"lock": 2, "owner": 0}),
+        (2, {"lock": 2, "owner": 3, "users": 0}),
+        (2, {"lock": 2, "owner": 3, "kind": 1 << 20}),
+        (2, {"lock": 1, "owner": 3}),
+    ],
+)
+def test_words_that_name_no_owner(
+    monkeypatch: pytest.MonkeyPatch, passed: int, mutex: dict[str, int]
+) -> None:
+    scene = Program(monkeypatch, _SLEEP, "other", "other")
+    node = scene.sleep(0, passed)
+    scene.mutex(**mutex)
+    graph, found = scene.run()
+    assert (int(scene.waits.object[0]), _held(graph), found.unread) == (node, [], 0)
+
+
+def test_memory_of_programs_that_is_not_in_the_dump(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Program(monkeypatch, _SLEEP, _SLEEP, _SLEEP)
+    scene.sleep(0, 2)
+    scene.sleep(1, 0, page=0x10_0000)
+    scene.sleep(2, _WAITERS | 1, page=0x20_0000)
+    graph, found = scene.run()
+    # Only two of them may name an owner.
+    assert (_held(graph), found.unread) == ([], 2)
+    assert len(set(scene.waits.object.tolist())) == 3
+
+
+def test_a_capsule_takes_no_page_of_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Program(monkeypatch, _SLEEP, "owner")
+    scene.sleep(0, _WAITERS | 2)
+    scene.mutex(_WAITERS | 2)
+    monkeypatch.setattr(futexes, "is_assembled", lambda prog: True)
+    graph, found = scene.run()
+    assert (_held(graph), found.unread) == ([], 1)
+
+
+def test_a_futex_in_a_file_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Program(monkeypatch, _SLEEP)
+    node = scene.sleep(0, 2, offset=0x121)
+    _, found = scene.run()
+    assert found.names[NodeKind.FUTEX, node] == "in a file of program (PID 101)"
+    assert found.unread == 0
+
+
+def test_words_on_the_stack_that_only_look_like_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Program(monkeypatch, _SLEEP, _SLEEP)
+    queue = scene.sleep(0, 2)
+    # Nothing leads back to it.
+    scene.k.write_words(int(scene.head.next) + 8, 0)
+    place = queue + 24
+    scene.k.write_words(place, scene.stack[1] + 512, scene.stack[1] + 512)
+    scene.run()
+    assert scene.waits.object.tolist() == [0, 0]
+
+
+def test_a_mutex_with_priority_inheritance_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    types: dict[str, Any] = {
+        "struct rt_mutex_base": (24, "0 struct task_struct * owner"),
+        "struct futex_pi_state": (
+            80,
+            "16 struct rt_mutex_base pi_mutex\n48 union futex_key key",
+        ),
+    }
+    monkeypatch.setitem(_TYPES, "struct rt_mutex_base", types["struct rt_mutex_base"])
+    monkeypatch.setitem(_TYPES, "struct futex_pi_state", types["struct futex_pi_state"])
+    scene = Program(monkeypatch, "futex_lock_pi")
+    state = scene.k.alloc("struct futex_pi_state")
+    scene.k.set(state.key.both.word, _PAGE)
+    scene.k.set(state.key.both.offset, 0x122)
+    lock = state.address_ + 16
+    scene.wait(0, lock, "struct rt_mutex_base")
+    _, found = scene.run()
+    name = f"of futex 0x{_ADDRESS:x} of program (PID 101)"
+    assert found.names == {(NodeKind.RT_MUTEX, lock): name}
