@@ -110,7 +110,9 @@ def _likely(dump: Dump) -> int:
     The code of a task that takes a semaphore twice, or reads twice, could be of two branches that
     exclude each other. Since 6.16, semaphores say who took them last.
     """
-    return dump.scenario == "waits-rwsem" or (dump.scenario == "waits-self" and dump.kernel != "7.3")
+    return dump.scenario == "waits-rwsem" or (
+        dump.scenario == "waits-self" and dump.kernel != "7.3"
+    )
 
 
 def test_each_task_waits_for_what_the_module_says(made: Case) -> None:

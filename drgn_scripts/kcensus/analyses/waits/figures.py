@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 
 import drgn
@@ -18,9 +19,12 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.log import records
 from kcensus.kernel.names import ABSENT
-from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by
+from kcensus.kernel.symbols import described, symbols_of
+from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by, plain
+from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
+from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
 from kcensus.kernel.waiting.graph import LOCKS, Graph, NodeKind
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.sources.capsule import NotRecorded
@@ -33,7 +37,11 @@ _MAX_NAMED = 1 << 10
 _TASK_CACHE = b"task_struct"
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
+_MAX_STACKS = 32
+"""Tasks whose stacks are shown."""
 _LONG_NS = 10**9
+_TICK_NS = 10**7
+"""Tasks have slept equally long if their ages differ by less: the clocks of CPUs do, too."""
 _STOPPED = 4 | 8
 """__TASK_STOPPED and __TASK_TRACED: by a signal, or by a debugger."""
 _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
@@ -54,9 +62,23 @@ class Figures:
         self.waiting: Waiting = waiting(kernel)
         self.graph: Graph = self.waiting.graph
         with kernel.progress.step("looking for cycles", 0):
-            self.cycles: list[Cycle] = cycles(self.graph)
+            self.cycles: list[Cycle] = [self._turned(cycle) for cycle in cycles(self.graph)]
             # A guess at who holds a lock is a lead, and no reason to accuse a task.
             self.behind: Behind = behind(self.graph.sure, self.ages)
+
+    def _turned(self, cycle: Cycle) -> Cycle:
+        """Return a cycle that begins with the task that has slept longest, then the lowest PID.
+
+        So two dumps of one hang read alike.
+        """
+        tasks = [at for at, node in enumerate(cycle.nodes) if self.graph.is_task[node]]
+        ages = {at: int(self.ages[cycle.nodes[at]]) // _TICK_NS for at in tasks}
+        first = min(tasks, key=lambda at: (-ages[at], self.pid(cycle.nodes[at])), default=0)
+        return replace(
+            cycle,
+            nodes=cycle.nodes[first:] + cycle.nodes[:first],
+            edges=cycle.edges[first:] + cycle.edges[:first],
+        )
 
     @cached_property
     def task_rows(self) -> Numbers:
@@ -162,9 +184,15 @@ class Figures:
         return printable(self.waiting.tasks.comm[row]) if row >= 0 else ""
 
     def function(self, node: int) -> str:
-        """Return the function that a task sleeps in."""
+        """Return the function that a task sleeps in, or goes on in, without its module."""
         row = self.waiting.row(node)
-        return printable(self.waiting.waits.function[row]) if row >= 0 else ""
+        if row >= 0:
+            return printable(self.waiting.waits.function[row])
+        return printable(interrupted_in(self.functions(node)))
+
+    def place(self, node: int) -> str:
+        """Return the function that a task sleeps in, as the kernel prints it: with its module."""
+        return self._described(node, self.function(node))
 
     @cached_property
     def _exited(self) -> set[int]:
@@ -184,11 +212,75 @@ class Figures:
         return gone
 
     def entry(self, node: int) -> str:
-        """Return how a task came into the kernel."""
+        """Return how a task came into the kernel: a system call, or a function with its module."""
+        return self._described(node, printable(entered_by(self.functions(node))))
+
+    @cached_property
+    def _runnable(self) -> tuple[Stacks, dict[int, int]]:
+        """Stacks of tasks that want to run and have no CPU, and the row of each node's."""
+        rows, tasks = self.task_rows, self.waiting.tasks
+        nodes = [
+            node
+            for node in self.task_nodes
+            if rows[node] >= 0
+            and self.waiting.row(node) < 0
+            and not tasks.is_on_cpu[rows[node]]
+            and not tasks.has_exited[rows[node]]
+        ]
+        nodes = sorted(nodes, key=lambda node: -int(self.behind.tasks[node]))[:_MAX_NAMED]
+        found = runnable_stacks(self.kernel, tasks, rows[np.array(nodes, np.int64)])
+        return found, {node: row for row, node in enumerate(nodes)}
+
+    def _stack(self, node: int) -> tuple[Stacks, int]:
+        """Return the stacks that have a task's, and its row among them, or -1."""
         row = self.waiting.row(node)
-        if row < 0:
-            return ""
-        return printable(entered_by(self.waiting.waits.stacks.functions(row)))
+        if row >= 0:
+            return self.waiting.waits.stacks, row
+        found, rows = self._runnable
+        return found, rows.get(node, -1)
+
+    def functions(self, node: int) -> list[str]:
+        """Return the functions on the stack of a task, the innermost first; empty if unknown."""
+        stacks, row = self._stack(node)
+        return stacks.functions(row) if row >= 0 else []
+
+    def _described(self, node: int, function: str) -> str:
+        """Return a function on the stack of a task with its module."""
+        stacks, row = self._stack(node)
+        if row < 0 or not stacks.modules:
+            return function
+        for pc in stacks.pc[stacks.frames(row)].tolist():
+            if pc in stacks.modules and plain(stacks.names[pc]) == function:
+                return described(function, printable(stacks.modules[pc]))
+        return function
+
+    def frames(self, node: int) -> list[tuple[int, str, str]]:
+        """Return address, function and module of the frames of a task, the innermost first."""
+        found, row = self._stack(node)
+        if row >= 0:
+            frames = [
+                (pc, found.names[pc], found.modules.get(pc, ""))
+                for pc in found.pc[found.frames(row)].tolist()
+            ]
+        elif self.task_rows[node] >= 0:
+            symbols = symbols_of(self.kernel)
+            running = running_frames(self.kernel, int(self.graph.address[node]))
+            frames = [(pc, *symbols(inside)) for pc, inside in running]
+        else:
+            frames = []
+        return [(pc, printable(name), printable(module)) for pc, name, module in frames]
+
+    @cached_property
+    def stacks_shown(self) -> list[int]:
+        """Tasks whose stacks tell most: those of cycles, and what others wait for."""
+        of_cycles = [node for cycle in self.cycles for node in cycle.nodes]
+        chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
+        for root in self.roots:
+            if not self.graph.is_task[root]:
+                waiting = [int(self.graph.source[edge]) for edge in self.graph.preceding[root]]
+                tasks = [node for node in waiting if self.graph.is_task[node]]
+                chosen += sorted(tasks, key=lambda node: -int(self.behind.tasks[node]))[:1]
+        return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:
         """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
@@ -215,14 +307,9 @@ class Figures:
         order = static[np.argsort(-self.behind.tasks[static], kind="stable")][:_MAX_NAMED]
         names = {}
         for node in order.tolist():
-            address = int(self.graph.address[node])
-            try:
-                symbol = self.kernel.prog.symbol(address)
-            except (LookupError, NotRecorded):
-                continue
-            distance = address - int(symbol.address)
-            name = printable(str(symbol.name))
-            names[node] = f"{name}+0x{distance:x}" if distance else name
+            name = symbols_of(self.kernel).variable(int(self.graph.address[node]))
+            if name:
+                names[node] = printable(name)
         return names
 
     @cached_property

@@ -148,7 +148,7 @@ def _role(figures: Figures, node: int) -> str:
             return ": holder unknown" if is_held else ""
         is_lock = any(graph.edge[edge] is EdgeKind.HELD for edge in graph.following[node])
         return f" (held: {modes[0]})" if modes and is_lock else ""
-    state, asleep, function = figures.state(node), figures.asleep(node), figures.function(node)
+    state, asleep, function = figures.state(node), figures.asleep(node), figures.place(node)
     parts = [state, f"for {asleep}" if asleep else "", f"in {function}" if function else ""]
     told = " ".join(part for part in parts if part)
     return f": {told}" if told else ""

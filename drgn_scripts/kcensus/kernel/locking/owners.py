@@ -27,6 +27,13 @@ Numbers = npt.NDArray[np.int64]
 
 _MUTEX_FLAGS = np.uint64(7)
 """MUTEX_FLAG_WAITERS, _HANDOFF and _PICKUP; of an rwsem, RWSEM_READER_OWNED and _NONSPINNABLE."""
+_PICKUP = np.uint64(4)
+"""MUTEX_FLAG_PICKUP: who unlocked the mutex gave it to the first waiter, which has yet to run.
+
+Since v4.11 (commit not verified).
+"""
+HANDED_OVER = "mutex.owner: handed over"
+"""Evidence of that: a task that still waits for the mutex does not hold it."""
 _READER_OWNED = np.uint64(1)
 _WRITER_LOCKED = np.uint64(1)
 _READER_SHIFT = np.uint64(8)
@@ -156,11 +163,14 @@ def _mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     read, places = _read(kernel, "struct mutex", locks, members, faults)
     type_ = kernel.prog.type("struct mutex")
     inner = next((name for name in ("rtmutex", "lock") if type_.has_member(name)), "")
-    owner = read["owner"].astype(np.uint64) & ~_MUTEX_FLAGS
-    known = np.flatnonzero(owner)
+    word = read["owner"].astype(np.uint64)
+    owner = word & ~_MUTEX_FLAGS
     rows.is_held[read.readable] = owner[read.readable] != 0
     name = f"mutex.{inner}.owner" if inner else "mutex.owner"
-    rows.add(known, owner[known], Mode.NONE, Strength.PROVEN, name, places["owner"][known])
+    is_handed = (word & _PICKUP) != 0
+    for mask, proof in ((~is_handed, name), (is_handed, HANDED_OVER)):
+        known = np.flatnonzero((owner != 0) & mask)
+        rows.add(known, owner[known], Mode.NONE, Strength.PROVEN, proof, places["owner"][known])
 
 
 def _rt_mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
@@ -237,9 +247,11 @@ def _semaphores(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> No
     rows.is_held[read.readable] = (read["count"] == 0)[read.readable]
     if "last" not in read.columns:
         return
+    # A semaphore may have several holders, and up() of another task leaves the last one there: a
+    # thread that others wake up by up() is its own last holder as long as it sleeps.
     known = np.flatnonzero((read["last"] != 0) & (read["count"] == 0))
     task, proof = read["last"][known].astype(np.uint64), "semaphore.last_holder"
-    rows.add(known, task, Mode.NONE, Strength.PROVEN, proof, places["last"][known])
+    rows.add(known, task, Mode.NONE, Strength.POSSIBLE, proof, places["last"][known])
 
 
 def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:

@@ -25,6 +25,10 @@ Numbers = npt.NDArray[np.int64]
 
 _MAX_STARTS = 256
 """Nodes of a tangle from which to look for its shortest cycle."""
+_MAX_STEPS = 1 << 18
+"""Edges to follow in search of shortest cycles, for all of them together: half a second."""
+_MAX_STEPS_EACH = 1 << 15
+"""And for each of them."""
 _WEIGHTS = {int(Strength.PROVEN): 10, int(Strength.DERIVED): 11, int(Strength.POSSIBLE): 30}
 """Lengths of edges: a cycle with one possible edge goes before a shorter one with two."""
 _FAR = 1 << 62
@@ -83,6 +87,7 @@ def cycles(graph: Graph) -> list[Cycle]:
     found: list[Cycle] = []
     taken: set[int] = set()
     itself = _itself(graph)
+    steps = _Steps()
     for least, with_itself in (
         (Strength.PROVEN, False),
         (Strength.DERIVED, False),
@@ -124,21 +129,24 @@ def cycles(graph: Graph) -> list[Cycle]:
             part = tangles.pop()
             if len(part) == 1 and not drawn.has_edge(*(2 * tuple(part))):
                 continue
-            nodes = _shortest(drawn, part)
-            # Without it, the rest of the tangle may have cycles of its own.
-            rest = drawn.subgraph(part - set(nodes))
-            tangles += networkx.strongly_connected_components(rest)
-            ends = zip(nodes, (*nodes[1:], nodes[0]), strict=True)
-            rows = tuple(by_ends[pair] for pair in ends)
-            taken |= set(nodes)
-            found.append(
-                Cycle(
-                    nodes=nodes,
-                    edges=rows,
-                    strength=Strength(int(graph.strength[list(rows)].min())),
-                    tangle=tuple(sorted(part)),
-                )
-            )
+            ways = _ways(drawn, part)
+            if steps.left > 0:
+                nodes = _shortest(ways, steps)
+                # Without it, the rest of the tangle may have cycles of its own. To look for these
+                # takes as long as to follow some edges of each node.
+                steps.left -= 8 * len(part)
+                rest = drawn.subgraph(part - set(nodes))
+                tangles += networkx.strongly_connected_components(rest)
+                several = [nodes]
+            else:
+                several = _disjoint(ways)
+            tangle = tuple(sorted(part))
+            for nodes in several:
+                ends = zip(nodes, (*nodes[1:], nodes[0]), strict=True)
+                rows = tuple(by_ends[pair] for pair in ends)
+                taken |= set(nodes)
+                weakest = min(int(least), int(graph.strength[list(rows)].min()))
+                found.append(Cycle(nodes, rows, Strength(weakest), tangle))
     return sorted(found, key=lambda each: (-each.strength, len(each.nodes), each.nodes))
 
 
@@ -154,25 +162,78 @@ def _itself(graph: Graph) -> Mask:
     return is_possible
 
 
-def _shortest(drawn: Any, part: set[int]) -> tuple[int, ...]:
-    """Return the shortest cycle of a strongly connected part, from its lowest node on."""
-    following: _Ways = {
+class _Steps:
+    """How many edges may still be followed in search of the shortest cycles."""
+
+    def __init__(self) -> None:
+        self.left = _MAX_STEPS
+
+
+def _ways(drawn: Any, part: set[int]) -> _Ways:
+    """Return where the edges between the nodes of a strongly connected part lead."""
+    return {
         node: [(after, step["weight"]) for after, step in drawn[node].items() if after in part]
         for node in sorted(part)
     }
+
+
+def _shortest(following: _Ways, steps: _Steps) -> tuple[int, ...]:
+    """Return the shortest cycle of a strongly connected part, from its lowest node on.
+
+    In a large tangle, it is the shortest one of those through a few nodes.
+    """
     # Every cycle but a single one passes a node with several ways on.
     starts = [node for node, after in following.items() if len(after) > 1][:_MAX_STARTS]
     best: tuple[int, ...] = ()
-    least = _FAR
-    for start in starts or [min(part)]:
-        cycle, length = _from(start, following, least)
+    least, end = _FAR, max(steps.left - _MAX_STEPS_EACH, 0)
+    for start in starts or [min(following)]:
+        cycle, length = _from(start, following, least, steps)
         if cycle:
             best, least = cycle, length
-    lowest = best.index(min(best))
-    return best[lowest:] + best[:lowest]
+        if steps.left <= end:
+            break
+    return _from_lowest(best)
 
 
-def _from(start: int, following: _Ways, limit: int) -> tuple[tuple[int, ...], int]:
+def _from_lowest(cycle: tuple[int, ...]) -> tuple[int, ...]:
+    lowest = cycle.index(min(cycle))
+    return cycle[lowest:] + cycle[:lowest]
+
+
+def _disjoint(following: _Ways) -> list[tuple[int, ...]]:
+    """Return cycles of a part without a node in common, of any length, each edge followed once.
+
+    What is left of the part has no cycle.
+    """
+    found: list[tuple[int, ...]] = []
+    ways = {node: iter(after) for node, after in following.items()}
+    path: list[int] = []
+    place: dict[int, int] = {}
+    done: set[int] = set()
+    for start in following:
+        if start not in done:
+            place[start] = 0
+            path.append(start)
+        while path:
+            after = next((end for end, _ in ways[path[-1]] if end not in done), None)
+            if after is None:
+                node = path.pop()
+                done.add(node)
+                del place[node]
+            elif after in place:
+                cycle = path[place[after] :]
+                del path[place[after] :]
+                for node in cycle:
+                    done.add(node)
+                    del place[node]
+                found.append(_from_lowest(tuple(cycle)))
+            else:
+                place[after] = len(path)
+                path.append(after)
+    return found
+
+
+def _from(start: int, following: _Ways, limit: int, steps: _Steps) -> tuple[tuple[int, ...], int]:
     """Return the shortest cycle through a node, and its length; nothing from ``limit`` on."""
     parent: dict[int, int] = {}
     known: dict[int, int] = {start: 0}
@@ -184,6 +245,7 @@ def _from(start: int, following: _Ways, limit: int) -> tuple[tuple[int, ...], in
         if node in done:
             continue
         done.add(node)
+        steps.left -= len(following[node])
         for after, weight in following[node]:
             reached = length + weight
             # The way back to the start is not the start itself.
@@ -260,7 +322,9 @@ def roots(graph: Graph, cycles_: Sequence[Cycle]) -> list[int]:
 
     :param cycles_: whose nodes are no roots
     """
-    inside = {node for cycle in cycles_ for node in cycle.tangle}
+    # Cycles of one large tangle share it.
+    tangles = {id(cycle.tangle): cycle.tangle for cycle in cycles_}
+    inside = {node for tangle in tangles.values() for node in tangle}
     return [
         node
         for node in range(len(graph))

@@ -159,6 +159,45 @@ def test_a_long_chain(is_ring: bool) -> None:
     assert most == count
 
 
+def _readers(count: int) -> Graph:
+    """Tasks that each wait for an rwsem, which five others read."""
+    number = np.arange(count, dtype=np.uint64)
+    tasks, locks = number + np.uint64(1 << 20), number + np.uint64(1 << 30)
+    random = np.random.default_rng(1)
+    build = Builder()
+    for some, other, edge, kinds in (
+        (tasks, locks, EdgeKind.WAITS, (_TASK, _LOCK)),
+        (
+            np.repeat(locks, 5),
+            tasks[random.integers(0, count, 5 * count)],
+            EdgeKind.HELD,
+            (_LOCK, _TASK),
+        ),
+    ):
+        build.edges(
+            edge, (kinds[0], some), (kinds[1], other), strength=Strength.PROVEN, evidence="x"
+        )
+    return build.graph()
+
+
+@pytest.mark.parametrize("budget", [0, 1000, 1 << 18])
+def test_a_tangle_of_readers(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With or without steps left, what is found are cycles, and nothing else has one."""
+    monkeypatch.setattr("kcensus.kernel.waiting.cycles._MAX_STEPS", budget)
+    graph = _readers(60)
+    found = cycles(graph)
+    together = [node for cycle in found for node in cycle.nodes]
+    assert found
+    assert len(together) == len(set(together))
+    for cycle in found:
+        ends = (*cycle.nodes[1:], cycle.nodes[0])
+        for edge, source, target in zip(cycle.edges, cycle.nodes, ends, strict=True):
+            assert (graph.source[edge], graph.target[edge]) == (source, target)
+    drawn = networkx.DiGraph(zip(graph.source.tolist(), graph.target.tolist(), strict=True))
+    drawn.remove_nodes_from(together)
+    assert networkx.is_directed_acyclic_graph(drawn)
+
+
 @st.composite
 def tangles(draw: st.DrawFn) -> list[Edge]:
     tasks, locks = draw(st.integers(1, 5)), draw(st.integers(1, 5))
