@@ -388,7 +388,7 @@ def _does(figures: Figures, node: int) -> str:
     state, function, asleep = figures.state(node), figures.place(node), figures.asleep(node)
     if state == "runnable":
         return f"is runnable{_instead(figures, node)}"
-    if state in ("running", "stopped"):
+    if state in ("running", "stopped", "frozen"):
         return f"is {state}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []
