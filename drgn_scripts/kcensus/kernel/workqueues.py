@@ -16,10 +16,8 @@ import drgn
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from drgn import Object, Program, Type
+from drgn import Type
 from drgn.helpers.linux.cpumask import for_each_possible_cpu
-from drgn.helpers.linux.kallsyms import module_kallsyms
-from drgn.helpers.linux.module import address_to_module
 from drgn.helpers.linux.percpu import per_cpu
 
 from kcensus.engine.chase import Damage, Lanes, collect, pointer_step
@@ -30,7 +28,7 @@ from kcensus.kernel.clock import elapsed, hz
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import before, in_order, list_members
-from kcensus.kernel.names import ABSENT, decode, decode_array
+from kcensus.kernel.names import ABSENT, decode_array
 from kcensus.sources.capsule import NotRecorded
 
 _DEFAULT_THRESHOLD = 30
@@ -106,49 +104,6 @@ class Workqueues:
     def by_id(self) -> dict[int, Pool]:
         """Pools by id."""
         return {pool.id: pool for pool in self.pools}
-
-
-class Functions:
-    """Names of functions and of the modules that they are in."""
-
-    def __init__(self, prog: Program) -> None:
-        self.prog = prog
-        self._known: dict[int, tuple[str, str]] = {}
-        self._symbols: dict[int, dict[int, str]] = {}
-        """Of each module, by its address."""
-
-    def __call__(self, address: int) -> tuple[str, str]:
-        """Return name and module of a function; its address where it has no symbol."""
-        if address not in self._known:
-            self._known[address] = self._find(address)
-        return self._known[address]
-
-    def described(self, address: int) -> str:
-        """Return a function as the kernel prints it: ``name [module]``."""
-        name, module = self(address)
-        return f"{name} [{module}]" if module else name
-
-    def _find(self, address: int) -> tuple[str, str]:
-        module, module_name, symbols = None, "", dict[int, str]()
-        with contextlib.suppress(LookupError, AttributeError, drgn.FaultError):
-            module = address_to_module(self.prog, address)
-            module_name = decode(module.name.string_()) if module else ""
-        try:
-            return str(self.prog.symbol(address).name), module_name
-        except LookupError:
-            # The kernel has the symbols of modules without debug info.
-            if module_name:
-                symbols = self._symbols_of(module)
-        return symbols.get(address) or (f"0x{address:x}" if address else "?"), module_name
-
-    def _symbols_of(self, module: Object) -> dict[int, str]:
-        base = int(module.value_())
-        if base not in self._symbols:
-            self._symbols[base] = {}
-            with contextlib.suppress(LookupError, AttributeError, ValueError, drgn.FaultError):
-                names = {symbol.address: str(symbol.name) for symbol in module_kallsyms(module)}
-                self._symbols[base] = names
-        return self._symbols[base]
 
 
 @once

@@ -14,7 +14,7 @@ from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.idr import idr_entries
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.log import records
-from kcensus.kernel.workqueues import Functions
+from kcensus.kernel.symbols import Symbols
 from tests.unit.fakekernel import FakeKernel, add_types
 from tests.unit.fakekernel.list_lrus import FakeListLrus
 
@@ -81,9 +81,33 @@ def test_a_module_that_cannot_be_read_has_no_name(monkeypatch: pytest.MonkeyPatc
     k = FakeKernel("6.10")
     add_types(k.prog, {"struct module": (56, "0 char [56] name")}, "module")
     module = Object(k.prog, "struct module *", value=NOWHERE)
-    patched = "kcensus.kernel.workqueues.address_to_module"
+    patched = "kcensus.kernel.symbols.address_to_module"
     monkeypatch.setattr(patched, lambda *_: module)
-    assert Functions(k.prog)(0x1234) == ("0x1234", "")
+    assert Symbols(k.prog)(0x1234) == ("0x1234", "")
+
+
+def test_symbols_of_a_module_without_debug_info(monkeypatch: pytest.MonkeyPatch) -> None:
+    k = FakeKernel("6.10")
+    add_types(
+        k.prog, {"struct module": (64, "0 char [56] name\n56 unsigned int num_symtab")}, "module"
+    )
+    made = k.alloc("struct module")
+    k.write(made.name.address_, b"dm_x\0")
+    k.set(made.num_symtab, len(_NAMED))
+    module = made.address_of_()
+    symbols = [SimpleNamespace(address=start, size=size, name=name) for start, size, name in _NAMED]
+    monkeypatch.setattr("kcensus.kernel.symbols.address_to_module", lambda *_: module)
+    monkeypatch.setattr("kcensus.kernel.symbols.module_kallsyms", lambda _: symbols)
+    found = Symbols(k.prog)
+    assert found.described(0x1010) == "copy [dm_x]"
+    assert found.variable(0x2020) == "locks+0x20 [dm_x]"
+    assert found.variable(0x2000) == "locks [dm_x]"
+    # Behind the end of the last one.
+    assert found.place(0x2040) == ("", 0, "dm_x")
+    assert found(0x2040) == ("0x2040", "dm_x")
+
+
+_NAMED = ((0x1000, 64, "copy"), (0x2000, 64, "locks"), (0x1800, 16, "end"))
 
 
 @pytest.mark.parametrize(("mult", "shift"), [(0, 8), (5, 8), (1 << 31, 0)])

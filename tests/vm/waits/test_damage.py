@@ -204,7 +204,9 @@ def test_an_owner_that_is_garbage(convoy: Case, owner: int | str, flags: int) ->
     assert "tasks" in {gap.what for gap in damaged.gaps}
     (root,) = (edge[2] for edge in _edges(damaged) if edge[0] == ("mutex", mutex))
     assert root == ("task", int(value))
-    (finding,) = (each for each in damaged.findings if each.kind == "waits-behind")
+    # It is no task's address, so that no task is said to have exited.
+    (finding,) = damaged.findings
+    assert finding.kind == "waits-behind"
     assert finding.figures["tasks"].value == 200
 
 
@@ -232,6 +234,8 @@ def test_an_owner_that_is_gone(convoy: Case) -> None:
     assert {gap.what for gap in damaged.gaps} >= {"tasks"}
     assert (("mutex", mutex), "held by", ("task", address)) in _edges(damaged)
     assert damaged.amount("tasks_blocked") == 200
+    (finding,) = damaged.findings
+    assert finding.kind == "waits-exited"
 
 
 @pytest.mark.parametrize("bent", ["itself", "nothing", "nowhere", "first", "task"])

@@ -21,7 +21,8 @@ from kcensus.analyses.kcopyd.log_events import LogEvents
 from kcensus.kernel.dm.snapshots import UNLIMITED, Limit, Snapshot
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.vmstat import node_page_state
-from kcensus.kernel.workqueues import Functions, Pool
+from kcensus.kernel.symbols import Symbols, symbols_of
+from kcensus.kernel.workqueues import Pool
 from kcensus.results import Bound
 
 _UNKNOWN = Owner("(unknown)", "", "")
@@ -36,9 +37,9 @@ class Figures:
     log: LogEvents
 
     @cached_property
-    def functions(self) -> Functions:
+    def functions(self) -> Symbols:
         """Names of functions."""
-        return Functions(self.kernel.prog)
+        return symbols_of(self.kernel)
 
     @cached_property
     def unreclaimable_bytes(self) -> int | None:

@@ -3,23 +3,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cached_property
 
 import drgn
 import numpy as np
 import numpy.typing as npt
+from drgn.helpers.linux.slab import slab_object_info
 
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.log import records
 from kcensus.kernel.names import ABSENT
-from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by
+from kcensus.kernel.symbols import described, symbols_of
+from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by, plain
+from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
+from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
 from kcensus.kernel.waiting.graph import LOCKS, Graph, NodeKind
+from kcensus.kernel.waiting.identities import (
+    lock_names,
+    page_names,
+    worker_names,
+    workqueue_names,
+)
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
@@ -28,9 +40,17 @@ Numbers = npt.NDArray[np.int64]
 
 _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
+_TASK_CACHE = b"task_struct"
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
+_MAX_IDENTIFIED = 64
+"""Objects of which it is looked up what they belong to: those with most tasks behind them."""
+_LOCKS_OF_OBJECTS = LOCKS | {NodeKind.RWSEM_QUEUE}
+_MAX_STACKS = 32
+"""Tasks whose stacks are shown."""
 _LONG_NS = 10**9
+_TICK_NS = 10**7
+"""Tasks have slept equally long if their ages differ by less: the clocks of CPUs do, too."""
 _STOPPED = 4 | 8
 """__TASK_STOPPED and __TASK_TRACED: by a signal, or by a debugger."""
 _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
@@ -51,9 +71,23 @@ class Figures:
         self.waiting: Waiting = waiting(kernel)
         self.graph: Graph = self.waiting.graph
         with kernel.progress.step("looking for cycles", 0):
-            self.cycles: list[Cycle] = cycles(self.graph)
+            self.cycles: list[Cycle] = [self._turned(cycle) for cycle in cycles(self.graph)]
             # A guess at who holds a lock is a lead, and no reason to accuse a task.
             self.behind: Behind = behind(self.graph.sure, self.ages)
+
+    def _turned(self, cycle: Cycle) -> Cycle:
+        """Return a cycle that begins with the task that has slept longest, then the lowest PID.
+
+        So two dumps of one hang read alike.
+        """
+        tasks = [at for at, node in enumerate(cycle.nodes) if self.graph.is_task[node]]
+        ages = {at: int(self.ages[cycle.nodes[at]]) // _TICK_NS for at in tasks}
+        first = min(tasks, key=lambda at: (-ages[at], self.pid(cycle.nodes[at])), default=0)
+        return replace(
+            cycle,
+            nodes=cycle.nodes[first:] + cycle.nodes[:first],
+            edges=cycle.edges[first:] + cycle.edges[:first],
+        )
 
     @cached_property
     def task_rows(self) -> Numbers:
@@ -117,7 +151,7 @@ class Figures:
             if kind not in LOCKS or oldest < 0 or int(self.ages[oldest]) < _LONG_NS:
                 continue
             holders = sum(
-                graph.strength[edge] > int(Strength.POSSIBLE) for edge in graph.following[node]
+                int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.following[node]
             )
             count += not holders or holders < self.waiting.readers.get(int(graph.address[node]), 0)
         return count
@@ -159,22 +193,111 @@ class Figures:
         return printable(self.waiting.tasks.comm[row]) if row >= 0 else ""
 
     def function(self, node: int) -> str:
-        """Return the function that a task sleeps in."""
+        """Return the function that a task sleeps in, or goes on in, without its module."""
         row = self.waiting.row(node)
-        return printable(self.waiting.waits.function[row]) if row >= 0 else ""
+        if row >= 0:
+            return printable(self.waiting.waits.function[row])
+        return printable(interrupted_in(self.functions(node)))
+
+    def place(self, node: int) -> str:
+        """Return the function that a task sleeps in, as the kernel prints it: with its module."""
+        return self._described(node, self.function(node))
+
+    @cached_property
+    def _exited(self) -> set[int]:
+        """Tasks on no list, at addresses that are those of tasks: a torn word is any address."""
+        gone = set()
+        for node in np.flatnonzero(self.graph.is_task & (self.task_rows < 0)).tolist():
+            address = int(self.graph.address[node])
+            try:
+                known = slab_object_info(self.kernel.prog, address)
+            except (*ABSENT, NotRecorded, ValueError, OverflowError):
+                continue
+            if known is None or known.address != address:
+                continue
+            # It may be another one's by now: objects of a cache are used again.
+            with contextlib.suppress(drgn.FaultError):
+                gone |= {node} if known.slab_cache.name.string_() == _TASK_CACHE else set()
+        return gone
 
     def entry(self, node: int) -> str:
-        """Return how a task came into the kernel."""
+        """Return how a task came into the kernel: a system call, or a function with its module."""
+        return self._described(node, printable(entered_by(self.functions(node))))
+
+    @cached_property
+    def _runnable(self) -> tuple[Stacks, dict[int, int]]:
+        """Stacks of tasks that want to run and have no CPU, and the row of each node's."""
+        rows, tasks = self.task_rows, self.waiting.tasks
+        nodes = [
+            node
+            for node in self.task_nodes
+            if rows[node] >= 0
+            and self.waiting.row(node) < 0
+            and not tasks.is_on_cpu[rows[node]]
+            and not tasks.has_exited[rows[node]]
+        ]
+        nodes = sorted(nodes, key=lambda node: -int(self.behind.tasks[node]))[:_MAX_NAMED]
+        found = runnable_stacks(self.kernel, tasks, rows[np.array(nodes, np.int64)])
+        return found, {node: row for row, node in enumerate(nodes)}
+
+    def _stack(self, node: int) -> tuple[Stacks, int]:
+        """Return the stacks that have a task's, and its row among them, or -1."""
         row = self.waiting.row(node)
-        if row < 0:
-            return ""
-        return printable(entered_by(self.waiting.waits.stacks.functions(row)))
+        if row >= 0:
+            return self.waiting.waits.stacks, row
+        found, rows = self._runnable
+        return found, rows.get(node, -1)
+
+    def functions(self, node: int) -> list[str]:
+        """Return the functions on the stack of a task, the innermost first; empty if unknown."""
+        stacks, row = self._stack(node)
+        return stacks.functions(row) if row >= 0 else []
+
+    def _described(self, node: int, function: str) -> str:
+        """Return a function on the stack of a task with its module."""
+        stacks, row = self._stack(node)
+        if row < 0 or not stacks.modules:
+            return function
+        for pc in stacks.pc[stacks.frames(row)].tolist():
+            if pc in stacks.modules and plain(stacks.names[pc]) == function:
+                return described(function, printable(stacks.modules[pc]))
+        return function
+
+    def frames(self, node: int) -> list[tuple[int, str, str]]:
+        """Return address, function and module of the frames of a task, the innermost first."""
+        found, row = self._stack(node)
+        if row >= 0:
+            frames = [
+                (pc, found.names[pc], found.modules.get(pc, ""))
+                for pc in found.pc[found.frames(row)].tolist()
+            ]
+        elif self.task_rows[node] >= 0:
+            symbols = symbols_of(self.kernel)
+            running = running_frames(self.kernel, int(self.graph.address[node]))
+            frames = [(pc, *symbols(inside)) for pc, inside in running]
+        else:
+            frames = []
+        return [(pc, printable(name), printable(module)) for pc, name, module in frames]
+
+    @cached_property
+    def stacks_shown(self) -> list[int]:
+        """Tasks whose stacks tell most: those of cycles, and what others wait for."""
+        of_cycles = [node for cycle in self.cycles for node in cycle.nodes]
+        chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
+        for root in self.roots:
+            if not self.graph.is_task[root]:
+                waiting = [int(self.graph.source[edge]) for edge in self.graph.preceding[root]]
+                tasks = [node for node in waiting if self.graph.is_task[node]]
+                chosen += sorted(tasks, key=lambda node: -int(self.behind.tasks[node]))[:1]
+        return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:
-        """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
+        """Return what a task does: ``running``, ``runnable``, D, S, stopped, frozen, exited, or
+        other.
+        """
         row = int(self.task_rows[node])
         if row < 0:
-            return "exited" if self.graph.is_task[node] else ""
+            return "exited" if node in self._exited else ""
         tasks = self.waiting.tasks
         if tasks.has_exited[row]:
             return "exited"
@@ -182,11 +305,14 @@ class Figures:
             return "running"
         if int(tasks.state[row]) & _STOPPED:
             return "stopped"
+        if np.broadcast_to(tasks.is_frozen, len(tasks))[row]:
+            return "frozen"
         if tasks.is_blocked[row]:
             return "D"
         if tasks.is_asleep[row]:
             return "S"
-        return "runnable" if not tasks.state[row] else "other"
+        is_waking = np.broadcast_to(tasks.is_waking, len(tasks))[row]
+        return "runnable" if not tasks.state[row] or is_waking else "other"
 
     @cached_property
     def _symbols(self) -> dict[int, str]:
@@ -195,15 +321,41 @@ class Figures:
         order = static[np.argsort(-self.behind.tasks[static], kind="stable")][:_MAX_NAMED]
         names = {}
         for node in order.tolist():
-            address = int(self.graph.address[node])
-            try:
-                symbol = self.kernel.prog.symbol(address)
-            except (LookupError, NotRecorded):
-                continue
-            distance = address - int(symbol.address)
-            name = printable(str(symbol.name))
-            names[node] = f"{name}+0x{distance:x}" if distance else name
+            name = symbols_of(self.kernel).variable(int(self.graph.address[node]))
+            if name:
+                names[node] = printable(name)
         return names
+
+    @cached_property
+    def _identities(self) -> dict[int, str]:
+        """What the objects that matter belong to: those in cycles, and with most tasks behind."""
+        graph, count = self.graph, _MAX_IDENTIFIED
+        inside = [node for cycle in self.cycles for node in cycle.nodes]
+        objects = np.flatnonzero(~graph.is_task & (self.behind.tasks > 0))
+        most = objects[np.argsort(-self.behind.tasks[objects], kind="stable")][:count].tolist()
+        nodes = [node for node in dict.fromkeys((*inside, *most)) if not graph.is_task[node]]
+        addresses = {node: int(graph.address[node]) for node in nodes[: 2 * count]}
+        locks = [node for node in addresses if graph.kind[node] in _LOCKS_OF_OBJECTS]
+        pages = [node for node in addresses if graph.kind[node] is NodeKind.PAGE]
+        queues = [node for node in addresses if graph.kind[node] is NodeKind.WORKQUEUE]
+        names: dict[int, str] = {}
+        if locks:
+            wanted = [addresses[node] for node in locks]
+            names |= lock_names(self.kernel, self.waiting.tasks, wanted)
+        if pages:
+            names |= page_names(self.kernel, [addresses[node] for node in pages])
+        if queues:
+            names |= workqueue_names(self.kernel)
+        return {
+            node: names[addresses[node]]
+            for node in (*locks, *pages, *queues)
+            if addresses[node] in names
+        }
+
+    @cached_property
+    def _workers(self) -> dict[int, str]:
+        """The workqueue of each worker, by PID."""
+        return worker_names(self.kernel)
 
     @cached_property
     def _mounts(self) -> dict[int, str]:
@@ -232,6 +384,8 @@ class Figures:
         known = self.waiting.names.get((self.graph.kind[node], int(self.graph.address[node])))
         if known:
             return printable(known)
+        if node in self._identities:
+            return printable(self._identities[node])
         return self._symbols.get(node) or f"0x{int(self.graph.address[node]):x}"
 
     def name(self, node: int) -> str:
@@ -239,8 +393,12 @@ class Figures:
         if self.graph.kind[node] is NodeKind.TASK:
             pid = self.pid(node)
             if not pid:
-                return self._gone(int(self.graph.address[node]))
-            return f"{self.comm(node)} (PID {pid})"
+                address = int(self.graph.address[node])
+                is_known = node in self._exited
+                return self._gone(address) if is_known else f"a task on no list (0x{address:x})"
+            # As ps shows it: a worker with its workqueue.
+            queue = self.comm(node).startswith("kworker/") and self._workers.get(pid)
+            return f"{self.comm(node)}{f'+{printable(queue)}' if queue else ''} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
 
     def _gone(self, address: int) -> str:

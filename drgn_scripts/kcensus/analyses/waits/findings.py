@@ -22,6 +22,10 @@ _LOOK = (
     "look at the stacks first (`--table stacks`): does the task that may hold the lock call a "
     "function that takes it? Only then a restart is needed"
 )
+_FOR_DEVELOPERS = (
+    "what developers need: `kcensus waits DUMP --table stacks`, and `kcensus capsule create DUMP "
+    "case.capsule --redact names`"
+)
 
 
 def findings(figures: Figures) -> list[Finding]:
@@ -60,20 +64,17 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         tasks=figures.pids((*tasks, *stuck)),
         title=f"{what if is_sure else f'possible {what}'}: {who}{tail}",
         story=_story(figures, cycle),
-        patch=patch_of([_functions(figures, node) for node in tasks]),
+        patch=patch_of([figures.functions(node) for node in tasks]),
         figures={
             "tasks": Figure(len(tasks)),
             "behind": Figure(len(stuck)),
             "oldest": Figure(oldest, Unit.SECONDS),
         },
         remedies=remedies,
-        no_remedy="" if remedies else _NO_WAY if is_sure else _LOOK,
+        no_remedy="; ".join(
+            ([] if remedies else [_NO_WAY if is_sure else _LOOK]) + [_FOR_DEVELOPERS]
+        ),
     )
-
-
-def _functions(figures: Figures, node: int) -> list[str]:
-    row = figures.waiting.row(node)
-    return figures.waiting.waits.stacks.functions(row) if row >= 0 else []
 
 
 def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
@@ -89,7 +90,7 @@ def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
             else ""
         )
         mode = f" ({graph.mode[after]})" if graph.mode[after] else ""
-        asleep, function, entry = figures.asleep(node), figures.function(node), figures.entry(node)
+        asleep, function, entry = figures.asleep(node), figures.place(node), figures.entry(node)
         place = " of ".join(dict.fromkeys(name for name in (function, entry) if name))
         lines.append(
             f"{figures.name(node)} {held}waits for {figures.name(int(graph.target[after]))}{mode} "

@@ -75,6 +75,20 @@ def patch_of(stacks: Sequence[Iterable[str]]) -> str:
     return next((known.patch for known in KNOWN if _fits(known.tasks, names)), "")
 
 
+def patch_behind(subject: Iterable[str], behind: Sequence[Iterable[str]]) -> str:
+    """Return the patch against the deadlock of a task that runs, or loops, with those behind it.
+
+    :param subject: functions on the stack of the task that others wait for
+    :param behind: those on the stacks of these
+    """
+    own, names = frozenset(map(plain, subject)), [frozenset(map(plain, each)) for each in behind]
+    for known in KNOWN:
+        for at, wanted in enumerate(known.tasks):
+            if wanted & own and _fits([*known.tasks[:at], *known.tasks[at + 1 :]], names):
+                return known.patch
+    return ""
+
+
 def _fits(wanted: Sequence[frozenset[str]], names: Sequence[frozenset[str]]) -> bool:
     """Return whether each set of functions has a task of its own."""
     if not wanted:

@@ -11,6 +11,7 @@ import numpy as np
 
 from kcensus.analyses.waits.acts import go_on, holds, kills
 from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.known import patch_behind
 from kcensus.human import counted, human_seconds
 from kcensus.kernel.tasks.functions import ON_TIMERS
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -22,6 +23,8 @@ _MAX_FINDINGS = 3
 """Of a kind: those with most tasks behind them."""
 _MAX_SUBJECTS = 32
 """Tasks that others wait for that are compared: those with most tasks behind them."""
+_MAX_STACKS = 64
+"""Tasks behind one whose stacks are held against those of published deadlocks."""
 _MAX_TOLD = 8
 """Objects that a sentence names."""
 _SHORT, _OLD, _VERY_OLD = 1.0, 10.0, 120.0
@@ -58,7 +61,7 @@ def others(figures: Figures) -> Iterator[Finding]:
             subjects += _to_blame(figures, _first_tasks(figures, root))
         elif graph.is_task[root]:
             subjects.append(root)
-        elif len(graph.preceding[root]) == 1:
+        elif len(graph.preceding[root]) == 1 or _is_event(figures, root):
             subjects += _first_tasks(figures, root)
         else:
             unheld.append(root)
@@ -88,6 +91,15 @@ def _may_be_io(figures: Figures, node: int) -> bool:
     """Return whether a page waits for a request, if only possibly; else a task has locked it."""
     graph = figures.graph
     return graph.kind[node] is NodeKind.PAGE and bool(graph.following[node])
+
+
+def _is_event(figures: Figures, node: int) -> bool:
+    """Return whether a node is a futex that is no lock, as far as is known.
+
+    Idle threads of a program wait for it, as they should.
+    """
+    is_futex = figures.graph.kind[node] is NodeKind.FUTEX
+    return is_futex and not figures.graph.following[node]
 
 
 def _first_tasks(figures: Figures, root: int) -> list[int]:
@@ -186,7 +198,17 @@ def _behind(figures: Figures, subjects: list[int]) -> Finding:
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
         remedies=tuple(remedies),
         no_remedy="" if remedies else _no_remedy(figures, subjects[0]),
+        patch=patch_behind(
+            figures.functions(subjects[0]),
+            [figures.functions(node) for node in _nearest(figures, subjects[0])],
+        ),
     )
+
+
+def _nearest(figures: Figures, node: int) -> list[int]:
+    """Return the tasks behind a task that have most tasks behind them."""
+    waiters = figures.waiters(node)
+    return sorted(waiters, key=lambda each: (-int(figures.behind.tasks[each]), each))[:_MAX_STACKS]
 
 
 def _no_remedy(figures: Figures, node: int) -> str:
@@ -363,10 +385,10 @@ def _frozen(figures: Figures, node: int) -> Finding:
 def _does(figures: Figures, node: int) -> str:
     """Say what a task does: it runs, or sleeps in which function, and for what."""
     graph = figures.graph
-    state, function, asleep = figures.state(node), figures.function(node), figures.asleep(node)
+    state, function, asleep = figures.state(node), figures.place(node), figures.asleep(node)
     if state == "runnable":
         return f"is runnable{_instead(figures, node)}"
-    if state in ("running", "stopped"):
+    if state in ("running", "stopped", "frozen"):
         return f"is {state}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []

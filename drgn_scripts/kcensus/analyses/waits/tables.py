@@ -11,6 +11,7 @@ import pandas as pd
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.tree import rows
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.symbols import described
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.results import Unit
 from kcensus.results.tables import Column, Show, Table, TableSpec
@@ -176,7 +177,28 @@ EDGES = TableSpec(
     detail=True,
 )
 
-TABLES = (CYCLES, TREE, TASKS, OBJECTS, NODES, EDGES)
+STACKS = TableSpec(
+    "stacks",
+    "Stacks of the tasks in cycles, and of those that others wait for",
+    {
+        "task": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
+        "pid": _PID,
+        "state": Column(Unit.TEXT, "state", Show.ALWAYS, "D, S, runnable, running or other."),
+        "cycle": _CYCLE,
+        "frame": Column(Unit.NONE, "frame", Show.ALWAYS, "0 is the innermost function."),
+        "function": Column(
+            Unit.TEXT, "function", Show.ALWAYS, "With its module; inlined ones are not shown."
+        ),
+        "place": Column(Unit.ADDRESS, "address", Show.ALWAYS, "Where the function goes on."),
+        "address": Column(
+            Unit.ADDRESS, "task_struct", Show.DATA, "Of the task.", type="struct task_struct"
+        ),
+    },
+    "A frame of a kernel stack.",
+    detail=True,
+)
+
+TABLES = (CYCLES, TREE, TASKS, OBJECTS, STACKS, NODES, EDGES)
 
 
 def tables(figures: Figures) -> dict[str, Table]:
@@ -186,6 +208,7 @@ def tables(figures: Figures) -> dict[str, Table]:
         "tree": _tree(figures),
         "tasks": TASKS.of(_frame(TASKS, _tasks(figures))),
         "objects": OBJECTS.of(_frame(OBJECTS, _objects(figures))),
+        "stacks": STACKS.of(_frame(STACKS, _stacks(figures))),
         "nodes": NODES.of(_frame(NODES, _nodes(figures))),
         "edges": EDGES.of(_frame(EDGES, _edges(figures))),
     }
@@ -224,7 +247,7 @@ def _cycles(figures: Figures) -> list[dict[str, Any]]:
                     "pid": figures.pid(node),
                     "entry": figures.entry(node),
                     "asleep": _seconds(figures, node),
-                    "function": figures.function(node),
+                    "function": figures.place(node),
                     "waits_for": figures.name(after),
                     "mode": graph.mode[edges[0]],
                     "held_by": figures.name(cycle.nodes[end]),
@@ -275,7 +298,7 @@ def _tasks(figures: Figures) -> list[dict[str, Any]]:
                 "state": figures.state(node),
                 "asleep": _seconds(figures, node),
                 "entry": figures.entry(node),
-                "function": figures.function(node),
+                "function": figures.place(node),
                 "waits_for": figures.name(target) if waits else "",
                 "held_by": _holders(figures, target) if waits else "",
                 "behind": int(figures.behind.tasks[node]),
@@ -325,6 +348,23 @@ def _objects(figures: Figures) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _stacks(figures: Figures) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": figures.comm(node),
+            "pid": figures.pid(node),
+            "state": figures.state(node),
+            "cycle": figures.cycle_of.get(node, 0),
+            "frame": at,
+            "function": described(name, module),
+            "place": place,
+            "address": int(figures.graph.address[node]),
+        }
+        for node in figures.stacks_shown
+        for at, (place, name, module) in enumerate(figures.frames(node))
+    ]
 
 
 def _nodes(figures: Figures) -> list[dict[str, Any]]:

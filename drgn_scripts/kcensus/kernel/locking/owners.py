@@ -27,6 +27,13 @@ Numbers = npt.NDArray[np.int64]
 
 _MUTEX_FLAGS = np.uint64(7)
 """MUTEX_FLAG_WAITERS, _HANDOFF and _PICKUP; of an rwsem, RWSEM_READER_OWNED and _NONSPINNABLE."""
+_PICKUP = np.uint64(4)
+"""MUTEX_FLAG_PICKUP: who unlocked the mutex gave it to the first waiter, which has yet to run.
+
+Since v4.11 (commit not verified).
+"""
+HANDED_OVER = "mutex.owner: handed over"
+"""Evidence of that: a task that still waits for the mutex does not hold it."""
 _READER_OWNED = np.uint64(1)
 _WRITER_LOCKED = np.uint64(1)
 _READER_SHIFT = np.uint64(8)
@@ -156,11 +163,14 @@ def _mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
     read, places = _read(kernel, "struct mutex", locks, members, faults)
     type_ = kernel.prog.type("struct mutex")
     inner = next((name for name in ("rtmutex", "lock") if type_.has_member(name)), "")
-    owner = read["owner"].astype(np.uint64) & ~_MUTEX_FLAGS
-    known = np.flatnonzero(owner)
+    word = read["owner"].astype(np.uint64)
+    owner = word & ~_MUTEX_FLAGS
     rows.is_held[read.readable] = owner[read.readable] != 0
     name = f"mutex.{inner}.owner" if inner else "mutex.owner"
-    rows.add(known, owner[known], Mode.NONE, Strength.PROVEN, name, places["owner"][known])
+    is_handed = (word & _PICKUP) != 0
+    for mask, proof in ((~is_handed, name), (is_handed, HANDED_OVER)):
+        known = np.flatnonzero((owner != 0) & mask)
+        rows.add(known, owner[known], Mode.NONE, Strength.PROVEN, proof, places["owner"][known])
 
 
 def _rt_mutexes(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) -> None:
@@ -250,22 +260,29 @@ def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) ->
         # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem")
         # (in v5.7), `block` says that there is a writer; before, it owns rw_sem.
         "block": "block.counter",
+        # Before v4.8 (commit not verified), rw_sem alone says so, and before v4.3 (not verified)
+        # `write_ctr` counts writers. Readers that come or leave meanwhile are counted apart.
         "readers_block": "readers_block",
+        "write_ctr": "write_ctr.counter",
         "owner": ("rw_sem.owner.counter", "rw_sem.owner"),
         "counters": ("read_count", "fast_read_ctr"),
+        "slow": "slow_read_ctr.counter",
     }
     read, places = _read(kernel, "struct percpu_rw_semaphore", locks, {}, faults, optional)
     columns = read.columns
     none = np.zeros(len(locks), np.uint64)
-    if "counters" in columns:
-        rows.readers[:] = _inside(kernel, columns["counters"], faults)
-    blocked = columns.get("block", columns.get("readers_block", none)).astype(np.int64) != 0
-    rows.is_write[:] = blocked
-    rows.is_held[:] = blocked | (rows.readers != 0)
-    draining = columns.get("writer", none)
     owner = columns.get("owner", none).astype(np.uint64)
     is_owned = (owner & _READER_OWNED) == 0
     owner &= ~_MUTEX_FLAGS
+    if "counters" in columns:
+        rows.readers[:] = _inside(kernel, columns["counters"], faults)
+        rows.readers[:] += columns.get("slow", none).astype(np.int64)
+    blocked = columns.get("block", columns.get("readers_block", none)).astype(np.int64) != 0
+    if "block" not in columns and "readers_block" not in columns:
+        blocked = (columns.get("write_ctr", none) != 0) | ((owner != 0) & is_owned)
+    rows.is_write[:] = blocked
+    rows.is_held[:] = blocked | (rows.readers != 0)
+    draining = columns.get("writer", none)
     by_owner = np.flatnonzero((owner != 0) & is_owned & blocked)
     proof = "percpu_rw_semaphore.rw_sem.owner"
     place = places.get("owner", locks)

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which locks a function has taken by the place where it goes on, read from its machine code.
+"""Which locks a function holds at the place where it goes on, read from its machine code.
 
 Some locks do not say who holds them. But a function on a stack that called ``percpu_down_write()``
-with the address of a lock, and not yet ``percpu_up_write()``, holds it. This follows calls in the
-order of their addresses, which is that of the source but for branches: it is likely, no proof.
+with the address of a lock on all ways to where it is now, and ``percpu_up_write()`` on none, holds
+it. So does one that drops a lock on all ways from there. What only some ways do is possible.
 """
 
 from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -20,6 +22,7 @@ import numpy as np
 from drgn.helpers.linux.kallsyms import module_kallsyms
 from drgn.helpers.linux.module import address_to_module, module_address_regions
 
+from kcensus.kernel.code.flow import Extent, Flow, UnclearError
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
 from kcensus.kernel.names import ABSENT
@@ -28,23 +31,18 @@ _MAX_CODE = 1 << 16
 """Bytes of one function to look at."""
 _MAX_LAST = 1 << 12
 """Bytes of the last function of a module, whose end is unknown."""
+_MAX_LOCKS = 64
+"""Of one function: more are damage."""
 _MAX_SYMBOLS = 1 << 22
 _MAX_DEPTH = 1
 """Functions that only take a lock for their caller, such as ``cpus_read_lock()``, in each other."""
-_WINDOW = 40
-"""Bytes before a call in which its first argument is set."""
-_ARGUMENT = re.compile(
-    rb"\x48\xc7\xc7(....)|\x48\x8d\x3d(....)"  # mov $address, %rdi; lea offset(%rip), %rdi
-    rb"|[\x48\x4c]\x89[\xc7\xcf\xd7\xdf\xe7\xef\xf7\xff]"  # mov %register, %rdi
-    rb"|[\x48\x49]\x8d[\x78-\x7f\xb8-\xbf]|[\x48\x49]\x8b[\x78-\x7f\xb8-\xbf]",  # of a structure
-    re.DOTALL,
-)
 
 
 class Action(Enum):
     """What a call does."""
 
     TAKE = "takes"
+    ATTEMPT = "takes or fails"
     DROP = "drops"
     COMPLETE = "completes"
 
@@ -53,31 +51,36 @@ _RWSEM, _SEMAPHORE = "struct rw_semaphore", "struct semaphore"
 _PERCPU, _COMPLETION = "struct percpu_rw_semaphore", "struct completion"
 _WORD = "unsigned long"
 """With a bit that tasks wait for."""
-# Attempts (down_trylock() and the like) may have failed, and are left out.
 _CALLS: tuple[tuple[Action, str, Mode, str], ...] = (
+    (Action.TAKE, _RWSEM, Mode.READ, "down_read down_read_nested down_read_non_owner"),
     (
-        Action.TAKE,
+        Action.ATTEMPT,
         _RWSEM,
         Mode.READ,
-        "down_read down_read_killable down_read_interruptible down_read_nested down_read_non_owner",
+        "down_read_killable down_read_killable_nested down_read_interruptible down_read_trylock",
     ),
+    (Action.TAKE, _RWSEM, Mode.WRITE, "down_write down_write_nested _down_write_nest_lock"),
     (
-        Action.TAKE,
+        Action.ATTEMPT,
         _RWSEM,
         Mode.WRITE,
-        "down_write down_write_killable down_write_nested",
+        "down_write_killable down_write_killable_nested down_write_trylock",
     ),
     (Action.DROP, _RWSEM, Mode.READ, "up_read up_read_non_owner"),
     (Action.DROP, _RWSEM, Mode.WRITE, "up_write downgrade_write"),
-    (Action.TAKE, _PERCPU, Mode.READ, "percpu_down_read __percpu_down_read"),
+    (Action.TAKE, _RWSEM, Mode.READ, "downgrade_write"),
+    (Action.TAKE, _PERCPU, Mode.READ, "percpu_down_read"),
+    (Action.ATTEMPT, _PERCPU, Mode.READ, "__percpu_down_read"),
     (Action.TAKE, _PERCPU, Mode.WRITE, "percpu_down_write"),
+    (Action.ATTEMPT, _PERCPU, Mode.WRITE, "percpu_down_write_trylock"),
     (Action.DROP, _PERCPU, Mode.READ, "percpu_up_read __percpu_up_read"),
     (Action.DROP, _PERCPU, Mode.WRITE, "percpu_up_write"),
+    (Action.TAKE, _SEMAPHORE, Mode.NONE, "down"),
     (
-        Action.TAKE,
+        Action.ATTEMPT,
         _SEMAPHORE,
         Mode.NONE,
-        "down down_interruptible down_killable down_timeout",
+        "down_interruptible down_killable down_timeout down_trylock",
     ),
     (Action.DROP, _SEMAPHORE, Mode.NONE, "up"),
     (Action.COMPLETE, _COMPLETION, Mode.NONE, "complete complete_all"),
@@ -85,22 +88,26 @@ _CALLS: tuple[tuple[Action, str, Mode, str], ...] = (
 )
 _WAKE = "rcuwait_wake_up"
 """How an inlined percpu_up_read() wakes the writer: its argument is a member of the lock."""
+_SLOW = "__percpu_down_read"
 
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a function for locks."""
-
-    at: int
-    """Where the caller goes on."""
-    place: int
-    """Where it goes on in the order of the source: what rarely runs is at the end of a function,
-    and jumps back from there."""
-    action: Action
-    type: str
-    mode: Mode
-    object: int
-    """Address; 0 where it is computed."""
+Key = tuple[str, Mode, int]
+"""Type, mode and address of a lock; the address is 0 where it is computed."""
+Effects = dict[Key, frozenset[int]]
+"""By how much a call may change how often locks are held."""
+_CHANGES = {
+    Action.TAKE: frozenset({1}),
+    Action.ATTEMPT: frozenset({0, 1}),
+    Action.DROP: frozenset({-1}),
+}
+_READ = _PERCPU, Mode.READ
+_LEAST, _MOST = -3, 3
+"""How often a lock is held, from where a function begins: below 0 if it drops its caller's. At
+these, it may be more often, or less."""
+_NONE = frozenset[int]()
+_NOT_TRY = b"\x31\xf6"
+"""xor %esi, %esi: the argument `try` of __percpu_down_read() is false."""
+_WINDOW = 24
+"""Bytes before a call in which that is set."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +119,124 @@ class Held:
     object: int
     """Address; 0 where it is computed."""
     is_sure: bool
-    """Whether no call before that place drops such a lock."""
+    """Whether it takes the lock on all ways to that place, or on some and drops it on all ways from
+    there."""
     is_taken: bool
-    """Whether a call before that place takes it; else it is only dropped next."""
+    """Whether it takes the lock on some way to that place; else it only drops it next."""
     is_taking: bool
-    """Whether the call at that place takes such a lock, too: calls before it may be of branches
-    that exclude this one."""
+    """Whether the call at that place takes such a lock, too."""
+    is_dropped: bool = False
+    """Whether it may have dropped the lock of a function that called it."""
+
+    def may_be(self, other: Held) -> bool:
+        """Return whether another function may mean the same lock."""
+        objects = {self.object, other.object} - {0}
+        return (self.type, self.mode) == (other.type, other.mode) and len(objects) < 2
+
+
+@dataclass
+class _Body:
+    """A function, and what its calls do."""
+
+    flow: Flow
+    effects: dict[int, Effects]
+    """By where the function goes on after a call."""
+    completed: dict[int, int]
+    """By the same, what the call completes."""
+
+    @cached_property
+    def keys(self) -> set[Key]:
+        """All locks that it has to do with."""
+        return {key for effects in self.effects.values() for key in effects}
+
+    def counts(self, key: Key) -> dict[int, frozenset[int]]:
+        """Return how often a lock may be held where each block begins that runs."""
+        known = {self.flow.extent[0]: frozenset({0})}
+        pending = [*known]
+        while pending:
+            block = self.flow.blocks[pending.pop()]
+            count = self.after(block.start, len(block.sites), key, known[block.start])
+            for start in block.following:
+                more = known.get(start, frozenset()) | count
+                if more != known.get(start):
+                    known[start] = more
+                    pending.append(start)
+        return known
+
+    def after(self, start: int, number: int, key: Key, count: frozenset[int]) -> frozenset[int]:
+        """Return how often a lock may be held after some sites of a block."""
+        for site in self.flow.blocks[start].sites[:number]:
+            changes = self.changes(site.end, key)
+            if changes:
+                count = frozenset(many for each in count for many in _changed(each, changes))
+        return count
+
+    def changes(self, end: int, key: Key) -> frozenset[int]:
+        """Return by how much a call may change how often a lock is held; empty for not."""
+        effects = self.effects.get(end, {})
+        if key in effects:
+            return effects[key]
+        # A lock whose address is computed may be any.
+        others = [
+            changes
+            for other, changes in effects.items()
+            if other[:2] == key[:2] and 0 in (other[2], key[2])
+        ]
+        return frozenset({0}).union(*others) if others else _NONE
+
+    def exits(self, key: Key) -> frozenset[int]:
+        """Return by how much the function changes how often a lock is held."""
+        found: set[int] = set()
+        for start, count in self.counts(key).items():
+            block = self.flow.blocks[start]
+            if not block.following:
+                found |= self.after(start, len(block.sites), key, count)
+        return frozenset(found)
+
+    def is_next(self, at: tuple[int, int], key: Key) -> bool:
+        """Return whether a lock is dropped, and not taken before, on all ways from a site."""
+        return self._on_all(at, lambda end: self._dropped(end, key))
+
+    def is_completed(self, at: tuple[int, int], object_: int) -> bool:
+        """Return whether something is completed on all ways from a site."""
+        return self._on_all(at, lambda end: self.completed.get(end) == object_ or None)
+
+    def _dropped(self, end: int, key: Key) -> bool | None:
+        changes = self.changes(end, key)
+        if not any(changes):
+            return None
+        # If it is not dropped now, it is later.
+        return False if max(changes) > 0 else None if 0 in changes else True
+
+    def _on_all(self, at: tuple[int, int], judge: Callable[[int], bool | None]) -> bool:
+        """Return whether all ways from a site, and at least one, lead to what a judge approves.
+
+        :param judge: says of a place after a call whether it is right; None if that is open
+        """
+        start, number = at
+        seen, is_any = set[int](), False
+        pending = [(start, number)]
+        while pending:
+            start, number = pending.pop()
+            block = self.flow.blocks[start]
+            verdicts = (judge(site.end) for site in block.sites[number:])
+            verdict = next((each for each in verdicts if each is not None), None)
+            if verdict is False or (verdict is None and not block.following):
+                return False
+            if verdict:
+                is_any = True
+                continue
+            pending += [(each, 0) for each in block.following if each not in seen]
+            seen |= {*block.following}
+        return is_any
+
+
+def _changed(count: int, changes: frozenset[int]) -> set[int]:
+    """Return how often a lock may be held after a call."""
+    found = {min(max(count + change, _LEAST), _MOST) for change in changes}
+    is_more = count == _MOST and min(changes) < 0
+    is_less = count == _LEAST and max(changes) > 0
+    return found | {count} if is_more or is_less else found
 
 
 class CallSites:
@@ -125,67 +244,222 @@ class CallSites:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.prog = kernel, kernel.prog
-        self._calls: dict[int, list[Call]] = {}
-        self._modules: dict[int, tuple[list[int], list[tuple[int, int]]]] = {}
-        """Where symbols of a module begin, and its regions of memory with their sizes."""
-        self.unreadable = 0
-        """Functions whose code could not be read."""
+        self._bodies: dict[tuple[int, int, int], _Body | None] = {}
+        self._effects: dict[tuple[int, int], Effects] = {}
+        self._modules: dict[int, tuple[list[int], list[str]]] = {}
+        self._in_modules: dict[int, Extent | None] = {}
+        self._code: dict[Extent, bytes] = {}
+        self._unreadable: set[int] = set()
+        self._is_x86 = getattr(self.prog.platform, "arch", None) == drgn.Architecture.X86_64
+
+    @property
+    def unreadable(self) -> int:
+        """How many functions have code that could not be read."""
+        return len(self._unreadable)
 
     @cached_property
-    def targets(self) -> dict[int, tuple[Action, str, Mode, int]]:
-        """Actions by the address of their function; the last value is where the lock is."""
-        known: dict[int, tuple[Action, str, Mode, int]] = {}
+    def targets(self) -> dict[int, list[tuple[Action, str, Mode]]]:
+        """Actions by the address of their function."""
+        known: dict[int, list[tuple[Action, str, Mode]]] = defaultdict(list)
         for action, type_, mode, names in _CALLS:
             for name in names.split():
                 for address in self._addresses(name):
-                    known[address] = action, type_, mode, 0
+                    known[address].append((action, type_, mode))
+        return dict(known)
+
+    @cached_property
+    def _slow(self) -> list[int]:
+        return self._addresses(_SLOW)
+
+    @cached_property
+    def _wakes(self) -> tuple[set[int], int]:
+        """Where ``rcuwait_wake_up()`` is, and where in the lock its argument is."""
         try:
             inside = drgn.offsetof(self.prog.type(_PERCPU), "writer")
         except LookupError:
-            return known
-        for address in self._addresses(_WAKE):
-            known[address] = Action.DROP, _PERCPU, Mode.READ, inside
-        return known
+            return set(), 0
+        return set(self._addresses(_WAKE)), inside
 
-    def held(self, pc: int) -> list[Held]:
+    def held(self, pc: int, name: str = "") -> list[Held]:
         """Return what a function holds that goes on at ``pc``, after a call.
 
-        That is what it took before and has not dropped, and what it drops next.
+        :param name: of the function; a part that rarely runs has an own one
         """
-        extent = self._extent(pc - 1)
-        if extent is None:
+        body = self._body_at(pc, name)
+        at = body.flow.sites.get(pc) if body else None
+        if body is None or at is None:
             return []
-        taken: dict[tuple[str, Mode, int], bool] = {}
-        before: set[tuple[str, Mode, int]] = set()
-        following: set[tuple[str, Mode, int]] = set()
-        taking: set[str] = set()
-        for call in sorted(self._calls_of(*extent), key=lambda call: call.place):
-            key = call.type, call.mode, call.object
-            if call.at != pc and call.place > pc:
-                # An attempt or a rarely run part of the function may have taken it.
-                if call.action is Action.DROP and key not in following:
-                    taken[key] = True
-                following.add(key)
-            elif call.at == pc:
-                # What it waits for now; a writer may drop it as a reader later.
-                following |= {(call.type, mode, call.object) for mode in Mode}
-                taking |= {call.type} if call.action is Action.TAKE else set()
-            elif call.action is Action.TAKE:
-                taken[key] = True
-                before.add(key)
-            elif call.action is Action.DROP and key in taken:
-                taken[key] = False
-        return [
-            Held(*key, is_sure, key in before, key[0] in taking) for key, is_sure in taken.items()
-        ]
+        taking = {key for key, changes in body.effects.get(pc, {}).items() if max(changes) > 0}
+        found = []
+        for key in body.keys:
+            counts = body.counts(key).get(at[0], frozenset())
+            count = body.after(*at, key, counts)
+            is_taken, is_next = max(count, default=0) > 0, body.is_next(at, key)
+            is_dropped = min(count, default=0) < 0
+            if not is_taken and not is_next and not is_dropped:
+                continue
+            # What it only drops, a function that it calls may take in a way that is not known.
+            is_sure = is_taken and (min(count) > 0 or is_next)
+            is_taking = any(each[0] == key[0] for each in taking)
+            found.append(Held(*key, is_sure, is_taken, is_taking, is_dropped))
+        return found
 
-    def completes(self, pc: int) -> set[int]:
-        """Return the completions, and words with bits, that a function completes after ``pc``."""
-        extent = self._extent(pc - 1)
-        calls = [] if extent is None else self._calls_of(*extent)
-        return {
-            call.object for call in calls if call.at > pc and call.action is Action.COMPLETE
-        } - {0}
+    def completes(self, pc: int, name: str = "") -> dict[int, bool]:
+        """Return the completions, and words with bits, that a function completes after ``pc``.
+
+        :return: for each, whether it does so on all ways
+        """
+        body = self._body_at(pc, name)
+        at = body.flow.sites.get(pc) if body else None
+        if body is None or at is None:
+            return {}
+        start, number = at
+        reached, pending = set[int](), [*body.flow.blocks[start].following]
+        ends = {site.end for site in body.flow.blocks[start].sites[number:]}
+        while pending:
+            block = body.flow.blocks[pending.pop()]
+            if block.start not in reached:
+                reached.add(block.start)
+                ends |= {site.end for site in block.sites}
+                pending += block.following
+        objects = {body.completed[end] for end in ends if end in body.completed} - {0}
+        return {object_: body.is_completed(at, object_) for object_ in objects}
+
+    # Functions
+
+    def _body_at(self, pc: int, name: str) -> _Body | None:
+        """Return the function that goes on at an address, if it has calls for locks."""
+        extent = self._extent(pc - 1) if self._is_x86 else None
+        # A function for locks itself counts and tries as it waits; that is no hold.
+        if extent is None or extent[0] in self.targets:
+            return None
+        try:
+            wholes = self._wholes(extent, name) if ".cold" in name else []
+        except drgn.FaultError:
+            return None
+        ways: list[tuple[Extent, Extent | None]] = [(each, extent) for each in wholes]
+        for whole, part in ways or [(extent, None)]:
+            body = self._body(whole, 0, part)
+            if body is not None and pc in body.flow.sites:
+                return body
+        return None
+
+    def _wholes(self, part: Extent, name: str) -> list[Extent]:
+        """Return the functions that may have a part that is placed apart: by jumps, and by name."""
+        targets = {target for _, target in self._branches(part)}
+        base = name.split(".cold")[0]
+        named = {*self._addresses(base)}
+        symbols = zip(*self._module_symbols(part[0]), strict=True)
+        named |= {start for start, each in symbols if each == base}
+        wholes = {self._extent(each) for each in targets if not part[0] <= each < part[1]}
+        return sorted(
+            each
+            for each in wholes | {self._extent(start) for start in named}
+            if each is not None and (each[0] not in targets or each[0] in named)
+        )
+
+    def _body(self, extent: Extent, depth: int, part: Extent | None = None) -> _Body | None:
+        """Return a function with what its calls do; None if that is nothing, or unclear."""
+        key = extent[0], depth, part[0] if part else 0
+        if key not in self._bodies:
+            self._bodies[key] = None  # a function that calls itself
+            with suppress(UnclearError, drgn.FaultError):
+                self._bodies[key] = self._made(extent, depth, part)
+        return self._bodies[key]
+
+    def _made(self, extent: Extent, depth: int, part: Extent | None) -> _Body | None:
+        known, (wakes, inside) = self.targets, self._wakes
+        called = {
+            target
+            for each in (extent, part)
+            if each is not None
+            for _, target in self._branches(each)
+        }
+        through = {
+            target: own
+            for target in called - set(known) - wakes
+            if depth < _MAX_DEPTH and (own := self._effects_of(target, depth + 1))
+        }
+        if not called & (set(known) | wakes) and not through:
+            return None
+        flow = Flow(extent, self._read, self._extent, part)
+        effects: dict[int, Effects] = {}
+        completed: dict[int, int] = {}
+        counted: dict[int, int] = {}
+        woken: dict[int, int] = {}
+        for block in flow.blocks.values():
+            for site in block.sites:
+                if site.counted:
+                    counted[site.end] = site.counted
+                elif site.target in wakes:
+                    woken[site.end] = site.argument - inside if site.argument else 0
+                elif site.target in through:
+                    effects[site.end] = through[site.target]
+                for action, type_, mode in known.get(site.target, ()):
+                    if action is Action.COMPLETE:
+                        completed[site.end] = site.argument
+                    else:
+                        is_sure = site.target in self._slow and self._is_no_try(site.end, flow)
+                        effects.setdefault(site.end, {})[type_, mode, site.argument] = _CHANGES[
+                            Action.TAKE if is_sure else action
+                        ]
+        self._add_counts(effects, counted, woken)
+        body = _Body(flow, effects, completed)
+        return body if len(body.keys) <= _MAX_LOCKS else None
+
+    def _is_no_try(self, end: int, flow: Flow) -> bool:
+        """Return whether a call of __percpu_down_read() waits until it has the lock."""
+        code = self._read(flow.part(end - 1))
+        before = end - 5 - flow.part(end - 1)[0]
+        return _NOT_TRY in code[max(before - _WINDOW, 0) : before]
+
+    def _add_counts(
+        self, effects: dict[int, Effects], counted: dict[int, int], woken: dict[int, int]
+    ) -> None:
+        """Note what inlined functions for percpu_rw_semaphores do, which count readers themselves.
+
+        The call of a reader that comes while there is a writer has the lock's address, and so has
+        the one that wakes the writer, after the count.
+        """
+        slow = {end: key for end, own in effects.items() for key in own if key[:2] == _READ}
+        slow |= {end: (*_READ, object_) for end, object_ in woken.items()}
+        if len(set(slow.values())) == 1:
+            key = slow[min(slow)]
+            for end, change in counted.items():
+                effects[end] = {key: frozenset({change})}
+        for end, object_ in woken.items():
+            is_counted = -1 in counted.values() and len(set(slow.values())) == 1
+            effects[end] = {(*_READ, object_): frozenset({0} if is_counted else {0, -1})}
+
+    def _effects_of(self, target: int, depth: int) -> Effects:
+        """Return what a function leaves taken, or drops, for its caller."""
+        known = self._effects.get((target, depth))
+        if known is None:
+            extent = self._extent(target)
+            is_whole = extent is not None and extent[0] == target
+            body = self._body(extent, depth) if extent is not None and is_whole else None
+            keys = body.keys if body else set[Key]()
+            known = {key: changes for key in keys if body and any(changes := body.exits(key))}
+            self._effects[target, depth] = known
+        return known
+
+    def _read(self, extent: Extent) -> bytes:
+        if extent not in self._code:
+            try:
+                self._code[extent] = self.prog.read(extent[0], extent[1] - extent[0])
+            except drgn.FaultError:
+                self._unreadable.add(extent[0])
+                raise
+        return self._code[extent]
+
+    def _branches(self, extent: Extent) -> Iterator[tuple[int, int]]:
+        """Yield what may be calls and jumps: where the next instruction is, and the target."""
+        code = self._read(extent)
+        for found in re.finditer(rb"(?:[\xe8\xe9]|\x0f[\x80-\x8f])(?=(....))", code, re.DOTALL):
+            after = extent[0] + found.end() + 4
+            target = after + int.from_bytes(found[1], "little", signed=True)
+            if target >> 31 == (1 << 33) - 1:  # in the kernel's code
+                yield after, target
 
     def start_of(self, pc: int) -> int | None:
         """Return where the function begins that goes on at ``pc``, after a call."""
@@ -206,23 +480,21 @@ class CallSites:
         symbol table, and all symbols do not fit in a capsule.
         """
         try:
-            base, count = self._base(), self._count()
-            place = self._addresses("kallsyms_offsets")[0]
+            place, count = self._addresses("kallsyms_offsets")[0], self._count()
             offsets = np.frombuffer(self.prog.read(place, 4 * count), "<i4").astype(np.int64)
+            base = self._addresses("kallsyms_relative_base")
+            if not base:
+                # Since v7.0 or so (commit not verified), each is relative to its own place.
+                every = np.uint64(place) + (offsets + 4 * np.arange(count)).astype(np.uint64)
+                return sorted(every.tolist())
+            start = np.uint64(int.from_bytes(self.prog.read(base[0], 8), "little"))
         except (LookupError, IndexError, drgn.FaultError):
             return sorted({int(each.address) for each in self.prog.symbols()})
         # With CONFIG_KALLSYMS_ABSOLUTE_PERCPU (up to v6.14, commit not verified), numbers below 0
         # are relative to the base, the others are addresses of per-CPU variables.
         below = offsets[offsets < 0]
         distance = -1 - below if len(below) else offsets & 0xFFFFFFFF
-        return sorted((np.uint64(base) + distance.astype(np.uint64)).tolist())
-
-    def _base(self) -> int:
-        # Gone since v7.0 or so (commit not verified): then, it is where the kernel begins.
-        variable = self._addresses("kallsyms_relative_base")
-        if not variable:
-            return self._addresses("_text")[0]
-        return int.from_bytes(self.prog.read(variable[0], 8), "little")
+        return sorted((start + distance.astype(np.uint64)).tolist())
 
     def _count(self) -> int:
         """Return ``kallsyms_num_syms``, an unsigned int or, before v4.20, an unsigned long."""
@@ -232,99 +504,49 @@ class CallSites:
             raise LookupError("kallsyms_num_syms is impossible")
         return count
 
-    def _extent(self, address: int) -> tuple[int, int] | None:
+    def _extent(self, address: int) -> Extent | None:
         """Return where the function at an address begins and ends."""
         starts = self._starts
         after = bisect.bisect_right(starts, address)
         # Modules are behind all of the kernel.
         if 0 < after < len(starts) and address < starts[after - 1] + _MAX_CODE:
             return starts[after - 1], min(starts[after], starts[after - 1] + _MAX_CODE)
+        if address not in self._in_modules:
+            self._in_modules[address] = self._extent_in_module(address)
+        return self._in_modules[address]
+
+    def _extent_in_module(self, address: int) -> Extent | None:
         try:
             symbol = self.prog.symbol(address)
             return int(symbol.address), int(symbol.address + min(symbol.size, _MAX_CODE))
         except LookupError:
             pass
-        try:
-            module = address_to_module(self.prog, address)
-            if not module:
-                return None
-            base = int(module)
-            if base not in self._modules:
-                symbols = sorted({int(symbol.address) for symbol in module_kallsyms(module)})
-                self._modules[base] = symbols, module_address_regions(module)
-        except (*ABSENT, AttributeError, ValueError):
-            return None
-        starts, regions = self._modules[base]
+        starts, _ = self._module_symbols(address)
         row = bisect.bisect_right(starts, address)
         if not row > 0:
             return None
         start = starts[row - 1]
         end = starts[row] if row < len(starts) else start + _MAX_LAST
         # The symbol after the last function may be data, far behind.
-        ends = (low + size for low, size in regions if low <= address < low + size)
-        return start, min(end, start + _MAX_CODE, *ends)
+        return start, min(end, start + _MAX_CODE, self._end_of_region(address))
 
-    def _calls_of(self, start: int, end: int, depth: int = 0) -> list[Call]:
-        """Return the calls of one function, in the order of their addresses."""
-        if start in self._calls:
-            return self._calls[start]
-        self._calls[start] = []  # a function that calls itself
-        calls = []
-        for at, place, target, object_ in self._branches(start, end):
-            known = self.targets.get(target)
-            if known is not None:
-                action, type_, mode, inside = known
-                address = (object_ - inside) if object_ else 0
-                calls.append(Call(at, place, action, type_, mode, address))
-            elif depth < _MAX_DEPTH and not start <= target < end:
-                calls += self._through(at, place, target, depth)
-        self._calls[start] = calls
-        return calls
+    def _end_of_region(self, address: int) -> int:
+        """Return where the memory of a module ends that an address is in."""
+        with suppress(*ABSENT, AttributeError, ValueError):
+            module = address_to_module(self.prog, address)
+            for low, size in module_address_regions(module) if module else ():
+                if low <= address < low + size:
+                    return int(low + size)
+        return 1 << 64
 
-    def _through(self, at: int, place: int, target: int, depth: int) -> Iterator[Call]:
-        """Yield what a function that is called leaves taken, or drops, for its caller."""
-        extent = self._extent(target)
-        if extent is None or extent[0] != target:
-            return
-        balance: dict[tuple[str, Mode, int], list[Action]] = {}
-        for call in self._calls_of(*extent, depth + 1):
-            if call.action is not Action.COMPLETE:
-                balance.setdefault((call.type, call.mode, call.object), []).append(call.action)
-        for (type_, mode, object_), actions in balance.items():
-            if len(set(actions)) == 1:
-                yield Call(at, place, actions[0], type_, mode, object_)
-
-    def _branches(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield where a function goes on after each call or jump, its target, and its argument.
-
-        The first of them is the address of the next instruction, the second one where that jumps
-        to, if it jumps back, or else the same.
-        """
+    def _module_symbols(self, address: int) -> tuple[list[int], list[str]]:
+        """Return where symbols of the module at an address begin, ascending, and their names."""
         try:
-            code = self.prog.read(start, end - start)
-        except drgn.FaultError:
-            self.unreadable += 1
-            return
-        for found in re.finditer(rb"[\xe8\xe9](?=(....))", code, re.DOTALL):
-            after = found.start() + 5
-            target = start + after + int.from_bytes(found[1], "little", signed=True)
-            if target >> 31 != (1 << 33) - 1:
-                continue  # not in the kernel's code
-            arguments = [*_ARGUMENT.finditer(code, max(found.start() - _WINDOW, 0), found.start())]
-            object_ = 0
-            if arguments:
-                last = arguments[-1]
-                if last[1]:
-                    number = int.from_bytes(last[1], "little", signed=True)
-                    object_ = number % (1 << 64)
-                elif last[2]:
-                    number = int.from_bytes(last[2], "little", signed=True)
-                    object_ = start + last.end() + number
-            place = after
-            if code[after : after + 1] == b"\xe9":
-                place += 5 + int.from_bytes(code[after + 1 : after + 5], "little", signed=True)
-            elif code[after : after + 1] == b"\xeb":
-                place += 2 + int.from_bytes(code[after + 1 : after + 2], "little", signed=True)
-            if not 0 <= place < after:
-                place = after
-            yield start + after, start + place, target, object_
+            module = address_to_module(self.prog, address)
+            base = int(module) if module else 0
+            if base and base not in self._modules:
+                every = {int(each.address): each.name for each in module_kallsyms(module)}
+                self._modules[base] = sorted(every), [every[start] for start in sorted(every)]
+        except (*ABSENT, AttributeError, ValueError):
+            return [], []
+        return self._modules.get(base, ([], []))

@@ -19,8 +19,9 @@ from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.symbols import symbols_of
 from kcensus.kernel.tasks.queued import stack_words
-from kcensus.kernel.tasks.stacks import Functions, Stacks
+from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import Tasks
 
 
@@ -133,8 +134,8 @@ def _on_stack(
         row, column = np.nonzero(words == known.address[rows[lane]][:, None])
         place = start[row] + np.uint64(8) * column.astype(np.uint64) - inside
         end_io = gather(kernel.memory, place, bio, Faults())["end_io"]
-        functions = Functions(kernel.prog)
-        ours = [bool(each) and functions(each) == _SIMPLE_END for each in end_io.tolist()]
+        functions = symbols_of(kernel)
+        ours = [bool(each) and functions(each)[0] == _SIMPLE_END for each in end_io.tolist()]
         lanes.append(lane[row[ours]])
         objects.append(place[ours])
     return np.concatenate(lanes), np.concatenate(objects)

@@ -7,22 +7,19 @@ kernel itself unwinds with: ORC tables, or frame pointers.
 
 from __future__ import annotations
 
-import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.kallsyms import module_kallsyms
-from drgn.helpers.linux.module import address_to_module
 
 from kcensus.engine.chase import Lanes
 from kcensus.engine.gather import gather, gather_words
 from kcensus.engine.layout import Layout, layout, word_dtype
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.names import ABSENT
+from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks import orc
 from kcensus.kernel.tasks.orc import OrcTables, has_tables
 
@@ -47,6 +44,8 @@ class Stacks:
     """Function by ``pc``; its address where it has no symbol."""
     size: int
     """Bytes of a stack."""
+    modules: dict[int, str] = field(default_factory=dict)
+    """Module of the function by ``pc``, for those that are in one."""
 
     def __len__(self) -> int:
         return len(self.is_cut)
@@ -63,6 +62,11 @@ class Stacks:
         """Return the functions of one stack, the innermost first; without inlined ones."""
         return [self.names[pc] for pc in self.pc[self.frames(stack)].tolist()]
 
+    def described(self, stack: int) -> list[str]:
+        """Return the same as the kernel prints them: ``name [module]``."""
+        places = self.pc[self.frames(stack)].tolist()
+        return [described(self.names[pc], self.modules.get(pc, "")) for pc in places]
+
 
 def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
     """Return the stacks of tasks that are not on a CPU.
@@ -76,9 +80,11 @@ def stacks(kernel: Kernel, stack: Words, sp: Words, faults: Faults) -> Stacks:
     size = _stack_size(prog)
     walk = _Walk(memory, stack, size, faults)
     lane, pc, bottom, is_cut = walk.run(*walk.starts(sp))
-    functions = Functions(prog)
-    names = {place: functions(place - 1) for place in np.unique(pc).tolist()}
-    return Stacks(lane, pc, bottom, is_cut, names, size)
+    symbols = symbols_of(kernel)
+    known = {place: symbols(place - 1) for place in np.unique(pc).tolist()}
+    names = {place: name for place, (name, _) in known.items()}
+    modules = {place: module for place, (_, module) in known.items() if module}
+    return Stacks(lane, pc, bottom, is_cut, names, size, modules)
 
 
 def unknown_stacks(count: int) -> Stacks:
@@ -239,34 +245,3 @@ class _Walk:
 def _is_code(places: Words) -> Mask:
     """Return which addresses can be code of the kernel or a module: those in the highest 2 GiB."""
     return np.asarray(places >= np.uint64((1 << 64) - (1 << 31)))
-
-
-class Functions:
-    """Names of functions by any address in them."""
-
-    def __init__(self, prog: drgn.Program) -> None:
-        self.prog = prog
-        self._modules: dict[int, tuple[list[int], list[str]]] = {}
-
-    def __call__(self, address: int) -> str:
-        """Return the name of the function at an address; the address where it has no symbol."""
-        try:
-            return str(self.prog.symbol(address).name)
-        except LookupError:
-            return self._in_module(address) or f"0x{address:x}"
-
-    def _in_module(self, address: int) -> str:
-        """Return the name that the kernel has, for a module without debug info."""
-        try:
-            module = address_to_module(self.prog, address)
-            if not module:
-                return ""
-            base = int(module)
-            if base not in self._modules:
-                symbols = sorted((s.address, str(s.name)) for s in module_kallsyms(module))
-                self._modules[base] = [at for at, _ in symbols], [name for _, name in symbols]
-        except (*ABSENT, AttributeError, ValueError):
-            return ""
-        starts, names = self._modules[base]
-        row = bisect.bisect_right(starts, address) - 1
-        return names[row] if row >= 0 else ""

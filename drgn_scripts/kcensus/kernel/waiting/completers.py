@@ -47,7 +47,11 @@ def completers(kernel: Kernel, sites: CallSites, object_: int, pc: int) -> set[i
         code = prog.read(start, size)
     except drgn.FaultError:
         return None
-    targets = {at for at, each in sites.targets.items() if each[0] is Action.COMPLETE}
+    targets = {
+        at
+        for at, actions in sites.targets.items()
+        if any(action is Action.COMPLETE for action, *_ in actions)
+    }
     found = {sites.start_of(call) for call in calls_with(code, start, object_, targets)}
     return None if None in found else {each for each in found if each is not None}
 

@@ -50,6 +50,8 @@ _PADDINGS = (0, 16)
 """Bytes above the registers on a stack, TOP_OF_KERNEL_STACK_PADDING: 16 with CONFIG_X86_FRED."""
 _USER_SEGMENTS = (0x23, 0x33)
 """__USER32_CS and __USER_CS."""
+_MAX_LEVEL = 32
+"""MAX_PID_NS_LEVEL."""
 _MAX_WORDS = 1 << 14
 """Words of programs to read."""
 
@@ -69,7 +71,9 @@ class Futexes(Finder):
         lanes = self._lanes(_WAITS, None)
         if not len(lanes):
             return
+        asleep = len(lanes)
         lanes, queued, read = self._queued(lanes)
+        self.torn += asleep - len(lanes)
         key = np.rec.fromarrays([read["ptr"], read["word"], read["offset"]])
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
         # All waiters of a futex are told by one of them.
@@ -107,6 +111,7 @@ class Futexes(Finder):
         members = layout(prog, _Q, paths)
         link = np.uint64(members.fields["next"].offset)
         back = layout(prog, "struct list_head", ["prev"])
+        of_task = layout(prog, "struct task_struct", ["mm"])
         found: list[tuple[Numbers, Words, dict[str, Words]]] = []
         rows, size = self.rows[lanes], self.waits.stacks.size
         for some, start, words in stack_words(memory, self.known, rows, size, self.faults):
@@ -117,6 +122,11 @@ class Futexes(Finder):
             before = gather(memory, read["next"], back, Faults())
             sound = read.readable & before.readable & (before["prev"] == place + link)
             sound &= (read["lock"] != 0) & (read["ptr"] != 0)
+            # The key of a private one has the memory map; of others, numbers that stand for it, or
+            # for a file.
+            own = gather(memory, task[stack], of_task, self.faults)["mm"]
+            is_shared = (read["offset"].astype(np.uint64) & _FLAGS) != 0
+            sound &= is_shared | (read["ptr"] == own)
             columns = {name: read[name][sound] for name in ("ptr", "word", "offset")}
             found.append((lanes[some[stack[sound]]], place[sound], columns))
         lane = np.concatenate([part[0] for part in found] or [np.empty(0, np.int64)])
@@ -240,7 +250,10 @@ class Futexes(Finder):
         own = gather(memory, of, members, self.faults)
         rows = np.flatnonzero(np.isin(read["tgid"], own["tgid"]))
         pid = read["pid"][rows]
-        level = gather(memory, pid, layout(prog, "struct pid", ["level"]), self.faults)["level"]
+        found = gather(memory, pid, layout(prog, "struct pid", ["level"]), Faults())
+        sound = found.readable & (found["level"] <= _MAX_LEVEL)
+        self.torn += int(np.count_nonzero(~sound))
+        rows, pid, level = rows[sound], pid[sound], found["level"][sound]
         type_ = prog.type("struct pid")
         inside = np.uint64(
             drgn.offsetof(type_, "numbers") + drgn.offsetof(prog.type("struct upid"), "nr")

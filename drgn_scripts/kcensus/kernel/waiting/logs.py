@@ -97,10 +97,16 @@ class Logs(Finder):
         lanes, journal = self._of_queue(lanes, "j_wait_updates")
         running = layout(prog, _JOURNAL, {"transaction": "j_running_transaction"})
         transaction = gather(memory, journal, running, self.faults)["transaction"]
+        paths: dict[str, Path] = {"journal": "t_journal", "updates": ("t_updates.counter",)}
+        members = layout(prog, _TRANSACTION, paths)
+        read = gather(memory, transaction, members, Faults())
+        sound = read.readable & (read["journal"] == journal)
+        self.torn += int(np.count_nonzero(~sound))
+        lanes, journal, transaction = lanes[sound], journal[sound], transaction[sound]
+        updates = dict(zip(transaction.tolist(), read["updates"][sound].tolist(), strict=True))
         for lane, each in zip(lanes.tolist(), transaction.tolist(), strict=True):
-            if each:
-                self._note(lane, each, _TRANSACTION, "journal_s.j_wait_updates")
-        wanted = np.unique(transaction[transaction != 0])
+            self._note(lane, each, _TRANSACTION, "journal_s.j_wait_updates")
+        wanted = np.unique(transaction)
         if not len(wanted):
             return
         self._name(NodeKind.TRANSACTION, transaction, journal)
@@ -112,6 +118,11 @@ class Logs(Finder):
         read = gather(memory, handle[rows], of_handle, Faults())
         rows = rows[read.readable & np.isin(read["transaction"], wanted)]
         found = gather(memory, handle[rows], of_handle, Faults())["transaction"]
+        # It counts its handles.
+        known, count = np.unique(found, return_counts=True)
+        for each, handles in zip(known.tolist(), count.tolist(), strict=True):
+            updates[each] -= handles
+        self.torn += sum(max(int(left), 0) for left in updates.values())
         self.build.edges(
             EdgeKind.HELD,
             (NodeKind.TRANSACTION, found),
@@ -208,6 +219,7 @@ class Logs(Finder):
         members = layout(prog, "struct xfs_ail", {"task": ("ail_task", "xa_task")})
         task = gather(memory, known.ail[mount], members, self.faults)["task"]
         has = np.flatnonzero(self.known.rows(task) >= 0)
+        self.torn += len(task) - len(has)
         self.build.edges(
             EdgeKind.SERVED,
             (NodeKind.LOG_SPACE, known.log[mount[has]]),

@@ -188,6 +188,8 @@ class GracePeriods(Finder):
     def _held_up(self, flavor: _Flavor, node: int, mask: str, list_: str) -> None:
         """Add edges to the CPUs and tasks that a grace period waits for."""
         if mask == "qsmask" and not self._is_in_progress(flavor):
+            # Then no task holds it up.
+            self.torn += int(flavor.read["gp_tasks"].any())
             busy = False
         else:
             busy = self._cpus(flavor, node, mask)
@@ -221,6 +223,7 @@ class GracePeriods(Finder):
         cpu = read.columns.get("cpu", np.arange(len(queues))).astype(np.int64)
         rows = {int(each): row for row, each in enumerate(cpu.tolist()) if read.readable[row]}
         known = [at for at, each in enumerate(number.tolist()) if each in rows]
+        self.torn += len(number) - len(known)
         row = np.array([rows[int(number[at])] for at in known], np.int64)
         leaf = leaves[leaf[known]]
         place = flavor.nodes[leaf] + np.uint64(drgn.offsetof(prog.type(_NODE), mask))

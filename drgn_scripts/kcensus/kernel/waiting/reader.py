@@ -20,7 +20,14 @@ from kcensus.kernel.block.bios import bios
 from kcensus.kernel.block.disks import block_devices
 from kcensus.kernel.block.requests import State, requests
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.locking.owners import LOCK_TYPES, Mode, Strength, holders
+from kcensus.kernel.locking.owners import (
+    HANDED_OVER,
+    LOCK_TYPES,
+    Holders,
+    Mode,
+    Strength,
+    holders,
+)
 from kcensus.kernel.tasks.call_sites import CallSites, Held
 from kcensus.kernel.tasks.functions import WaitKind, plain
 from kcensus.kernel.tasks.joined import RequestPlaces, joined
@@ -81,9 +88,19 @@ _VARIABLES = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
 _IDLE = frozenset(
-    ["do_wait", "__do_wait", "do_poll", "do_sys_poll", "ep_poll", "do_epoll_wait", "do_select", "core_sys_select", "poll_schedule_timeout", "do_sigtimedwait", "sigsuspend", "do_nanosleep", "hrtimer_nanosleep", "sys_pause"]
+    {"do_wait", "__do_wait", "do_sigtimedwait", "sigsuspend", "sys_pause"}
+    | {"do_poll", "do_sys_poll", "do_select", "core_sys_select", "poll_schedule_timeout"}
+    | {"ep_poll", "do_epoll_wait", "do_nanosleep", "hrtimer_nanosleep"}
 )
 """Functions in which processes wait for an event of any kind, or for a child."""
+_DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
+"""What says that a writer has the lock, and waits for the readers to leave."""
+_RWSEM = "struct rw_semaphore"
+_FAULTS = frozenset(
+    {"do_user_addr_fault", "__do_page_fault", "do_page_fault", "__mm_populate"}
+    | {"get_user_pages_unlocked"}
+)
+"""Functions that call others with the lock of their own address space, and take no other rwsem."""
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
 """Locks that do not always say who holds them."""
 
@@ -239,7 +256,7 @@ class _Reader:
     def _kind(self, lane: int) -> NodeKind:
         if lane in self.behind_writers:
             return NodeKind.RWSEM_QUEUE
-        if self.evidence[lane] == "percpu_rw_semaphore.writer":
+        if self.evidence[lane] in _DRAINING:
             return NodeKind.PERCPU_READERS
         if self.type[lane] == "struct xfs_buf" and self.evidence[lane] != _BUFFER_LOCK:
             return NodeKind.BUFFER_IO
@@ -299,6 +316,7 @@ class _Reader:
             self.faults += found.faults
             kind = _KINDS[type_]
             sure = found.strength == int(Strength.PROVEN)
+            sure &= ~self._still_waits(found, locks)
             rows = np.flatnonzero(sure).tolist()
             self.build.edges(
                 EdgeKind.HELD,
@@ -309,7 +327,7 @@ class _Reader:
                 mode=[found.mode[row].value for row in rows],
                 place=found.place[sure],
             )
-            for row in np.flatnonzero(~sure).tolist():
+            for row in np.flatnonzero(found.strength < int(Strength.PROVEN)).tolist():
                 hint = int(found.task[row]), found.evidence[row], int(found.place[row])
                 self.last_readers[int(locks[found.lock[row]])] = hint
             self.readers |= {
@@ -333,6 +351,19 @@ class _Reader:
                     unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
         if unnamed:
             self._by_code(unnamed)
+
+    def _still_waits(self, found: Holders, locks: Words) -> Mask:
+        """Return which holders are about to have their lock: it was given to them as they sleep."""
+        waited = dict(zip(self.waits.task.tolist(), self.object.tolist(), strict=True))
+        rows = zip(found.lock.tolist(), found.task.tolist(), found.evidence, strict=True)
+        is_given: Mask = np.array(
+            [
+                proof == HANDED_OVER and waited.get(task) == int(locks[lock])
+                for lock, task, proof in rows
+            ],
+            np.bool_,
+        )
+        return is_given
 
     def _queues(self, locks: Words) -> None:
         """Find the readers that wait behind writers, for locks that readers have.
@@ -367,34 +398,39 @@ class _Reader:
         }
         by_address = {lock: type_ for type_, lock in wanted}
         stacks = self.waits.stacks
-        held = {pc: self.sites.held(pc) for pc in np.unique(stacks.pc).tolist()}
+        held = {pc: self.sites.held(pc, stacks.names[pc]) for pc in np.unique(stacks.pc).tolist()}
         found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]] = defaultdict(dict)
         computed: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
         repeated: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
+        mapped: dict[int, str] = {}
+        gone: dict[int, list[Held]] = defaultdict(list)
         interesting = np.array([pc for pc, each in held.items() if each], np.uint64)
         for frame in np.flatnonzero(np.isin(stacks.pc, interesting)).tolist():
             lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
-            name = stacks.names[pc]
+            name, inside = stacks.names[pc], [*gone[lane]]
+            gone[lane] += [each for each in held[pc] if each.is_dropped]
             for each in held[pc]:
                 key = each.type, each.object
+                # What functions further inside have dropped, this one no longer has.
+                is_left = not any(map(each.may_be, inside))
+                is_sure = each.is_sure and is_left
+                if plain(name) in _FAULTS and each.type == _RWSEM and each.is_taken and is_left:
+                    mapped.setdefault(lane, name)
                 # What it drops next may be what it waits for, further inside.
                 if not each.is_taken and self.type[lane] == each.type:
                     continue
                 if each.object == 0:
-                    if each.is_sure:
+                    if is_sure:
                         known = repeated if each.is_taking else computed
                         known[lane].append((each.type, each.mode, name))
                 elif key in wanted and each.mode in (wanted[key], Mode.NONE):
-                    strength = Strength.DERIVED if each.is_sure else Strength.POSSIBLE
-                    if self.object[lane] == each.object:
-                        # It would wait for itself: code that takes a lock twice, in branches that
-                        # exclude each other, looks like that, too.
-                        if not each.is_sure:
-                            continue
-                        strength = Strength.POSSIBLE
+                    strength = Strength.DERIVED if is_sure else Strength.POSSIBLE
+                    # It would wait for itself.
+                    if self.object[lane] == each.object and not is_sure:
+                        continue
                     self._better(found[key], lane, strength, f"code of {plain(name)}", name, 0)
         self._on_stacks(wanted, by_address, computed, found)
-        self._of_memory(wanted, computed, found)
+        self._of_memory(wanted, mapped, found)
         self._last(wanted, computed, repeated, found)
         self._last_holders(wanted, held, found)
         for (type_, lock), candidates in found.items():
@@ -423,11 +459,14 @@ class _Reader:
     def _of_memory(
         self,
         wanted: dict[tuple[str, int], Mode],
-        computed: dict[int, list[tuple[str, Mode, str]]],
+        mapped: dict[int, str],
         found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
     ) -> None:
-        """Find the tasks that have read-locked their own address space, such as a page fault."""
-        type_, lanes = "struct rw_semaphore", np.array(sorted(computed), np.int64)
+        """Find the tasks that have read-locked their own address space.
+
+        :param mapped: by task, the function that does
+        """
+        lanes = np.array(sorted(mapped), np.int64)
         # Since v5.8 (commit not verified), the lock has this name.
         prog = self.kernel.prog
         memory = prog.type("struct mm_struct")
@@ -436,10 +475,11 @@ class _Reader:
         mm = layout(prog, "struct task_struct", ["mm"])
         read = gather(self.kernel.memory, self.waits.task[lanes], mm, self.faults)
         for lane, address in zip(lanes.tolist(), (read["mm"] + inside).tolist(), strict=True):
-            code = _taking(computed[lane], type_, Mode.READ)
-            if (type_, address) in wanted and code and self.object[lane] != address:
-                evidence = f"task.mm, and code of {plain(code)}"
-                self._better(found[type_, address], lane, Strength.DERIVED, evidence, code, 0)
+            if (_RWSEM, address) in wanted and self.object[lane] != address:
+                evidence = f"task.mm, and code of {plain(mapped[lane])}"
+                self._better(
+                    found[_RWSEM, address], lane, Strength.DERIVED, evidence, mapped[lane], 0
+                )
 
     def _last(
         self,
@@ -450,18 +490,17 @@ class _Reader:
     ) -> None:
         """Judge the last readers of rwsems: each stays noted when it leaves.
 
-        One that has a function on its stack that reads some rwsem holds this one, probably; one
-        that waits for the same rwsem, and has none, does not. If that function is the one that
-        waits, it may only have branches for several locks; but a task that still sleeps after a
-        while may wait for itself.
+        One that came before it may still be inside, so that it is possible, no more, that the last
+        one is, too; that a function on its stack has read-locked some rwsem says a little more. One
+        that waits for the same rwsem has left it, or waits for itself: that is possible if it has
+        slept for a while in a function that takes such locks twice.
 
-        :param repeated: functions that take such a lock, and may have taken one before
+        :param repeated: functions that take such a lock, and have taken one before
         """
         lanes = {task: lane for lane, task in enumerate(self.waits.task.tolist())}
-        type_ = "struct rw_semaphore"
         for lock, (task, evidence, place) in self.last_readers.items():
             lane = lanes.get(task, -1)
-            if (type_, lock) not in wanted:
+            if (_RWSEM, lock) not in wanted:
                 continue
             if lane < 0:
                 self.build.edges(
@@ -473,16 +512,13 @@ class _Reader:
                     mode=Mode.READ.value,
                     place=np.array([place], np.uint64),
                 )
-            elif code := _taking(computed[lane], type_, Mode.READ):
+                continue
+            is_own = self.object[lane] == lock
+            code = _taking((repeated if is_own else computed)[lane], _RWSEM, Mode.READ)
+            if code:
                 evidence += f", and code of {plain(code)}"
-                found[type_, lock][lane] = Strength.DERIVED, evidence, code, place
-            elif self.object[lane] != lock:
-                self._better(found[type_, lock], lane, Strength.POSSIBLE, evidence, "", place)
-            elif self.waits.since_ns[lane] >= _WHILE_NS and repeated[lane]:
-                code = _taking(repeated[lane], type_, Mode.READ)
-                evidence += f", and code of {plain(code)}"
-                if code:
-                    self._better(found[type_, lock], lane, Strength.POSSIBLE, evidence, code, place)
+            if not is_own or (code and self.waits.since_ns[lane] >= _WHILE_NS):
+                self._better(found[_RWSEM, lock], lane, Strength.POSSIBLE, evidence, code, place)
 
     def _last_holders(
         self,
@@ -560,8 +596,14 @@ class _Reader:
             if self.object[lane] == address:
                 continue
             name = _taking(computed[lane], type_, mode)
-            strength = Strength.DERIVED if name else Strength.POSSIBLE
             evidence = f"on the stack, and code of {plain(name)}" if name else "on the stack"
+            is_sure = bool(name)
+            if type_ == _RWSEM:
+                # There are many of them, and the one that the code has may be another one.
+                is_last = self.last_readers.get(address, (0,))[0] == int(self.waits.task[lane])
+                is_sure &= is_last
+                evidence = f"last reader, {evidence}" if is_last else evidence
+            strength = Strength.DERIVED if is_sure else Strength.POSSIBLE
             frame = name or self._frame_at(lane, place)
             self._better(found[type_, address], lane, strength, evidence, frame, place)
 
@@ -734,17 +776,17 @@ class _Reader:
         kinds = {int(self.object[lane]): self._kind(lane) for lane in lanes.tolist()}
         stacks = self.waits.stacks
         wanted = set(self.object[lanes].tolist())
-        by_pc: dict[int, set[int]] = {}
+        by_pc: dict[int, dict[int, bool]] = {}
         for pc in np.unique(stacks.pc).tolist():
-            objects = self.sites.completes(pc) & wanted
-            if objects:
-                by_pc[pc] = objects
+            found = self.sites.completes(pc, stacks.names[pc])
+            if wanted & set(found):
+                by_pc[pc] = {each: found[each] for each in sorted(wanted & set(found))}
         for frame in np.flatnonzero(np.isin(stacks.pc, np.array(list(by_pc), np.uint64))).tolist():
             lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
             # Who waits for it first, and completes it later, is not who completes it now.
-            others = sorted(by_pc[pc] - {int(self.object[lane])})
+            others = sorted(by_pc[pc].keys() - {int(self.object[lane])})
             name = plain(stacks.names[pc])
-            is_only = [self._is_only_completer(pc, each) for each in others]
+            is_only = [by_pc[pc][each] and self._is_only_completer(pc, each) for each in others]
             self.build.edges(
                 EdgeKind.COMPLETED_BY,
                 ([kinds[each] for each in others], np.array(others, np.uint64)),

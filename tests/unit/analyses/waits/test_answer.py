@@ -42,8 +42,9 @@ def test_a_deadlock() -> None:
 
 def test_the_tables_of_a_deadlock() -> None:
     made = tables(_ABBA.figures())
-    assert made["cycles"].frame["pid"].tolist() == [100, 101]
-    assert made["cycles"].frame["held_by"].tolist() == ["task-1 (PID 101)", "task-0 (PID 100)"]
+    # The one that has slept longest is first.
+    assert made["cycles"].frame["pid"].tolist() == [101, 100]
+    assert made["cycles"].frame["held_by"].tolist() == ["task-0 (PID 100)", "task-1 (PID 101)"]
     tasks = made["tasks"].frame.set_index("pid")
     assert tasks.loc[102, "held_by"] == "task-0 (PID 100)"
     assert tasks["cycle"].to_dict() == {100: 1, 101: 1, 102: 0}
@@ -67,7 +68,7 @@ def test_what_can_be_killed() -> None:
     scene = Scene(2, {0: 1, 1: 0}, {0: (0, _SURE), 1: (1, _LIKELY)}, interruptible={1})
     (finding,) = findings(scene.figures())
     assert [remedy.command for remedy in finding.remedies] == ["kill -KILL 101"]
-    assert not finding.no_remedy
+    assert "restart" not in finding.no_remedy
 
 
 def test_a_convoy() -> None:
@@ -141,3 +142,23 @@ def test_names_are_escaped(tmp_path: Path) -> None:
         assert json.loads(f'"{inside}"')
     assert "color=red" in text
     assert "\x1b" not in findings(figures)[0].title
+
+
+def test_functions_are_named_with_their_modules() -> None:
+    figures = _ABBA.figures()
+    stacks = figures.waiting.waits.stacks
+    assert set(stacks.names.values()) == {"mutex_user"}
+    stacks.modules.update(dict.fromkeys(stacks.names, "dm_x"))
+    made = tables(figures)
+    assert set(made["cycles"].frame["function"]) == {"mutex_user [dm_x]"}
+    assert set(made["tasks"].frame["function"]) - {""} == {"mutex_user [dm_x]"}
+    assert any(row.text.endswith("in mutex_user [dm_x]") for row in rows(figures))
+    assert stacks.described(0) == ["mutex_user [dm_x]"]
+
+
+def test_the_stacks_of_a_cycle() -> None:
+    made = tables(_ABBA.figures())["stacks"]
+    assert made.frame["pid"].tolist() == [101, 100]
+    assert made.frame["frame"].tolist() == [0, 0]
+    assert set(made.frame["function"]) == {"mutex_user"}
+    assert made.frame["place"].min() >= 1 << 63

@@ -9,25 +9,23 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from kcensus.render.dot import write_dot
 
 from kcensus.analyses.waits.tables import tables
 from kcensus.kernel.locking.owners import Strength
+from kcensus.render.graphs.dot import write_dot
 from kcensus.results import Result
 from tests.unit.analyses.waits.making import Scene
 
 _SURE = Strength.PROVEN
 _STRING = r'"(?:[^"\\\n]|\\.)*"'
 _ATTRIBUTE = rf"\w+=(?:{_STRING}|\w+)"
-_LINE = re.compile(
-    rf"  (?:rankdir=LR;|(?:n\d+|n\d+ -> n\d+|node|edge) \[{_ATTRIBUTE}(?:, {_ATTRIBUTE})*\];)"
-)
+_LINE = re.compile(rf"  (?:n\d+|n\d+ -> n\d+|graph|node|edge) \[{_ATTRIBUTE}(?:, {_ATTRIBUTE})*\];")
 
 
 def written(scene: Scene, path: Path) -> list[str]:
     """The lines of the graph between its braces."""
     result = Result("waits", "x", "6.1", tables=tables(scene.figures()))
-    write_dot(result, path, "nodes", "edges")
+    write_dot(result, path)
     first, *lines, last = path.read_text(encoding="utf-8").splitlines()
     assert (first, last) == ('digraph "waits" {', "}")
     return lines
@@ -64,6 +62,6 @@ def test_a_result_without_a_graph_is_an_empty_one(tmp_path: Path) -> None:
     path = tmp_path / "w.dot"
     path.write_text("older")
     empty = Result("waits", "x", "6.1")
-    assert write_dot(empty, path, "nodes", "edges") == [path]
+    assert write_dot(empty, path) == [path]
     assert "older" not in path.read_text()
     assert "->" not in path.read_text()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from kcensus.analyses.waits.known import KNOWN, patch_of
+from kcensus.analyses.waits.known import KNOWN, patch_behind, patch_of
 from kcensus.catalogue import load
 
 # The four threads of the posting of 2020-08-12, from the outermost function inwards.
@@ -36,3 +36,12 @@ def test_the_catalogue_has_their_patches_and_postings() -> None:
     assert len(KNOWN) >= 7
     for known in KNOWN:
         assert patches[known.patch].postings, known.patch
+
+
+def test_a_task_that_loops_and_those_behind_it() -> None:
+    # offline_pages() does not sleep until pages are migrated: it tries again and again.
+    offline = ["preempt_schedule_common", "migrate_pages.part.0", "__offline_pages"]
+    killer = ["percpu_down_read", "memcg_deactivate_kmem_caches", "process_one_work"]
+    assert patch_behind(offline, [["vfs_read"], killer]) == "slab-objcg-controller"
+    assert patch_behind(["vfs_read"], [offline, killer]) == ""
+    assert patch_behind(offline, [["vfs_read"]]) == ""

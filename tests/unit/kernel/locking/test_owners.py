@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.locking.owners import Holders, Mode, Strength, holders
+from kcensus.kernel.locking.owners import HANDED_OVER, Holders, Mode, Strength, holders
 from tests.unit.fakekernel import DIRECT_MAP, FakeKernel, add_types
 from tests.unit.fakekernel.types import Table
 
@@ -46,6 +46,22 @@ _ERAS: dict[str, Table] = {
         _PERCPU: (
             32,
             "0 struct rw_semaphore rw_sem\n16 struct rcuwait writer\n24 int readers_block",
+        ),
+    },
+    "percpu_rwsem of 4.4": {
+        _RWSEM: (16, "0 struct atomic_long_t count\n8 struct task_struct * owner"),
+        _PERCPU: (
+            32,
+            "0 struct rw_semaphore rw_sem\n16 unsigned int * fast_read_ctr\n"
+            "24 struct atomic_t slow_read_ctr",
+        ),
+    },
+    "percpu_rwsem of 3.10": {
+        _RWSEM: (8, "0 long count"),
+        _PERCPU: (
+            24,
+            "0 struct rw_semaphore rw_sem\n8 unsigned int * fast_read_ctr\n"
+            "16 struct atomic_t slow_read_ctr\n20 struct atomic_t write_ctr",
         ),
     },
     "percpu_rwsem of 5.7": {
@@ -98,6 +114,15 @@ def test_mutexes(era: str, words: tuple[int, ...]) -> None:
     found = lock_of(era).holders(*words)
     assert owner(found) == (_TASK, Mode.NONE, Strength.PROVEN)
     assert found.is_held.all()
+
+
+def test_a_mutex_that_has_been_given_to_a_waiter() -> None:
+    # MUTEX_FLAG_WAITERS and _PICKUP.
+    given = lock_of("mutex of 4.10").holders(_TASK | 5)
+    assert owner(given) == (_TASK, Mode.NONE, Strength.PROVEN)
+    assert given.evidence == [HANDED_OVER]
+    taken = lock_of("mutex of 4.10").holders(_TASK | 3)
+    assert taken.evidence != [HANDED_OVER]
 
 
 @pytest.mark.parametrize("era", ["mutex of 3.10", "mutex of 4.10", "mutex of PREEMPT_RT"])
@@ -178,6 +203,34 @@ def test_percpu_rwsems() -> None:
     assert not new.holders(0, 0).is_write.any()
     old = lock_of("percpu_rwsem of 4.18").holders(_WAITING + _ACTIVE, _OTHER, _TASK, 1)
     assert owner(old) == (_OTHER, Mode.WRITE, Strength.PROVEN)
+
+
+def test_percpu_rwsems_of_which_the_inner_rwsem_names_the_writer() -> None:
+    old = lock_of("percpu_rwsem of 4.4")
+    counters = old.k.percpu_of("unsigned int")
+    # A reader left on another CPU than it came by, and one came by the slow path.
+    for cpu, count in enumerate((2, -1)):
+        old.k.set(old.k.per_cpu("unsigned int", counters, cpu), count % (1 << 32))
+    found = old.holders(_WAITING + _ACTIVE, _OTHER, counters, 1)
+    assert owner(found) == (_OTHER, Mode.WRITE, Strength.PROVEN)
+    assert found.is_write.all()
+    assert found.readers.tolist() == [2]
+    read = old.holders(0, 0, counters, 0)
+    assert (read.is_write.tolist(), read.is_held.tolist()) == ([False], [True])
+    for cpu in (0, 1):
+        old.k.set(old.k.per_cpu("unsigned int", counters, cpu), 0)
+    # The writer has moved the readers' count: two are still inside.
+    assert old.holders(_WAITING + _ACTIVE, _OTHER, counters, 2).readers.tolist() == [2]
+    assert not old.holders(0, 0, counters, 0).is_held.any()
+
+
+def test_percpu_rwsems_that_only_count_writers() -> None:
+    old = lock_of("percpu_rwsem of 3.10")
+    counters = old.k.percpu_of("unsigned int")
+    found = old.holders(_ACTIVE, counters, 1 | 1 << 32)
+    assert len(found.task) == 0
+    assert (found.is_write.tolist(), found.readers.tolist()) == ([True], [1])
+    assert not old.holders(0, counters, 0).is_held.any()
 
 
 def test_several_locks_at_once_and_none() -> None:

@@ -29,7 +29,8 @@ _TYPES = {
         "64 struct wait_queue_head j_wait_updates\n"
         "96 struct wait_queue_head j_wait_transaction_locked",
     ),
-    "struct transaction_s": (64, "0 struct journal_s * t_journal"),
+    "struct atomic_t": (4, "0 int counter"),
+    "struct transaction_s": (64, "0 struct journal_s * t_journal\n8 struct atomic_t t_updates"),
     "struct jbd2_journal_handle": (64, "0 struct transaction_s * h_transaction"),
     "struct buffer_head": (64, "0 unsigned long b_state\n8 struct journal_head * b_private"),
     "struct journal_head": (
@@ -91,6 +92,7 @@ def test_handles_of_the_transaction_that_is_to_be_committed() -> None:
     transaction = scene.transaction.address_
     scene.wait(3, scene.journal.address_ + 64, _QUEUE)
     scene.handle(0, transaction)
+    scene.k.set(scene.transaction.t_updates.counter, 3)
     # That of another transaction, and what no journal keeps there.
     scene.handle(1, scene.k.alloc("struct transaction_s").address_)
     scene.k.write_words(scene.task[2] + 32, 0xFFFF_C900_0000_0000)
@@ -102,6 +104,8 @@ def test_handles_of_the_transaction_that_is_to_be_committed() -> None:
     held = NodeKind.TRANSACTION, transaction, EdgeKind.HELD, scene.task[0], _PROVEN
     assert _edges(graph) == {held}
     assert found.names == {(NodeKind.TRANSACTION, transaction): "of vda-8"}
+    # Two more handles are open, of which no task says so.
+    assert found.torn == 2
     assert not scene.faults
 
 

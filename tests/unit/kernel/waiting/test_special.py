@@ -305,8 +305,8 @@ _FUSES = {
 def test_fuse_requests(era: str, connections: int) -> None:
     types = {
         "struct file": (32, "8 void * f_op"),
-        "struct fuse_conn": (8, ""),
-        "struct fuse_chan": (8, ""),
+        "struct fuse_conn": (64, "8 unsigned int dev"),
+        "struct fuse_chan": (64, "8 struct fuse_conn * conn"),
         **_FUSES[era],
     }
     scene = Sleepers(types, "request_wait_answer", "server", "server")

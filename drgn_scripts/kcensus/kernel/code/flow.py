@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The ways through a function: its blocks, the calls in them, and what follows what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from kcensus.kernel.code.instructions import Instruction, Kind, UndecodableError, decode
+
+Extent = tuple[int, int]
+_MAX_PARTS = 8
+"""Of one function: compilers split off one."""
+
+
+class Site(NamedTuple):
+    """A call, a jump to another function, or a count of a per-CPU variable."""
+
+    end: int
+    """Where the function goes on."""
+    target: int
+    """0 where it is computed, and for a count."""
+    argument: int
+    """The first one; 0 where it is computed."""
+    counted: int
+    """1 or -1 for a count."""
+
+
+@dataclass
+class Block:
+    """Instructions that run one after the other."""
+
+    start: int
+    sites: list[Site] = field(default_factory=list)
+    following: list[int] = field(default_factory=list)
+    """Where blocks begin that may run next; none if the function ends here."""
+
+
+class UnclearError(Exception):
+    """Not all ways through a function are known."""
+
+
+class Flow:
+    """The blocks of one function."""
+
+    def __init__(
+        self,
+        extent: Extent,
+        code_of: Callable[[Extent], bytes],
+        extent_of: Callable[[int], Extent | None],
+        part: Extent | None = None,
+    ) -> None:
+        """Follow a function from its beginning.
+
+        :param code_of: reads code; raises drgn.FaultError
+        :param extent_of: says where the function or part at an address begins and ends
+        :param part: a part that belongs to it, besides those that are found
+        :raises UnclearError: it jumps by a table, or has instructions that are not known
+        """
+        self.extent = extent
+        self._code = {each: code_of(each) for each in (extent, part) if each is not None}
+        self._code_of, self._extent_of = code_of, extent_of
+        self._known: dict[int, Instruction] = {}
+        self._follow()
+        self.blocks = self._made()
+
+    @cached_property
+    def preceding(self) -> dict[int, list[int]]:
+        """By block, those that may run before it."""
+        found: dict[int, list[int]] = {start: [] for start in self.blocks}
+        for start, block in self.blocks.items():
+            for after in block.following:
+                found[after].append(start)
+        return found
+
+    @cached_property
+    def sites(self) -> dict[int, tuple[int, int]]:
+        """The block, and the number in it, of the site at which the function goes on."""
+        return {
+            site.end: (start, number)
+            for start, block in self.blocks.items()
+            for number, site in enumerate(block.sites)
+            if not site.counted
+        }
+
+    def part(self, address: int) -> Extent:
+        """Return the part of this function that an address is in."""
+        return next(each for each in self._code if each[0] <= address < each[1])
+
+    def _part(self, address: int, *, is_branch: bool = False) -> Extent | None:
+        """Return the part of this function that an address is in, which is jumped to.
+
+        :param is_branch: a branch never leaves a function; a jump may be a call at its end
+        """
+        for known in self._code:
+            if known[0] <= address < known[1]:
+                return known
+        extent = self._extent_of(address) if len(self._code) < _MAX_PARTS else None
+        if extent is None or (
+            not is_branch and extent[0] == address and not self._comes_back(extent)
+        ):
+            return None
+        self._code[extent] = self._code_of(extent)
+        return extent
+
+    def _comes_back(self, part: Extent) -> bool:
+        """Return whether code that is jumped to jumps back: what rarely runs is placed apart."""
+        code, at = self._code_of(part), 0
+        start, end = self.extent
+        while at < len(code):
+            try:
+                step = decode(code, at, part[0])
+            except UndecodableError:
+                return False
+            if step.kind in (Kind.JUMP, Kind.BRANCH) and start < step.target < end:
+                return True
+            at = step.end - part[0]
+        return False
+
+    def _follow(self) -> None:
+        pending = [self.extent[0]]
+        while pending:
+            address = pending.pop()
+            while address not in self._known:
+                part = self._part(address)
+                if part is None:
+                    break
+                try:
+                    step = decode(self._code[part], address - part[0], part[0])
+                except UndecodableError as error:
+                    raise UnclearError(str(error)) from None
+                if step.kind is Kind.TABLE:
+                    raise UnclearError("a table of jumps")
+                self._known[address] = step
+                if step.kind is Kind.BRANCH or (
+                    step.kind is Kind.JUMP and self._part(step.target) is not None
+                ):
+                    if self._part(step.target, is_branch=step.kind is Kind.BRANCH) is None:
+                        raise UnclearError("a branch to nowhere")
+                    pending.append(step.target)
+                # A function that never returns may be the last thing in another one.
+                if step.kind in (Kind.JUMP, Kind.END) or step.end >= part[1]:
+                    break
+                address = step.end
+
+    def _after(self, step: Instruction) -> list[int]:
+        ways = [step.target] if step.kind in (Kind.JUMP, Kind.BRANCH) else []
+        if step.kind not in (Kind.JUMP, Kind.END):
+            ways.append(step.end)
+        return [each for each in ways if each in self._known]
+
+    def _made(self) -> dict[int, Block]:
+        starts = {self.extent[0]}
+        for step in self._known.values():
+            if step.kind in (Kind.JUMP, Kind.BRANCH, Kind.END):
+                starts |= {*self._after(step), step.end}
+        blocks: dict[int, Block] = {}
+        for start in sorted(starts & set(self._known)):
+            block = blocks[start] = Block(start)
+            address, argument = start, 0
+            while True:
+                step = self._known[address]
+                is_away = step.kind is Kind.JUMP and step.target not in self._known
+                if step.kind is Kind.CALL or is_away:
+                    block.sites.append(Site(step.end, step.target, argument, 0))
+                elif step.counted:
+                    block.sites.append(Site(step.end, 0, 0, step.counted))
+                if step.argument is not None:
+                    argument = step.argument
+                block.following = self._after(step)
+                if block.following != [step.end] or step.end in starts:
+                    break
+                address = step.end
+        return blocks

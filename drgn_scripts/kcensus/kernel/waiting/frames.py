@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Kernel stacks of tasks that want to run, or run: those that sleep have theirs with their waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import drgn
+import numpy as np
+import numpy.typing as npt
+from drgn import Object
+
+from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.names import ABSENT
+from kcensus.kernel.tasks.functions import plain, waits_in
+from kcensus.kernel.tasks.stacks import Stacks, stacks, unknown_stacks
+from kcensus.kernel.tasks.tasks import Tasks
+from kcensus.sources.capsule import NotRecorded
+
+_MAX_FRAMES = 256
+_MAX_INTERRUPT = 8
+"""Frames of an interrupt that a task was preempted after, at most."""
+_ENTRIES = frozenset({"retint_kernel", "apic_timer_interrupt", "reschedule_interrupt"})
+"""Entries of interrupts until Linux 5.7; later ones begin with ``asm_``."""
+
+
+def runnable_stacks(kernel: Kernel, tasks: Tasks, rows: npt.NDArray[np.int64]) -> Stacks:
+    """Return the stacks of tasks that are not on a CPU, by their rows among all tasks."""
+    try:
+        return stacks(kernel, tasks.stack[rows], tasks.sp[rows], Faults())
+    except LookupError:
+        return unknown_stacks(len(rows))
+
+
+def interrupted_in(functions: Sequence[str]) -> str:
+    """Return the function that a task goes on in when it gets a CPU.
+
+    :param functions: the innermost first
+    """
+    names = [plain(name) for name in functions]
+    inside = range(min(len(names), _MAX_INTERRUPT))
+    entries = [at for at in inside if names[at].startswith("asm_") or names[at] in _ENTRIES]
+    return waits_in(names[entries[-1] + 1 :] if entries else names)
+
+
+def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
+    """Return the stack of a task on a CPU: where each function goes on, and an address in it.
+
+    The innermost is first. It needs the registers of its CPU, which a dump after a panic has, and debug info; empty where
+    either is missing.
+    """
+    prog, places = kernel.prog, list[tuple[int, int]]()
+    try:
+        trace = prog.stack_trace(Object(prog, "struct task_struct *", value=task))
+        for at in range(min(len(trace), _MAX_FRAMES)):
+            frame = trace[at]
+            places.append((frame.pc, frame.pc if frame.interrupted else frame.pc - 1))
+    except (*ABSENT, NotRecorded, AttributeError, ValueError, NotImplementedError, drgn.FaultError):
+        pass
+    return places
