@@ -292,7 +292,9 @@ class Figures:
         return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:
-        """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
+        """Return what a task does: ``running``, ``runnable``, D, S, stopped, frozen, exited, or
+        other.
+        """
         row = int(self.task_rows[node])
         if row < 0:
             return "exited" if node in self._exited else ""
@@ -303,11 +305,14 @@ class Figures:
             return "running"
         if int(tasks.state[row]) & _STOPPED:
             return "stopped"
+        if np.broadcast_to(tasks.is_frozen, len(tasks))[row]:
+            return "frozen"
         if tasks.is_blocked[row]:
             return "D"
         if tasks.is_asleep[row]:
             return "S"
-        return "runnable" if not tasks.state[row] else "other"
+        is_waking = np.broadcast_to(tasks.is_waking, len(tasks))[row]
+        return "runnable" if not tasks.state[row] or is_waking else "other"
 
     @cached_property
     def _symbols(self) -> dict[int, str]:
