@@ -52,7 +52,7 @@ def block(k: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> Object:
     room = "kcensus.kernel.waiting.identities"
     monkeypatch.setattr(f"{room}.super_blocks", lambda _: blocks)
     monkeypatch.setattr(
-        f"{room}.file_paths", lambda _, inodes, __: dict.fromkeys(inodes.tolist(), "/srv/spool")
+        f"{room}._files", lambda _, inodes: dict.fromkeys(inodes.tolist(), "/srv/spool")
     )
     return block
 
