@@ -279,16 +279,25 @@ class Figures:
             frames = []
         return [(pc, printable(name), printable(module)) for pc, name, module in frames]
 
+    def _first_task(self, node: int) -> list[int]:
+        """Return the task that waits for a node through objects only, with most tasks behind."""
+        graph, seen, found, todo = self.graph.sure, {node}, list[int](), [node]
+        while todo:
+            for edge in graph.preceding[todo.pop()]:
+                source = int(graph.source[edge])
+                if source not in seen:
+                    seen.add(source)
+                    (found if graph.is_task[source] else todo).append(source)
+        return sorted(found, key=lambda each: (-int(self.behind.tasks[each]), each))[:1]
+
     @cached_property
     def stacks_shown(self) -> list[int]:
         """Tasks whose stacks tell most: those of cycles, and what others wait for."""
         of_cycles = [node for cycle in self.cycles for node in cycle.nodes]
         chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
-        for root in self.roots:
+        for root in self.roots[:_MAX_STACKS]:
             if not self.graph.is_task[root]:
-                waiting = [int(self.graph.source[edge]) for edge in self.graph.preceding[root]]
-                tasks = [node for node in waiting if self.graph.is_task[node]]
-                chosen += sorted(tasks, key=lambda node: -int(self.behind.tasks[node]))[:1]
+                chosen += self._first_task(root)
         return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:
