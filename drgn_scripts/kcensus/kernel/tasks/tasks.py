@@ -39,6 +39,11 @@ PROXY_WAKING = np.uint64((1 << 64) - 1)
 
 Commit not verified.
 """
+RTLOCK_WAIT = 0x1000
+"""TASK_RTLOCK_WAIT: with PREEMPT_RT, a task sleeps for a spinlock; shown as state D.
+
+Since v5.15 (commit not verified). The load average leaves it out.
+"""
 _MAX_LEAD = 60 * 10**9
 """Nanoseconds by which a sound clock may be ahead of all that confirms it: a CPU may be idle, and
 its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
@@ -139,7 +144,7 @@ class Tasks:
     @cached_property
     def is_blocked(self) -> Mask:
         """Which sleep in state D: uninterruptible, or killable only; frozen ones do not count."""
-        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
+        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | RTLOCK_WAIT)) != 0
         asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu & ~self.is_waking
         asleep &= ~self.is_frozen
         return asleep
@@ -147,7 +152,8 @@ class Tasks:
     @cached_property
     def is_asleep(self) -> Mask:
         """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
-        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0
+        flags = UNINTERRUPTIBLE | RTLOCK_WAIT | INTERRUPTIBLE
+        asleep: Mask = (self.state & np.uint64(flags)) != 0
         is_idle = ((self.state & np.uint64(NOLOAD)) != 0) & self.is_kthread
         asleep &= ~is_idle & ~self.is_on_cpu & ~self.is_waking & ~self.is_frozen
         return asleep

@@ -89,6 +89,10 @@ def test_frozen_tasks_are_not_blocked() -> None:
     assert found.is_asleep[-3:].tolist() == [False, True, False]
 
 
+def test_tasks_that_sleep_for_a_spinlock_of_preempt_rt() -> None:
+    assert read(Words(0x1000)).is_blocked[-1:].tolist() == [True]
+
+
 def test_where_run_queues_are_unknown_the_state_counts() -> None:
     none = np.zeros(2, np.uint64)
     number, flags = np.zeros(2, np.int64), np.zeros(2, np.bool_)
