@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import drgn
@@ -42,6 +42,7 @@ from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.logs import Logs
 from kcensus.kernel.waiting.rcu import GracePeriods
 from kcensus.kernel.waiting.special import Special
+from kcensus.kernel.waiting.timed import timed
 from kcensus.kernel.xfs.buffers import LOCK, buffers
 
 Numbers = npt.NDArray[np.int64]
@@ -160,6 +161,8 @@ class _Reader:
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
+        self.timed = np.empty(0, np.uint64)
+        """Tasks that a timer wakes up."""
         self.completers: dict[int, set[int] | None] = {}
         """By completion: where the functions begin that complete it."""
         self.blocked = self.known.is_blocked[self.rows]
@@ -199,7 +202,8 @@ class _Reader:
         self._buffers()
         self._attempt("requests", self._requests)
         self._attempt("tags", self._tags)
-        graph = self.build.graph()
+        self._attempt("timers", self._timers)
+        graph = replace(self.build.graph(), timed=self.timed)
         graph = graph.part(self._of_interest(graph))
         pipes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.PIPE]
         return Waiting(
@@ -219,6 +223,10 @@ class _Reader:
             torn=sum(finder.torn for finder in self.finders),
             faults=self.faults,
         )
+
+    def _timers(self) -> None:
+        mask = timed(self.kernel, self.known, self.rows, self.waits, self.faults)
+        self.timed = self.waits.task[mask]
 
     def _finder(self, kind: type[F]) -> F:
         """Return one that looks for what tasks wait for, and notes it here."""
