@@ -59,8 +59,11 @@ TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. Where i
 task in state D has the other."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
 _BLOCKER = re.compile(
-    r"INFO: task (.*):(\d+) is blocked on an? (\S+).* likely owned by task (.*):(\d+)"
+    r"INFO: task .*:(\d+)(?: is| <\w+>)? blocked on an? \S+ likely (?:owned|last held) by task "
+    r".*:(\d+)(?: <(\w+)>)?"
 )
+"""Since v6.15 (commit not verified): a mutex, a semaphore or an rwsem; of this, who wants it, and
+who has it, is a reader or a writer."""
 
 
 class Figures:
@@ -429,18 +432,20 @@ class Figures:
     # What the kernel log says
 
     @cached_property
-    def log(self) -> tuple[dict[int, int], dict[int, int]]:
-        """What the hung task detector said: by PID, seconds; and by PID, the PID of the owner."""
+    def log(self) -> tuple[dict[int, int], dict[int, tuple[float, int]]]:
+        """What the hung task detector said: by PID, for how many seconds it has slept; and by PID,
+        when it said, in seconds since boot, which PID has the lock. The last reader of an rwsem
+        may have left."""
         hung: dict[int, int] = {}
-        owners: dict[int, int] = {}
+        owners: dict[int, tuple[float, int]] = {}
         try:
             lines = records(self.kernel.prog)
         except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
             return hung, owners
-        for _, line in lines:
+        for stamp, line in lines:
             if match := _HUNG.search(line):
                 pid, seconds = int(match[2]), int(match[3])
                 hung[pid] = max(seconds, hung.get(pid, 0))
-            elif match := _BLOCKER.search(line):
-                owners[int(match[2])] = int(match[5])
+            elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:
+                owners[int(match[1])] = stamp, int(match[2])
         return hung, owners

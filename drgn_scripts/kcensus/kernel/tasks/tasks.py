@@ -116,11 +116,13 @@ class Tasks:
     is_queued: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
     """Which are on a run queue, whatever their state; one element for all where that is unknown."""
     is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
-    """Which of these run next: they have noted that they are to sleep, and do not sleep yet.
+    """Which of these run, or run next: they may have noted that they are to sleep, but do not yet.
 
     Since v6.12 (commit not verified), a
     task may stay on the queue when it sleeps. So does one that waits for a mutex, and whose time
     the owner of the mutex gets (CONFIG_SCHED_PROXY_EXEC)."""
+    now_ns: int = -1
+    """The latest time that a run queue's clock shows, that of the kernel log; -1 if unknown."""
     counted: int | None = None
     """``nr_threads``, the kernel's own count; None if unknown."""
     damaged: int = 0
@@ -230,6 +232,7 @@ def tasks(kernel: Kernel) -> Tasks:
         is_frozen=is_frozen,
         is_queued=is_queued,
         is_waking=is_queued & (column("is_delayed") == 0) & (mutex == 0),
+        now_ns=clocks.now,
         counted=integer(prog, "nr_threads", faults),
         damaged=damaged,
         bad_clocks=clocks.damaged,
@@ -297,6 +300,14 @@ class _Clocks:
         """How many clocks are impossible."""
         readings = self._readings
         return 0 if readings is None else int(np.count_nonzero(readings.readable & ~self._sound))
+
+    @property
+    def now(self) -> int:
+        """The latest time that one shows; -1 for none."""
+        readings = self._readings
+        if readings is None or not self._sound.any():
+            return -1
+        return int(readings["clock"][self._sound].max())
 
     def judge(self, stamps: npt.NDArray[np.uint64]) -> None:
         """Find the impossible clocks: those ahead of all that the other ones and tasks show.
