@@ -63,6 +63,7 @@ _KINDS = {
     "struct core_state": NodeKind.COREDUMP,
     "struct vm_area_struct": NodeKind.AREA,
     "struct workqueue_struct": NodeKind.WORKQUEUE,
+    "struct wq_flusher": NodeKind.WORKQUEUE,
     "struct journal_s": NodeKind.LOG,
     "struct xfs_buf": NodeKind.BUFFER,
     "struct fuse_req": NodeKind.FUSE,
