@@ -19,7 +19,6 @@ from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
 
-
 _NAMED = (NodeKind.MUTEX, NodeKind.RWSEM, NodeKind.SEMAPHORE)
 """Locks whose owner the hung task detector names."""
 

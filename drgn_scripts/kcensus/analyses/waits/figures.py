@@ -42,7 +42,9 @@ _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
 _TASK_CACHE = b"task_struct"
 _CODE = (1 << 64) - (1 << 31)
-"""From here on are the kernel's variables, and those of modules."""
+"""From here on are the kernel's variables, and those of modules, on x86-64."""
+_MAX_MODULES = 1 << 31
+"""Modules of other architectures are that far below the kernel at most."""
 _MAX_IDENTIFIED = 64
 """Objects of which it is looked up what they belong to: those with most tasks behind them."""
 _LOCKS_OF_OBJECTS = LOCKS | {NodeKind.RWSEM_QUEUE}
@@ -317,10 +319,18 @@ class Figures:
         is_waking = np.broadcast_to(tasks.is_waking, len(tasks))[row]
         return "runnable" if not tasks.state[row] or is_waking else "other"
 
+    def _first_variable(self) -> int:
+        """Return from where on objects may be variables."""
+        try:
+            return min(_CODE, int(self.kernel.prog.symbol("_text").address) - _MAX_MODULES)
+        except (LookupError, NotRecorded):
+            return _CODE
+
     @cached_property
     def _symbols(self) -> dict[int, str]:
         """Names of objects that are variables."""
-        static = np.flatnonzero((self.graph.address >= np.uint64(_CODE)) & ~self.graph.is_task)
+        first = self._first_variable()
+        static = np.flatnonzero((self.graph.address >= np.uint64(first)) & ~self.graph.is_task)
         order = static[np.argsort(-self.behind.tasks[static], kind="stable")][:_MAX_NAMED]
         names = {}
         for node in order.tolist():

@@ -106,8 +106,8 @@ class Tasks:
     """The ``struct mutex`` that a task sleeps for; 0 where the kernel lacks it.
 
     Since Linux kernel commit 44e4e0297c3c (subject not verified) (in v6.17), ``task.blocked_on`` is
-    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here. :data:`PROXY_WAKING` is
-    0, too."""
+    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here.
+    :data:`PROXY_WAKING` is 0, too."""
     pi_blocked_on: Words
     """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex; 0 for none."""
     is_frozen: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))

@@ -701,7 +701,7 @@ def _object_type(member: str) -> str:
 def _rt_mutex_inside(prog: drgn.Program) -> int:
     """Return where an rwsem has its rt_mutex with PREEMPT_RT, and -1 in other kernels."""
     try:
-        return drgn.offsetof(prog.type(_RWSEM), "rwbase.rtmutex")
+        return int(drgn.offsetof(prog.type(_RWSEM), "rwbase.rtmutex"))
     except LookupError:
         return -1
 

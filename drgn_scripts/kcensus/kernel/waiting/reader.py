@@ -162,6 +162,7 @@ class _Reader:
         self.names: dict[tuple[NodeKind, int], str] = {}
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
+        self.missing += unread_code(kernel.prog.platform)
         self.sites = CallSites(kernel)
         self.timed = np.empty(0, np.uint64)
         """Tasks that a timer wakes up."""
@@ -902,6 +903,13 @@ class _Reader:
         )
         down = graph.reached(np.flatnonzero(held).tolist())
         return down | graph.reached(np.flatnonzero(down).tolist(), back=True)
+
+
+def unread_code(platform: drgn.Platform | None) -> list[str]:
+    """Return what to say of machine code that :class:`CallSites` does not read."""
+    if platform is None or platform.arch is drgn.Architecture.X86_64:
+        return []
+    return [f"machine code of {platform.arch.name.lower()}, which shows who holds locks"]
 
 
 def _taking(computed: list[tuple[str, Mode, str]], type_: str, mode: Mode) -> str:

@@ -58,11 +58,14 @@ def test_lines_that_are_older_than_the_sleep_do_not_count(monkeypatch: pytest.Mo
 
 def test_the_scheduler_counts_tasks_that_left_its_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = scene(monkeypatch)
-    flags = np.array([False, False, False, True])
-    for changes, count in (({}, 2), ({"is_queued": flags}, 1), ({"is_frozen": flags}, 1)):
-        tasks = replace(figures.waiting.tasks, **changes)
+    tasks, flags = figures.waiting.tasks, np.array([False, False, False, True])
+    for changed, count in (
+        (tasks, 2),
+        (replace(tasks, is_queued=flags), 1),
+        (replace(tasks, is_frozen=flags), 1),
+    ):
         other = Figures(figures.kernel)
-        other.waiting = replace(figures.waiting, tasks=tasks)
+        other.waiting = replace(figures.waiting, tasks=changed)
         assert {check.name: check.ours for check in checks(other)}["tasks in state D"] == count
     (last,) = (node for node in other.task_nodes if other.pid(node) == 103)
     assert other.state(last) == "frozen"

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import drgn
-import numpy as np
-import pytest
 
 from kcensus.kernel.tasks.waits import sleeps
 from kcensus.kernel.waiting.graph import EdgeKind
-from kcensus.kernel.waiting.reader import waiting
+from kcensus.kernel.waiting.reader import unread_code, waiting
 from tests.unit.kernel.waiting.making import Sleepers, edges
 
 _TYPES = {
@@ -18,7 +16,6 @@ _TYPES = {
     "struct mutex": (16, "0 int count"),
     "struct rw_semaphore": (16, "0 long count\n8 unsigned long owner"),
 }
-_CODE = "machine code of this architecture"
 
 
 def test_one_type_of_locks_without_owners_does_not_hide_the_others() -> None:
@@ -34,3 +31,10 @@ def test_one_type_of_locks_without_owners_does_not_hide_the_others() -> None:
     assert (rwsem, EdgeKind.HELD, scene.task[2]) in edges(found.graph)
     assert "owners of struct mutex" in found.missing
     assert "owners of struct rw_semaphore" not in found.missing
+    assert unread_code(scene.k.prog.platform) == []
+
+
+def test_code_of_another_architecture_is_said_not_to_be_read() -> None:
+    (said,) = unread_code(drgn.Platform(drgn.Architecture.AARCH64))
+    assert "aarch64" in said
+    assert unread_code(None) == []
