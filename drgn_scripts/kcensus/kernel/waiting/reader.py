@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -96,6 +96,25 @@ _FAULTS = frozenset(
     | {"get_user_pages_unlocked"}
 )
 """Functions that call others with the lock of their own address space, and take no other rwsem."""
+_IDLE = frozenset(
+    [
+        "do_wait",
+        "__do_wait",
+        "do_poll",
+        "do_sys_poll",
+        "ep_poll",
+        "do_epoll_wait",
+        "do_select",
+        "core_sys_select",
+        "poll_schedule_timeout",
+        "do_sigtimedwait",
+        "sigsuspend",
+        "do_nanosleep",
+        "hrtimer_nanosleep",
+        "sys_pause",
+    ]
+)
+"""Functions in which processes wait for an event of any kind, or for a child."""
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
 """Locks that do not always say who holds them."""
 
@@ -187,6 +206,7 @@ class _Reader:
         for what, work in (
             ("pages", self._pages),
             ("core dumps", special.core_dumps),
+            ("children of vfork", special.children),
             ("work items", special.works),
             ("frozen file systems", lambda: self.frozen.update(special.frozen())),
             ("FUSE requests", special.fuse_requests),
@@ -650,19 +670,25 @@ class _Reader:
             ends = files.writes[rows] if is_reader else files.reads[rows]
             index, rows = index[ends], rows[ends]
             unseen = self._unseen(pipes, index, files.address[rows], is_reader=is_reader)
-            own = self._own(files, lanes[reads == is_reader], pipes[index], files.files[rows])
-            is_likely = (unseen[index] > 0) | own
+            waiters = lanes[reads == is_reader]
+            # Where all threads of a process wait for the pipe, none of them is who they wait for.
+            others = ~self._all_wait(files, waiters, pipes[index], files.files[rows])
+            index, rows = index[others], rows[others]
+            own = self._own(files, waiters, pipes[index], files.files[rows])
+            is_idle = np.isin(files.files[rows], self._idle(files))
+            is_likely = (unseen[index] > 0) | own | is_idle
             sure = np.where(is_likely, int(Strength.POSSIBLE), int(Strength.DERIVED))
-            names = [f"file descriptor {files.descriptor[row]}" for row in rows.tolist()]
-            self.build.edges(
-                EdgeKind.OTHER_END,
-                (NodeKind.PIPE, pipes[index]),
-                (NodeKind.PROCESS, files.files[rows]),
-                strength=sure,
-                evidence=names,
-                mode="write" if is_reader else "read",
-                place=files.address[rows],
-            )
+            for kind, mask in ((EdgeKind.OTHER_END, ~is_idle), (EdgeKind.IDLE_END, is_idle)):
+                ends = rows[mask]
+                self.build.edges(
+                    kind,
+                    (NodeKind.PIPE, pipes[index[mask]]),
+                    (NodeKind.PROCESS, files.files[ends]),
+                    strength=sure[mask],
+                    evidence=[f"file descriptor {files.descriptor[row]}" for row in ends.tolist()],
+                    mode="write" if is_reader else "read",
+                    place=files.address[ends],
+                )
             processes = np.unique(files.files[rows])
             members = np.flatnonzero(np.isin(files.tables, processes))
             self.build.edges(
@@ -672,6 +698,27 @@ class _Reader:
                 strength=Strength.PROVEN,
                 evidence="task.files",
             )
+
+    def _all_wait(self, files: OpenFiles, lanes: Numbers, pipes: Words, processes: Words) -> Mask:
+        """Return which ends of pipes are in processes all threads of which wait for that pipe."""
+        tables = files.tables[self.rows[lanes]].tolist()
+        waiting = Counter(zip(self.object[lanes].tolist(), tables, strict=True))
+        threads = Counter(files.tables.tolist())
+        ends = zip(pipes.tolist(), processes.tolist(), strict=True)
+        return np.array([waiting[end] == threads[end[1]] for end in ends], np.bool_)
+
+    def _idle(self, files: OpenFiles) -> Words:
+        """Return the descriptor tables of processes that sleep until an event, in all threads.
+
+        A shell or a service manager that waits for its children has ends of their pipes open
+        without any use for them.
+        """
+        is_idle = np.zeros(len(self.known), np.bool_)
+        names = map(plain, self.waits.function)
+        idle = [name.removeprefix("__x64_") in _IDLE for name in names]
+        is_idle[self.rows[np.array(idle, np.bool_)]] = True
+        idle_tables: Words = np.setdiff1d(files.tables[is_idle], files.tables[~is_idle])
+        return idle_tables
 
     def _own(self, files: OpenFiles, lanes: Numbers, pipes: Words, processes: Words) -> Mask:
         """Return which ends of pipes are in the process of a thread that waits for that pipe.

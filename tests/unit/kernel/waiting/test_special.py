@@ -256,6 +256,22 @@ def test_a_workqueue_that_is_flushed() -> None:
     ]
 
 
+def test_a_parent_waits_for_the_child_that_vfork_made() -> None:
+    types = {
+        "struct task_struct": (64, "8 struct completion * vfork_done"),
+        "struct completion": (32, ""),
+    }
+    scene = Sleepers(types, "wait_for_vfork_done", "exec", "read")
+    # The third one is the child of a task that waits for no more.
+    for lane, done in ((1, _ITEM), (2, _NEXT)):
+        scene.k.write_words(scene.task[lane] + 8, done)
+    scene.wait(0, _ITEM, "struct completion")
+    graph = scene.special(Special.children)
+    assert edges(graph) == [(_ITEM, EdgeKind.COMPLETED_BY, scene.task[1])]
+    assert graph.strength.tolist() == [int(Strength.PROVEN)]
+    assert scene.faults.total() == 0
+
+
 def test_journals() -> None:
     types = {"struct journal_s": (64, "8 struct task_struct * j_task")}
     scene = Sleepers(types, *["jbd2_log_wait_commit"] * 4)
