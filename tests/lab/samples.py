@@ -2,8 +2,8 @@
 """Record the bundled samples again: ``python3 -m tests.lab samples``.
 
 Two guests, one workload: a kernel before the patches and one after them. A guest whose disk's
-scheduler starves writes. A series of a host that boots twice, and grows in its second boot. What
-the guests counted lies beside the tests that hold the samples against it.
+scheduler starves writes, and one with a deadlock. A series of a host that boots twice, and grows in
+its second boot. What the guests counted lies beside the tests that hold the samples against it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ GUESTS = {
     "sample": ("5.10", "sample"),
     "sample-after": ("6.12", "sample"),
     "sample-io": ("6.1", "iosched-starved"),
+    "sample-waits": ("6.1", "waits-four"),
 }
 """Kernel and scenario of each sample."""
 SERIES = "sample-series"
@@ -35,6 +36,12 @@ TRUTH = Path(__file__).parents[1] / "sample" / "truth"
 
 _KEPT = ("dentry-state", "cgroup.stat", "created.json", "dmsetup-status", "slabinfo.4", "meminfo")
 _KEPT_OF_IO = ("dentry-state", "slabinfo.4", "meminfo", "disks.last", "tasks.last")
+_KEPT_OF_WAITS = (
+    "dentry-state",
+    "slabinfo.4",
+    "meminfo",
+    *(f"waits.{what}.{when}" for what in ("log", "tasks") for when in ("before", "later")),
+)
 _SMALLEST = 19
 
 
@@ -87,7 +94,10 @@ def make_series() -> None:
 
 
 def _write_truth(name: str, dump: Dump) -> None:
-    kept = _KEPT_OF_IO if "disks.last" in dump.truth else _KEPT
+    kept: tuple[str, ...] = _KEPT
+    for key, every in (("disks.last", _KEPT_OF_IO), ("waits.tasks.later", _KEPT_OF_WAITS)):
+        if key in dump.truth:
+            kept = every
     _write(name, {"release": dump.release, **{key: dump.truth[key] for key in kept}})
 
 

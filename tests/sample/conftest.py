@@ -23,6 +23,8 @@ NAMES = ("sample", "sample-after")
 """Of one workload."""
 IO = "sample-io"
 """A guest whose disk's scheduler starves writes."""
+WAITS = "sample-waits"
+"""A guest with a deadlock."""
 
 
 class Sample:
@@ -55,6 +57,11 @@ def sample(request: pytest.FixtureRequest) -> Sample:
 @pytest.fixture(scope="session")
 def starved() -> Sample:
     return open_sample(IO)
+
+
+@pytest.fixture(scope="session")
+def deadlocked() -> Sample:
+    return open_sample(WAITS)
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ def test_copies_in_flight_are_bounded_only_after(before: Sample, after: Sample) 
     assert int(str(projected)) < int(str(unlimited["job_bytes"].value)) / 2
 
 
-@pytest.mark.parametrize("name", ["sample", "sample-after", "sample-io"])
+@pytest.mark.parametrize("name", ["sample", "sample-after", "sample-io", "sample-waits"])
 def test_every_check_of_the_report_agrees_or_says_why(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ _ITEM_TYPES = {
     "state": object,
     "pid": np.int64,
     "seconds": np.float64,
+    "color": np.int64,
 }
 
 
@@ -81,7 +82,8 @@ class Workqueues:
     items: pd.DataFrame = field(default_factory=_no_items)
     """A row per item: ``pool`` (id, -1 unknown), ``wq``, ``work``, ``func`` (addresses), ``state``
     (in-flight, scheduled, pending, inactive), ``pid`` (of the worker, else 0), ``seconds`` (how
-    long it has been running, since v7.0, before at least that long; NaN unknown)."""
+    long it has been running, since v7.0, before at least that long; NaN unknown), ``color`` (of one
+    that runs: which flushes of its workqueue wait for it; -1 unknown)."""
     names: dict[int, str] = field(default_factory=dict)
     """Names of workqueues by address; not safe to print."""
     threshold: int = _DEFAULT_THRESHOLD
@@ -141,6 +143,7 @@ class _Reader:
         known = pwqs.set_index("pwq").reindex(items["pwq"], fill_value=0).reset_index(drop=True)
         home = known["pool"].map({pool.address: pool.id for pool in pools})
         items["wq"] = known["wq"]
+        items["color"] = items["color"].fillna(-1) if "color" in items else -1
         items["pool"] = items["pool"].where(items["pool"] >= 0, home).fillna(-1)
         return Workqueues(
             pools=sorted(pools, key=lambda pool: pool.id),
@@ -310,7 +313,8 @@ class _Reader:
             ["current_work", "current_func", "current_pwq", "task"],
             # Since Linux kernel commit e8e14ac7cfe4 ("workqueue: Show in-flight work item duration
             # in stall diagnostics") (in v7.0).
-            {"start": "current_start"},
+            # Since v5.15 or so (commit not verified), a worker notes the color of what it runs.
+            {"start": "current_start", "color": "current_color"},
         )
         read = self._gather(workers, members)
         tasks = self._gather(read["task"], layout(self.prog, "struct task_struct", ["pid"]))
@@ -328,6 +332,7 @@ class _Reader:
                 "state": "in-flight",
                 "pid": tasks["pid"].astype(np.int64),
                 "seconds": np.array(seconds, np.float64),
+                "color": read.columns.get("color", np.full(len(workers), -1)).astype(np.int64),
             }
         )
         lanes, entries = self._listed(workers, worker_type, "scheduled")

@@ -72,7 +72,7 @@ class Finding:
     remedies: tuple[Remedy, ...] = ()
     """The best one first."""
     no_remedy: str = ""
-    """Why there is none, or none that is safe; a sentence without a period."""
+    """Why there is none, or none that is safe, and what else to do; a sentence without a period."""
     patch: str = ""
     """Identifier in the patch catalogue."""
     patch_status: str = ""

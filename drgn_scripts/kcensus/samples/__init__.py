@@ -11,6 +11,7 @@ CAPSULES = {
     "sample": "a capsule of a real kernel that comes with kcensus",
     "sample-after": "one of a kernel with a fix",
     "sample-io": "one with a starved disk",
+    "sample-waits": "one with a deadlock",
 }
 """By name: what each shows."""
 

@@ -306,7 +306,8 @@ def test_a_shell_that_is_not_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "completed"), [("rep", "report"), ("diff sam", "sample sample-after sample-io")]
+    ("words", "completed"),
+    [("rep", "report"), ("diff sam", "sample sample-after sample-io sample-waits")],
 )
 def test_bash_completes(words: str, completed: str, tmp_path: Path) -> None:
     command = tmp_path / "kcensus"

@@ -14,12 +14,11 @@ from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import WaitKind
+from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE
 from kcensus.kernel.waiting.graph import EdgeKind
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
 
-_FROZEN = 0x8000
-"""TASK_FROZEN."""
 
 
 def checks(figures: Figures) -> list[Check]:
@@ -27,13 +26,16 @@ def checks(figures: Figures) -> list[Check]:
     tasks, note = figures.waiting.tasks, ""
     if figures.kernel.live:
         note = "the kernel changed while it was read"
-    blocked = (tasks.state & np.uint64(2)) != 0
-    blocked &= (tasks.state & np.uint64(0x400 | _FROZEN)) == 0
+    blocked = (tasks.state & np.uint64(UNINTERRUPTIBLE)) != 0
+    # task_contributes_to_load() leaves both out.
+    blocked &= ((tasks.state & np.uint64(NOLOAD)) == 0) & ~tasks.is_frozen
+    # The scheduler counts a task when it leaves the run queue.
+    blocked &= ~tasks.is_on_cpu & ~tasks.is_queued
     made = [
         Check("tasks", len(tasks), tasks.counted, Unit.COUNT, "nr_threads", note),
         Check(
             "tasks in state D",
-            int((blocked & ~tasks.is_on_cpu).sum()),
+            int(blocked.sum()),
             _uninterruptible(figures),
             Unit.COUNT,
             "rq.nr_uninterruptible",

@@ -26,6 +26,12 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
 from kcensus.kernel.waiting.graph import LOCKS, Graph, NodeKind
+from kcensus.kernel.waiting.identities import (
+    lock_names,
+    page_names,
+    worker_names,
+    workqueue_names,
+)
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable
@@ -37,6 +43,9 @@ _MAX_NAMED = 1 << 10
 _TASK_CACHE = b"task_struct"
 _CODE = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules."""
+_MAX_IDENTIFIED = 64
+"""Objects of which it is looked up what they belong to: those with most tasks behind them."""
+_LOCKS_OF_OBJECTS = LOCKS | {NodeKind.RWSEM_QUEUE}
 _MAX_STACKS = 32
 """Tasks whose stacks are shown."""
 _LONG_NS = 10**9
@@ -283,7 +292,9 @@ class Figures:
         return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:
-        """Return what a task does: ``running``, ``runnable``, D, S, stopped, exited, or other."""
+        """Return what a task does: ``running``, ``runnable``, D, S, stopped, frozen, exited, or
+        other.
+        """
         row = int(self.task_rows[node])
         if row < 0:
             return "exited" if node in self._exited else ""
@@ -294,11 +305,14 @@ class Figures:
             return "running"
         if int(tasks.state[row]) & _STOPPED:
             return "stopped"
+        if np.broadcast_to(tasks.is_frozen, len(tasks))[row]:
+            return "frozen"
         if tasks.is_blocked[row]:
             return "D"
         if tasks.is_asleep[row]:
             return "S"
-        return "runnable" if not tasks.state[row] else "other"
+        is_waking = np.broadcast_to(tasks.is_waking, len(tasks))[row]
+        return "runnable" if not tasks.state[row] or is_waking else "other"
 
     @cached_property
     def _symbols(self) -> dict[int, str]:
@@ -311,6 +325,37 @@ class Figures:
             if name:
                 names[node] = printable(name)
         return names
+
+    @cached_property
+    def _identities(self) -> dict[int, str]:
+        """What the objects that matter belong to: those in cycles, and with most tasks behind."""
+        graph, count = self.graph, _MAX_IDENTIFIED
+        inside = [node for cycle in self.cycles for node in cycle.nodes]
+        objects = np.flatnonzero(~graph.is_task & (self.behind.tasks > 0))
+        most = objects[np.argsort(-self.behind.tasks[objects], kind="stable")][:count].tolist()
+        nodes = [node for node in dict.fromkeys((*inside, *most)) if not graph.is_task[node]]
+        addresses = {node: int(graph.address[node]) for node in nodes[: 2 * count]}
+        locks = [node for node in addresses if graph.kind[node] in _LOCKS_OF_OBJECTS]
+        pages = [node for node in addresses if graph.kind[node] is NodeKind.PAGE]
+        queues = [node for node in addresses if graph.kind[node] is NodeKind.WORKQUEUE]
+        names: dict[int, str] = {}
+        if locks:
+            wanted = [addresses[node] for node in locks]
+            names |= lock_names(self.kernel, self.waiting.tasks, wanted)
+        if pages:
+            names |= page_names(self.kernel, [addresses[node] for node in pages])
+        if queues:
+            names |= workqueue_names(self.kernel)
+        return {
+            node: names[addresses[node]]
+            for node in (*locks, *pages, *queues)
+            if addresses[node] in names
+        }
+
+    @cached_property
+    def _workers(self) -> dict[int, str]:
+        """The workqueue of each worker, by PID."""
+        return worker_names(self.kernel)
 
     @cached_property
     def _mounts(self) -> dict[int, str]:
@@ -339,6 +384,8 @@ class Figures:
         known = self.waiting.names.get((self.graph.kind[node], int(self.graph.address[node])))
         if known:
             return printable(known)
+        if node in self._identities:
+            return printable(self._identities[node])
         return self._symbols.get(node) or f"0x{int(self.graph.address[node]):x}"
 
     def name(self, node: int) -> str:
@@ -349,7 +396,9 @@ class Figures:
                 address = int(self.graph.address[node])
                 is_known = node in self._exited
                 return self._gone(address) if is_known else f"a task on no list (0x{address:x})"
-            return f"{self.comm(node)} (PID {pid})"
+            # As ps shows it: a worker with its workqueue.
+            queue = self.comm(node).startswith("kworker/") and self._workers.get(pid)
+            return f"{self.comm(node)}{f'+{printable(queue)}' if queue else ''} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
 
     def _gone(self, address: int) -> str:

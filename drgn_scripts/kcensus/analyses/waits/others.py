@@ -61,7 +61,7 @@ def others(figures: Figures) -> Iterator[Finding]:
             subjects += _to_blame(figures, _first_tasks(figures, root))
         elif graph.is_task[root]:
             subjects.append(root)
-        elif len(graph.preceding[root]) == 1:
+        elif len(graph.preceding[root]) == 1 or _is_event(figures, root):
             subjects += _first_tasks(figures, root)
         else:
             unheld.append(root)
@@ -91,6 +91,15 @@ def _may_be_io(figures: Figures, node: int) -> bool:
     """Return whether a page waits for a request, if only possibly; else a task has locked it."""
     graph = figures.graph
     return graph.kind[node] is NodeKind.PAGE and bool(graph.following[node])
+
+
+def _is_event(figures: Figures, node: int) -> bool:
+    """Return whether a node is a futex that is no lock, as far as is known.
+
+    Idle threads of a program wait for it, as they should.
+    """
+    is_futex = figures.graph.kind[node] is NodeKind.FUTEX
+    return is_futex and not figures.graph.following[node]
 
 
 def _first_tasks(figures: Figures, root: int) -> list[int]:
@@ -379,7 +388,7 @@ def _does(figures: Figures, node: int) -> str:
     state, function, asleep = figures.state(node), figures.place(node), figures.asleep(node)
     if state == "runnable":
         return f"is runnable{_instead(figures, node)}"
-    if state in ("running", "stopped"):
+    if state in ("running", "stopped", "frozen"):
         return f"is {state}"
     sleeps = "sleeps" + (f" in {function}" if function else "") + (f" for {asleep}" * bool(asleep))
     objects: list[str] = []

@@ -144,7 +144,8 @@ def _role(figures: Figures, node: int) -> str:
     if graph.kind[node] is not NodeKind.TASK:
         modes = [graph.mode[edge] for edge in graph.following[node] if graph.mode[edge]]
         if not graph.following[node]:
-            is_held = graph.kind[node] in LOCKS or graph.kind[node] is NodeKind.FUTEX
+            is_futex = graph.kind[node] is NodeKind.FUTEX
+            is_held = graph.kind[node] in LOCKS or (is_futex and figures.graph.following[node])
             return ": holder unknown" if is_held else ""
         is_lock = any(graph.edge[edge] is EdgeKind.HELD for edge in graph.following[node])
         return f" (held: {modes[0]})" if modes and is_lock else ""

@@ -260,22 +260,29 @@ def _percpu_rwsems(kernel: Kernel, locks: Words, rows: _Rows, faults: Faults) ->
         # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem")
         # (in v5.7), `block` says that there is a writer; before, it owns rw_sem.
         "block": "block.counter",
+        # Before v4.8 (commit not verified), rw_sem alone says so, and before v4.3 (not verified)
+        # `write_ctr` counts writers. Readers that come or leave meanwhile are counted apart.
         "readers_block": "readers_block",
+        "write_ctr": "write_ctr.counter",
         "owner": ("rw_sem.owner.counter", "rw_sem.owner"),
         "counters": ("read_count", "fast_read_ctr"),
+        "slow": "slow_read_ctr.counter",
     }
     read, places = _read(kernel, "struct percpu_rw_semaphore", locks, {}, faults, optional)
     columns = read.columns
     none = np.zeros(len(locks), np.uint64)
-    if "counters" in columns:
-        rows.readers[:] = _inside(kernel, columns["counters"], faults)
-    blocked = columns.get("block", columns.get("readers_block", none)).astype(np.int64) != 0
-    rows.is_write[:] = blocked
-    rows.is_held[:] = blocked | (rows.readers != 0)
-    draining = columns.get("writer", none)
     owner = columns.get("owner", none).astype(np.uint64)
     is_owned = (owner & _READER_OWNED) == 0
     owner &= ~_MUTEX_FLAGS
+    if "counters" in columns:
+        rows.readers[:] = _inside(kernel, columns["counters"], faults)
+        rows.readers[:] += columns.get("slow", none).astype(np.int64)
+    blocked = columns.get("block", columns.get("readers_block", none)).astype(np.int64) != 0
+    if "block" not in columns and "readers_block" not in columns:
+        blocked = (columns.get("write_ctr", none) != 0) | ((owner != 0) & is_owned)
+    rows.is_write[:] = blocked
+    rows.is_held[:] = blocked | (rows.readers != 0)
+    draining = columns.get("writer", none)
     by_owner = np.flatnonzero((owner != 0) & is_owned & blocked)
     proof = "percpu_rw_semaphore.rw_sem.owner"
     place = places.get("owner", locks)

@@ -31,6 +31,8 @@ _MAX_CODE = 1 << 16
 """Bytes of one function to look at."""
 _MAX_LAST = 1 << 12
 """Bytes of the last function of a module, whose end is unknown."""
+_MAX_LOCKS = 64
+"""Of one function: more are damage."""
 _MAX_SYMBOLS = 1 << 22
 _MAX_DEPTH = 1
 """Functions that only take a lock for their caller, such as ``cpus_read_lock()``, in each other."""
@@ -142,6 +144,11 @@ class _Body:
     completed: dict[int, int]
     """By the same, what the call completes."""
 
+    @cached_property
+    def keys(self) -> set[Key]:
+        """All locks that it has to do with."""
+        return {key for effects in self.effects.values() for key in effects}
+
     def counts(self, key: Key) -> dict[int, frozenset[int]]:
         """Return how often a lock may be held where each block begins that runs."""
         known = {self.flow.extent[0]: frozenset({0})}
@@ -240,6 +247,7 @@ class CallSites:
         self._bodies: dict[tuple[int, int, int], _Body | None] = {}
         self._effects: dict[tuple[int, int], Effects] = {}
         self._modules: dict[int, tuple[list[int], list[str]]] = {}
+        self._in_modules: dict[int, Extent | None] = {}
         self._code: dict[Extent, bytes] = {}
         self._unreadable: set[int] = set()
         self._is_x86 = getattr(self.prog.platform, "arch", None) == drgn.Architecture.X86_64
@@ -283,7 +291,7 @@ class CallSites:
             return []
         taking = {key for key, changes in body.effects.get(pc, {}).items() if max(changes) > 0}
         found = []
-        for key in {key for effects in body.effects.values() for key in effects}:
+        for key in body.keys:
             counts = body.counts(key).get(at[0], frozenset())
             count = body.after(*at, key, counts)
             is_taken, is_next = max(count, default=0) > 0, body.is_next(at, key)
@@ -396,7 +404,8 @@ class CallSites:
                             Action.TAKE if is_sure else action
                         ]
         self._add_counts(effects, counted, woken)
-        return _Body(flow, effects, completed)
+        body = _Body(flow, effects, completed)
+        return body if len(body.keys) <= _MAX_LOCKS else None
 
     def _is_no_try(self, end: int, flow: Flow) -> bool:
         """Return whether a call of __percpu_down_read() waits until it has the lock."""
@@ -429,8 +438,8 @@ class CallSites:
             extent = self._extent(target)
             is_whole = extent is not None and extent[0] == target
             body = self._body(extent, depth) if extent is not None and is_whole else None
-            every = {key for own in body.effects.values() for key in own} if body else set()
-            known = {key: changes for key in every if body and any(changes := body.exits(key))}
+            keys = body.keys if body else set[Key]()
+            known = {key: changes for key in keys if body and any(changes := body.exits(key))}
             self._effects[target, depth] = known
         return known
 
@@ -495,13 +504,18 @@ class CallSites:
             raise LookupError("kallsyms_num_syms is impossible")
         return count
 
-    def _extent(self, address: int) -> tuple[int, int] | None:
+    def _extent(self, address: int) -> Extent | None:
         """Return where the function at an address begins and ends."""
         starts = self._starts
         after = bisect.bisect_right(starts, address)
         # Modules are behind all of the kernel.
         if 0 < after < len(starts) and address < starts[after - 1] + _MAX_CODE:
             return starts[after - 1], min(starts[after], starts[after - 1] + _MAX_CODE)
+        if address not in self._in_modules:
+            self._in_modules[address] = self._extent_in_module(address)
+        return self._in_modules[address]
+
+    def _extent_in_module(self, address: int) -> Extent | None:
         try:
             symbol = self.prog.symbol(address)
             return int(symbol.address), int(symbol.address + min(symbol.size, _MAX_CODE))

@@ -34,11 +34,24 @@ NOLOAD = 0x400
 Since Linux kernel commit 80ed87c8a9ca ("sched/wait: Introduce TASK_NOLOAD and TASK_IDLE") (in
 v4.2). Its value has never changed.
 """
+PROXY_WAKING = np.uint64((1 << 64) - 1)
+"""Instead of a mutex in ``task.blocked_on``: the task is about to wake up.
+
+Commit not verified.
+"""
 _MAX_LEAD = 60 * 10**9
 """Nanoseconds by which a sound clock may be ahead of all that confirms it: a CPU may be idle, and
 its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
 _KTHREAD = 0x00200000
 """PF_KTHREAD."""
+_FROZEN_FLAG = 0x00010000
+"""PF_FROZEN: a task in the refrigerator, in state D. Its value is another flag's in new kernels, of
+kernel threads only.
+
+Before Linux kernel commit f5d39b020809 ("freezer,sched: Rewrite core freezer logic") (in v6.1).
+"""
+FROZEN = 0x8000
+"""TASK_FROZEN: since that commit, a frozen task has this state, and no other."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +101,21 @@ class Tasks:
     """The ``struct mutex`` that a task sleeps for; 0 where the kernel lacks it.
 
     Since Linux kernel commit 44e4e0297c3c (subject not verified) (in v6.17), ``task.blocked_on`` is
-    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here."""
+    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here. :data:`PROXY_WAKING` is
+    0, too."""
     pi_blocked_on: Words
     """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex; 0 for none."""
+    is_frozen: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    """Which the freezer keeps from running: that of cgroup v1, or of suspend; one element for all
+    where that is unknown. That of cgroup v2 lets tasks sleep in state S, without any lock."""
+    is_queued: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    """Which are on a run queue, whatever their state; one element for all where that is unknown."""
+    is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
+    """Which of these run next: they have noted that they are to sleep, and do not sleep yet.
+
+    Since v6.12 (commit not verified), a
+    task may stay on the queue when it sleeps. So does one that waits for a mutex, and whose time
+    the owner of the mutex gets (CONFIG_SCHED_PROXY_EXEC)."""
     counted: int | None = None
     """``nr_threads``, the kernel's own count; None if unknown."""
     damaged: int = 0
@@ -113,9 +138,10 @@ class Tasks:
 
     @cached_property
     def is_blocked(self) -> Mask:
-        """Which sleep in state D: uninterruptible, or killable only."""
+        """Which sleep in state D: uninterruptible, or killable only; frozen ones do not count."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
-        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu
+        asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu & ~self.is_waking
+        asleep &= ~self.is_frozen
         return asleep
 
     @cached_property
@@ -123,7 +149,7 @@ class Tasks:
         """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
         asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0
         is_idle = ((self.state & np.uint64(NOLOAD)) != 0) & self.is_kthread
-        asleep &= ~is_idle & ~self.is_on_cpu
+        asleep &= ~is_idle & ~self.is_on_cpu & ~self.is_waking & ~self.is_frozen
         return asleep
 
 
@@ -156,6 +182,8 @@ def tasks(kernel: Kernel) -> Tasks:
         "last_arrival": "sched_info.last_arrival",
         "blocker": "blocker",
         "pi_blocked_on": "pi_blocked_on",
+        "on_rq": "on_rq",
+        "is_delayed": "se.sched_delayed",
     }
     if _names_mutex(type_):
         optional["blocked_on"] = "blocked_on"
@@ -168,6 +196,11 @@ def tasks(kernel: Kernel) -> Tasks:
         return columns.get(name, np.zeros(len(columns["pid"]))).astype(np.uint64)
 
     cpu = column("cpu").astype(np.int64)
+    is_kthread = (columns["flags"] & _KTHREAD) != 0
+    is_frozen = ((columns["flags"] & _FROZEN_FLAG) != 0) & ~is_kthread
+    is_frozen |= (columns["state"].astype(np.uint64) & np.uint64(FROZEN)) != 0
+    mutex, is_queued = column("blocked_on"), column("on_rq") != 0
+    mutex[mutex == PROXY_WAKING] = 0
     clocks = _Clocks(memory, faults)
     clocks.judge(np.concatenate([column("last_arrival"), column("exec_start")]))
     arrived = clocks.since(column("last_arrival"), cpu, "clock")
@@ -178,7 +211,7 @@ def tasks(kernel: Kernel) -> Tasks:
         comm=[decode_array(raw) for raw in columns["comm"].tolist()],
         state=columns["state"].astype(np.uint64),
         is_on_cpu=column("on_cpu") != 0,
-        is_kthread=(columns["flags"] & _KTHREAD) != 0,
+        is_kthread=is_kthread,
         has_exited=column("exit_state") != 0,
         cpu=cpu,
         off_cpu_ns=np.where(off_cpu < 0, arrived, off_cpu),
@@ -186,8 +219,11 @@ def tasks(kernel: Kernel) -> Tasks:
         stack=columns["stack"],
         sp=column("sp"),
         blocker=column("blocker"),
-        blocked_on=column("blocked_on"),
+        blocked_on=mutex,
         pi_blocked_on=column("pi_blocked_on"),
+        is_frozen=is_frozen,
+        is_queued=is_queued,
+        is_waking=is_queued & (column("is_delayed") == 0) & (mutex == 0),
         counted=integer(prog, "nr_threads", faults),
         damaged=damaged,
         bad_clocks=clocks.damaged,

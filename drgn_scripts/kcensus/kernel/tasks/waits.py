@@ -60,7 +60,8 @@ _QUEUE_OWNERS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     # Since Linux kernel commit 7f26482a872c ("locking/percpu-rwsem: Remove the embedded rwsem") (in
     # v5.7).
     "percpu_rwsem_wait": ((_PERCPU, ("waiters",)),),
-    "percpu_down_write": ((_PERCPU, ("write_waitq",)),),
+    # From v4.8 to v4.10 (commits not verified), the queue is called `writer`.
+    "percpu_down_write": ((_PERCPU, ("write_waitq", "writer")),),
     "request_wait_answer": (("struct fuse_req", ("waitq",)),),
     "wait_transaction_locked": (("struct journal_s", ("j_wait_transaction_locked",)),),
     "jbd2_log_wait_commit": (("struct journal_s", ("j_wait_done_commit",)),),
@@ -620,8 +621,7 @@ class _Reader:
 
     def _mutexes(self) -> None:
         lock = self.known.blocked_on[self.rows]
-        # A proxy's marker is no address.
-        lane = np.flatnonzero((lock >= np.uint64(1 << 63)) & (self.object == 0))
+        lane = np.flatnonzero((lock != 0) & (self.object == 0))
         kind, type_ = WaitKind.LOCK, "struct mutex"
         self._note_objects(lane, lock[lane], kind, type_, "task.blocked_on")
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from kcensus.engine.memory import Mask
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting.graph import Graph
+from kcensus.kernel.waiting.graph import EdgeKind, Graph
 
 Numbers = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ class Cycle:
     edges: tuple[int, ...]
     """The edge from each node to the next one."""
     strength: Strength
-    """Of its weakest edge."""
+    """Of its weakest edge; possible if any of the nodes may make progress."""
     tangle: tuple[int, ...]
     """All nodes that are in any cycle with these."""
 
@@ -53,16 +53,24 @@ class Cycle:
 def stuck(graph: Graph, *, least: Strength = Strength.POSSIBLE) -> Mask:
     """Return which nodes can never make progress.
 
-    :param least: weakest edges that keep a node
+    :param least: weakest edges that keep a node; with those that are only possible, also nodes
+        that may make progress: a task that a timer wakes up, and a pipe whose other end is open
+        somewhere else, too, in a process that does not use it
     """
+    is_possible = least == Strength.POSSIBLE
     # A weak way out of a pipe is a way out all the same.
     used = (graph.strength >= int(least)) | graph.is_any[graph.source]
+    if is_possible:
+        used &= ~_passed_over(graph)
     source = graph.source.tolist()
     is_any = graph.is_any.tolist()
     # How many of the nodes behind each one still keep it: all must go on, or one is enough.
     left = np.bincount(graph.source[used], minlength=len(graph)).tolist()
     blocked = np.ones(len(graph), np.bool_)
-    queue = deque(node for node, count in enumerate(left) if not count)
+    is_free = np.array(left) == 0
+    if not is_possible:
+        is_free |= graph.is_timed
+    queue = deque(np.flatnonzero(is_free).tolist())
     blocked[list(queue)] = False
     while queue:
         node = queue.popleft()
@@ -75,6 +83,14 @@ def stuck(graph: Graph, *, least: Strength = Strength.POSSIBLE) -> Mask:
                 blocked[before] = False
                 queue.append(before)
     return blocked
+
+
+def _passed_over(graph: Graph) -> Mask:
+    """Return the edges from pipes to idle ends, of those that have another end."""
+    is_idle = np.array([edge is EdgeKind.IDLE_END for edge in graph.edge], np.bool_)
+    has_other = np.zeros(len(graph), np.bool_)
+    has_other[graph.source[~is_idle]] = True
+    return is_idle & has_other[graph.source]
 
 
 def cycles(graph: Graph) -> list[Cycle]:
@@ -94,7 +110,9 @@ def cycles(graph: Graph) -> list[Cycle]:
         (Strength.POSSIBLE, False),
         (Strength.POSSIBLE, True),
     ):
-        if least < Strength.PROVEN and not (graph.strength == int(least)).any():
+        # What may make progress, only possible cycles have.
+        adds = least == Strength.POSSIBLE and (graph.is_timed.any() or _passed_over(graph).any())
+        if least < Strength.PROVEN and not adds and not (graph.strength == int(least)).any():
             continue
         blocked = stuck(graph, least=least)
         edges = np.flatnonzero(

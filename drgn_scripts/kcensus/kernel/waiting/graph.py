@@ -105,6 +105,8 @@ class EdgeKind(Enum):
     WAITS = "waits for"
     HELD = "held by"
     OTHER_END = "other end open in"
+    IDLE_END = "other end also open in"
+    """In a process that does something else, and may have it only because its parent had it."""
     THREAD = "thread"
     RUN_BY = "run by"
     COMPLETED_BY = "completed by"
@@ -137,6 +139,8 @@ class Graph:
     """Address of that member; 0 for none."""
     frame: list[str]
     """The function on the stack of the task, where one says it."""
+    timed: Words = field(default_factory=lambda: np.empty(0, np.uint64))
+    """Addresses of tasks that a timer wakes up, whatever happens to what they wait for."""
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -145,6 +149,11 @@ class Graph:
     def is_task(self) -> Mask:
         """Which nodes are tasks."""
         return np.array([kind is NodeKind.TASK for kind in self.kind], np.bool_)
+
+    @cached_property
+    def is_timed(self) -> Mask:
+        """Which nodes are tasks that a timer wakes up."""
+        return self.is_task & np.isin(self.address, self.timed)
 
     @cached_property
     def is_any(self) -> Mask:
@@ -207,6 +216,7 @@ class Graph:
             evidence=[self.evidence[row] for row in rows],
             place=self.place[edges],
             frame=[self.frame[row] for row in rows],
+            timed=self.timed,
         )
 
     def part(self, kept: Mask) -> Graph:

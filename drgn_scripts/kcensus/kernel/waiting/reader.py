@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import drgn
@@ -42,6 +42,7 @@ from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.logs import Logs
 from kcensus.kernel.waiting.rcu import GracePeriods
 from kcensus.kernel.waiting.special import Special
+from kcensus.kernel.waiting.timed import timed
 from kcensus.kernel.xfs.buffers import LOCK, buffers
 
 Numbers = npt.NDArray[np.int64]
@@ -62,6 +63,7 @@ _KINDS = {
     "struct core_state": NodeKind.COREDUMP,
     "struct vm_area_struct": NodeKind.AREA,
     "struct workqueue_struct": NodeKind.WORKQUEUE,
+    "struct wq_flusher": NodeKind.WORKQUEUE,
     "struct journal_s": NodeKind.LOG,
     "struct xfs_buf": NodeKind.BUFFER,
     "struct fuse_req": NodeKind.FUSE,
@@ -85,6 +87,8 @@ _WHILE_NS = 5 * 10**9
 _VARIABLES = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
+_DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
+"""What says that a writer has the lock, and waits for the readers to leave."""
 _RWSEM = "struct rw_semaphore"
 _FAULTS = frozenset(
     {"do_user_addr_fault", "__do_page_fault", "do_page_fault", "__mm_populate"}
@@ -158,6 +162,8 @@ class _Reader:
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
         self.sites = CallSites(kernel)
+        self.timed = np.empty(0, np.uint64)
+        """Tasks that a timer wakes up."""
         self.completers: dict[int, set[int] | None] = {}
         """By completion: where the functions begin that complete it."""
         self.blocked = self.known.is_blocked[self.rows]
@@ -197,7 +203,8 @@ class _Reader:
         self._buffers()
         self._attempt("requests", self._requests)
         self._attempt("tags", self._tags)
-        graph = self.build.graph()
+        self._attempt("timers", self._timers)
+        graph = replace(self.build.graph(), timed=self.timed)
         graph = graph.part(self._of_interest(graph))
         pipes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.PIPE]
         return Waiting(
@@ -217,6 +224,10 @@ class _Reader:
             torn=sum(finder.torn for finder in self.finders),
             faults=self.faults,
         )
+
+    def _timers(self) -> None:
+        mask = timed(self.kernel, self.known, self.rows, self.waits, self.faults)
+        self.timed = self.waits.task[mask]
 
     def _finder(self, kind: type[F]) -> F:
         """Return one that looks for what tasks wait for, and notes it here."""
@@ -238,7 +249,7 @@ class _Reader:
     def _kind(self, lane: int) -> NodeKind:
         if lane in self.behind_writers:
             return NodeKind.RWSEM_QUEUE
-        if self.evidence[lane] == "percpu_rw_semaphore.writer":
+        if self.evidence[lane] in _DRAINING:
             return NodeKind.PERCPU_READERS
         if self.type[lane] == "struct xfs_buf" and self.evidence[lane] != _BUFFER_LOCK:
             return NodeKind.BUFFER_IO

@@ -19,6 +19,7 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.finder import Finder, Numbers
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.kernel.workqueues import workqueues
+from kcensus.sources.capsule import NotRecorded
 
 _FLUSHES = frozenset({"__flush_work", "flush_work", "cancel_work_sync", "__cancel_work_timer"})
 _QUEUE_FLUSHES = frozenset({"__flush_workqueue", "flush_workqueue", "drain_workqueue"})
@@ -35,6 +36,8 @@ _FREEZE_COMPLETE = 4
 _LEVELS = 3
 """SB_FREEZE_LEVELS: locks of a super block that freezing takes."""
 _RUNNING = "in-flight"
+_MAX_FLUSHERS = 1 << 12
+"""Of a workqueue."""
 
 
 class Special(Finder):
@@ -84,20 +87,36 @@ class Special(Finder):
         works, pids = items["work"].tolist(), items["pid"].tolist()
         states, queues = items["state"].tolist(), items["wq"].tolist()
         places, waited = {work: row for row, work in enumerate(works)}, set[int]()
+        # On the same list: of a pool, of a worker, or of what a workqueue holds back.
+        lists = list(zip(states, items["pool"].tolist(), pids, strict=True))
+        is_barrier = items["func"].isin(self._functions("wq_barrier_func")).tolist()
         for lane in lanes.tolist():
             row = places.get(int(self.object[lane]) - inside)
             if row is None:
                 continue
-            state, pid = states[row], pids[row]
-            if state == "scheduled" and pid in current:
+            state, pid, before = states[row], pids[row], row - 1
+            # Several tasks may flush the same work item: their barriers follow it.
+            while before >= 0 and lists[before] == lists[row] and is_barrier[before]:
+                before -= 1
+            if before >= 0 and lists[before] == lists[row]:
+                # It waits itself, and is right before the barriers on the same list.
+                self._note(lane, works[before], "struct work_struct", f"list of {state} work")
+                if state == "scheduled" and pid in current:
+                    waited |= self._behind(works[before], [current[pid]], "worker.scheduled")
+                else:
+                    waited |= self._before(works[before], queues[row], state)
+            elif state == "scheduled" and pid in current:
                 # It runs, and the barrier comes next on the worker's own list.
                 self._note(lane, current[pid], "struct work_struct", "worker.scheduled")
                 waited.add(current[pid])
-            elif row and states[row - 1] == state:
-                # It waits itself, and is right before the barrier on the same list.
-                self._note(lane, works[row - 1], "struct work_struct", f"list of {state} work")
-                waited |= self._before(works[row - 1], queues[row], state)
         return waited
+
+    def _functions(self, name: str) -> list[int]:
+        """Return where functions of a name are; none where their symbols are missing."""
+        try:
+            return [int(symbol.address) for symbol in self.kernel.prog.symbols(name)]
+        except (LookupError, NotRecorded):
+            return []
 
     def _before(self, work: int, queue: int, state: str) -> set[int]:
         """Note what runs of the same workqueue: it goes before a work item that is held back."""
@@ -105,43 +124,112 @@ class Special(Finder):
         running = items[(items["state"] == _RUNNING) & (items["wq"] == queue)]
         if state != "inactive" or not queue:
             return set()
-        works = {int(each) for each in running["work"].tolist()}
-        for each in works:
-            self.build.edges(
-                EdgeKind.QUEUED,
-                (NodeKind.WORK, np.array([work], np.uint64)),
-                (NodeKind.WORK, np.array([each], np.uint64)),
-                strength=Strength.DERIVED,
-                evidence="pool_workqueue.inactive_works",
-            )
-        return works
+        works = sorted({int(each) for each in running["work"].tolist()})
+        return self._behind(work, works, "pool_workqueue.inactive_works")
+
+    def _behind(self, work: int, works: list[int], evidence: str) -> set[int]:
+        """Note that a work item comes after others that run; return these."""
+        self.build.edges(
+            EdgeKind.QUEUED,
+            (NodeKind.WORK, np.full(len(works), work, np.uint64)),
+            (NodeKind.WORK, np.array(works, np.uint64)),
+            strength=Strength.DERIVED,
+            evidence=evidence,
+        )
+        return set(works)
 
     def _flushers(self, lanes: Numbers) -> set[int]:
-        """Note the workqueues that tasks flush, and what runs of them."""
+        """Note the workqueues that tasks flush, and what runs of them and has to end first.
+
+        Each flush has a color, which the works have that were queued before it, and since the one
+        before. What is queued later has a later color, and keeps no earlier flush.
+        """
         prog, known = self.kernel.prog, workqueues(self.kernel)
-        flusher = prog.type("struct wq_flusher")
+        flusher = layout(prog, "struct wq_flusher", {}, {"color": "flush_color"})
+        inside = drgn.offsetof(prog.type("struct wq_flusher"), "done")
         queues = np.array(sorted(known.names), np.uint64)
-        members = layout(prog, "struct workqueue_struct", ["first_flusher"])
-        first = gather(self.kernel.memory, queues, members, self.faults)["first_flusher"]
-        by_flusher = dict(zip(first.tolist(), queues.tolist(), strict=True))
+        members = layout(
+            prog, "struct workqueue_struct", ["first_flusher"], {"color": "flush_color"}
+        )
+        read = gather(self.kernel.memory, queues, members, self.faults)
+        rows = {each: row for row, each in enumerate(queues.tolist())}
+        by_flusher = dict(zip(read["first_flusher"].tolist(), queues.tolist(), strict=True))
         waited = set[int]()
         for lane in lanes.tolist():
-            start = int(self.object[lane]) - drgn.offsetof(flusher, "done")
-            queue = by_flusher.get(start)
+            start, is_first = int(self.object[lane]) - inside, True
+            queue, name = by_flusher.get(start), "first_flusher"
             if queue is None:
+                is_first = False
+                queue, name = self._later_flusher(start, queues)
+            if not queue:
                 continue
-            self._note(lane, queue, "struct workqueue_struct", "workqueue_struct.first_flusher")
+            node, type_ = (
+                (queue, "struct workqueue_struct") if is_first else (start, "struct wq_flusher")
+            )
+            self._note(lane, node, type_, f"workqueue_struct.{name}")
+            self.names[NodeKind.WORKQUEUE, node] = known.names[queue]
+            own = gather(self.kernel.memory, np.array([start], np.uint64), flusher, self.faults)
+            # An int: -1 for a flush that has none yet.
+            color = own.columns.get("color", np.full(1, -1)).astype(np.int32)
+            first = read.columns.get("color", np.full(len(queues), -1)).astype(np.int32)
             running = known.items[(known.items["state"] == _RUNNING) & (known.items["wq"] == queue)]
-            works = np.array(running["work"].tolist(), np.uint64)
+            strength = self._kept_by(running, lane, int(first[rows[queue]]), int(color[0]))
+            kept = strength > 0
+            works = np.array(running["work"].tolist(), np.uint64)[kept]
             waited |= set(works.tolist())
             self.build.edges(
                 EdgeKind.QUEUED,
-                (NodeKind.WORKQUEUE, np.full(len(works), queue, np.uint64)),
+                (NodeKind.WORKQUEUE, np.full(len(works), node, np.uint64)),
                 (NodeKind.WORK, works),
-                strength=Strength.PROVEN,
+                strength=strength[kept],
                 evidence="worker.current_pwq",
             )
         return waited
+
+    def _later_flusher(self, start: int, queues: Words) -> tuple[int, str]:
+        """Return the workqueue that a flush of waits for its turn, and the list that it is on."""
+        prog = self.kernel.prog
+        queue, flusher = prog.type("struct workqueue_struct"), prog.type("struct wq_flusher")
+        if not flusher.has_member("list"):
+            return 0, ""
+        heads = {
+            each + drgn.offsetof(queue, name): (each, name)
+            for name in ("flusher_queue", "flusher_overflow")
+            if queue.has_member(name)
+            for each in queues.tolist()
+        }
+        node = start + drgn.offsetof(flusher, "list")
+        try:
+            for _ in range(_MAX_FLUSHERS):
+                node = self.kernel.memory.word(node)
+                if node in heads:
+                    return heads[node]
+        except drgn.FaultError as error:
+            self.faults.note(error)
+        return 0, ""
+
+    def _kept_by(self, running: Any, lane: int, first: int, color: int) -> Numbers:
+        """Return how sure it is that a flush waits for each of the works that run; 0 for no.
+
+        :param first: color of the flush that is under way
+        :param color: of the flush that is asked for; -1 for one that has none yet: it comes last
+        """
+        if color < 0 <= first:
+            return np.full(len(running), int(Strength.DERIVED))
+        colors = running["color"].to_numpy() if "color" in running else np.full(len(running), -1)
+        try:
+            count = int(self.kernel.prog.constant("WORK_NR_COLORS"))
+        except (LookupError, NotRecorded):
+            count = 0
+        if count and first >= 0 and (colors >= 0).all():
+            is_before = (colors - first) % count <= (color - first) % count
+            return np.where(is_before, int(Strength.PROVEN), 0)
+        # It was queued before the flush if its worker has slept for longer.
+        ages = dict(zip(self.known.pid.tolist(), self.known.off_cpu_ns.tolist(), strict=True))
+        asleep = np.array([ages.get(pid, -1) for pid in running["pid"].tolist()], np.int64)
+        since = int(self.waits.since_ns[lane])
+        is_older = (since >= 0) & (asleep >= since)
+        return np.where(is_older, int(Strength.DERIVED), int(Strength.POSSIBLE))
 
     # Core dumps
 

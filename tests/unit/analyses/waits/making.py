@@ -36,6 +36,8 @@ class Scene:
     functions: dict[int, str] = field(default_factory=dict)
     """The function that a task sleeps in."""
     interruptible: set[int] = field(default_factory=set)
+    kind: NodeKind = NodeKind.MUTEX
+    """What there is instead of mutexes."""
 
     def figures(self) -> Figures:
         kernel = Kernel(FakeKernel().prog)
@@ -105,14 +107,14 @@ class Scene:
         build.edges(
             EdgeKind.WAITS,
             (NodeKind.TASK, waits.task),
-            (NodeKind.MUTEX, locks),
+            (self.kind, locks),
             strength=Strength.PROVEN,
             evidence="mutex.wait_list",
         )
         owned = sorted(self.held)
         build.edges(
             EdgeKind.HELD,
-            (NodeKind.MUTEX, np.array([self._lock(n) for n in owned], np.uint64)),
+            (self.kind, np.array([self._lock(n) for n in owned], np.uint64)),
             (NodeKind.TASK, address[[self.held[n][0] for n in owned]]),
             strength=np.array([int(self.held[n][1]) for n in owned]),
             evidence="mutex.owner",

@@ -48,6 +48,22 @@ _ERAS: dict[str, Table] = {
             "0 struct rw_semaphore rw_sem\n16 struct rcuwait writer\n24 int readers_block",
         ),
     },
+    "percpu_rwsem of 4.4": {
+        _RWSEM: (16, "0 struct atomic_long_t count\n8 struct task_struct * owner"),
+        _PERCPU: (
+            32,
+            "0 struct rw_semaphore rw_sem\n16 unsigned int * fast_read_ctr\n"
+            "24 struct atomic_t slow_read_ctr",
+        ),
+    },
+    "percpu_rwsem of 3.10": {
+        _RWSEM: (8, "0 long count"),
+        _PERCPU: (
+            24,
+            "0 struct rw_semaphore rw_sem\n8 unsigned int * fast_read_ctr\n"
+            "16 struct atomic_t slow_read_ctr\n20 struct atomic_t write_ctr",
+        ),
+    },
     "percpu_rwsem of 5.7": {
         "struct rcuwait": (8, "0 struct task_struct * task"),
         _PERCPU: (16, "0 struct rcuwait writer\n8 struct atomic_t block"),
@@ -187,6 +203,34 @@ def test_percpu_rwsems() -> None:
     assert not new.holders(0, 0).is_write.any()
     old = lock_of("percpu_rwsem of 4.18").holders(_WAITING + _ACTIVE, _OTHER, _TASK, 1)
     assert owner(old) == (_OTHER, Mode.WRITE, Strength.PROVEN)
+
+
+def test_percpu_rwsems_of_which_the_inner_rwsem_names_the_writer() -> None:
+    old = lock_of("percpu_rwsem of 4.4")
+    counters = old.k.percpu_of("unsigned int")
+    # A reader left on another CPU than it came by, and one came by the slow path.
+    for cpu, count in enumerate((2, -1)):
+        old.k.set(old.k.per_cpu("unsigned int", counters, cpu), count % (1 << 32))
+    found = old.holders(_WAITING + _ACTIVE, _OTHER, counters, 1)
+    assert owner(found) == (_OTHER, Mode.WRITE, Strength.PROVEN)
+    assert found.is_write.all()
+    assert found.readers.tolist() == [2]
+    read = old.holders(0, 0, counters, 0)
+    assert (read.is_write.tolist(), read.is_held.tolist()) == ([False], [True])
+    for cpu in (0, 1):
+        old.k.set(old.k.per_cpu("unsigned int", counters, cpu), 0)
+    # The writer has moved the readers' count: two are still inside.
+    assert old.holders(_WAITING + _ACTIVE, _OTHER, counters, 2).readers.tolist() == [2]
+    assert not old.holders(0, 0, counters, 0).is_held.any()
+
+
+def test_percpu_rwsems_that_only_count_writers() -> None:
+    old = lock_of("percpu_rwsem of 3.10")
+    counters = old.k.percpu_of("unsigned int")
+    found = old.holders(_ACTIVE, counters, 1 | 1 << 32)
+    assert len(found.task) == 0
+    assert (found.is_write.tolist(), found.readers.tolist()) == ([True], [1])
+    assert not old.holders(0, counters, 0).is_held.any()
 
 
 def test_several_locks_at_once_and_none() -> None:

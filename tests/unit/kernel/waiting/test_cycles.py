@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import networkx
 import numpy as np
@@ -89,6 +90,22 @@ def test_a_lock_that_one_of_several_readers_keeps() -> None:
     graph, nodes = made(("t1", "m1"), ("m1", "t2"), ("m1", "t3"), ("t2", "m2"), ("m2", "t1"))
     (cycle,) = cycles(graph)
     assert named(cycle, nodes) == {"t1", "m1", "t2", "m2"}
+
+
+def test_a_task_that_a_timer_wakes_up_is_in_a_possible_cycle_only() -> None:
+    ring = ("t1", "m1"), ("m1", "t2"), ("t2", "m2"), ("m2", "t1")
+    graph, nodes = made(*ring)
+    graph = replace(graph, timed=graph.address[[nodes["t2"]]])
+    (cycle,) = cycles(graph)
+    assert cycle.strength is Strength.POSSIBLE
+    assert stuck(graph).all()
+    assert not stuck(graph, least=Strength.DERIVED).any()
+    # Nor is another one that has to wait for it only so long.
+    graph, nodes = made(*ring, ("m2", "t3"), ("t3", "m1"))
+    (cycle,) = cycles(replace(graph, timed=graph.address[[nodes["t2"]]]))
+    assert cycle.strength is Strength.POSSIBLE
+    (cycle,) = cycles(replace(graph, timed=graph.address[[nodes["t3"]]]))
+    assert (cycle.strength, named(cycle, nodes)) == (Strength.PROVEN, {"t1", "m1", "t2", "m2"})
 
 
 def test_strong_edges_go_before_short_cycles() -> None:

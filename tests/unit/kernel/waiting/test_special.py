@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import drgn
 import numpy as np
 import pandas as pd
 import pytest
 
+from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.pipes import OpenFiles, open_files
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.kernel.waiting.special import Special
@@ -128,6 +130,108 @@ def test_work_that_is_flushed(
     assert all(
         target == scene.task[1] for _, edge, target in edges(graph) if edge is EdgeKind.RUN_BY
     )
+
+
+@pytest.mark.parametrize("state", ["pending", "scheduled", "inactive"])
+def test_work_that_two_tasks_flush(state: str) -> None:
+    """Barriers follow the work item, the last one first."""
+    scene = Sleepers(_WORK, "__flush_work", "__flush_work", "worker")
+    for lane, barrier in enumerate((_BARRIER, _BARRIER + 64)):
+        scene.wait(lane, barrier + 32, "struct completion")
+    function = 0xFFFF_FFFF_8110_0000
+    kinds = drgn.SymbolBinding.LOCAL, drgn.SymbolKind.FUNC
+
+    def find(
+        _: drgn.Program, name: str | None, address: int | None, one: bool
+    ) -> list[drgn.Symbol]:
+        is_it = name in (None, "wq_barrier_func") and address in (None, function)
+        return [drgn.Symbol("wq_barrier_func", function, 16, *kinds)] if is_it else []
+
+    scene.k.prog.register_symbol_finder("barriers", find, enable_index=0)
+    pid = 102 if state == "scheduled" else 0
+    found = _items(
+        (_NEXT, "in-flight", 102),
+        (_ITEM, state, pid),
+        (_BARRIER + 64, state, pid),
+        (_BARRIER, state, pid),
+    )
+    found.items["func"] = np.array([0, 0, function, function], np.uint64)
+    scene.remember(workqueues, found)
+    graph = scene.special(Special.works)
+    assert scene.waits.object[:2].tolist() == [_ITEM, _ITEM]
+    # One that a worker has taken along comes after what it runs.
+    behind = [] if state == "pending" else [(_ITEM, EdgeKind.QUEUED), (_NEXT, EdgeKind.RUN_BY)]
+    assert [(source, edge) for source, edge, _ in edges(graph)] == behind
+
+
+_COLORS = {
+    **_WORK,
+    "struct wq_flusher": (
+        48,
+        "0 struct list_head list\n16 int flush_color\n24 struct completion done",
+    ),
+    "struct workqueue_struct": (
+        64,
+        "0 int flush_color\n8 struct wq_flusher * first_flusher\n"
+        "16 struct list_head flusher_queue\n32 struct list_head flusher_overflow",
+    ),
+}
+
+
+def test_colors_of_flushes() -> None:
+    """A flush waits for works of its own color and earlier ones, modulo the number of colors."""
+    scene = Sleepers(_COLORS, *["__flush_workqueue"] * 3, "worker")
+    scene.k.constant("WORK_NR_COLORS", 16)
+    queue = scene.k.alloc("struct workqueue_struct")
+    scene.k.set(queue.flush_color, 15)
+    flushers = [scene.k.alloc("struct wq_flusher") for _ in range(3)]
+    scene.k.set(queue.first_flusher, flushers[0])
+    for lane, (flusher, color) in enumerate(zip(flushers, (15, 0, -1), strict=True)):
+        scene.k.set(flusher.flush_color, color)
+        scene.wait(lane, flusher.done.address_, "struct completion")
+    # The second one waits for its turn, the third one even for a color.
+    for flusher, head in ((flushers[1], queue.flusher_queue), (flushers[2], queue.flusher_overflow)):
+        scene.k.set(flusher.list.next, head.address_)
+    works = [0xFFFF_8881_0100_0000 + 256 * number for number in range(3)]
+    found = _items(*((work, "in-flight", 103) for work in works))
+    found.items["wq"], found.items["color"] = queue.address_, [15, 0, 1]
+    found.names = {queue.address_: "events"}
+    scene.remember(workqueues, found)
+    graph = scene.special(Special.works)
+    nodes = [queue.address_, flushers[1].address_, flushers[2].address_]
+    assert scene.waits.object[:3].tolist() == nodes
+    kept: dict[int, dict[int, Strength]] = {node: {} for node in nodes}
+    for row, edge in enumerate(graph.edge):
+        if edge is EdgeKind.QUEUED:
+            source = int(graph.address[graph.source[row]])
+            work = works.index(int(graph.address[graph.target[row]]))
+            kept[source][work] = Strength(int(graph.strength[row]))
+    proven, derived = Strength.PROVEN, Strength.DERIVED
+    assert kept == {
+        nodes[0]: {0: proven},
+        nodes[1]: {0: proven, 1: proven},
+        nodes[2]: {0: derived, 1: derived, 2: derived},
+    }
+
+
+@pytest.mark.parametrize(
+    ("ages", "strength"),
+    [((5, 9), Strength.DERIVED), ((9, 5), Strength.POSSIBLE), ((-1, 5), Strength.POSSIBLE)],
+)
+def test_works_without_a_color(ages: tuple[int, int], strength: Strength) -> None:
+    """What a worker has slept in since before the flush was queued before it."""
+    scene = Sleepers(_COLORS, "__flush_workqueue", "worker")
+    scene.waits.since_ns[:] = scene.known.off_cpu_ns[:] = ages
+    queue, flusher = scene.k.alloc("struct workqueue_struct"), scene.k.alloc("struct wq_flusher")
+    scene.k.set(queue.first_flusher, flusher)
+    scene.wait(0, flusher.done.address_, "struct completion")
+    found = _items((_ITEM, "in-flight", 101))
+    found.items["wq"] = queue.address_
+    found.names = {queue.address_: "events"}
+    scene.remember(workqueues, found)
+    graph = scene.special(Special.works)
+    (row,) = (row for row, edge in enumerate(graph.edge) if edge is EdgeKind.QUEUED)
+    assert int(graph.strength[row]) == int(strength)
 
 
 def test_a_workqueue_that_is_flushed() -> None:
