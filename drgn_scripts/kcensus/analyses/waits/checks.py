@@ -20,7 +20,6 @@ from kcensus.results import Check, Gap, Unit, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
 
 
-
 def checks(figures: Figures) -> list[Check]:
     """Hold tasks against the counters of the scheduler of CPUs, and owners against the log."""
     tasks, note = figures.waiting.tasks, ""

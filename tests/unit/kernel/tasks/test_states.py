@@ -68,7 +68,11 @@ def asleep(*wanted: Words) -> list[bool]:
 
 @pytest.mark.parametrize("state", [D, S])
 def test_tasks_on_a_run_queue_are_not_asleep_yet(state: int) -> None:
-    assert asleep(Words(state), Words(state, on_rq=1), Words(state, on_rq=2)) == [True, False, False]
+    assert asleep(Words(state), Words(state, on_rq=1), Words(state, on_rq=2)) == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_tasks_that_sleep_on_a_run_queue() -> None:

@@ -190,7 +190,10 @@ def test_colors_of_flushes() -> None:
         scene.k.set(flusher.flush_color, color)
         scene.wait(lane, flusher.done.address_, "struct completion")
     # The second one waits for its turn, the third one even for a color.
-    for flusher, head in ((flushers[1], queue.flusher_queue), (flushers[2], queue.flusher_overflow)):
+    for flusher, head in (
+        (flushers[1], queue.flusher_queue),
+        (flushers[2], queue.flusher_overflow),
+    ):
         scene.k.set(flusher.list.next, head.address_)
     works = [0xFFFF_8881_0100_0000 + 256 * number for number in range(3)]
     found = _items(*((work, "in-flight", 103) for work in works))
