@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import drgn
@@ -87,12 +88,6 @@ _WHILE_NS = 5 * 10**9
 _VARIABLES = (1 << 64) - (1 << 31)
 """From here on are the kernel's variables, and those of modules: what code names."""
 _BUFFER_LOCK = f"xfs_buf.{LOCK}"
-_IDLE = frozenset(
-    {"do_wait", "__do_wait", "do_sigtimedwait", "sigsuspend", "sys_pause"}
-    | {"do_poll", "do_sys_poll", "do_select", "core_sys_select", "poll_schedule_timeout"}
-    | {"ep_poll", "do_epoll_wait", "do_nanosleep", "hrtimer_nanosleep"}
-)
-"""Functions in which processes wait for an event of any kind, or for a child."""
 _DRAINING = ("percpu_rw_semaphore.writer", "percpu_rw_semaphore.write_waitq")
 """What says that a writer has the lock, and waits for the readers to leave."""
 _RWSEM = "struct rw_semaphore"
@@ -101,6 +96,25 @@ _FAULTS = frozenset(
     | {"get_user_pages_unlocked"}
 )
 """Functions that call others with the lock of their own address space, and take no other rwsem."""
+_IDLE = frozenset(
+    [
+        "do_wait",
+        "__do_wait",
+        "do_poll",
+        "do_sys_poll",
+        "ep_poll",
+        "do_epoll_wait",
+        "do_select",
+        "core_sys_select",
+        "poll_schedule_timeout",
+        "do_sigtimedwait",
+        "sigsuspend",
+        "do_nanosleep",
+        "hrtimer_nanosleep",
+        "sys_pause",
+    ]
+)
+"""Functions in which processes wait for an event of any kind, or for a child."""
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
 """Locks that do not always say who holds them."""
 
@@ -167,6 +181,7 @@ class _Reader:
         self.names: dict[tuple[NodeKind, int], str] = {}
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
+        self.missing += unread_code(kernel.prog.platform)
         self.sites = CallSites(kernel)
         self.timed = np.empty(0, np.uint64)
         """Tasks that a timer wakes up."""
@@ -307,50 +322,55 @@ class _Reader:
 
     def _locks(self) -> None:
         unnamed: list[tuple[str, int, bool]] = []
+        # What one type lacks is no reason to know nothing of the others.
         for type_ in sorted(LOCK_TYPES):
-            lanes = self._of_type(type_)
-            if not len(lanes):
-                continue
-            locks = np.unique(self.object[lanes])
-            found = holders(self.kernel, type_, locks)
-            self.faults += found.faults
-            kind = _KINDS[type_]
-            sure = found.strength == int(Strength.PROVEN)
-            sure &= ~self._still_waits(found, locks)
-            rows = np.flatnonzero(sure).tolist()
-            self.build.edges(
-                EdgeKind.HELD,
-                (kind, locks[found.lock[sure]]),
-                (NodeKind.TASK, found.task[sure]),
-                strength=Strength.PROVEN,
-                evidence=[found.evidence[row] for row in rows],
-                mode=[found.mode[row].value for row in rows],
-                place=found.place[sure],
-            )
-            for row in np.flatnonzero(found.strength < int(Strength.PROVEN)).tolist():
-                hint = int(found.task[row]), found.evidence[row], int(found.place[row])
-                self.last_readers[int(locks[found.lock[row]])] = hint
-            self.readers |= {
-                lock: count
-                for lock, count in zip(locks.tolist(), found.readers.tolist(), strict=True)
-                if count > 0
-            }
-            if type_ not in _UNNAMED:
-                continue
-            if kind is NodeKind.RWSEM:
-                self._queues(locks[~found.is_write & (found.readers > 0)])
-            proven = np.zeros(len(locks), np.int64)
-            np.add.at(proven, found.lock[sure], 1)
-            for row, lock in enumerate(locks.tolist()):
-                needs_readers = found.readers[row] > 0 and (
-                    not found.is_write[row] or type_ == "struct percpu_rw_semaphore"
-                )
-                if lock in self.frozen:
-                    continue
-                if found.is_held[row] and (not proven[row] or needs_readers):
-                    unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
+            self._attempt(f"owners of {type_}", partial(self._locks_of, type_, unnamed))
         if unnamed:
             self._by_code(unnamed)
+
+    def _locks_of(self, type_: str, unnamed: list[tuple[str, int, bool]]) -> None:
+        """Find who holds locks of a type, and note those that do not say it."""
+        lanes = self._of_type(type_)
+        if not len(lanes):
+            return
+        locks = np.unique(self.object[lanes])
+        found = holders(self.kernel, type_, locks)
+        self.faults += found.faults
+        kind = _KINDS[type_]
+        sure = found.strength == int(Strength.PROVEN)
+        sure &= ~self._still_waits(found, locks)
+        rows = np.flatnonzero(sure).tolist()
+        self.build.edges(
+            EdgeKind.HELD,
+            (kind, locks[found.lock[sure]]),
+            (NodeKind.TASK, found.task[sure]),
+            strength=Strength.PROVEN,
+            evidence=[found.evidence[row] for row in rows],
+            mode=[found.mode[row].value for row in rows],
+            place=found.place[sure],
+        )
+        for row in np.flatnonzero(found.strength < int(Strength.PROVEN)).tolist():
+            hint = int(found.task[row]), found.evidence[row], int(found.place[row])
+            self.last_readers[int(locks[found.lock[row]])] = hint
+        self.readers |= {
+            lock: count
+            for lock, count in zip(locks.tolist(), found.readers.tolist(), strict=True)
+            if count > 0
+        }
+        if type_ not in _UNNAMED:
+            return
+        if kind is NodeKind.RWSEM:
+            self._queues(locks[~found.is_write & (found.readers > 0)])
+        proven = np.zeros(len(locks), np.int64)
+        np.add.at(proven, found.lock[sure], 1)
+        for row, lock in enumerate(locks.tolist()):
+            needs_readers = found.readers[row] > 0 and (
+                not found.is_write[row] or type_ == "struct percpu_rw_semaphore"
+            )
+            if lock in self.frozen:
+                continue
+            if found.is_held[row] and (not proven[row] or needs_readers):
+                unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
 
     def _still_waits(self, found: Holders, locks: Words) -> Mask:
         """Return which holders are about to have their lock: it was given to them as they sleep."""
@@ -930,6 +950,13 @@ class _Reader:
         )
         down = graph.reached(np.flatnonzero(held).tolist())
         return down | graph.reached(np.flatnonzero(down).tolist(), back=True)
+
+
+def unread_code(platform: drgn.Platform | None) -> list[str]:
+    """Return what to say of machine code that :class:`CallSites` does not read."""
+    if platform is None or platform.arch is drgn.Architecture.X86_64:
+        return []
+    return [f"machine code of {platform.arch.name.lower()}, which shows who holds locks"]
 
 
 def _taking(computed: list[tuple[str, Mode, str]], type_: str, mode: Mode) -> str:
