@@ -679,15 +679,15 @@ class _Reader:
             is_likely = (unseen[index] > 0) | own | is_idle
             sure = np.where(is_likely, int(Strength.POSSIBLE), int(Strength.DERIVED))
             for kind, mask in ((EdgeKind.OTHER_END, ~is_idle), (EdgeKind.IDLE_END, is_idle)):
-                ends = rows[mask]
+                some = rows[mask]
                 self.build.edges(
                     kind,
                     (NodeKind.PIPE, pipes[index[mask]]),
-                    (NodeKind.PROCESS, files.files[ends]),
+                    (NodeKind.PROCESS, files.files[some]),
                     strength=sure[mask],
-                    evidence=[f"file descriptor {files.descriptor[row]}" for row in ends.tolist()],
+                    evidence=[f"file descriptor {files.descriptor[row]}" for row in some.tolist()],
                     mode="write" if is_reader else "read",
-                    place=files.address[ends],
+                    place=files.address[some],
                 )
             processes = np.unique(files.files[rows])
             members = np.flatnonzero(np.isin(files.tables, processes))

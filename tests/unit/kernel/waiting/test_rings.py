@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kcensus.engine.memory import Memory
 from kcensus.kernel.tasks.queued import queued
 from kcensus.kernel.tasks.rings import locks_of_rings
 from tests.unit.kernel.waiting.making import SIZE, Sleepers
@@ -136,6 +137,11 @@ def test_a_ring_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     words: list[int] = []
     memory = scene.kernel.memory
     word = memory.word
-    monkeypatch.setattr(type(memory), "word", lambda _, node: words.append(node) or word(node))
+
+    def counted(_: Memory, node: int) -> int:
+        words.append(node)
+        return word(node)
+
+    monkeypatch.setattr(type(memory), "word", counted)
     assert scene.locks(_MUTEX, *range(50)) == dict.fromkeys(range(50), lock)
     assert sorted(words) == sorted(scene.waiters)
