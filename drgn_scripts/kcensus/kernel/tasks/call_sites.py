@@ -26,6 +26,7 @@ from kcensus.kernel.code.flow import Extent, Flow, UnclearError
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
 from kcensus.kernel.names import ABSENT
+from kcensus.sources.capsule import NotRecorded
 
 _MAX_CODE = 1 << 16
 """Bytes of one function to look at."""
@@ -469,7 +470,8 @@ class CallSites:
     def _addresses(self, name: str) -> list[int]:
         try:
             return [int(symbol.address) for symbol in self.prog.symbols(name)]
-        except LookupError:
+        except (LookupError, NotRecorded):
+            # A capsule of an earlier version lacks the names of attempts.
             return []
 
     @cached_property
@@ -519,7 +521,7 @@ class CallSites:
         try:
             symbol = self.prog.symbol(address)
             return int(symbol.address), int(symbol.address + min(symbol.size, _MAX_CODE))
-        except LookupError:
+        except (LookupError, NotRecorded):
             pass
         starts, _ = self._module_symbols(address)
         row = bisect.bisect_right(starts, address)
@@ -547,6 +549,6 @@ class CallSites:
             if base and base not in self._modules:
                 every = {int(each.address): each.name for each in module_kallsyms(module)}
                 self._modules[base] = sorted(every), [every[start] for start in sorted(every)]
-        except (*ABSENT, AttributeError, ValueError):
+        except (*ABSENT, NotRecorded, AttributeError, ValueError):
             return [], []
         return self._modules.get(base, ([], []))
