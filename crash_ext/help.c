@@ -3,7 +3,7 @@
 
 /*
  * The help pages, as crash shows them: name, purpose, arguments, then lines. The figures are those
- * of one dump of Linux 5.10, and those of iostall of Linux 4.19; crash replaces %s with the name.
+ * of dumps of Linux 5.10, and those of iostall of Linux 4.19; crash replaces %s with the name.
  */
 char *help_kcensus[] = {
 	"kcensus",
@@ -22,6 +22,8 @@ char *help_kcensus[] = {
 	"    memcgs      what do memory cgroups hold, and what pins each?",
 	"    iosched     what was inserted into an I/O scheduler and not dispatched, and",
 	"                who waits for it?  (also the command \"iostall\")",
+	"    waits       who waits for whom, is there a deadlock, and who is stuck",
+	"                behind it?  (also the command \"whowaits\")",
 	"    patches     which kernel patches does this kernel have?",
 	"    diff        what grew between two kernels, or two dumps of one?",
 	"    explain     what does this finding, or this term, mean?",
@@ -177,6 +179,38 @@ char *help_iostall[] = {
 	"  Which tasks wait for requests, and how is that known?",
 	"",
 	"    crash> iostall --table sleepers --csv out",
+	NULL,
+};
+
+char *help_whowaits[] = {
+	"whowaits",
+	"who waits for whom: deadlocks, and who is stuck behind each lock",
+	"[options]",
+	"  This command is \"kcensus waits\".  \"whowaits --help\" shows its options, and",
+	"  \"help kcensus\" those that several commands have.",
+	"",
+	"EXAMPLES",
+	"  Which tasks are in a deadlock, and what does each wait for?",
+	"",
+	"    crash> whowaits --table cycles",
+	"    ...",
+	"    Cycles",
+	"      cycle  task            PID  asleep  waits for        held by           link",
+	"          1  kworker/1:0      18   8.5 s  percpu_rwsem     offline-memory    derived",
+	"                                          percpu_rwsem     (PID 74)",
+	"                                          [kcensus_waits]",
+	"          1  offline-memory   74   6.2 s  page             crash-with (PID   derived",
+	"                                          0xffffe81240085  79)",
+	"                                          b00",
+	"          ...",
+	"",
+	"  What are the stacks of these tasks, and of those that others wait for?",
+	"",
+	"    crash> whowaits --table stacks --top 0",
+	"",
+	"  Who waits for whom, all tasks?",
+	"",
+	"    crash> whowaits --table tree --table tasks --top 0",
 	NULL,
 };
 

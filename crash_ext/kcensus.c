@@ -185,6 +185,7 @@ static void cmd_kcensus(void)
 	EACH(memcgs, "memcgs")           \
 	EACH(negdent, "dentries")        \
 	EACH(slabutil, "slab")           \
+	EACH(whowaits, "waits")          \
 	EACH(kpatches, "patches")
 
 #define PAGE(name, analysis) extern char *help_##name[];

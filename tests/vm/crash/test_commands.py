@@ -30,6 +30,7 @@ _SHORT = {
     "memcgs": "memcgs",
     "negdent": "dentries",
     "slabutil": "slab",
+    "whowaits": "waits",
     "kpatches": "patches",
 }
 """Commands of crash, and what they are of kcensus."""

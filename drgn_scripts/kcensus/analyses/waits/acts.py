@@ -12,6 +12,7 @@ from kcensus.results import Remedy
 
 _HOLDING = {
     EdgeKind.OTHER_END: "has the other end open of",
+    EdgeKind.IDLE_END: "has the other end open, too, of",
     EdgeKind.SERVED: "is to serve",
     EdgeKind.QUEUED: "is ahead in the",
     EdgeKind.REFERENCED: "has a reference of",

@@ -15,11 +15,12 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE
-from kcensus.kernel.waiting.graph import EdgeKind
+from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
 from kcensus.results import Check, Gap, Unit, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
 
-
+_NAMED = (NodeKind.MUTEX, NodeKind.RWSEM, NodeKind.SEMAPHORE)
+"""Locks whose owner the hung task detector names."""
 
 def checks(figures: Figures) -> list[Check]:
     """Hold tasks against the counters of the scheduler of CPUs, and owners against the log."""
@@ -69,19 +70,37 @@ def _uninterruptible(figures: Figures) -> int | None:
 def _owners(figures: Figures) -> tuple[int, int]:
     """Return how many owners that the log names are ours, and how many it names.
 
-    Only tasks that wait now count: what the log says of others has changed since.
+    What it says of other tasks than those that have slept since before it, both the one that waits
+    and the owner, may have changed.
     """
     graph, (_, owners) = figures.graph, figures.log
+    tasks = figures.waiting.tasks
+    rows = dict(zip(tasks.pid.tolist(), range(len(tasks)), strict=True))
     same = named = 0
     for node in figures.task_nodes:
-        owner = owners.get(figures.pid(node))
+        seconds, owner = owners.get(figures.pid(node), (0.0, 0))
         waits = [e for e in graph.following[node] if graph.edge[e] is EdgeKind.WAITS]
-        if owner is None or not waits:
+        if owner not in rows or not waits:
             continue
-        held = graph.following[int(graph.target[waits[0]])]
+        object_ = _lock(graph, int(graph.target[waits[0]]))
+        both = np.array([rows[owner], int(figures.task_rows[node])])
+        age = tasks.off_cpu_ns[both]
+        is_old = tasks.is_asleep[both] & (age >= 0)
+        is_old &= tasks.now_ns - age <= int(seconds * 1e9)
+        if object_ < 0 or not is_old.all():
+            continue
         named += 1
+        held = graph.following[object_]
         same += owner in {figures.pid(int(graph.target[edge])) for edge in held}
     return same, named
+
+
+def _lock(graph: Graph, node: int) -> int:
+    """Return the lock that a node is, or whose queue it is, or -1."""
+    if graph.kind[node] is not NodeKind.RWSEM_QUEUE:
+        return node if graph.kind[node] in _NAMED else -1
+    same = np.flatnonzero(graph.address == graph.address[node]).tolist()
+    return next((each for each in same if graph.kind[each] is NodeKind.RWSEM), -1)
 
 
 def gaps(figures: Figures) -> list[Gap]:

@@ -42,7 +42,9 @@ _MAX_NAMED = 1 << 10
 """Objects whose symbols are looked up: those with most tasks behind them."""
 _TASK_CACHE = b"task_struct"
 _CODE = (1 << 64) - (1 << 31)
-"""From here on are the kernel's variables, and those of modules."""
+"""From here on are the kernel's variables, and those of modules, on x86-64."""
+_MAX_MODULES = 1 << 31
+"""Modules of other architectures are that far below the kernel at most."""
 _MAX_IDENTIFIED = 64
 """Objects of which it is looked up what they belong to: those with most tasks behind them."""
 _LOCKS_OF_OBJECTS = LOCKS | {NodeKind.RWSEM_QUEUE}
@@ -59,8 +61,11 @@ TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. Where i
 task in state D has the other."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
 _BLOCKER = re.compile(
-    r"INFO: task (.*):(\d+) is blocked on an? (\S+).* likely owned by task (.*):(\d+)"
+    r"INFO: task .*:(\d+)(?: is| <\w+>)? blocked on an? \S+ likely (?:owned|last held) by task "
+    r".*:(\d+)(?: <(\w+)>)?"
 )
+"""Since v6.15 (commit not verified): a mutex, a semaphore or an rwsem; of this, who wants it, and
+who has it, is a reader or a writer."""
 
 
 class Figures:
@@ -279,16 +284,25 @@ class Figures:
             frames = []
         return [(pc, printable(name), printable(module)) for pc, name, module in frames]
 
+    def _first_task(self, node: int) -> list[int]:
+        """Return the task that waits for a node through objects only, with most tasks behind."""
+        graph, seen, found, todo = self.graph.sure, {node}, list[int](), [node]
+        while todo:
+            for edge in graph.preceding[todo.pop()]:
+                source = int(graph.source[edge])
+                if source not in seen:
+                    seen.add(source)
+                    (found if graph.is_task[source] else todo).append(source)
+        return sorted(found, key=lambda each: (-int(self.behind.tasks[each]), each))[:1]
+
     @cached_property
     def stacks_shown(self) -> list[int]:
         """Tasks whose stacks tell most: those of cycles, and what others wait for."""
         of_cycles = [node for cycle in self.cycles for node in cycle.nodes]
         chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
-        for root in self.roots:
+        for root in self.roots[:_MAX_STACKS]:
             if not self.graph.is_task[root]:
-                waiting = [int(self.graph.source[edge]) for edge in self.graph.preceding[root]]
-                tasks = [node for node in waiting if self.graph.is_task[node]]
-                chosen += sorted(tasks, key=lambda node: -int(self.behind.tasks[node]))[:1]
+                chosen += self._first_task(root)
         return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:
@@ -314,10 +328,18 @@ class Figures:
         is_waking = np.broadcast_to(tasks.is_waking, len(tasks))[row]
         return "runnable" if not tasks.state[row] or is_waking else "other"
 
+    def _first_variable(self) -> int:
+        """Return from where on objects may be variables."""
+        try:
+            return min(_CODE, int(self.kernel.prog.symbol("_text").address) - _MAX_MODULES)
+        except (LookupError, NotRecorded):
+            return _CODE
+
     @cached_property
     def _symbols(self) -> dict[int, str]:
         """Names of objects that are variables."""
-        static = np.flatnonzero((self.graph.address >= np.uint64(_CODE)) & ~self.graph.is_task)
+        first = self._first_variable()
+        static = np.flatnonzero((self.graph.address >= np.uint64(first)) & ~self.graph.is_task)
         order = static[np.argsort(-self.behind.tasks[static], kind="stable")][:_MAX_NAMED]
         names = {}
         for node in order.tolist():
@@ -429,18 +451,20 @@ class Figures:
     # What the kernel log says
 
     @cached_property
-    def log(self) -> tuple[dict[int, int], dict[int, int]]:
-        """What the hung task detector said: by PID, seconds; and by PID, the PID of the owner."""
+    def log(self) -> tuple[dict[int, int], dict[int, tuple[float, int]]]:
+        """What the hung task detector said: by PID, for how many seconds it has slept; and by PID,
+        when it said, in seconds since boot, which PID has the lock. The last reader of an rwsem
+        may have left."""
         hung: dict[int, int] = {}
-        owners: dict[int, int] = {}
+        owners: dict[int, tuple[float, int]] = {}
         try:
             lines = records(self.kernel.prog)
         except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
             return hung, owners
-        for _, line in lines:
+        for stamp, line in lines:
             if match := _HUNG.search(line):
                 pid, seconds = int(match[2]), int(match[3])
                 hung[pid] = max(seconds, hung.get(pid, 0))
-            elif match := _BLOCKER.search(line):
-                owners[int(match[2])] = int(match[5])
+            elif (match := _BLOCKER.search(line)) and match[3] != "reader" and stamp is not None:
+                owners[int(match[1])] = stamp, int(match[2])
         return hung, owners

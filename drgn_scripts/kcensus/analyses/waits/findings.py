@@ -63,6 +63,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         danger=Danger.DEADLOCK,
         tasks=figures.pids((*tasks, *stuck)),
         title=f"{what if is_sure else f'possible {what}'}: {who}{tail}",
+        evidence=_reported(figures, tasks),
         story=_story(figures, cycle),
         patch=patch_of([figures.functions(node) for node in tasks]),
         figures={
@@ -75,6 +76,12 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
             ([] if remedies else [_NO_WAY if is_sure else _LOOK]) + [_FOR_DEVELOPERS]
         ),
     )
+
+
+def _reported(figures: Figures, tasks: list[int]) -> str:
+    """Say how many of some tasks the hung task detector has reported."""
+    count = sum(figures.pid(node) in figures.log[0] for node in tasks)
+    return f"the kernel log reports {count:,} of these {len(tasks):,} as hung" if count else ""
 
 
 def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:

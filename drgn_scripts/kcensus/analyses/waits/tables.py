@@ -179,22 +179,23 @@ EDGES = TableSpec(
 
 STACKS = TableSpec(
     "stacks",
-    "Stacks of the tasks in cycles, and of those that others wait for",
+    "Stacks of tasks in cycles, and of those that others wait for",
     {
         "task": Column(Unit.TEXT, "task", Show.ALWAYS, "Name of the thread."),
         "pid": _PID,
-        "state": Column(Unit.TEXT, "state", Show.ALWAYS, "D, S, runnable, running or other."),
+        "state": Column(Unit.TEXT, "state", Show.WIDE, "D, S, runnable, running or other."),
         "cycle": _CYCLE,
         "frame": Column(Unit.NONE, "frame", Show.ALWAYS, "0 is the innermost function."),
         "function": Column(
             Unit.TEXT, "function", Show.ALWAYS, "With its module; inlined ones are not shown."
         ),
-        "place": Column(Unit.ADDRESS, "address", Show.ALWAYS, "Where the function goes on."),
+        "place": Column(Unit.ADDRESS, "address", Show.WIDE, "Where the function goes on."),
         "address": Column(
             Unit.ADDRESS, "task_struct", Show.DATA, "Of the task.", type="struct task_struct"
         ),
     },
-    "A frame of a kernel stack.",
+    "A frame of a kernel stack; that of a task on a CPU needs the registers of the CPU, which some "
+    "dumps have, and no capsule.",
     detail=True,
 )
 

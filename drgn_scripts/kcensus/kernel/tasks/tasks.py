@@ -39,6 +39,11 @@ PROXY_WAKING = np.uint64((1 << 64) - 1)
 
 Commit not verified.
 """
+RTLOCK_WAIT = 0x1000
+"""TASK_RTLOCK_WAIT: with PREEMPT_RT, a task sleeps for a spinlock; shown as state D.
+
+Since v5.15 (commit not verified). The load average leaves it out.
+"""
 _MAX_LEAD = 60 * 10**9
 """Nanoseconds by which a sound clock may be ahead of all that confirms it: a CPU may be idle, and
 its clock stop, for longer, but then other CPUs' clocks or its own tasks confirm the latest one."""
@@ -101,8 +106,8 @@ class Tasks:
     """The ``struct mutex`` that a task sleeps for; 0 where the kernel lacks it.
 
     Since Linux kernel commit 44e4e0297c3c (subject not verified) (in v6.17), ``task.blocked_on`` is
-    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here. :data:`PROXY_WAKING` is
-    0, too."""
+    a mutex; before, with CONFIG_DEBUG_MUTEXES, it is a waiter, and left out here.
+    :data:`PROXY_WAKING` is 0, too."""
     pi_blocked_on: Words
     """The ``struct rt_mutex_waiter`` of a task that sleeps for an rt_mutex; 0 for none."""
     is_frozen: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
@@ -111,11 +116,13 @@ class Tasks:
     is_queued: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
     """Which are on a run queue, whatever their state; one element for all where that is unknown."""
     is_waking: Mask = field(default_factory=lambda: np.zeros(1, np.bool_))
-    """Which of these run next: they have noted that they are to sleep, and do not sleep yet.
+    """Which of these run, or run next: they may have noted that they are to sleep, but do not yet.
 
     Since v6.12 (commit not verified), a
     task may stay on the queue when it sleeps. So does one that waits for a mutex, and whose time
     the owner of the mutex gets (CONFIG_SCHED_PROXY_EXEC)."""
+    now_ns: int = -1
+    """The latest time that a run queue's clock shows, that of the kernel log; -1 if unknown."""
     counted: int | None = None
     """``nr_threads``, the kernel's own count; None if unknown."""
     damaged: int = 0
@@ -139,7 +146,7 @@ class Tasks:
     @cached_property
     def is_blocked(self) -> Mask:
         """Which sleep in state D: uninterruptible, or killable only; frozen ones do not count."""
-        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE)) != 0
+        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | RTLOCK_WAIT)) != 0
         asleep &= ((self.state & np.uint64(NOLOAD)) == 0) & ~self.is_on_cpu & ~self.is_waking
         asleep &= ~self.is_frozen
         return asleep
@@ -147,7 +154,8 @@ class Tasks:
     @cached_property
     def is_asleep(self) -> Mask:
         """Which sleep in state D or S, or I in a process; idle kernel threads do not count."""
-        asleep: Mask = (self.state & np.uint64(UNINTERRUPTIBLE | INTERRUPTIBLE)) != 0
+        flags = UNINTERRUPTIBLE | RTLOCK_WAIT | INTERRUPTIBLE
+        asleep: Mask = (self.state & np.uint64(flags)) != 0
         is_idle = ((self.state & np.uint64(NOLOAD)) != 0) & self.is_kthread
         asleep &= ~is_idle & ~self.is_on_cpu & ~self.is_waking & ~self.is_frozen
         return asleep
@@ -224,6 +232,7 @@ def tasks(kernel: Kernel) -> Tasks:
         is_frozen=is_frozen,
         is_queued=is_queued,
         is_waking=is_queued & (column("is_delayed") == 0) & (mutex == 0),
+        now_ns=clocks.now,
         counted=integer(prog, "nr_threads", faults),
         damaged=damaged,
         bad_clocks=clocks.damaged,
@@ -291,6 +300,14 @@ class _Clocks:
         """How many clocks are impossible."""
         readings = self._readings
         return 0 if readings is None else int(np.count_nonzero(readings.readable & ~self._sound))
+
+    @property
+    def now(self) -> int:
+        """The latest time that one shows; -1 for none."""
+        readings = self._readings
+        if readings is None or not self._sound.any():
+            return -1
+        return int(readings["clock"][self._sound].max())
 
     def judge(self, stamps: npt.NDArray[np.uint64]) -> None:
         """Find the impossible clocks: those ahead of all that the other ones and tasks show.

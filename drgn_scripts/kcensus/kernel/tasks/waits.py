@@ -46,6 +46,7 @@ Numbers = npt.NDArray[np.int64]
 
 _BLOCKER_TYPES = ("struct mutex", "struct semaphore", "struct rw_semaphore", "struct rw_semaphore")
 """By the lowest bits of ``task.blocker``; the last one is that of a writer."""
+_RWSEM = "struct rw_semaphore"
 _LIKE_A_LOCK = "rq_qos_wait"
 """Its ``struct rq_qos_wait_data`` has the task where waiters for a lock have it."""
 _PIPE = "struct pipe_inode_info"
@@ -610,6 +611,7 @@ class _Reader:
     def _blockers(self) -> None:
         self._mutexes()
         self._rt_mutexes()
+        self._rt_writers()
         blocker = self.known.blocker[self.rows]
         lane = np.flatnonzero((blocker != 0) & (self.object == 0))
         address = blocker[lane] & ~np.uint64(3)
@@ -635,9 +637,26 @@ class _Reader:
         named = read.readable & (read["task"] == self.known.address[self.rows[lane]])
         # Since v5.15 (commit not verified), it is the base of a lock: struct rt_mutex_base.
         member = self.kernel.prog.type("struct rt_mutex_waiter").member("lock").type.type
-        kind, proof = WaitKind.LOCK, "task.pi_blocked_on"
-        type_ = member.type_name()
-        self._note_objects(lane[named], read["lock"][named], kind, type_, proof)
+        kind, proof, lock = WaitKind.LOCK, "task.pi_blocked_on", read["lock"]
+        inside = _rt_mutex_inside(self.kernel.prog)
+        is_rwsem = np.array([self.facts[row].lock == _RWSEM for row in lane.tolist()], np.bool_)
+        is_rwsem &= inside >= 0
+        self._note_objects(
+            lane[named & ~is_rwsem], lock[named & ~is_rwsem], kind, member.type_name(), proof
+        )
+        rwsem = lock[named & is_rwsem] - np.uint64(max(inside, 0))
+        self._note_objects(lane[named & is_rwsem], rwsem, kind, _RWSEM, proof)
+
+    def _rt_writers(self) -> None:
+        """Note that writers wait for readers to leave, which only the rwsem on their stack tells.
+
+        They own its rt_mutex, so that they wait for none, and nothing names the readers.
+        """
+        is_writer = any(
+            facts.lock == _RWSEM and not self.object[row] for row, facts in enumerate(self.facts)
+        )
+        if is_writer and _rt_mutex_inside(self.kernel.prog) >= 0:
+            self.missing.append("readers of rwsems with PREEMPT_RT")
 
     def _rings(self) -> None:
         lock = {
@@ -677,6 +696,14 @@ def _object_type(member: str) -> str:
     """Return the type of an object by the member that proves it."""
     name, _, rest = member.partition(".")
     return "xlog_ticket" if rest in ("l_reserve_head", "l_write_head") else name
+
+
+def _rt_mutex_inside(prog: drgn.Program) -> int:
+    """Return where an rwsem has its rt_mutex with PREEMPT_RT, and -1 in other kernels."""
+    try:
+        return int(drgn.offsetof(prog.type(_RWSEM), "rwbase.rtmutex"))
+    except LookupError:
+        return -1
 
 
 def _page_type(prog: drgn.Program) -> str:

@@ -21,6 +21,7 @@ from kcensus.kernel.dm.devices import mapped_devices
 from kcensus.kernel.dm.snapshots import snapshots
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.names import ABSENT
+from kcensus.kernel.tasks.places import places_of_inodes, stat_is_block
 from kcensus.kernel.tasks.tasks import Tasks
 from kcensus.kernel.vfs.files import file_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -175,7 +176,7 @@ def _of_inodes(kernel: Kernel, locks: Words) -> dict[int, str]:
     for offset, member in _offsets(kernel, "struct inode").items():
         inodes = np.where(locks > offset, locks - np.uint64(offset), np.uint64(0))
         proven = _proven_inodes(kernel, inodes)
-        texts = file_paths(kernel, inodes[proven], Faults())
+        texts = _files(kernel, inodes[proven])
         for lock, inode in zip(locks[proven].tolist(), inodes[proven].tolist(), strict=True):
             if inode in texts:
                 names[lock] = f"{member} of {texts[inode]}"
@@ -190,6 +191,22 @@ def _proven_inodes(kernel: Kernel, inodes: Words) -> Mask:
     return np.asarray(proven)
 
 
+def _files(kernel: Kernel, inodes: Words) -> dict[int, str]:
+    """Return the path of each file, and the disk that each inode of a block device is for."""
+    texts = file_paths(kernel, inodes, Faults())
+    where = places_of_inodes(kernel, inodes, Faults())
+    members = layout(kernel.prog, "struct inode", {"mode": "i_mode"})
+    is_block = stat_is_block(gather(kernel.memory, inodes, members, Faults())["mode"])
+    if is_block.any():
+        disks = {disk.number: disk.name for disk in _disks(kernel)}
+        for row in np.flatnonzero(is_block).tolist():
+            number, inode = int(where.device[row]), int(inodes[row])
+            if inode in texts and number >= 0:
+                name = disks.get(number, f"{number >> 20}:{number & 0xFFFFF}")
+                texts[inode] = f"block device {name}"
+    return texts
+
+
 def _of_pages(kernel: Kernel, pages: Words) -> dict[int, str]:
     prog, memory, faults = kernel.prog, kernel.memory, Faults()
     mapping = gather(memory, pages, layout(prog, "struct page", ["mapping"]), faults)["mapping"]
@@ -198,7 +215,7 @@ def _of_pages(kernel: Kernel, pages: Words) -> dict[int, str]:
     is_file = (mapping > data) & (flags == 0)
     inodes = np.where(is_file, mapping - data, np.uint64(0))
     proven = _proven_inodes(kernel, inodes)
-    texts = file_paths(kernel, inodes[proven], faults)
+    texts = _files(kernel, inodes[proven])
     names = {
         page: f"of {texts[inode]}"
         for page, inode in zip(pages[proven].tolist(), inodes[proven].tolist(), strict=True)

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import drgn
@@ -95,6 +96,25 @@ _FAULTS = frozenset(
     | {"get_user_pages_unlocked"}
 )
 """Functions that call others with the lock of their own address space, and take no other rwsem."""
+_IDLE = frozenset(
+    [
+        "do_wait",
+        "__do_wait",
+        "do_poll",
+        "do_sys_poll",
+        "ep_poll",
+        "do_epoll_wait",
+        "do_select",
+        "core_sys_select",
+        "poll_schedule_timeout",
+        "do_sigtimedwait",
+        "sigsuspend",
+        "do_nanosleep",
+        "hrtimer_nanosleep",
+        "sys_pause",
+    ]
+)
+"""Functions in which processes wait for an event of any kind, or for a child."""
 _UNNAMED = ("struct percpu_rw_semaphore", "struct rw_semaphore", "struct semaphore")
 """Locks that do not always say who holds them."""
 
@@ -161,6 +181,7 @@ class _Reader:
         self.names: dict[tuple[NodeKind, int], str] = {}
         self.readers: dict[int, int] = {}
         self.missing = list(self.waits.missing)
+        self.missing += unread_code(kernel.prog.platform)
         self.sites = CallSites(kernel)
         self.timed = np.empty(0, np.uint64)
         """Tasks that a timer wakes up."""
@@ -185,6 +206,7 @@ class _Reader:
         for what, work in (
             ("pages", self._pages),
             ("core dumps", special.core_dumps),
+            ("children of vfork", special.children),
             ("work items", special.works),
             ("frozen file systems", lambda: self.frozen.update(special.frozen())),
             ("FUSE requests", special.fuse_requests),
@@ -300,50 +322,55 @@ class _Reader:
 
     def _locks(self) -> None:
         unnamed: list[tuple[str, int, bool]] = []
+        # What one type lacks is no reason to know nothing of the others.
         for type_ in sorted(LOCK_TYPES):
-            lanes = self._of_type(type_)
-            if not len(lanes):
-                continue
-            locks = np.unique(self.object[lanes])
-            found = holders(self.kernel, type_, locks)
-            self.faults += found.faults
-            kind = _KINDS[type_]
-            sure = found.strength == int(Strength.PROVEN)
-            sure &= ~self._still_waits(found, locks)
-            rows = np.flatnonzero(sure).tolist()
-            self.build.edges(
-                EdgeKind.HELD,
-                (kind, locks[found.lock[sure]]),
-                (NodeKind.TASK, found.task[sure]),
-                strength=Strength.PROVEN,
-                evidence=[found.evidence[row] for row in rows],
-                mode=[found.mode[row].value for row in rows],
-                place=found.place[sure],
-            )
-            for row in np.flatnonzero(found.strength < int(Strength.PROVEN)).tolist():
-                hint = int(found.task[row]), found.evidence[row], int(found.place[row])
-                self.last_readers[int(locks[found.lock[row]])] = hint
-            self.readers |= {
-                lock: count
-                for lock, count in zip(locks.tolist(), found.readers.tolist(), strict=True)
-                if count > 0
-            }
-            if type_ not in _UNNAMED:
-                continue
-            if kind is NodeKind.RWSEM:
-                self._queues(locks[~found.is_write & (found.readers > 0)])
-            proven = np.zeros(len(locks), np.int64)
-            np.add.at(proven, found.lock[sure], 1)
-            for row, lock in enumerate(locks.tolist()):
-                needs_readers = found.readers[row] > 0 and (
-                    not found.is_write[row] or type_ == "struct percpu_rw_semaphore"
-                )
-                if lock in self.frozen:
-                    continue
-                if found.is_held[row] and (not proven[row] or needs_readers):
-                    unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
+            self._attempt(f"owners of {type_}", partial(self._locks_of, type_, unnamed))
         if unnamed:
             self._by_code(unnamed)
+
+    def _locks_of(self, type_: str, unnamed: list[tuple[str, int, bool]]) -> None:
+        """Find who holds locks of a type, and note those that do not say it."""
+        lanes = self._of_type(type_)
+        if not len(lanes):
+            return
+        locks = np.unique(self.object[lanes])
+        found = holders(self.kernel, type_, locks)
+        self.faults += found.faults
+        kind = _KINDS[type_]
+        sure = found.strength == int(Strength.PROVEN)
+        sure &= ~self._still_waits(found, locks)
+        rows = np.flatnonzero(sure).tolist()
+        self.build.edges(
+            EdgeKind.HELD,
+            (kind, locks[found.lock[sure]]),
+            (NodeKind.TASK, found.task[sure]),
+            strength=Strength.PROVEN,
+            evidence=[found.evidence[row] for row in rows],
+            mode=[found.mode[row].value for row in rows],
+            place=found.place[sure],
+        )
+        for row in np.flatnonzero(found.strength < int(Strength.PROVEN)).tolist():
+            hint = int(found.task[row]), found.evidence[row], int(found.place[row])
+            self.last_readers[int(locks[found.lock[row]])] = hint
+        self.readers |= {
+            lock: count
+            for lock, count in zip(locks.tolist(), found.readers.tolist(), strict=True)
+            if count > 0
+        }
+        if type_ not in _UNNAMED:
+            return
+        if kind is NodeKind.RWSEM:
+            self._queues(locks[~found.is_write & (found.readers > 0)])
+        proven = np.zeros(len(locks), np.int64)
+        np.add.at(proven, found.lock[sure], 1)
+        for row, lock in enumerate(locks.tolist()):
+            needs_readers = found.readers[row] > 0 and (
+                not found.is_write[row] or type_ == "struct percpu_rw_semaphore"
+            )
+            if lock in self.frozen:
+                continue
+            if found.is_held[row] and (not proven[row] or needs_readers):
+                unnamed.append((type_, lock, bool(found.is_write[row]) and not proven[row]))
 
     def _still_waits(self, found: Holders, locks: Words) -> Mask:
         """Return which holders are about to have their lock: it was given to them as they sleep."""
@@ -643,19 +670,25 @@ class _Reader:
             ends = files.writes[rows] if is_reader else files.reads[rows]
             index, rows = index[ends], rows[ends]
             unseen = self._unseen(pipes, index, files.address[rows], is_reader=is_reader)
-            own = self._own(files, lanes[reads == is_reader], pipes[index], files.files[rows])
-            is_likely = (unseen[index] > 0) | own
+            waiters = lanes[reads == is_reader]
+            # Where all threads of a process wait for the pipe, none of them is who they wait for.
+            others = ~self._all_wait(files, waiters, pipes[index], files.files[rows])
+            index, rows = index[others], rows[others]
+            own = self._own(files, waiters, pipes[index], files.files[rows])
+            is_idle = np.isin(files.files[rows], self._idle(files))
+            is_likely = (unseen[index] > 0) | own | is_idle
             sure = np.where(is_likely, int(Strength.POSSIBLE), int(Strength.DERIVED))
-            names = [f"file descriptor {files.descriptor[row]}" for row in rows.tolist()]
-            self.build.edges(
-                EdgeKind.OTHER_END,
-                (NodeKind.PIPE, pipes[index]),
-                (NodeKind.PROCESS, files.files[rows]),
-                strength=sure,
-                evidence=names,
-                mode="write" if is_reader else "read",
-                place=files.address[rows],
-            )
+            for kind, mask in ((EdgeKind.OTHER_END, ~is_idle), (EdgeKind.IDLE_END, is_idle)):
+                ends = rows[mask]
+                self.build.edges(
+                    kind,
+                    (NodeKind.PIPE, pipes[index[mask]]),
+                    (NodeKind.PROCESS, files.files[ends]),
+                    strength=sure[mask],
+                    evidence=[f"file descriptor {files.descriptor[row]}" for row in ends.tolist()],
+                    mode="write" if is_reader else "read",
+                    place=files.address[ends],
+                )
             processes = np.unique(files.files[rows])
             members = np.flatnonzero(np.isin(files.tables, processes))
             self.build.edges(
@@ -665,6 +698,27 @@ class _Reader:
                 strength=Strength.PROVEN,
                 evidence="task.files",
             )
+
+    def _all_wait(self, files: OpenFiles, lanes: Numbers, pipes: Words, processes: Words) -> Mask:
+        """Return which ends of pipes are in processes all threads of which wait for that pipe."""
+        tables = files.tables[self.rows[lanes]].tolist()
+        waiting = Counter(zip(self.object[lanes].tolist(), tables, strict=True))
+        threads = Counter(files.tables.tolist())
+        ends = zip(pipes.tolist(), processes.tolist(), strict=True)
+        return np.array([waiting[end] == threads[end[1]] for end in ends], np.bool_)
+
+    def _idle(self, files: OpenFiles) -> Words:
+        """Return the descriptor tables of processes that sleep until an event, in all threads.
+
+        A shell or a service manager that waits for its children has ends of their pipes open
+        without any use for them.
+        """
+        is_idle = np.zeros(len(self.known), np.bool_)
+        names = map(plain, self.waits.function)
+        idle = [name.removeprefix("__x64_") in _IDLE for name in names]
+        is_idle[self.rows[np.array(idle, np.bool_)]] = True
+        idle_tables: Words = np.setdiff1d(files.tables[is_idle], files.tables[~is_idle])
+        return idle_tables
 
     def _own(self, files: OpenFiles, lanes: Numbers, pipes: Words, processes: Words) -> Mask:
         """Return which ends of pipes are in the process of a thread that waits for that pipe.
@@ -896,6 +950,13 @@ class _Reader:
         )
         down = graph.reached(np.flatnonzero(held).tolist())
         return down | graph.reached(np.flatnonzero(down).tolist(), back=True)
+
+
+def unread_code(platform: drgn.Platform | None) -> list[str]:
+    """Return what to say of machine code that :class:`CallSites` does not read."""
+    if platform is None or platform.arch is drgn.Architecture.X86_64:
+        return []
+    return [f"machine code of {platform.arch.name.lower()}, which shows who holds locks"]
 
 
 def _taking(computed: list[tuple[str, Mode, str]], type_: str, mode: Mode) -> str:

@@ -231,6 +231,27 @@ class Special(Finder):
         is_older = (since >= 0) & (asleep >= since)
         return np.where(is_older, int(Strength.DERIVED), int(Strength.POSSIBLE))
 
+    # Children that vfork() made
+
+    def children(self) -> None:
+        """Find the tasks whose parents wait until they begin another program, or exit."""
+        lanes = [lane for lane, type_ in enumerate(self.type) if type_ == "struct completion"]
+        if not lanes:
+            return
+        member = layout(self.kernel.prog, "struct task_struct", ["vfork_done"])
+        wanted = np.unique(self.object[lanes])
+        # A task that exits has none; nor has one whose memory is gone.
+        done = gather(self.kernel.memory, self.known.address, member, Faults())["vfork_done"]
+        kept = np.flatnonzero((done != 0) & np.isin(done, wanted))
+        self.build.edges(
+            EdgeKind.COMPLETED_BY,
+            (NodeKind.COMPLETION, done[kept]),
+            (NodeKind.TASK, self.known.address[kept]),
+            strength=Strength.PROVEN,
+            evidence="task.vfork_done",
+            place=self.known.address[kept] + np.uint64(member.fields["vfork_done"].offset),
+        )
+
     # Core dumps
 
     def core_dumps(self) -> None:

@@ -162,3 +162,10 @@ def test_the_stacks_of_a_cycle() -> None:
     assert made.frame["frame"].tolist() == [0, 0]
     assert set(made.frame["function"]) == {"mutex_user"}
     assert made.frame["place"].min() >= 1 << 63
+
+
+def test_a_deadlock_that_the_log_reports() -> None:
+    figures = _ABBA.figures()
+    figures.log = {101: 120, 102: 120}, {}
+    (finding,) = findings(figures)
+    assert "1 of these 2" in finding.evidence

@@ -18,8 +18,8 @@ _TYPES = {
     "struct signal_struct": (16, "0 struct list_head thread_head"),
     "struct task_struct": (
         160,
-        "0 struct list_head tasks\n16 struct list_head thread_node\n32 struct signal_struct * signal"
-        "\n40 unsigned int __state\n44 unsigned int flags\n48 int pid\n52 int on_cpu"
+        "0 struct list_head tasks\n16 struct list_head thread_node"
+        "\n32 struct signal_struct * signal\n40 unsigned int __state\n44 unsigned int flags\n48 int pid\n52 int on_cpu"
         "\n56 char [16] comm\n72 void * stack\n80 struct sched_entity se\n96 int on_rq"
         "\n104 struct mutex * blocked_on\n112 int exit_state",
     ),
@@ -68,7 +68,11 @@ def asleep(*wanted: Words) -> list[bool]:
 
 @pytest.mark.parametrize("state", [D, S])
 def test_tasks_on_a_run_queue_are_not_asleep_yet(state: int) -> None:
-    assert asleep(Words(state), Words(state, on_rq=1), Words(state, on_rq=2)) == [True, False, False]
+    assert asleep(Words(state), Words(state, on_rq=1), Words(state, on_rq=2)) == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_tasks_that_sleep_on_a_run_queue() -> None:
@@ -87,6 +91,10 @@ def test_frozen_tasks_are_not_blocked() -> None:
     assert found.is_frozen[-3:].tolist() == [True, False, True]
     assert found.is_blocked[-3:].tolist() == [False, True, False]
     assert found.is_asleep[-3:].tolist() == [False, True, False]
+
+
+def test_tasks_that_sleep_for_a_spinlock_of_preempt_rt() -> None:
+    assert read(Words(0x1000)).is_blocked[-1:].tolist() == [True]
 
 
 def test_where_run_queues_are_unknown_the_state_counts() -> None:

@@ -9,7 +9,8 @@ import pytest
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.tasks.waits import sleeps
 from kcensus.kernel.vfs.pipes import open_files
-from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
+from kcensus.kernel.waiting.cycles import cycles
+from kcensus.kernel.waiting.graph import Builder, EdgeKind, NodeKind
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from tests.unit.kernel.waiting.making import Sleepers, words
 
@@ -117,6 +118,66 @@ def test_ends_that_no_process_has(writers: int, unseen: int, strength: Strength)
     (process,) = {int(graph.target[edge]) for edge in held}
     threads = [int(graph.address[int(graph.target[e])]) for e in graph.following[process]]
     assert threads == [scene.task[1]]
+
+
+def _ends(found: Waiting) -> dict[EdgeKind, int]:
+    """The number of ends of each kind that edges lead to."""
+    kinds = (EdgeKind.OTHER_END, EdgeKind.IDLE_END)
+    return {kind: found.graph.edge.count(kind) for kind in kinds}
+
+
+@pytest.mark.parametrize("function", ["do_wait", "ep_poll", "mutex_lock"])
+def test_an_end_that_a_parent_has_kept(function: str) -> None:
+    scene = Files("pipe_read", "mutex_lock", function)
+    # A file of each, as of a FIFO that both have opened.
+    for lane in (1, 2):
+        scene.table((lane,), scene.file(_WRITE))
+    scene.counts(readers=1, writers=2)
+    scene.wait(0, scene.pipe, "struct pipe_inode_info")
+    is_idle = function != "mutex_lock"
+    assert _ends(scene.graph()) == {EdgeKind.OTHER_END: 2 - is_idle, EdgeKind.IDLE_END: is_idle}
+
+
+def test_a_deadlock_besides_an_idle_end_is_possible() -> None:
+    ring = [
+        (EdgeKind.WAITS, NodeKind.TASK, 1, NodeKind.PIPE, 2, Strength.PROVEN),
+        (EdgeKind.OTHER_END, NodeKind.PIPE, 2, NodeKind.PROCESS, 3, Strength.DERIVED),
+        (EdgeKind.THREAD, NodeKind.PROCESS, 3, NodeKind.TASK, 4, Strength.PROVEN),
+        (EdgeKind.WAITS, NodeKind.TASK, 4, NodeKind.MUTEX, 5, Strength.PROVEN),
+        (EdgeKind.HELD, NodeKind.MUTEX, 5, NodeKind.TASK, 1, Strength.PROVEN),
+    ]
+    parent = [
+        (EdgeKind.IDLE_END, NodeKind.PIPE, 2, NodeKind.PROCESS, 6, Strength.POSSIBLE),
+        (EdgeKind.THREAD, NodeKind.PROCESS, 6, NodeKind.TASK, 7, Strength.PROVEN),
+    ]
+    for made, strength in ((ring, Strength.DERIVED), (ring + parent, Strength.POSSIBLE)):
+        build = Builder()
+        for edge, kind, source, other, target, sure in made:
+            ends = (kind, words(source)), (other, words(target))
+            build.edges(edge, *ends, strength=sure, evidence="said")
+        (cycle,) = cycles(build.graph())
+        assert (cycle.strength, len(cycle.nodes)) == (strength, 5)
+    # Alone, it is who the pipe waits for.
+    build = Builder()
+    for edge, kind, source, other, target, sure in (ring[0], *ring[2:], *parent):
+        ends = (kind, words(source)), (other, words(target))
+        build.edges(edge, *ends, strength=sure, evidence="said")
+    assert cycles(build.graph()) == []
+
+
+def test_the_only_reader_of_a_fifo_that_has_both_ends_is_no_other_end() -> None:
+    scene = Files("pipe_read")
+    scene.table((0,), scene.file(_READ | _WRITE))
+    scene.counts(readers=1, writers=1)
+    scene.wait(0, scene.pipe, "struct pipe_inode_info")
+    found = scene.graph()
+    assert _ends(found) == {EdgeKind.OTHER_END: 0, EdgeKind.IDLE_END: 0}
+    assert found.unseen_ends == 0
+    # Another thread may write.
+    scene = Files("pipe_read", "mutex_lock")
+    scene.table((0, 1), scene.file(_READ | _WRITE))
+    scene.wait(0, scene.pipe, "struct pipe_inode_info")
+    assert _ends(scene.graph())[EdgeKind.OTHER_END] == 1
 
 
 def test_a_pipe_that_only_interruptible_tasks_wait_for_is_of_no_interest() -> None:

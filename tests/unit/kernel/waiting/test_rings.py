@@ -128,3 +128,14 @@ def test_unreadable_stacks() -> None:
     lock = scene.lock(_MUTEX, scene.waiters[0], 0, 1, 2)
     scene.k.drop(scene.stack[1])
     assert set(scene.locks(_MUTEX, 0, 1, 2).values()) <= {lock}
+
+
+def test_a_ring_is_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Ring(50)
+    lock = scene.lock(_MUTEX, scene.waiters[7], *range(50))
+    words: list[int] = []
+    memory = scene.kernel.memory
+    word = memory.word
+    monkeypatch.setattr(type(memory), "word", lambda _, node: words.append(node) or word(node))
+    assert scene.locks(_MUTEX, *range(50)) == dict.fromkeys(range(50), lock)
+    assert sorted(words) == sorted(scene.waiters)

@@ -190,7 +190,10 @@ def test_colors_of_flushes() -> None:
         scene.k.set(flusher.flush_color, color)
         scene.wait(lane, flusher.done.address_, "struct completion")
     # The second one waits for its turn, the third one even for a color.
-    for flusher, head in ((flushers[1], queue.flusher_queue), (flushers[2], queue.flusher_overflow)):
+    for flusher, head in (
+        (flushers[1], queue.flusher_queue),
+        (flushers[2], queue.flusher_overflow),
+    ):
         scene.k.set(flusher.list.next, head.address_)
     works = [0xFFFF_8881_0100_0000 + 256 * number for number in range(3)]
     found = _items(*((work, "in-flight", 103) for work in works))
@@ -251,6 +254,22 @@ def test_a_workqueue_that_is_flushed() -> None:
         (queue.address_, EdgeKind.QUEUED, _ITEM),
         (_ITEM, EdgeKind.RUN_BY, scene.task[2]),
     ]
+
+
+def test_a_parent_waits_for_the_child_that_vfork_made() -> None:
+    types = {
+        "struct task_struct": (64, "8 struct completion * vfork_done"),
+        "struct completion": (32, ""),
+    }
+    scene = Sleepers(types, "wait_for_vfork_done", "exec", "read")
+    # The third one is the child of a task that waits for no more.
+    for lane, done in ((1, _ITEM), (2, _NEXT)):
+        scene.k.write_words(scene.task[lane] + 8, done)
+    scene.wait(0, _ITEM, "struct completion")
+    graph = scene.special(Special.children)
+    assert edges(graph) == [(_ITEM, EdgeKind.COMPLETED_BY, scene.task[1])]
+    assert graph.strength.tolist() == [int(Strength.PROVEN)]
+    assert scene.faults.total() == 0
 
 
 def test_journals() -> None:

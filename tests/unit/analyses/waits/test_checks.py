@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Checks of *synthetic* tasks against what the kernel says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kcensus.analyses.waits import figures as figures_module
+from kcensus.analyses.waits.checks import checks
+from kcensus.analyses.waits.figures import Figures
+from kcensus.kernel.locking.owners import Strength
+from tests.unit.analyses.waits.making import Scene
+
+_NOW = 100
+_SENTENCES = (
+    "is blocked on a mutex likely owned by task {}.",
+    "blocked on a semaphore likely last held by task {}",
+    "<reader> blocked on an rw-semaphore likely owned by task {} <writer>",
+)
+
+
+def scene(monkeypatch: pytest.MonkeyPatch, *lines: tuple[float, str]) -> Figures:
+    """Task 103 has slept for 4 s, and waits for 102, which has slept for 3 s; 100 runs."""
+    made = Scene(4, {3: 0, 2: 1}, {0: (2, Strength.PROVEN), 1: (0, Strength.PROVEN)}).figures()
+    made.waiting.tasks = replace(made.waiting.tasks, now_ns=_NOW * 10**9)
+    monkeypatch.setattr(figures_module, "records", lambda _: lines)
+    return made
+
+
+def owners(figures: Figures) -> tuple[float | None, float | None]:
+    """How many owners are ours, and how many the log names; without any, nothing."""
+    by_name = {check.name: check for check in checks(figures)}
+    check = by_name.get("owners of locks")
+    return (check.ours, check.counter) if check else (None, None)
+
+
+@pytest.mark.parametrize("sentence", _SENTENCES)
+def test_owners_that_the_log_names(monkeypatch: pytest.MonkeyPatch, sentence: str) -> None:
+    line = f"INFO: task a:b:103 {sentence}"
+    assert owners(scene(monkeypatch, (98.0, line.format("task-2:102")))) == (1, 1)
+    assert owners(scene(monkeypatch, (98.0, line.format("task-1:101")))) == (None, None)
+    wrong = scene(monkeypatch, (98.0, line.format("task-3:103")))
+    assert owners(wrong) == (0, 1)
+
+
+def test_lines_that_are_older_than_the_sleep_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = f"INFO: task task-3:103 {_SENTENCES[0]}".format("task-3:103")
+    assert owners(scene(monkeypatch, (95.5, line))) == (None, None)
+    # The owner went to sleep after the line: it may have taken the lock since.
+    line = f"INFO: task task-3:103 {_SENTENCES[0]}".format("task-2:102")
+    assert owners(scene(monkeypatch, (96.5, line))) == (None, None)
+    last = f"INFO: task task-3:103 {_SENTENCES[2]}".format("task-3:103")
+    assert owners(scene(monkeypatch, (98.0, last.replace("<writer>", "<reader>")))) == (None, None)
+
+
+def test_the_scheduler_counts_tasks_that_left_its_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = scene(monkeypatch)
+    tasks, flags = figures.waiting.tasks, np.array([False, False, False, True])
+    for changed, count in (
+        (tasks, 2),
+        (replace(tasks, is_queued=flags), 1),
+        (replace(tasks, is_frozen=flags), 1),
+    ):
+        other = Figures(figures.kernel)
+        other.waiting = replace(figures.waiting, tasks=changed)
+        assert {check.name: check.ours for check in checks(other)}["tasks in state D"] == count
+    (last,) = (node for node in other.task_nodes if other.pid(node) == 103)
+    assert other.state(last) == "frozen"
