@@ -22,6 +22,7 @@ from kcensus.sources.capsule import NotRecorded
 _NAMED = (NodeKind.MUTEX, NodeKind.RWSEM, NodeKind.SEMAPHORE)
 """Locks whose owner the hung task detector names."""
 
+
 def checks(figures: Figures) -> list[Check]:
     """Hold tasks against the counters of the scheduler of CPUs, and owners against the log."""
     tasks, note = figures.waiting.tasks, ""

@@ -17,7 +17,7 @@ from drgn.helpers.linux.slab import slab_object_info
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.log import records
+from kcensus.kernel.log import Line, records
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by, plain
@@ -59,6 +59,10 @@ _INTERRUPTIBLE, _UNINTERRUPTIBLE, _WAKEKILL = 1, 2, 0x180
 """Bits of a task's state. Since Linux kernel commit 8ef9925b02c2 ("sched/debug: Add explicit
 TASK_PARKED printing") (in v4.14), TASK_WAKEKILL is 0x100; before, 0x80. Where it is one of them, no
 task in state D has the other."""
+_OOPS = re.compile(r"kernel BUG at|BUG: |Oops: |general protection fault")
+_VICTIM = re.compile(r"\bPID: (\d+) Comm: (.*?) (?:Not tainted|Tainted|Kdump)")
+_AFTER_OOPS = 8
+"""Lines in which its task is named."""
 _HUNG = re.compile(r"INFO: task (.*):(\d+) blocked(?: in I/O wait)? for more than (\d+) seconds")
 _BLOCKER = re.compile(
     r"INFO: task .*:(\d+)(?: is| <\w+>)? blocked on an? \S+ likely (?:owned|last held) by task "
@@ -417,23 +421,12 @@ class Figures:
             if not pid:
                 address = int(self.graph.address[node])
                 is_known = node in self._exited
-                return self._gone(address) if is_known else f"a task on no list (0x{address:x})"
+                # Its memory may belong to another one by now, which the name in it would be of.
+                return f"{'an exited task' if is_known else 'a task on no list'} (0x{address:x})"
             # As ps shows it: a worker with its workqueue.
             queue = self.comm(node).startswith("kworker/") and self._workers.get(pid)
             return f"{self.comm(node)}{f'+{printable(queue)}' if queue else ''} (PID {pid})"
         return f"{self.graph.kind[node].value} {self.object_name(node)}"
-
-    def _gone(self, address: int) -> str:
-        """Return how a task is called that is on no list: its memory may still have its name."""
-        try:
-            task = drgn.Object(self.kernel.prog, "struct task_struct", address=address)
-            pid, comm = int(task.pid), task.comm.string_()
-        except (*ABSENT, NotRecorded, ValueError):
-            pid, comm = 0, b""
-        is_sane = 0 < pid < 1 << 22 and comm
-        # Another task may have got the memory since.
-        was = f", named {printable(comm)} (PID {pid}) by its memory" if is_sane else ""
-        return f"a task that has exited{was}"
 
     def asleep(self, node: int) -> str:
         """Return how long a task has slept; nothing where it does not, or that is unknown."""
@@ -451,17 +444,31 @@ class Figures:
     # What the kernel log says
 
     @cached_property
+    def _lines(self) -> list[Line]:
+        try:
+            return records(self.kernel.prog)
+        except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
+            return []
+
+    @cached_property
+    def oopses(self) -> list[str]:
+        """The tasks that the log names after an oops, which kills them; printable."""
+        found: dict[str, None] = {}
+        is_near = 0
+        for _, line in self._lines:
+            is_near = _AFTER_OOPS if _OOPS.search(line) else is_near - 1
+            if is_near > 0 and (match := _VICTIM.search(line)):
+                found[f"{printable(match[2])} (PID {match[1]})"] = None
+        return list(found)
+
+    @cached_property
     def log(self) -> tuple[dict[int, int], dict[int, tuple[float, int]]]:
         """What the hung task detector said: by PID, for how many seconds it has slept; and by PID,
         when it said, in seconds since boot, which PID has the lock. The last reader of an rwsem
         may have left."""
         hung: dict[int, int] = {}
         owners: dict[int, tuple[float, int]] = {}
-        try:
-            lines = records(self.kernel.prog)
-        except (*ABSENT, NotRecorded, ValueError, AttributeError, TypeError, drgn.FaultError):
-            return hung, owners
-        for stamp, line in lines:
+        for stamp, line in self._lines:
             if match := _HUNG.search(line):
                 pid, seconds = int(match[2]), int(match[3])
                 hung[pid] = max(seconds, hung.get(pid, 0))

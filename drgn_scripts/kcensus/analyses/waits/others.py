@@ -229,6 +229,7 @@ def _dead(figures: Figures, subject: int) -> Finding:
     """Return that a task has exited, and still holds what others wait for."""
     count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
     is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
+    oopses = ", ".join(figures.oopses[:_MAX_TOLD])
     name = figures.name(subject) + (", which has exited" if figures.pid(subject) else "")
     return Finding(
         id=f"waits-exited:{figures.graph.address[subject]:x}",
@@ -236,12 +237,10 @@ def _dead(figures: Figures, subject: int) -> Finding:
         danger=Danger.DEADLOCK,
         tasks=figures.pids(figures.waiters(subject)),
         title=_wait(count, seconds, name),
-        evidence=f"it {_kept(figures, subject)}",
+        evidence=f"it {_kept(figures, subject)}"
+        + (f"; the log has an oops of {oopses}" * bool(oopses)),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        no_remedy=(
-            "what a dead task holds stays held: only a restart of the machine ends it; the kernel "
-            "log may have the oops that killed the task"
-        ),
+        no_remedy="what a dead task holds stays held: only a restart of the machine ends it",
     )
 
 
