@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kcensus.analyses.waits.acts import holds, kills
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.known import patch_of
@@ -12,6 +14,8 @@ from kcensus.kernel.waiting.cycles import Cycle
 from kcensus.kernel.waiting.graph import EdgeKind
 from kcensus.results import Danger, Figure, Finding, Severity, Unit
 
+_MAX_DEADLOCKS = 8
+"""That are findings of their own; tables have all."""
 _MAX_TOLD = 8
 """Tasks of a cycle that a sentence names."""
 _NO_WAY = (
@@ -30,10 +34,22 @@ _FOR_DEVELOPERS = (
 
 def findings(figures: Figures) -> list[Finding]:
     """Return what to act on."""
-    return [
-        *(_deadlock(figures, cycle) for cycle in figures.cycles),
-        *others(figures),
-    ]
+    told = _told(figures)
+    more = len(figures.cycles) - len(told)
+    found = [_deadlock(figures, cycle) for cycle in told]
+    if more:
+        line = f"{counted(more, 'more cycle')} of tasks, some of them in one tangle with these"
+        found[-1] = replace(found[-1], story=(*found[-1].story, line))
+    return [*found, *others(figures)]
+
+
+def _told(figures: Figures) -> list[Cycle]:
+    """Return the cycles to tell of, the surest first: one of each tangle goes before others."""
+    cycles = sorted(figures.cycles, key=lambda cycle: not figures.is_sure(cycle))
+    first = {id(cycle.tangle): cycle for cycle in reversed(cycles)}
+    order = sorted(cycles, key=lambda cycle: cycle is not first[id(cycle.tangle)])
+    told = {id(cycle) for cycle in order[:_MAX_DEADLOCKS]}
+    return [cycle for cycle in figures.cycles if id(cycle) in told]
 
 
 def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
@@ -104,6 +120,7 @@ def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:
             f"[{graph.evidence[after]}]"
             + (f" for {asleep}" if asleep else "")
             + (f", in {place}" if place else "")
+            + (", until its timeout" if graph.is_timed[node] else "")
         )
     return tuple(lines)
 

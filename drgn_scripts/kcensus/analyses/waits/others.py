@@ -49,7 +49,9 @@ _BY_DEVICES = frozenset(
 def others(figures: Figures) -> Iterator[Finding]:
     """Yield what many tasks wait for, or some for long, where it is no cycle."""
     graph = figures.graph.sure
-    told = {node for cycle in figures.cycles for node in (*cycle.nodes, *cycle.tangle)}
+    # Cycles of one large tangle share it.
+    tangles = {id(cycle.tangle): cycle.tangle for cycle in figures.cycles}
+    told = {node for tangle in tangles.values() for node in tangle}
     told |= figures.waiters(*told)
     devices, subjects, unheld = [], [], []
     for root in figures.roots:

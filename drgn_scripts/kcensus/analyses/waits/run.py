@@ -38,7 +38,7 @@ def summary(figures: Figures, found_gaps: Sequence[Gap] = ()) -> dict[str, Figur
     bound = Bound.AT_LEAST if found_gaps else Bound.EXACT
     sure = [cycle for cycle in figures.cycles if figures.is_sure(cycle)]
     inside = {node for cycle in figures.cycles for node in cycle.nodes if graph.is_task[node]}
-    behind = {node for cycle in figures.cycles for node in figures.waiters(cycle.nodes[0])}
+    behind = figures.waiters(*(cycle.nodes[0] for cycle in figures.cycles))
     return {
         "deadlocks": Figure(len(sure), count, "deadlocks", bound),
         "tasks_blocked": Figure(figures.blocked, count, "tasks in state D"),

@@ -35,6 +35,7 @@ from kcensus.kernel.tasks.joined import RequestPlaces, joined
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
+from kcensus.kernel.timers.timed import timed
 from kcensus.kernel.vfs.pipes import OpenFiles, open_files
 from kcensus.kernel.waiting.completers import completers
 from kcensus.kernel.waiting.finder import Finder
@@ -43,7 +44,6 @@ from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
 from kcensus.kernel.waiting.logs import Logs
 from kcensus.kernel.waiting.rcu import GracePeriods
 from kcensus.kernel.waiting.special import Special
-from kcensus.kernel.waiting.timed import timed
 from kcensus.kernel.xfs.buffers import LOCK, buffers
 
 Numbers = npt.NDArray[np.int64]

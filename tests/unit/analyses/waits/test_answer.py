@@ -40,6 +40,20 @@ def test_a_deadlock() -> None:
     assert values["tasks_undetermined"] == 0
 
 
+def test_many_deadlocks() -> None:
+    """Eight are findings, the surest ones; the last of these counts the others."""
+    pairs = range(0, 24, 2)
+    waits = {task: task ^ 1 for task in range(24)}
+    held = {task: (task, _MAYBE if task in (0, 2) else _SURE) for task in range(24)}
+    figures = Scene(24, waits, held).figures()
+    assert len(figures.cycles) == len(pairs)
+    found = findings(figures)
+    assert [each.kind for each in found] == ["waits-deadlock"] * 8
+    assert [len(each.story) for each in found] == [2] * 7 + [3]
+    assert found[-1].story[-1].startswith("4 more")
+    assert summary(figures)["deadlocks"].value == 10
+
+
 def test_the_tables_of_a_deadlock() -> None:
     made = tables(_ABBA.figures())
     # The one that has slept longest is first.

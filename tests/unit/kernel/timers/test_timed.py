@@ -7,7 +7,7 @@ import drgn
 import numpy as np
 import pytest
 
-from kcensus.kernel.waiting.timed import timed
+from kcensus.kernel.timers.timed import timed
 from tests.unit.kernel.waiting.making import Sleepers
 
 _TYPES = {
