@@ -72,3 +72,13 @@ def go_on(figures: Figures, node: int) -> Remedy:
         effect=f"Let {figures.name(node)} go on, unless a debugger has stopped it",
         command=f"kill -CONT {figures.pid(node)}",
     )
+
+
+def thaw(figures: Figures, node: int) -> Remedy:
+    """Return that the freezer of cgroup v1 can let a frozen task go on."""
+    group = f"$(sed -n 's/^[0-9]*:[^:]*freezer[^:]*://p' /proc/{figures.pid(node)}/cgroup)"
+    return Remedy(
+        effect=f"Thaw the cgroup of {figures.name(node)}, unless suspend has frozen it",
+        command=f'echo THAWED > "/sys/fs/cgroup/freezer{group}/freezer.state"',
+        risk="all tasks of a container that was paused go on",
+    )

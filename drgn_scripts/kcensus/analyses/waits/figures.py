@@ -16,6 +16,12 @@ from drgn.helpers.linux.slab import slab_object_info
 
 from kcensus.human import human_seconds
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.locking.identities import (
+    lock_names,
+    page_names,
+    worker_names,
+    workqueue_names,
+)
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.log import Line, records
 from kcensus.kernel.names import ABSENT
@@ -26,12 +32,6 @@ from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
 from kcensus.kernel.waiting.graph import LOCKS, Graph, NodeKind
-from kcensus.kernel.waiting.identities import (
-    lock_names,
-    page_names,
-    worker_names,
-    workqueue_names,
-)
 from kcensus.kernel.waiting.reader import Waiting, waiting
 from kcensus.sources.capsule import NotRecorded
 from kcensus.text import printable

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kcensus.analyses.waits.acts import go_on, holds, kills
+from kcensus.analyses.waits.acts import go_on, holds, kills, thaw
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.known import patch_behind
 from kcensus.human import counted, human_seconds
@@ -184,6 +184,7 @@ def _behind(figures: Figures, subjects: list[int]) -> Finding:
         for node in subjects[:_MAX_TOLD]
         for remedy in (
             *([go_on(figures, node)] if figures.state(node) == "stopped" else []),
+            *([thaw(figures, node)] if figures.state(node) == "frozen" else []),
             *kills(figures, node, "what it keeps is free"),
         )
     ]

@@ -26,6 +26,7 @@ from kcensus.kernel.code.flow import Extent, Flow, UnclearError
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Mode
 from kcensus.kernel.names import ABSENT
+from kcensus.sources.capsule import NotRecorded
 
 _MAX_CODE = 1 << 16
 """Bytes of one function to look at."""
@@ -86,6 +87,8 @@ _CALLS: tuple[tuple[Action, str, Mode, str], ...] = (
     (Action.COMPLETE, _COMPLETION, Mode.NONE, "complete complete_all"),
     (Action.COMPLETE, _WORD, Mode.NONE, "wake_up_bit wake_up_var"),
 )
+_CALL, _JUMP = rb"[\xe8\xe9]", rb"(?:\xe9|\x0f[\x80-\x8f])"
+"""A call, or a jump in its place; and a jump or branch, each with a distance of 32 bits."""
 _WAKE = "rcuwait_wake_up"
 """How an inlined percpu_up_read() wakes the writer: its argument is a member of the lock."""
 _SLOW = "__percpu_down_read"
@@ -346,7 +349,7 @@ class CallSites:
 
     def _wholes(self, part: Extent, name: str) -> list[Extent]:
         """Return the functions that may have a part that is placed apart: by jumps, and by name."""
-        targets = {target for _, target in self._branches(part)}
+        targets = {target for _, target in self._branches(part, _JUMP)}
         base = name.split(".cold")[0]
         named = {*self._addresses(base)}
         symbols = zip(*self._module_symbols(part[0]), strict=True)
@@ -363,8 +366,13 @@ class CallSites:
         key = extent[0], depth, part[0] if part else 0
         if key not in self._bodies:
             self._bodies[key] = None  # a function that calls itself
-            with suppress(UnclearError, drgn.FaultError):
+            try:
                 self._bodies[key] = self._made(extent, depth, part)
+            except UnclearError:
+                pass
+            except drgn.FaultError:
+                # Of those that are only called, most have nothing to do with locks.
+                self._unreadable |= {extent[0]} if depth == 0 else set()
         return self._bodies[key]
 
     def _made(self, extent: Extent, depth: int, part: Extent | None) -> _Body | None:
@@ -445,17 +453,13 @@ class CallSites:
 
     def _read(self, extent: Extent) -> bytes:
         if extent not in self._code:
-            try:
-                self._code[extent] = self.prog.read(extent[0], extent[1] - extent[0])
-            except drgn.FaultError:
-                self._unreadable.add(extent[0])
-                raise
+            self._code[extent] = self.prog.read(extent[0], extent[1] - extent[0])
         return self._code[extent]
 
-    def _branches(self, extent: Extent) -> Iterator[tuple[int, int]]:
+    def _branches(self, extent: Extent, pattern: bytes = _CALL) -> Iterator[tuple[int, int]]:
         """Yield what may be calls and jumps: where the next instruction is, and the target."""
         code = self._read(extent)
-        for found in re.finditer(rb"(?:[\xe8\xe9]|\x0f[\x80-\x8f])(?=(....))", code, re.DOTALL):
+        for found in re.finditer(pattern + rb"(?=(....))", code, re.DOTALL):
             after = extent[0] + found.end() + 4
             target = after + int.from_bytes(found[1], "little", signed=True)
             if target >> 31 == (1 << 33) - 1:  # in the kernel's code
@@ -469,7 +473,8 @@ class CallSites:
     def _addresses(self, name: str) -> list[int]:
         try:
             return [int(symbol.address) for symbol in self.prog.symbols(name)]
-        except LookupError:
+        except (LookupError, NotRecorded):
+            # A capsule of an earlier version lacks the names of attempts.
             return []
 
     @cached_property
@@ -519,7 +524,7 @@ class CallSites:
         try:
             symbol = self.prog.symbol(address)
             return int(symbol.address), int(symbol.address + min(symbol.size, _MAX_CODE))
-        except LookupError:
+        except (LookupError, NotRecorded):
             pass
         starts, _ = self._module_symbols(address)
         row = bisect.bisect_right(starts, address)
@@ -547,6 +552,6 @@ class CallSites:
             if base and base not in self._modules:
                 every = {int(each.address): each.name for each in module_kallsyms(module)}
                 self._modules[base] = sorted(every), [every[start] for start in sorted(every)]
-        except (*ABSENT, AttributeError, ValueError):
+        except (*ABSENT, NotRecorded, AttributeError, ValueError):
             return [], []
         return self._modules.get(base, ([], []))

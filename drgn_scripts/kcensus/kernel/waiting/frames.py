@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Kernel stacks of tasks that want to run, or run: those that sleep have theirs with their waits."""
+"""Kernel stacks of tasks that run, or want to: those that sleep have theirs with their waits."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def interrupted_in(functions: Sequence[str]) -> str:
 def running_frames(kernel: Kernel, task: int) -> list[tuple[int, int]]:
     """Return the stack of a task on a CPU: where each function goes on, and an address in it.
 
-    The innermost is first. It needs the registers of its CPU, which a dump after a panic has, and debug info; empty where
-    either is missing.
+    The innermost is first. It needs the registers of its CPU, which a dump after a panic has, and
+    debug info; empty where either is missing.
     """
     prog, places = kernel.prog, list[tuple[int, int]]()
     try:

@@ -11,6 +11,7 @@ import pytest
 from kcensus.analyses.waits import figures as figures_module
 from kcensus.analyses.waits.checks import checks
 from kcensus.analyses.waits.figures import Figures
+from kcensus.analyses.waits.findings import findings
 from kcensus.kernel.locking.owners import Strength
 from tests.unit.analyses.waits.making import Scene
 
@@ -69,3 +70,15 @@ def test_the_scheduler_counts_tasks_that_left_its_queues(monkeypatch: pytest.Mon
         assert {check.name: check.ours for check in checks(other)}["tasks in state D"] == count
     (last,) = (node for node in other.task_nodes if other.pid(node) == 103)
     assert other.state(last) == "frozen"
+
+
+def test_a_frozen_task_that_others_wait_for_can_be_thawed() -> None:
+    figures = Scene(200, {150: 0}, {0: (0, Strength.PROVEN)}).figures()
+    flags = np.arange(200) == 0
+    figures.waiting.tasks = replace(figures.waiting.tasks, is_frozen=flags)
+    (finding,) = findings(figures)
+    assert finding.id == "waits-behind:100"
+    assert "is frozen" in finding.evidence
+    commands = [remedy.command for remedy in finding.remedies]
+    assert "/proc/100/cgroup" in commands[0]
+    assert "THAWED" in commands[0]

@@ -11,8 +11,8 @@ import pytest
 from drgn import Object
 
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.locking.identities import lock_names, page_names
 from kcensus.kernel.tasks.tasks import Tasks
-from kcensus.kernel.waiting.identities import lock_names, page_names
 from tests.unit.fakekernel import FakeKernel, add_types
 
 TYPES = {
@@ -49,7 +49,7 @@ def block(k: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> Object:
         id=["vda"],
         rows=lambda wanted: np.where(wanted == address[0], 0, -1),
     )
-    room = "kcensus.kernel.waiting.identities"
+    room = "kcensus.kernel.locking.identities"
     monkeypatch.setattr(f"{room}.super_blocks", lambda _: blocks)
     monkeypatch.setattr(
         f"{room}._files", lambda _, inodes: dict.fromkeys(inodes.tolist(), "/srv/spool")

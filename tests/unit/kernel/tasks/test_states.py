@@ -19,7 +19,8 @@ _TYPES = {
     "struct task_struct": (
         160,
         "0 struct list_head tasks\n16 struct list_head thread_node"
-        "\n32 struct signal_struct * signal\n40 unsigned int __state\n44 unsigned int flags\n48 int pid\n52 int on_cpu"
+        "\n32 struct signal_struct * signal\n40 unsigned int __state\n44 unsigned int flags"
+        "\n48 int pid\n52 int on_cpu"
         "\n56 char [16] comm\n72 void * stack\n80 struct sched_entity se\n96 int on_rq"
         "\n104 struct mutex * blocked_on\n112 int exit_state",
     ),

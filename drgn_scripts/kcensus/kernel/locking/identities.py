@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import drgn
 import numpy as np
 
+from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Words
@@ -39,6 +40,7 @@ _MEMBERS = {
     # Since Linux kernel commit f7cfd871ae0c ("exec: Transform exec_update_mutex into a
     # rw_semaphore") (in v5.11), exec_update_lock.
     "struct signal_struct": "cred_guard_mutex exec_update_lock exec_update_mutex",
+    "struct block_device": "bd_mutex bd_fsfreeze_mutex",
     "struct gendisk": "open_mutex",
     "struct request_queue": "sysfs_lock limits_lock elevator_lock",
     "struct workqueue_struct": "mutex",
@@ -50,6 +52,7 @@ _MEMBERS = {
     ),
 }
 """Locks of objects, by type."""
+_MAX_DEVICES = 1 << 20
 _LEVELS = {
     "s_writers.rw_sem[0]": "s_writers (write)",
     "s_writers.rw_sem[1]": "s_writers (page faults)",
@@ -128,6 +131,7 @@ def _owners(kernel: Kernel, tasks: Tasks) -> dict[str, Callable[[], Owners]]:
         "struct super_block": lambda: _super_blocks(kernel),
         "struct mm_struct": lambda: _of_tasks(kernel, tasks, "mm"),
         "struct signal_struct": lambda: _of_tasks(kernel, tasks, "signal"),
+        "struct block_device": lambda: _listed_devices(kernel),
         "struct gendisk": lambda: ((disk.address, disk.name) for disk in _disks(kernel)),
         "struct request_queue": lambda: ((disk.queue, disk.name) for disk in _disks(kernel)),
         "struct workqueue_struct": lambda: (
@@ -140,6 +144,23 @@ def _owners(kernel: Kernel, tasks: Tasks) -> dict[str, Callable[[], Owners]]:
             ).all
         ),
     }
+
+
+def _listed_devices(kernel: Kernel) -> Owners:
+    """Yield block devices of kernels that have a list of all, ``all_bdevs``; later ones have none.
+
+    These also have ``bd_mutex``; later, ``gendisk.open_mutex`` is in its place.
+    """
+    prog, faults = kernel.prog, Faults()
+    head = int(prog["all_bdevs"].address_of_())
+    nodes, _ = circular(kernel.memory, head, faults, limit=_MAX_DEVICES)
+    devices = nodes - np.uint64(drgn.offsetof(prog.type("struct block_device"), "bd_list"))
+    numbers = layout(prog, "struct block_device", {"number": "bd_dev"})
+    read = gather(kernel.memory, devices, numbers, faults)
+    disks = {disk.number: disk.name for disk in _disks(kernel)}
+    known = devices[read.readable].tolist()
+    for address, number in zip(known, read["number"][read.readable].tolist(), strict=True):
+        yield address, disks.get(number, f"{number >> 20}:{number & 0xFFFFF}")
 
 
 def _disks(kernel: Kernel) -> Sequence[Disk]:
