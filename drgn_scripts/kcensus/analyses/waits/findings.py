@@ -27,7 +27,7 @@ _LOOK = (
     "function that takes it? Only then a restart is needed"
 )
 _FOR_DEVELOPERS = (
-    "what developers need: `kcensus waits DUMP --table stacks`, and `kcensus capsule create DUMP "
+    "for developers: `kcensus waits DUMP --table stacks`, and `kcensus capsule create DUMP "
     "case.capsule --redact names`"
 )
 
@@ -79,7 +79,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
         danger=Danger.DEADLOCK,
         tasks=figures.pids((*tasks, *stuck)),
         title=f"{what if is_sure else f'possible {what}'}: {who}{tail}",
-        evidence=_reported(figures, tasks),
+        evidence="; ".join(filter(None, (_reported(figures, tasks), _FOR_DEVELOPERS))),
         story=_story(figures, cycle),
         patch=patch_of([figures.functions(node) for node in tasks]),
         figures={
@@ -88,9 +88,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
             "oldest": Figure(oldest, Unit.SECONDS),
         },
         remedies=remedies,
-        no_remedy="; ".join(
-            ([] if remedies else [_NO_WAY if is_sure else _LOOK]) + [_FOR_DEVELOPERS]
-        ),
+        no_remedy="" if remedies else _NO_WAY if is_sure else _LOOK,
     )
 
 
