@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from kcensus.samples import capsule
+from kcensus import samples
 
 
 class Exit(enum.IntEnum):
@@ -63,7 +63,7 @@ class Showing:
 
 def is_sample(name: str) -> bool:
     """Return whether a word is the name of a capsule that comes with kcensus."""
-    return capsule(name) is not None
+    return samples.capsule(name) is not None
 
 
 def named(place: str) -> Callable[[], Any]:

@@ -189,7 +189,7 @@ STACKS = TableSpec(
         "function": Column(
             Unit.TEXT, "function", Show.ALWAYS, "With its module; inlined ones are not shown."
         ),
-        "place": Column(Unit.ADDRESS, "address", Show.WIDE, "Where the function goes on."),
+        "place": Column(Unit.TEXT, "address", Show.WIDE, "Where the function goes on."),
         "address": Column(
             Unit.ADDRESS, "task_struct", Show.DATA, "Of the task.", type="struct task_struct"
         ),
@@ -360,7 +360,7 @@ def _stacks(figures: Figures) -> list[dict[str, Any]]:
             "cycle": figures.cycle_of.get(node, 0),
             "frame": at,
             "function": described(name, module),
-            "place": place,
+            "place": f"0x{place:x}",
             "address": int(figures.graph.address[node]),
         }
         for node in figures.stacks_shown
