@@ -676,7 +676,8 @@ class _Reader:
             index, rows = index[others], rows[others]
             own = self._own(files, waiters, pipes[index], files.files[rows])
             is_idle = np.isin(files.files[rows], self._idle(files))
-            is_likely = (unseen[index] > 0) | own | is_idle
+            # Alone, an idle one is who they wait for.
+            is_likely = (unseen[index] > 0) | own | (is_idle & np.isin(index, index[~is_idle]))
             sure = np.where(is_likely, int(Strength.POSSIBLE), int(Strength.DERIVED))
             for kind, mask in ((EdgeKind.OTHER_END, ~is_idle), (EdgeKind.IDLE_END, is_idle)):
                 some = rows[mask]

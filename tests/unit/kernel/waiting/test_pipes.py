@@ -138,6 +138,21 @@ def test_an_end_that_a_parent_has_kept(function: str) -> None:
     assert _ends(scene.graph()) == {EdgeKind.OTHER_END: 2 - is_idle, EdgeKind.IDLE_END: is_idle}
 
 
+def test_idle_ends_alone_are_who_a_pipe_waits_for() -> None:
+    for functions, strengths in ((("do_wait",), [2]), (("do_wait", "mutex_lock"), [1, 2])):
+        scene = Files("pipe_read", *functions)
+        for lane in range(1, 1 + len(functions)):
+            scene.table((lane,), scene.file(_WRITE))
+        scene.counts(readers=1, writers=len(functions))
+        scene.wait(0, scene.pipe, "struct pipe_inode_info")
+        graph = scene.graph().graph
+        ends = (EdgeKind.OTHER_END, EdgeKind.IDLE_END)
+        kept = [
+            int(sure) for sure, kind in zip(graph.strength, graph.edge, strict=True) if kind in ends
+        ]
+        assert sorted(kept) == strengths
+
+
 def test_a_deadlock_besides_an_idle_end_is_possible() -> None:
     ring = [
         (EdgeKind.WAITS, NodeKind.TASK, 1, NodeKind.PIPE, 2, Strength.PROVEN),
