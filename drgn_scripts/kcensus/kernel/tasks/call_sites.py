@@ -266,13 +266,13 @@ class CallSites:
         known: dict[int, list[tuple[Action, str, Mode]]] = defaultdict(list)
         for action, type_, mode, names in _CALLS:
             for name in names.split():
-                for address in self._addresses(name):
+                for address in self.addresses(name):
                     known[address].append((action, type_, mode))
         return dict(known)
 
     @cached_property
     def _slow(self) -> list[int]:
-        return self._addresses(_SLOW)
+        return self.addresses(_SLOW)
 
     @cached_property
     def _wakes(self) -> tuple[set[int], int]:
@@ -281,7 +281,7 @@ class CallSites:
             inside = drgn.offsetof(self.prog.type(_PERCPU), "writer")
         except LookupError:
             return set(), 0
-        return set(self._addresses(_WAKE)), inside
+        return set(self.addresses(_WAKE)), inside
 
     def held(self, pc: int, name: str = "") -> list[Held]:
         """Return what a function holds that goes on at ``pc``, after a call.
@@ -351,7 +351,7 @@ class CallSites:
         """Return the functions that may have a part that is placed apart: by jumps, and by name."""
         targets = {target for _, target in self._branches(part, _JUMP)}
         base = name.split(".cold")[0]
-        named = {*self._addresses(base)}
+        named = {*self.addresses(base)}
         symbols = zip(*self._module_symbols(part[0]), strict=True)
         named |= {start for start, each in symbols if each == base}
         wholes = {self._extent(each) for each in targets if not part[0] <= each < part[1]}
@@ -470,7 +470,8 @@ class CallSites:
         extent = self._extent(pc - 1)
         return None if extent is None else extent[0]
 
-    def _addresses(self, name: str) -> list[int]:
+    def addresses(self, name: str) -> list[int]:
+        """Return where functions of a name are; none where their symbols are missing."""
         try:
             return [int(symbol.address) for symbol in self.prog.symbols(name)]
         except (LookupError, NotRecorded):
@@ -485,9 +486,9 @@ class CallSites:
         symbol table, and all symbols do not fit in a capsule.
         """
         try:
-            place, count = self._addresses("kallsyms_offsets")[0], self._count()
+            place, count = self.addresses("kallsyms_offsets")[0], self._count()
             offsets = np.frombuffer(self.prog.read(place, 4 * count), "<i4").astype(np.int64)
-            base = self._addresses("kallsyms_relative_base")
+            base = self.addresses("kallsyms_relative_base")
             if not base:
                 # Since v7.0 or so (commit not verified), each is relative to its own place.
                 every = np.uint64(place) + (offsets + 4 * np.arange(count)).astype(np.uint64)
@@ -503,7 +504,7 @@ class CallSites:
 
     def _count(self) -> int:
         """Return ``kallsyms_num_syms``, an unsigned int or, before v4.20, an unsigned long."""
-        place = self._addresses("kallsyms_num_syms")[0]
+        place = self.addresses("kallsyms_num_syms")[0]
         count = int.from_bytes(self.prog.read(place, 4), "little")
         if not 0 < count <= _MAX_SYMBOLS:
             raise LookupError("kallsyms_num_syms is impossible")

@@ -2,7 +2,9 @@
 """Which code completes a completion, or wakes up who waits for a bit: all of it, of one module.
 
 A function on a stack that completes later what another task waits for keeps that task only if none
-but it does: an interrupt, a timer, or a task that runs is on no stack that can be read.
+but it does: an interrupt, a timer, or a task that runs is on no stack that can be read. Where code
+stores the address of the object, or hands it to a function of the kernel that may keep it, any code
+may complete it.
 """
 
 from __future__ import annotations
@@ -21,6 +23,22 @@ _MAX_CODE = 1 << 22
 """Bytes of a module to look at."""
 _WINDOW = 40
 """Bytes between the address of an object and the call that it is for."""
+_TAKES = re.compile(rb"(?=([\x48\x49\x4c\x4d])(\xc7|\x8d)(.)(....))", re.DOTALL)
+"""mov $number, register; or lea distance(%rip), register."""
+_STORE = (
+    rb"[\x48\x49]\xc7(?:\x05....|[\x00-\x3f]|\x04.|[\x40-\x7f].|\x44..|[\x80-\xbf]....|\x84.....)"
+)
+"""mov $number, memory, but for the number."""
+_FIRST = 7
+"""%rdi."""
+_ARGUMENTS = (7, 6, 2, 1, 8, 9)
+_HARMLESS = """
+    wait_for_completion wait_for_completion_timeout wait_for_completion_interruptible
+    wait_for_completion_killable wait_for_completion_io wait_for_completion_state
+    try_wait_for_completion completion_done out_of_line_wait_on_bit out_of_line_wait_on_bit_lock
+    out_of_line_wait_on_bit_timeout __init_swait_queue_head __init_waitqueue_head _printk printk
+"""
+"""Functions that do not complete what they are called with."""
 _CALL = re.compile(rb"[\xe8\xe9](?=(....))", re.DOTALL)
 
 
@@ -52,8 +70,39 @@ def completers(kernel: Kernel, sites: CallSites, object_: int, pc: int) -> set[i
         for at, actions in sites.targets.items()
         if any(action is Action.COMPLETE for action, *_ in actions)
     }
+    harmless = targets | {at for name in _HARMLESS.split() for at in sites.addresses(name)}
+    if escapes(code, start, object_, harmless):
+        return None
     found = {sites.start_of(call) for call in calls_with(code, start, object_, targets)}
     return None if None in found else {each for each in found if each is not None}
+
+
+def escapes(code: bytes, start: int, object_: int, harmless: Container[int]) -> bool:
+    """Return whether code keeps the address of an object where other code may find it.
+
+    That is a store of the address, a register that is no argument, or a call of a function of the
+    kernel with it, but for those that complete it, wait for it or print it.
+    """
+    for found in _TAKES.finditer(code):
+        prefix, is_lea, form = found[1][0], found[2] == b"\x8d", found[3][0]
+        number, end = int.from_bytes(found[4], "little", signed=True), found.end(4)
+        if is_lea:
+            address, register = start + end + number, form >> 3 & 7 | (prefix & 4) << 1
+            is_taken = form & 0xC7 == 0x05
+        else:
+            address, register = number % (1 << 64), form & 7 | (prefix & 1) << 3
+            is_taken = form & 0xF8 == 0xC0
+        if address != object_ or not is_taken:
+            continue
+        call = _CALL.search(code, end, end + _WINDOW)
+        if register not in _ARGUMENTS or call is None:
+            return True
+        target = start + call.start() + 5 + int.from_bytes(call[1], "little", signed=True)
+        is_own = start <= target < start + len(code)
+        if target not in harmless and (register == _FIRST or not is_own):
+            return True
+    word = (object_ & 0xFFFFFFFF).to_bytes(4, "little")
+    return re.search(_STORE + re.escape(word), code, re.DOTALL) is not None
 
 
 def calls_with(code: bytes, start: int, object_: int, targets: Container[int]) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcensus.kernel.waiting.completers import calls_with
+from kcensus.kernel.waiting.completers import calls_with, escapes
 
 _CODE, _OBJECT, _COMPLETE = 0xFFFF_FFFF_C020_0000, 0xFFFF_FFFF_C020_4A40, 0xFFFF_FFFF_810C_0000
 
@@ -44,3 +44,34 @@ def test_a_call_far_from_the_object() -> None:
 def test_code_that_ends_in_the_middle() -> None:
     assert [*calls_with(_MOV + b"\xe8\x00", _CODE, _OBJECT, {_COMPLETE})] == []
     assert [*calls_with(b"\x48\x8d\x3d\x00", _CODE, _OBJECT, {_COMPLETE})] == []
+
+
+_WAITS, _KEEPS = _COMPLETE + 64, _COMPLETE + 128
+_STORES = {
+    "on the stack": b"\x48\xc7\x44\x24\x08" + _number(_OBJECT),
+    "in memory": b"\x48\xc7\x43\x18" + _number(_OBJECT),
+    "in a variable": b"\x48\xc7\x05" + _number(0x100) + _number(_OBJECT),
+    "in a kept register": b"\x48\xc7\xc3" + _number(_OBJECT) + _call(7, _WAITS),
+    "in a kept register, by lea": b"\x4c\x8d\x25" + _number(_OBJECT - _CODE - 7) + _call(7, _WAITS),
+    "as an argument of the kernel's": _MOV + _call(7, _KEEPS),
+    "as a second one": b"\x48\xc7\xc6" + _number(_OBJECT) + _call(7, _KEEPS),
+}
+
+
+@pytest.mark.parametrize("place", _STORES)
+def test_an_address_that_code_keeps(place: str) -> None:
+    code = b"\x90" * 3
+    assert not escapes(code, _CODE, _OBJECT, {_COMPLETE, _WAITS})
+    assert escapes(_STORES[place], _CODE, _OBJECT, {_COMPLETE, _WAITS})
+    assert not escapes(_STORES[place], _CODE, _OBJECT + 4096, {_COMPLETE, _WAITS})
+
+
+def test_addresses_that_code_does_not_keep() -> None:
+    second = b"\x48\xc7\xc6" + _number(_OBJECT)
+    for code in (
+        _MOV + _call(7, _COMPLETE),
+        _LEA + _call(7, _WAITS),
+        # A function of the module itself, such as one that prints it.
+        second + _call(7, _CODE + 2) + b"\x90",
+    ):
+        assert not escapes(code, _CODE, _OBJECT, {_COMPLETE, _WAITS})
