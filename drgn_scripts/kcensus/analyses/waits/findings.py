@@ -46,8 +46,8 @@ def findings(figures: Figures) -> list[Finding]:
 def _told(figures: Figures) -> list[Cycle]:
     """Return the cycles to tell of, the surest first: one of each tangle goes before others."""
     cycles = sorted(figures.cycles, key=lambda cycle: not figures.is_sure(cycle))
-    first = {id(cycle.tangle): cycle for cycle in reversed(cycles)}
-    order = sorted(cycles, key=lambda cycle: cycle is not first[id(cycle.tangle)])
+    first = {cycle.tangle: cycle for cycle in reversed(cycles)}
+    order = sorted(cycles, key=lambda cycle: cycle is not first[cycle.tangle])
     told = {id(cycle) for cycle in order[:_MAX_DEADLOCKS]}
     return [cycle for cycle in figures.cycles if id(cycle) in told]
 

@@ -142,9 +142,9 @@ def cycles(graph: Graph) -> list[Cycle]:
                 strict=True,
             )
         }
-        tangles = [*networkx.strongly_connected_components(drawn)]
+        tangles = [(part, part) for part in networkx.strongly_connected_components(drawn)]
         while tangles:
-            part = tangles.pop()
+            part, whole = tangles.pop()
             if len(part) == 1 and not drawn.has_edge(*(2 * tuple(part))):
                 continue
             ways = _ways(drawn, part)
@@ -154,12 +154,15 @@ def cycles(graph: Graph) -> list[Cycle]:
                 # takes as long as to follow some edges of each node.
                 steps.left -= 8 * len(part)
                 rest = drawn.subgraph(part - set(nodes))
-                tangles += networkx.strongly_connected_components(rest)
+                parts = networkx.strongly_connected_components(rest)
+                tangles += [(each, whole) for each in parts]
                 several = [nodes]
             else:
                 several = _disjoint(ways)
-            tangle = tuple(sorted(part))
+            tangle = tuple(sorted(whole))
             for nodes in several:
+                if not graph.is_task[list(nodes)].any():
+                    continue  # such as a work item behind its own next run
                 ends = zip(nodes, (*nodes[1:], nodes[0]), strict=True)
                 rows = tuple(by_ends[pair] for pair in ends)
                 taken |= set(nodes)

@@ -128,12 +128,17 @@ class Special(Finder):
         return self._behind(work, works, "pool_workqueue.inactive_works")
 
     def _behind(self, work: int, works: list[int], evidence: str) -> set[int]:
-        """Note that a work item comes after others that run; return these."""
+        """Note that a work item comes after others that run; return these.
+
+        If several run, any of them may let it go on. An item that is queued again while it runs
+        comes after itself.
+        """
+        works = [each for each in works if each != work]
         self.build.edges(
             EdgeKind.QUEUED,
             (NodeKind.WORK, np.full(len(works), work, np.uint64)),
             (NodeKind.WORK, np.array(works, np.uint64)),
-            strength=Strength.DERIVED,
+            strength=Strength.DERIVED if len(works) == 1 else Strength.POSSIBLE,
             evidence=evidence,
         )
         return set(works)
