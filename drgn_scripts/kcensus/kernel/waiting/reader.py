@@ -37,13 +37,13 @@ from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits, sleeps
 from kcensus.kernel.timers.timed import timed
 from kcensus.kernel.vfs.pipes import OpenFiles, open_files
-from kcensus.kernel.waiting.completers import completers
-from kcensus.kernel.waiting.finder import Finder
-from kcensus.kernel.waiting.futexes import Futexes
+from kcensus.kernel.waiting.finders.completers import completers
+from kcensus.kernel.waiting.finders.finder import Finder
+from kcensus.kernel.waiting.finders.futexes import Futexes
+from kcensus.kernel.waiting.finders.logs import Logs
+from kcensus.kernel.waiting.finders.rcu import GracePeriods
+from kcensus.kernel.waiting.finders.special import Special
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
-from kcensus.kernel.waiting.logs import Logs
-from kcensus.kernel.waiting.rcu import GracePeriods
-from kcensus.kernel.waiting.special import Special
 from kcensus.kernel.xfs.buffers import LOCK, buffers
 
 Numbers = npt.NDArray[np.int64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcensus.kernel.waiting.completers import calls_with
+from kcensus.kernel.waiting.finders.completers import calls_with
 
 _CODE, _OBJECT, _COMPLETE = 0xFFFF_FFFF_C020_0000, 0xFFFF_FFFF_C020_4A40, 0xFFFF_FFFF_810C_0000
 
