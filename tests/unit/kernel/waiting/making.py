@@ -14,8 +14,8 @@ from kcensus.kernel.tasks.functions import WaitKind
 from kcensus.kernel.tasks.stacks import Stacks
 from kcensus.kernel.tasks.tasks import Tasks, tasks
 from kcensus.kernel.tasks.waits import Waits
+from kcensus.kernel.waiting.finders.special import Special
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph
-from kcensus.kernel.waiting.special import Special
 from tests.unit.fakekernel import FakeKernel, add_types
 from tests.unit.fakekernel.types import Table
 

@@ -26,7 +26,7 @@ from kcensus.engine.memory import Faults, Words
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import decode_array
 from kcensus.kernel.tasks.queued import stack_words
-from kcensus.kernel.waiting.finder import Finder, Numbers
+from kcensus.kernel.waiting.finders.finder import Finder, Numbers
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.sources.capsule import is_assembled
 

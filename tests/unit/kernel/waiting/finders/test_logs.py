@@ -12,8 +12,8 @@ import pandas as pd
 from kcensus.engine.memory import Faults
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.super_blocks import super_blocks
+from kcensus.kernel.waiting.finders.logs import Logs
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
-from kcensus.kernel.waiting.logs import Logs
 from kcensus.kernel.workqueues import Workqueues, workqueues
 from kcensus.kernel.xfs.mounts import LogWaiters, Mounts, log_waiters, mounts
 from tests.unit.kernel.waiting.making import Sleepers, words

@@ -22,7 +22,7 @@ from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.functions import plain
-from kcensus.kernel.waiting.finder import Finder
+from kcensus.kernel.waiting.finders.finder import Finder
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 
 _MAX_NODES = 1 << 10

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.waiting import futexes
-from kcensus.kernel.waiting.futexes import Futexes
+from kcensus.kernel.waiting.finders import futexes
+from kcensus.kernel.waiting.finders.futexes import Futexes
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
 from tests.unit.kernel.waiting.making import SIZE, Sleepers
 

@@ -16,7 +16,7 @@ from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.vfs.pipes import open_files
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Finder, Numbers
+from kcensus.kernel.waiting.finders.finder import Finder, Numbers
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.kernel.workqueues import workqueues
 from kcensus.sources.capsule import NotRecorded

@@ -10,15 +10,23 @@ may complete it.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from typing import Any
 
 import drgn
+import numpy as np
 from drgn.helpers.linux.module import address_to_module, module_address_regions
 
 from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import ABSENT
 from kcensus.kernel.tasks.call_sites import Action, CallSites
+from kcensus.kernel.tasks.functions import plain
+from kcensus.kernel.waiting.finders.finder import Finder
+from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 
+_VARIABLES = (1 << 64) - (1 << 31)
+"""From here on are the kernel's variables, and those of modules: what code names."""
 _MAX_CODE = 1 << 22
 """Bytes of a module to look at."""
 _WINDOW = 40
@@ -40,6 +48,55 @@ _HARMLESS = """
 """
 """Functions that do not complete what they are called with."""
 _CALL = re.compile(rb"[\xe8\xe9](?=(....))", re.DOTALL)
+
+
+class Completers(Finder):
+    """Finds the tasks that complete what others wait for, when they go on."""
+
+    def __init__(self, *of_finder: Any) -> None:
+        super().__init__(*of_finder)
+        self.starts: dict[int, set[int] | None] = {}
+        """By completion: where the functions begin that complete it."""
+
+    def find(self, sites: CallSites, kind: Callable[[int], NodeKind]) -> None:
+        """Note the tasks whose functions complete what others wait for.
+
+        :param sites: what the machine code of functions on stacks does
+        :param kind: returns the kind of what the task of a lane waits for
+        """
+        lanes = self._of_type("struct completion", "unsigned long")
+        lanes = lanes[self.object[lanes] >= np.uint64(_VARIABLES)]
+        if not len(lanes):
+            return
+        kinds = {int(self.object[lane]): kind(lane) for lane in lanes.tolist()}
+        stacks = self.waits.stacks
+        wanted = set(self.object[lanes].tolist())
+        by_pc: dict[int, dict[int, bool]] = {}
+        for pc in np.unique(stacks.pc).tolist():
+            found = sites.completes(pc, stacks.names[pc])
+            if wanted & set(found):
+                by_pc[pc] = {each: found[each] for each in sorted(wanted & set(found))}
+        for frame in np.flatnonzero(np.isin(stacks.pc, np.array(list(by_pc), np.uint64))).tolist():
+            lane, pc = int(stacks.lane[frame]), int(stacks.pc[frame])
+            # Who waits for it first, and completes it later, is not who completes it now.
+            others = sorted(by_pc[pc].keys() - {int(self.object[lane])})
+            name = plain(stacks.names[pc])
+            is_only = [by_pc[pc][each] and self._is_only(sites, pc, each) for each in others]
+            self.build.edges(
+                EdgeKind.COMPLETED_BY,
+                ([kinds[each] for each in others], np.array(others, np.uint64)),
+                (NodeKind.TASK, np.repeat(self.waits.task[lane], len(others))),
+                strength=np.where(is_only, int(Strength.DERIVED), int(Strength.POSSIBLE)),
+                evidence=[f"{'only ' if each else ''}code of {name}" for each in is_only],
+                frame=name,
+            )
+
+    def _is_only(self, sites: CallSites, pc: int, object_: int) -> bool:
+        """Return whether the function at ``pc`` is the only one that completes an object."""
+        if object_ not in self.starts:
+            self.starts[object_] = completers(self.kernel, sites, object_, pc)
+        start = sites.start_of(pc)
+        return start is not None and self.starts[object_] == {start}
 
 
 def completers(kernel: Kernel, sites: CallSites, object_: int, pc: int) -> set[int] | None:

@@ -8,8 +8,8 @@ import pytest
 from drgn import Object
 
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.waiting.finders.rcu import GracePeriods
 from kcensus.kernel.waiting.graph import Builder, EdgeKind, Graph, NodeKind
-from kcensus.kernel.waiting.rcu import GracePeriods
 from tests.unit.kernel.waiting.making import Sleepers
 
 _NODE = "0 unsigned long qsmask\n8 u8 level\n12 int grplo\n16 struct list_head blkd_tasks"

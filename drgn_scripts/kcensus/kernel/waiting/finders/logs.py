@@ -19,7 +19,7 @@ from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.names import decode_array
 from kcensus.kernel.tasks.queued import stack_words
 from kcensus.kernel.vfs.super_blocks import super_blocks
-from kcensus.kernel.waiting.finder import Finder, Numbers
+from kcensus.kernel.waiting.finders.finder import Finder, Numbers
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
 from kcensus.kernel.workqueues import workqueues
 from kcensus.kernel.xfs.mounts import Mounts, log_waiters, mounts

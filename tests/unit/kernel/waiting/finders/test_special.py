@@ -12,8 +12,8 @@ import pytest
 
 from kcensus.kernel.locking.owners import Strength
 from kcensus.kernel.vfs.pipes import OpenFiles, open_files
+from kcensus.kernel.waiting.finders.special import Special
 from kcensus.kernel.waiting.graph import EdgeKind, NodeKind
-from kcensus.kernel.waiting.special import Special
 from kcensus.kernel.workqueues import Workqueues, workqueues
 from tests.unit.kernel.waiting.making import Sleepers, edges, words
 
