@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-<<<<<<< HEAD:tests/unit/kernel/waiting/test_completers.py
-from kcensus.kernel.waiting.completers import calls_with, escapes
-=======
 from kcensus.kernel.waiting.finders.completers import calls_with, escapes
->>>>>>> split:tests/unit/kernel/waiting/finders/test_completers.py
 
 _CODE, _OBJECT, _COMPLETE = 0xFFFF_FFFF_C020_0000, 0xFFFF_FFFF_C020_4A40, 0xFFFF_FFFF_810C_0000
 
