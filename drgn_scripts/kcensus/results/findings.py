@@ -148,8 +148,15 @@ def fold(findings: Iterable[Finding], ram_bytes: int | None = None) -> list[Find
 
 
 def _of_same_tasks(finding: Finding, others: Iterable[Finding]) -> str:
-    """Return the finding about most of the tasks of a generic one, if that is half of them."""
-    shared = {other.id: len(finding.tasks & other.tasks) for other in others}
+    """Return the finding about most of the tasks of a generic one, if that is half of them.
+
+    One that is less severe does not explain it.
+    """
+    shared = {
+        other.id: len(finding.tasks & other.tasks)
+        for other in others
+        if other.severity >= finding.severity
+    }
     best = max(shared, key=lambda name: shared[name], default="")
     return best if best and 2 * shared[best] >= len(finding.tasks) > 0 else ""
 

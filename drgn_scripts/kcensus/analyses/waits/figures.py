@@ -157,7 +157,7 @@ class Figures:
         graph, count = self.graph, 0
         for node, kind in enumerate(graph.kind):
             oldest = int(self.behind.oldest[node])
-            if kind not in LOCKS or oldest < 0 or int(self.ages[oldest]) < _LONG_NS:
+            if kind not in LOCKS or oldest < 0 or 0 <= int(self.ages[oldest]) < _LONG_NS:
                 continue
             holders = sum(
                 int(graph.strength[edge]) > Strength.POSSIBLE for edge in graph.following[node]
@@ -432,6 +432,30 @@ class Figures:
         """Return how long a task has slept; nothing where it does not, or that is unknown."""
         age = int(self.ages[node])
         return human_seconds(age / 1e9) if age >= 0 and self.state(node) in ("D", "S") else ""
+
+    def is_program(self, nodes: Iterable[int]) -> bool:
+        """Return whether no task of these is in state D: a program waits for itself."""
+        return not any(self.state(node) == "D" for node in nodes)
+
+    def has_other_process(self, node: int, waiters: Iterable[int]) -> bool:
+        """Return whether any of these tasks survives if a task is killed, with its process."""
+        own = self._process(node)
+        return any(self._process(each) != own for each in waiters)
+
+    def _process(self, node: int) -> int:
+        """Return the PID of a task's main thread; its own where that is unknown."""
+        address = int(self.graph.address[node])
+        if address not in self._processes:
+            task = drgn.Object(self.kernel.prog, "struct task_struct", address=address)
+            try:
+                self._processes[address] = int(task.tgid)
+            except (*ABSENT, NotRecorded, ValueError):
+                self._processes[address] = self.pid(node)
+        return self._processes[address]
+
+    @cached_property
+    def _processes(self) -> dict[int, int]:
+        return {}
 
     def is_killable(self, node: int) -> bool:
         """Return whether SIGKILL wakes up a task: it sleeps interruptibly, or killably."""

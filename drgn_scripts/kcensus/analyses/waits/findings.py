@@ -66,7 +66,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     else:
         who = f"{len(tasks)} tasks wait for each other: {names}{more}"
     tail = f"; {counted(len(stuck), 'more task', plural='more tasks')} behind them" if stuck else ""
-    is_program = not any(figures.state(node) == "D" for node in (*tasks, *stuck))
+    is_program = figures.is_program((*tasks, *stuck))
     remedies = tuple(
         remedy for node in tasks for remedy in kills(figures, node, "that ends the cycle")
     )

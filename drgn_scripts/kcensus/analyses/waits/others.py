@@ -150,7 +150,12 @@ def _degree(figures: Figures, node: int) -> Severity | None:
 
 
 def _severity(count: int, seconds: float) -> Severity | None:
-    """Return how bad it is that tasks wait; None for what is usual."""
+    """Return how bad it is that tasks wait; None for what is usual.
+
+    :param seconds: -1 if unknown
+    """
+    if seconds < 0:
+        return Severity.NOTICE if count >= _MANY else None
     if seconds >= _VERY_OLD or (seconds >= _OLD and count >= _MANY):
         return Severity.WARNING
     is_notable = (count >= _MANY and seconds >= _SHORT) or (count > 1 and seconds >= _OLD)
@@ -158,21 +163,28 @@ def _severity(count: int, seconds: float) -> Severity | None:
 
 
 def _oldest(figures: Figures, node: int) -> float:
-    """Return the seconds that the first of the tasks behind a node has waited."""
+    """Return the seconds that the first of the tasks behind a node has waited; -1 if unknown."""
     oldest = int(figures.behind.oldest[node])
-    return max(int(figures.ages[oldest]) / 1e9, 0.0) if oldest >= 0 else 0.0
+    age = int(figures.ages[oldest]) if oldest >= 0 else -1
+    return age / 1e9 if age >= 0 else -1.0
 
 
 def _wait(count: int, seconds: float, what: str) -> str:
     """Say how many tasks wait for what, and since when."""
-    first = "" if count == 1 else "the first of them "
-    return f"{counted(count, 'task', 'wait')} for {what}, {first}for {human_seconds(seconds)}"
+    start = f"{counted(count, 'task', 'wait')} for {what}, "
+    if seconds < 0:
+        return f"{start}since when is unknown"
+    return f"{start}{'' if count == 1 else 'the first of them '}for {human_seconds(seconds)}"
 
 
 def _behind(figures: Figures, subjects: list[int]) -> Finding:
     """Return that tasks wait for one task, or for each of several, and what these do."""
     count, seconds = int(figures.behind.tasks[subjects[0]]), _oldest(figures, subjects[0])
     severity = _severity(count, seconds) or Severity.NOTICE
+    waiters = figures.waiters(*subjects)
+    if figures.is_program({*subjects, *waiters}):
+        # Threads of a pool wait for each other until there is work for them.
+        severity = min(severity, Severity.NOTICE)
     names_told = [figures.name(node) for node in subjects[:_MAX_TOLD]]
     names = list(names_told)
     if len(subjects) > _MAX_TOLD:
@@ -185,14 +197,18 @@ def _behind(figures: Figures, subjects: list[int]) -> Finding:
         for remedy in (
             *([go_on(figures, node)] if figures.state(node) == "stopped" else []),
             *([thaw(figures, node)] if figures.state(node) == "frozen" else []),
-            *kills(figures, node, "what it keeps is free"),
+            *(
+                kills(figures, node, "what it keeps is free")
+                if figures.has_other_process(node, waiters)
+                else ()
+            ),
         )
     ]
     return Finding(
         id=f"waits-behind:{figures.pid(subjects[0])}",
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
-        tasks=figures.pids({*subjects, *figures.waiters(*subjects)}),
+        tasks=figures.pids({*subjects, *waiters}),
         title=_wait(count, seconds, f"{', '.join(names)}{last}"),
         evidence="" if last else f"it {told[0]}",
         story=tuple(f"{name} {what}" for name, what in zip(names_told, told, strict=True))
@@ -224,25 +240,35 @@ def _no_remedy(figures: Figures, node: int) -> str:
             "that task (sysrq-l, or crash's bt) for a loop without cond_resched(), and at its CPU "
             "for a thread of a higher priority that does not let it run"
         )
+    if any(figures.graph.kind[each] is NodeKind.DISK for each in _leads_to(figures, node)):
+        return "`kcensus iosched` says whether the scheduler or the device is late"
     return "nothing can take that from it: find out why it does not go on"
+
+
+def _leads_to(figures: Figures, node: int) -> list[int]:
+    """Return all that a task waits for, also through others."""
+    found: list[int] = np.flatnonzero(figures.graph.sure.reached([node])).tolist()
+    return found
 
 
 def _dead(figures: Figures, subject: int) -> Finding:
     """Return that a task has exited, and still holds what others wait for."""
     count, seconds = int(figures.behind.tasks[subject]), _oldest(figures, subject)
     is_sure = not figures.kernel.live and not figures.waiting.tasks.damaged
+    is_program = figures.is_program(figures.waiters(subject))
     oopses = ", ".join(figures.oopses[:_MAX_TOLD])
     name = figures.name(subject) + (", which has exited" if figures.pid(subject) else "")
     return Finding(
         id=f"waits-exited:{figures.graph.address[subject]:x}",
-        severity=Severity.CRITICAL if is_sure else Severity.WARNING,
+        severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
         danger=Danger.DEADLOCK,
         tasks=figures.pids(figures.waiters(subject)),
         title=_wait(count, seconds, name),
         evidence=f"it {_kept(figures, subject)}"
         + (f"; the log has an oops of {oopses}" * bool(oopses)),
         figures={"tasks": Figure(count), "oldest": Figure(seconds, Unit.SECONDS)},
-        no_remedy="what a dead task holds stays held: only a restart of the machine ends it",
+        no_remedy="what a dead task holds stays held: only a restart of "
+        f"{'the program' if is_program else 'the machine'} ends it",
     )
 
 
