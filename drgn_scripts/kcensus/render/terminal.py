@@ -131,8 +131,8 @@ def _print_finding(
         prose(f"kcensus explain {finding.kind}")
         return
     if not short:
-        prose(finding.evidence)
         prose(*(f"#{number} {line}" for number, line in enumerate(finding.story, 1)))
+        prose(finding.evidence)
     shown = finding.remedies[:1] if short else finding.remedies
     for remedy in shown:
         prose(_effect(remedy))

@@ -193,6 +193,17 @@ def test_headings_have_the_help_of_their_columns(tmp_path: Path) -> None:
     assert write(result, tmp_path).titles == ['Numbers "of" <things>.']
 
 
+def test_a_drawing_keeps_its_spaces(tmp_path: Path) -> None:
+    result = Result("x", "x", "x")
+    drawn, plain = Column(Unit.TEXT, is_drawn=True), Column(Unit.TEXT)
+    values = {"line": (["root", "   └─ leaf"], drawn), "name": (["a", "b"], plain)}
+    result.tables["tree"] = Table.of("Tree", values)
+    (path,) = write_html(result, tmp_path / "page.html")
+    text = path.read_text()
+    assert '<td class="drawn">   └─ leaf</td>' in text
+    assert text.count('<td class="drawn"') == 2
+
+
 def test_a_long_table_says_what_is_left_out(tmp_path: Path) -> None:
     result = Result("x", "x", "x")
     result.tables["long"] = Table.of("Long", {"number": (list(range(1234)), Column())})

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,11 @@ def check_output(showing: Showing) -> None:
     :raises click.UsageError: a form of output cannot be written there
     """
     document = Path(showing.json) if showing.json and showing.json != "-" else None
-    if document and showing.html and document.resolve() == showing.html.resolve():
-        raise click.UsageError(f"--json and --html are both '{document}'; give two files.")
-    for option, path in (("--html", showing.html), ("--json", document), ("--dot", showing.dot)):
+    files = (("--json", document), ("--html", showing.html), ("--dot", showing.dot))
+    for (one, path), (other, same) in combinations(files, 2):
+        if path and same and path.resolve() == same.resolve():
+            raise click.UsageError(f"{one} and {other} are both '{path}'; give two files.")
+    for option, path in files:
         if path and path.is_dir():
             raise click.UsageError(f"{option}: '{path}' is a directory; give a file.")
         if path and not path.parent.is_dir():

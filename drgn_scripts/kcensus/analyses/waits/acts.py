@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.kernel.locking.owners import Strength
+from kcensus.kernel.tasks.functions import plain
 from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
 from kcensus.results import Remedy
 
@@ -49,10 +50,14 @@ def kills(figures: Figures, node: int, effect: str) -> Iterator[Remedy]:
     requests = [each for each in objects if graph.kind[each] is NodeKind.FUSE]
     if not requests:
         if figures.is_killable(node):
+            is_dumping = not {"do_coredump", "vfs_coredump"}.isdisjoint(
+                map(plain, figures.functions(node))
+            )
             yield Remedy(
                 effect=f"Kill {figures.name(node)}, which a signal wakes up: {effect}",
                 command=f"kill -KILL {figures.pid(node)}",
-                risk="its work is lost; a core dump that it writes is cut",
+                risk="its work is lost"
+                + (", and the core dump that it writes is cut" * is_dumping),
             )
         return
     # A request that its server has read is waited for whatever signals come.

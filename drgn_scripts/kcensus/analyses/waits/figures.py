@@ -141,7 +141,9 @@ class Figures:
 
     def is_sure(self, cycle: Cycle) -> bool:
         """Return whether a cycle is a deadlock, and no coincidence of tasks that sleep shortly."""
-        if cycle.strength >= Strength.PROVEN:
+        # A running kernel goes on while it is read: what was true one after the other may never
+        # have been true together.
+        if cycle.strength >= Strength.PROVEN and not self.kernel.live:
             return True
         ages = [int(self.ages[node]) for node in cycle.nodes if self.graph.is_task[node]]
         # -1: unknown.

@@ -27,7 +27,7 @@ _LOOK = (
     "function that takes it? Only then a restart is needed"
 )
 _FOR_DEVELOPERS = (
-    "for developers: `kcensus waits DUMP --table stacks`, and `kcensus capsule create DUMP "
+    "for developers: `kcensus waits DUMP --table stacks --top 0`, and `kcensus capsule create DUMP "
     "case.capsule --redact names`"
 )
 
@@ -95,7 +95,8 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
 def _reported(figures: Figures, tasks: list[int]) -> str:
     """Say how many of some tasks the hung task detector has reported."""
     count = sum(figures.pid(node) in figures.log[0] for node in tasks)
-    return f"the kernel log reports {count:,} of these {len(tasks):,} as hung" if count else ""
+    which = "all of these" if count == len(tasks) else f"{count:,} of these {len(tasks):,}"
+    return f"the kernel log reports {which} as hung" if count else ""
 
 
 def _story(figures: Figures, cycle: Cycle) -> tuple[str, ...]:

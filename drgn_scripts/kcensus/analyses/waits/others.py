@@ -335,8 +335,20 @@ def _devices(figures: Figures, nodes: list[int], tasks: set[int]) -> Iterator[Fi
     names = sorted(figures.object_name(int(node)) for node in disks)
     more = f" and {len(names) - _MAX_TOLD:,} more" if len(names) > _MAX_TOLD else ""
     where = f" of {', '.join(names[:_MAX_TOLD])}{more}" if names else ""
+    longest = max(tasks, key=lambda node: (int(figures.ages[node]), -node))
+    place = figures.place(longest)
+    requests = [
+        figures.object_name(int(node))
+        for node in np.flatnonzero(graph.sure.reached(tasks))
+        if graph.kind[node] is NodeKind.REQUEST
+    ]
+    states = Counter(name.rpartition(", ")[2] for name in requests if ", " in name)
+    waited = [f"{counted(count, 'request')} {state}" for state, count in states.most_common()]
     yield Finding(
         id="waits-io",
+        evidence="; ".join(
+            [f"longest: {figures.name(longest)}{f' in {place}' if place else ''}", *waited]
+        ),
         severity=severity,
         danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         tasks=figures.pids(tasks),
@@ -388,11 +400,13 @@ def _frozen(figures: Figures, node: int) -> Finding:
     row = blocks.address.tolist().index(address)
     mount = printable(blocks.mount[row]) if blocks.mount[row] else ""
     count, seconds = int(figures.behind.tasks[node]), _oldest(figures, node)
+    severity = Severity.NOTICE if seconds >= _SHORT else Severity.INFO
+    severity = Severity.WARNING if seconds >= _OLD else severity
     is_plain = mount and mount == blocks.mount[row]
     return Finding(
         id=f"waits-frozen:{mount or hex(address)}",
-        severity=Severity.WARNING if seconds >= _OLD else Severity.NOTICE,
-        danger=Danger.STALL,
+        severity=severity,
+        danger=Danger.STALL if severity >= Severity.WARNING else Danger.NONE,
         tasks=figures.pids(figures.waiters(node)),
         title=_wait(count, seconds, f"the frozen file system on {mount or 'no mount point'}"),
         evidence="super_block.s_writers.frozen is set: who writes waits until it is thawed",

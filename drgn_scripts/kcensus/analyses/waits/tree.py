@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kcensus.analyses.waits.figures import Figures
 from kcensus.human import human_seconds
@@ -61,8 +61,11 @@ def _trees(figures: Figures, seen: set[int]) -> Iterator[Row]:
         for at, node in enumerate(inside):
             yield from _branch(figures, node, 1, "", at == len(inside) - 1, seen, is_first=True)
     for node in figures.roots:
-        if node not in seen:
-            yield from _branch(figures, node, 0, "", True, seen, is_first=True)
+        if node in seen or not figures.behind.tasks[node]:
+            continue
+        first, *rest = _branch(figures, node, 0, "", True, seen, is_first=True)
+        yield first if rest else replace(first, text=f"{first.text}; who waits is above")
+        yield from rest
 
 
 def _is_passed(figures: Figures, node: int) -> bool:
@@ -134,8 +137,15 @@ def _waiting(figures: Figures, node: int, seen: set[int]) -> list[int]:
         else:
             found[each] = None
     return sorted(
-        found, key=lambda each: (-int(figures.behind.tasks[each]), -int(figures.ages[each]), each)
+        found, key=lambda each: (-int(figures.behind.tasks[each]), -_age(figures, each), each)
     )
+
+
+def _age(figures: Figures, node: int) -> int:
+    """Return how long a task has slept, or the first of those behind an object."""
+    oldest = int(figures.behind.oldest[node])
+    is_object = not figures.graph.is_task[node]
+    return int(figures.ages[oldest if is_object and oldest >= 0 else node])
 
 
 def _role(figures: Figures, node: int) -> str:

@@ -97,9 +97,9 @@ def _shown_table(name: str, table: Table, most: int, max_text: int | None) -> Sh
         style = "short" if longest <= _SHORT_CELL else "prose" if longest > _LONG_CELL else ""
         if not any(isinstance(value, str) for value in values):
             style = "n"
-        columns.append((column, label(key, column.label), style))
         if column.is_drawn:
             style = "drawn"
+        columns.append((column, label(key, column.label), style))
         links = first_links() if key == "patch" else {}
         cells.append([_cell(value, column.unit, links, max_text) for value in values])
     title = label(name, table.title)
