@@ -460,9 +460,12 @@ class Figures:
         return {}
 
     def is_killable(self, node: int) -> bool:
-        """Return whether SIGKILL wakes up a task: it sleeps interruptibly, or killably."""
+        """Return whether SIGKILL wakes up a task: it sleeps interruptibly, or killably.
+
+        No signal ends init.
+        """
         row, tasks = int(self.task_rows[node]), self.waiting.tasks
-        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row]:
+        if row < 0 or tasks.is_kthread[row] or tasks.is_on_cpu[row] or self._process(node) == 1:
             return False
         state = int(tasks.state[row])
         return bool(state & _INTERRUPTIBLE or (state & _UNINTERRUPTIBLE and state & _WAKEKILL))

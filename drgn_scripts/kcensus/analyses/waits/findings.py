@@ -74,7 +74,7 @@ def _deadlock(figures: Figures, cycle: Cycle) -> Finding:
     what = "deadlock of programs" if is_program else "deadlock"
     return Finding(
         id=f"{kind}:{min(figures.pid(node) for node in tasks)}",
-        # Without a task in state D, it is a program that waits for itself, as it may for ever.
+        # Without a task in state D, it is a program that waits for itself, as it may do always.
         severity=Severity.CRITICAL if is_sure and not is_program else Severity.WARNING,
         danger=Danger.DEADLOCK,
         tasks=figures.pids((*tasks, *stuck)),

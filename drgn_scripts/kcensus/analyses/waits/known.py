@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Published deadlocks, told by the functions on the stacks of the tasks in a cycle.
+"""Published deadlocks, known by the functions on the stacks of the tasks in a cycle.
 
 The patches that end them are in the catalogue, each with its posting.
 """

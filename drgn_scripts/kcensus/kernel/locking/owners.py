@@ -2,7 +2,7 @@
 """Who holds locks, as far as the locks themselves say.
 
 A mutex and a writer's rwsem name their owner. Readers are counted, and only the last one to come is
-named, even after it has gone. A percpu_rw_semaphore and a semaphore name nobody, or only who waits
+named, even after it has gone. A percpu_rw_semaphore and a semaphore name no task, or only who waits
 for the readers, or who came last.
 """
 

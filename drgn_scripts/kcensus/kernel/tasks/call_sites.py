@@ -553,6 +553,10 @@ class CallSites:
             if base and base not in self._modules:
                 every = {int(each.address): each.name for each in module_kallsyms(module)}
                 self._modules[base] = sorted(every), [every[start] for start in sorted(every)]
-        except (*ABSENT, NotRecorded, AttributeError, ValueError):
+        except (
+            *(*ABSENT, NotRecorded, AttributeError, ValueError),
+            # The number of symbols of a damaged module.
+            *(drgn.OutOfBoundsError, MemoryError, OverflowError),
+        ):
             return [], []
         return self._modules.get(base, ([], []))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Cycles of a graph of waits, what everybody waits for, and how many are behind each node.
+"""Cycles of a graph of waits, what all wait for, and how many are behind each node.
 
 A node is *stuck* if it can never make progress: a task that waits for something stuck; a lock of
 which any holder is stuck; a pipe of which all other ends are. Cycles are looked for among stuck
@@ -96,7 +96,7 @@ def _passed_over(graph: Graph) -> Mask:
 def cycles(graph: Graph) -> list[Cycle]:
     """Return the shortest cycles, without a node in common, of nodes that wait for each other.
 
-    Cycles of stronger edges go first: a tangle that has one of proven edges only is told by that.
+    Cycles of stronger edges go first: a tangle that has one of proven edges only is shown by that.
     """
     import networkx
 

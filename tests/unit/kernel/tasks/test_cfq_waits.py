@@ -34,6 +34,7 @@ from kcensus.kernel.xfs import mounts as mounts_module
 from kcensus.kernel.xfs.buffers import buffers
 from kcensus.kernel.xfs.mounts import mounts
 from kcensus.sources import open_target
+from tests.sample.block.poked import Poked
 
 _DATA = Path(__file__).parents[2] / "data"
 _CAPSULE = _DATA / "cfq-waits.capsule"
@@ -194,12 +195,10 @@ def test_buffers_and_log(cfq: Kernel, found: Waits) -> None:
 
 def with_words(place: int, *values: int) -> Kernel:
     """The guest's kernel with other words at a place."""
-    target, content = open_target(str(_CAPSULE)), b"".join(v.to_bytes(8, "little") for v in values)
-
-    def read(address: int, count: int, offset: int, physical: bool) -> bytes:
-        return content[offset : offset + count]
-
-    target.prog.add_memory_segment(place, len(content), read, False)
+    target = open_target(str(_CAPSULE))
+    changed = Poked(target.prog)
+    for at, value in enumerate(values):
+        changed.word(place + 8 * at, value)
     return Kernel(target.prog)
 
 

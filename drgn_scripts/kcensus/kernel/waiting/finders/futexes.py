@@ -76,7 +76,7 @@ class Futexes(Finder):
         self.torn += asleep - len(lanes)
         key = np.rec.fromarrays([read["ptr"], read["word"], read["offset"]])
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
-        # All waiters of a futex are told by one of them.
+        # One waiter of a futex speaks for all.
         node = np.full(len(first), np.uint64((1 << 64) - 1))
         np.minimum.at(node, group, queued)
         for lane, each in zip(lanes.tolist(), node[group].tolist(), strict=True):

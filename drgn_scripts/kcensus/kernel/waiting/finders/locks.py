@@ -172,7 +172,7 @@ class Locks(Finder):
         found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]] = defaultdict(dict)
         computed: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
         repeated: dict[int, list[tuple[str, Mode, str]]] = defaultdict(list)
-        mapped: dict[int, str] = {}
+        mapped: dict[int, tuple[str, bool]] = {}
         gone: dict[int, list[Held]] = defaultdict(list)
         interesting = np.array([pc for pc, each in held.items() if each], np.uint64)
         for frame in np.flatnonzero(np.isin(stacks.pc, interesting)).tolist():
@@ -185,7 +185,7 @@ class Locks(Finder):
                 is_left = not any(map(each.may_be, inside))
                 is_sure = each.is_sure and is_left
                 if plain(name) in _FAULTS and each.type == _RWSEM and each.is_taken and is_left:
-                    mapped.setdefault(lane, name)
+                    mapped.setdefault(lane, (name, is_sure))
                 # What it drops next may be what it waits for, further inside.
                 if not each.is_taken and self.type[lane] == each.type:
                     continue
@@ -229,27 +229,32 @@ class Locks(Finder):
     def _of_memory(
         self,
         wanted: dict[tuple[str, int], Mode],
-        mapped: dict[int, str],
+        mapped: dict[int, tuple[str, bool]],
         found: dict[tuple[str, int], dict[int, tuple[Strength, str, str, int]]],
     ) -> None:
         """Find the tasks that have read-locked their own address space.
 
-        :param mapped: by task, the function that does
+        :param mapped: by task, the function that does, and whether that is sure: since v6.4 (commit
+            not verified), page faults may take a lock of their area of the memory map only
         """
         lanes = np.array(sorted(mapped), np.int64)
+        if not len(lanes):
+            return
         # Since v5.8 (commit not verified), the lock has this name.
         prog = self.kernel.prog
         memory = prog.type("struct mm_struct")
         name = "mmap_lock" if memory.has_member("mmap_lock") else "mmap_sem"
         inside = np.uint64(drgn.offsetof(memory, name))
+        area = prog.type("struct vm_area_struct")
+        has_own_locks = any(area.has_member(each) for each in ("vm_lock", "vm_lock_seq"))
         mm = layout(prog, "struct task_struct", ["mm"])
         read = gather(self.kernel.memory, self.waits.task[lanes], mm, self.faults)
         for lane, address in zip(lanes.tolist(), (read["mm"] + inside).tolist(), strict=True):
             if (_RWSEM, address) in wanted and self.object[lane] != address:
-                evidence = f"task.mm, and code of {plain(mapped[lane])}"
-                self._better(
-                    found[_RWSEM, address], lane, Strength.DERIVED, evidence, mapped[lane], 0
-                )
+                code, is_sure = mapped[lane]
+                evidence = f"task.mm, and code of {plain(code)}"
+                strength = Strength.DERIVED if is_sure or not has_own_locks else Strength.POSSIBLE
+                self._better(found[_RWSEM, address], lane, strength, evidence, code, 0)
 
     def _last(
         self,
