@@ -40,7 +40,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" in metafunc.fixturenames:
         from tests.lab import kernels
 
-        metafunc.parametrize("kernel", kernels(), scope="session")
+        marker = metafunc.definition.get_closest_marker("kernels")
+        metafunc.parametrize("kernel", marker.args if marker else kernels(), scope="session")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,7 +21,7 @@ from kcensus.human import human, human_bytes, human_ratio
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob, knobs
 from kcensus.reports import Report, examine
-from kcensus.results import CheckStatus, Finding, Unit
+from kcensus.results import CheckStatus, Danger, Finding, Unit
 from kcensus.sources import open_target
 from tests.lab import Dump, build
 from tests.lab.scenario import kernels_of, scenarios
@@ -34,6 +34,7 @@ else:
     import tomli as tomllib
 
 _NUMBER = re.compile(r"(?<![\w.,/:-])\d[\d,]*(?:\.\d+)?(?:%| [KMGTPE]iB| B\b)?(?![\w/:-])")
+_NAME = re.compile(r"\S+ \(PID \d+\)|\b0x[0-9a-f]+|(?<= for )I/O of [\w, -]+(?=, )")
 _SYSCTL = re.compile(r"\bsysctl (?:-w )?([\w./-]+)=")
 _PATH = re.compile(r"/(?:proc/sys|sys/module|sys/kernel/slab|sys/fs/cgroup)/[\w./*-]+")
 
@@ -104,7 +105,8 @@ def test_every_kind_is_explained(case: Case) -> None:
 def test_the_numbers_of_a_title_are_data(case: Case) -> None:
     for finding in case.findings:
         values = finding.figures.values()
-        title = finding.title
+        # Names, and addresses of what has none.
+        title = _NAME.sub("", finding.title)
         for text in [finding.id.partition(":")[2], *map(str, (each.value for each in values))]:
             if not _NUMBER.fullmatch(text):
                 title = title.replace(text, "") if text else title
@@ -114,6 +116,11 @@ def test_the_numbers_of_a_title_are_data(case: Case) -> None:
         shown += [human(each.value, unit) for each in values for unit in (each.unit, Unit.COUNT)]
         known = {number for text in shown for number in _NUMBER.findall(text)}
         assert set(_NUMBER.findall(title)) <= known, finding.id
+
+
+def test_no_deadlock_where_none_was_made(case: Case) -> None:
+    if not case.dump.scenario.startswith("waits-"):
+        assert not [each.id for each in case.findings if each.danger is Danger.DEADLOCK]
 
 
 def test_no_remedy_returns_more_than_there_is(case: Case) -> None:

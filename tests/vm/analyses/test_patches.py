@@ -81,6 +81,13 @@ TRUTH = {
     "slab-page-type": "AAPP",  # 6.10
     "slab-sheaves": "AAAP",  # 6.18
     "slab-struct-slab": "APPP",  # 5.17
+    "cgroup-threadgroup-cpus-lock": "PPPP",  # 6.0, went to the stable series, too
+    "dm-bufio-loop-trylock": "AAAA",  # reverted; loop was changed instead
+    "dm-thin-abort-shrinker": "?SSS",  # dm_bufio of 5.10 does not show it
+    "dm-thin-bufio-reset": "?PPP",
+    "group-cpus-hotplug-lock": "????",  # it leaves no trace
+    "mem-hotplug-percpu-rwsem": "PPPP",  # 4.13
+    "xfs-rename-whiteout-order": "????",  # it leaves no trace
     "workqueue-cpu-pwq": "AAPP",  # 6.6
     "workqueue-inactive-works": "PPPP",  # 5.15; the rename went to stable 5.10, too
     "workqueue-max-active": "AAPP",  # 6.9
@@ -133,6 +140,10 @@ def test_releases_agree_where_nothing_was_backported(kernel: str, mixed_target: 
     """A second opinion: what the catalogue says of releases, against what types say."""
     running = tuple(map(int, kernel.split(".")))
     backported = {
+        "cgroup-threadgroup-cpus-lock",
+        "dm-bufio-loop-trylock",  # and reverted
+        "dm-thin-abort-shrinker",
+        "dm-thin-bufio-reset",
         "fsnotify-lazy-parent-watched",
         "mq-deadline-tag-reservation",
         "sbitmap-shallow-depth",

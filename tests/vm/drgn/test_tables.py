@@ -26,9 +26,13 @@ def path(dentry: drgn.Object) -> str:
     return str(dentry_path(dentry.address_of_()), "utf-8", "backslashreplace")
 
 
-_ELSEWHERE = {"processes", "hardware_queues", "requests", "requests_traced", "sleepers"}
+_ELSEWHERE = {"processes", "hardware_queues", "requests", "requests_traced", "sleepers"} | {
+    "cycles",
+    "stacks",
+}
 """Tables that may be empty here: no process of the workload of most tests works in a directory of
-negative dentries, and its disks have no requests, or no queues of them."""
+negative dentries, its disks have no requests, or no queues of them, and no task of it waits for
+another one for ever."""
 
 # What a row says of the object beside its address.
 SAYS: dict[str, Callable[[drgn.Object, Any], bool]] = {

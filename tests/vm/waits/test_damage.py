@@ -20,7 +20,8 @@ from kcensus.sources import Target, open_target
 from tests.lab import Dump, build
 from tests.sample.block.poked import Poked
 
-pytestmark = pytest.mark.usually("6.1")
+# 7.3 has no lists of waiters, and its tasks name what they wait for: other words count there.
+pytestmark = [pytest.mark.usually("6.1"), pytest.mark.kernels("5.10", "6.1", "6.12")]
 
 _WAITS = analyses()["waits"]
 _NOWHERE, _PROGRAM = 0xFFFF_C1F0_DEAD_B000, 0x7FFF_1234_5678
@@ -361,12 +362,14 @@ def _words(prog: drgn.Program, result: Result) -> Iterator[int]:
             yield int(task.files.fdt.address_of_())
             yield int(task.files.fdt.fd.address_of_())
     for row in _rows(result, "objects"):
+        if row["kind"] in ("request", "disk"):
+            continue  # The tests of iosched damage these.
         yield from range(int(row["object"]), int(row["object"]) + 64, 8)
 
 
 @pytest.mark.parametrize("scenario", ["four", "convoy"])
-def test_bent_words(scenario: str, request: pytest.FixtureRequest) -> None:
-    case: Case = request.getfixturevalue(scenario)
+def test_bent_words(scenario: str, four: Case, convoy: Case) -> None:
+    case = four if scenario == "four" else convoy
     numbers = random.Random(16)
     places = sorted(set(_words(case.target.prog, case.sound)))
     for _ in range(_BENT):

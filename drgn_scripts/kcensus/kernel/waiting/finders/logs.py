@@ -299,13 +299,21 @@ class Logs(Finder):
             context = work - np.uint64(drgn.offsetof(type_, "push_work"))
             cil = gather(memory, context, layout(prog, type_, ["cil"]), Faults())["cil"]
         rows = {int(pid): row for row, pid in enumerate(self.known.pid.tolist())}
-        wanted = set(self.object[lanes].tolist())
+        wanted = self.object[lanes].tolist()
+        waiting = set(zip(wanted, self.waits.task[lanes].tolist(), strict=True))
+        pushing: dict[int, list[int]] = {each: [] for each in wanted}
         for each, pid in zip(cil.tolist(), running["pid"].tolist(), strict=True):
-            if each in wanted and int(pid) in rows:
-                self.build.edges(
-                    EdgeKind.RUN_BY,
-                    (NodeKind.LOG, np.array([each], np.uint64)),
-                    (NodeKind.TASK, self.known.address[[rows[int(pid)]]]),
-                    strength=Strength.PROVEN,
-                    evidence="worker.current_work",
-                )
+            if each in pushing and int(pid) in rows:
+                task = int(self.known.address[rows[int(pid)]])
+                # One that waits for its turn is not who the others, or it itself, wait for.
+                if (each, task) not in waiting:
+                    pushing[each].append(task)
+        for each, workers in pushing.items():
+            self.build.edges(
+                EdgeKind.RUN_BY,
+                (NodeKind.LOG, np.full(len(workers), each, np.uint64)),
+                (NodeKind.TASK, np.array(workers, np.uint64)),
+                # Of several, each writes a list of its own.
+                strength=Strength.PROVEN if len(workers) == 1 else Strength.POSSIBLE,
+                evidence="worker.current_work",
+            )
