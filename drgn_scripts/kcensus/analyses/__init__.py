@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kcensus.results import Answer, Result
+    from kcensus.kernel.kernel import Kernel
+    from kcensus.results import Answer, Gauge, Result
     from kcensus.results.charts import ChartSpec, RamUse
     from kcensus.results.graphs import Picture
     from kcensus.results.tables import TableSpec
@@ -75,6 +76,10 @@ class Analysis:
     """``module:function``, where it makes a graph; the function takes a
     :class:`~kcensus.results.Result` and returns the :class:`Picture` that pages and ``--dot``
     draw."""
+    gauges: str = ""
+    """``module:function``; the function takes a :class:`~kcensus.kernel.kernel.Kernel` and returns
+    the :class:`~kcensus.results.Gauge` of each number that the kernel keeps of the subject, in
+    milliseconds. One that the kernel lacks, or that cannot be read, is left out."""
     modules: tuple[str, ...] = ()
     """Kernel modules whose debug info it uses where the kernel has them loaded."""
     without_target: tuple[str, ...] = ()
@@ -101,6 +106,10 @@ class Analysis:
     def ram_of(self, result: Result) -> Sequence[RamUse]:
         """Return the memory that a result of it accounts for."""
         return tuple(_named(self.ram)(result)) if self.ram else ()
+
+    def gauges_of(self, kernel: Kernel) -> Sequence[Gauge]:
+        """Read what the kernel itself counts of the subject, in milliseconds."""
+        return tuple(_named(self.gauges)(kernel)) if self.gauges else ()
 
     def picture_of(self, result: Result) -> Picture | None:
         """Return the picture of the graph in a result; ``None`` where it makes none."""

@@ -29,6 +29,7 @@ __all__ = (
     "Figure",
     "Finding",
     "Gap",
+    "Gauge",
     "Machine",
     "Remedy",
     "Result",
@@ -87,6 +88,20 @@ class Figure:
     """Its name on screen, at most five words."""
     bound: Bound = Bound.EXACT
     """What a gap makes of it; shown before the value."""
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A number that the kernel keeps itself, and that a few reads of memory tell."""
+
+    key: str
+    """The kernel's name of it, in lower case: an identifier, as keys of a summary are."""
+    value: int
+    unit: Unit = Unit.COUNT
+    label: str = ""
+    """Its name on screen, at most five words."""
+    source: str = ""
+    """Where it lives; that of a :class:`Check` is the same where the check compares with it."""
 
 
 class CheckStatus(enum.Enum):

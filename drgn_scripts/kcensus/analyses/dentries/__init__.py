@@ -29,6 +29,7 @@ ANALYSIS = Analysis(
     specs="kcensus.analyses.dentries.tables:TABLES",
     charts="kcensus.analyses.dentries.charts:CHARTS",
     ram="kcensus.analyses.dentries.charts:ram",
+    gauges="kcensus.analyses.dentries.gauges:gauges",
     headline=("negative", "negative_bytes", "slab_bytes"),
     first_tables=("directories", "patterns", "super_blocks"),
     description="""\
