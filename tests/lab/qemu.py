@@ -68,8 +68,16 @@ def copy_sparse(source: int, path: Path) -> None:
         out.truncate(out.tell())
 
 
-class TooSlow(LabError):
+class Lost(LabError):
+    """A guest did not come to its end, which may be the emulator's doing."""
+
+
+class TooSlow(Lost):
     """A guest did not come to its end in time."""
+
+
+class Died(Lost):
+    """QEMU ended before the guest did."""
 
 
 class Machine:
@@ -136,7 +144,7 @@ class Machine:
         if not data:
             errors = self._log.read_text(errors="replace").strip()
             reason = f": {errors.splitlines()[-1]}" if errors else ""
-            raise LabError(f"ended unexpectedly{reason}")
+            raise Died(f"ended unexpectedly{reason}")
         into += data
 
     def _answer(self) -> dict[str, Any]:
@@ -181,7 +189,7 @@ class Machine:
         if failed := re.search(rb"^FAIL (.*)", self._received, re.MULTILINE):
             raise LabError(f"gave up: {failed[1].decode(errors='replace')}")
         if self._process.poll() is not None:
-            raise LabError("ended unexpectedly")
+            raise Died("ended unexpectedly")
 
     def resume(self) -> None:
         """Let the guest's program go on."""
