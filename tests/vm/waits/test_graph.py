@@ -150,6 +150,7 @@ def test_the_cycles_are_those_of_the_module(made: Case) -> None:
 def test_owners_are_drgns(made: Case) -> None:
     graph, prog = made.found.graph, made.target.prog
     mutexes = [node for node, kind in enumerate(graph.kind) if kind is NodeKind.MUTEX]
+    assert bool(mutexes) == (made.dump.scenario != "waits-rwsem")
     for node in mutexes:
         lock = Object(prog, "struct mutex", address=int(graph.address[node])).address_of_()
         owner = mutex_owner(lock)

@@ -290,16 +290,20 @@ class Figures:
             frames = []
         return [(pc, printable(name), printable(module)) for pc, name, module in frames]
 
-    def _first_task(self, node: int) -> list[int]:
-        """Return the task that waits for a node through objects only, with most tasks behind."""
-        graph, seen, found, todo = self.graph.sure, {node}, list[int](), [node]
+    def first_tasks(self, root: int) -> list[int]:
+        """Return the tasks that wait for a node, through objects only; most tasks behind first."""
+        graph, found, todo, seen = self.graph.sure, set[int](), [root], {root}
         while todo:
             for edge in graph.preceding[todo.pop()]:
-                source = int(graph.source[edge])
-                if source not in seen:
-                    seen.add(source)
-                    (found if graph.is_task[source] else todo).append(source)
-        return sorted(found, key=lambda each: (-int(self.behind.tasks[each]), each))[:1]
+                node = int(graph.source[edge])
+                if node in seen:
+                    continue
+                seen.add(node)
+                if graph.is_task[node]:
+                    found.add(node)
+                else:
+                    todo.append(node)
+        return sorted(found, key=lambda node: (-int(self.behind.tasks[node]), node))
 
     @cached_property
     def stacks_shown(self) -> list[int]:
@@ -308,7 +312,7 @@ class Figures:
         chosen = [node for node in (*of_cycles, *self.roots) if self.graph.is_task[node]]
         for root in self.roots[:_MAX_STACKS]:
             if not self.graph.is_task[root]:
-                chosen += self._first_task(root)
+                chosen += self.first_tasks(root)[:1]
         return list(dict.fromkeys(chosen))[:_MAX_STACKS]
 
     def state(self, node: int) -> str:

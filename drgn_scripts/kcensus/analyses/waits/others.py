@@ -60,11 +60,11 @@ def others(figures: Figures) -> Iterator[Finding]:
             told |= figures.waiters(root)
         elif graph.kind[root] in _BY_DEVICES or _may_be_io(figures, root):
             devices.append(root)
-            subjects += _to_blame(figures, _first_tasks(figures, root))
+            subjects += _to_blame(figures, figures.first_tasks(root))
         elif graph.is_task[root]:
             subjects.append(root)
         elif len(graph.preceding[root]) == 1 or _is_event(figures, root):
-            subjects += _first_tasks(figures, root)
+            subjects += figures.first_tasks(root)
         else:
             unheld.append(root)
     notable = [
@@ -102,22 +102,6 @@ def _is_event(figures: Figures, node: int) -> bool:
     """
     is_futex = figures.graph.kind[node] is NodeKind.FUTEX
     return is_futex and not figures.graph.following[node]
-
-
-def _first_tasks(figures: Figures, root: int) -> list[int]:
-    """Return the tasks that wait for a node, through objects only; most tasks behind first."""
-    graph, found, todo, seen = figures.graph.sure, set[int](), [root], {root}
-    while todo:
-        for edge in graph.preceding[todo.pop()]:
-            node = int(graph.source[edge])
-            if node in seen:
-                continue
-            seen.add(node)
-            if graph.is_task[node]:
-                found.add(node)
-            else:
-                todo.append(node)
-    return sorted(found, key=lambda node: (-int(figures.behind.tasks[node]), node))
 
 
 def _to_blame(figures: Figures, nodes: list[int]) -> list[int]:
