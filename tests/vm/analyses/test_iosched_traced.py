@@ -32,8 +32,8 @@ def test_a_trace_of_another_guest_is_not_joined(
     assert found["summary"]["requests_traced"] == 0
     assert not found["tables"]["requests_traced"]
     reasons = [gap["reason"] for gap in found["gaps"]]
-    why = "another time or machine" if has_text else "another boot or machine"
-    assert any(why in reason for reason in reasons)
+    # Guests that were started in the same second are not told apart by their clocks.
+    assert any("or machine" in reason for reason in reasons)
     # Those of the trace are parts of each other at most.
     parents = {each["id"]: each["part_of"] for each in found["findings"] if each["part_of"]}
     assert all(
