@@ -29,6 +29,15 @@ _MAX_JOBS = 8
 _CHANGED = "the kernel changed while it was read"
 UNEXPECTED = (drgn.FaultError, AttributeError, OverflowError, TypeError)
 """Causes of an :class:`AnalysisError` whose traceback may tell more."""
+_TORN = (
+    ArithmeticError,
+    AttributeError,
+    drgn.OutOfBoundsError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What an analysis that trusts a number too far may raise where memory changes between reads."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,8 @@ class Context:
         except (LookupError, drgn.ObjectAbsentError) as error:
             is_drgns = isinstance(error, drgn.ObjectNotFoundError)
             if isinstance(error, (IndexError, KeyError)) and not is_drgns:
+                if self.kernel.live:
+                    raise _torn(analysis, error) from error
                 raise  # a bug of ours, not something that the target lacks
             raise AnalysisError(
                 "the debug info or the memory model of this kernel lacks what "
@@ -135,8 +146,11 @@ class Context:
             raise AnalysisError(faults.sentence(error, analysis.name)) from error
         except WorkersKilled as error:
             raise AnalysisError(str(error)) from error
-        except (AttributeError, OverflowError, TypeError) as error:
-            if self.target is None or self.target.recorded_for is None:
+        except _TORN as error:
+            if self.kernel.live:
+                raise _torn(analysis, error) from error
+            is_of_types = isinstance(error, UNEXPECTED)
+            if not is_of_types or self.target is None or self.target.recorded_for is None:
                 raise  # a bug of ours: types come from debug info
             raise AnalysisError(
                 f"types or variables in the capsule are not what {analysis.name} expects "
@@ -238,6 +252,14 @@ class Context:
             self.machine if self.release else None,
             **parts,
         )
+
+
+def _torn(analysis: Analysis, error: Exception) -> AnalysisError:
+    """Return what to say of an error that only a bug of ours causes where memory stays the same."""
+    return AnalysisError(
+        f"{analysis.name} read memory that the kernel changed meanwhile "
+        f"({type(error).__name__}: {error}); run it again"
+    )
 
 
 def _jobs(target: Target, wanted: int | None) -> int:
