@@ -202,6 +202,7 @@ def _check(fields: Mapping[str, Any]) -> Check:
         fields["source"],
         fields["note"],
         fields["difference"] if fields["status"] == "explained" else None,
+        moved=fields.get("moved"),
     )
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
 from kcensus.progress import Progress
-from kcensus.results import Answer, Finding, Gap, Machine, Result
+from kcensus.results import Answer, Check, CheckStatus, Finding, Gap, Gauge, Machine, Result, Unit
 from kcensus.sources import Target, faults
 from kcensus.sources.capsule import NotRecorded
 from kcensus.sources.debuginfo.packages import missing_debug_info
@@ -26,8 +26,18 @@ from kcensus.sources.model import kernel_release
 
 _MAX_JOBS = 8
 """With more processes, memory bandwidth limits reading, and each process uses memory."""
+_CHANGED = "the kernel changed while it was read"
 UNEXPECTED = (drgn.FaultError, AttributeError, OverflowError, TypeError)
 """Causes of an :class:`AnalysisError` whose traceback may tell more."""
+_TORN = (
+    ArithmeticError,
+    AttributeError,
+    drgn.OutOfBoundsError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What an analysis that trusts a number too far may raise where memory changes between reads."""
 
 
 @dataclass(frozen=True)
@@ -117,12 +127,16 @@ class Context:
         gaps = self._gaps(analysis)
         defaults = {param.name: param.default for param in analysis.params}
         try:
+            before = self._counted(analysis)
             answer = analysis.load()(self.kernel, **{**defaults, **params})
+            after = self._counted(analysis)
         except (UnsupportedAllocator, NotRecorded) as error:
             raise AnalysisError(str(error)) from error
         except (LookupError, drgn.ObjectAbsentError) as error:
             is_drgns = isinstance(error, drgn.ObjectNotFoundError)
             if isinstance(error, (IndexError, KeyError)) and not is_drgns:
+                if self.kernel.live:
+                    raise _torn(analysis, error) from error
                 raise  # a bug of ours, not something that the target lacks
             raise AnalysisError(
                 "the debug info or the memory model of this kernel lacks what "
@@ -132,16 +146,46 @@ class Context:
             raise AnalysisError(faults.sentence(error, analysis.name)) from error
         except WorkersKilled as error:
             raise AnalysisError(str(error)) from error
-        except (AttributeError, OverflowError, TypeError) as error:
-            if self.target is None or self.target.recorded_for is None:
+        except _TORN as error:
+            if self.kernel.live:
+                raise _torn(analysis, error) from error
+            is_of_types = isinstance(error, UNEXPECTED)
+            if not is_of_types or self.target is None or self.target.recorded_for is None:
                 raise  # a bug of ours: types come from debug info
             raise AnalysisError(
                 f"types or variables in the capsule are not what {analysis.name} expects "
                 f"({error}); record the vmcore again with this kcensus"
             ) from error
-        findings = [self._possible(finding) for finding in answer.findings]
-        answer = replace(answer, gaps=gaps + answer.gaps, findings=findings)
+        answer = replace(
+            answer,
+            checks=[self._drifted(check, before, after) for check in answer.checks],
+            findings=[self._possible(finding) for finding in answer.findings],
+            gaps=gaps + answer.gaps,
+        )
         return self._result(analysis.name, answer)
+
+    def _counted(self, analysis: Analysis) -> dict[str, Gauge]:
+        """Return what a running kernel counts of the subject at this moment, by source."""
+        gauges = analysis.gauges_of(self.kernel) if self.kernel.live else ()
+        return {gauge.source: gauge for gauge in gauges if gauge.source}
+
+    def _drifted(
+        self, check: Check, before: Mapping[str, Gauge], after: Mapping[str, Gauge]
+    ) -> Check:
+        """Say of a check what the kernel did to its counter while the analysis ran."""
+        if not self.kernel.live:
+            return check
+        if check.source in before and check.source in after:
+            first, last = (self._reading(each[check.source], check) for each in (before, after))
+            check = check.over(first, check.counter, last)
+        if check.moved is None and check.status is CheckStatus.DIFFER:
+            check = replace(check, note="; ".join(filter(None, (check.note, _CHANGED))))
+        return check
+
+    def _reading(self, gauge: Gauge, check: Check) -> int:
+        """Return a gauge in the unit of a check."""
+        is_finer = (gauge.unit, check.unit) == (Unit.BYTES, Unit.PAGES)
+        return gauge.value >> self.kernel.memory.page_shift if is_finer else gauge.value
 
     def _possible(self, finding: Finding) -> Finding:
         """Leave out the remedies of a finding that need a file that the kernel lacks."""
@@ -208,6 +252,14 @@ class Context:
             self.machine if self.release else None,
             **parts,
         )
+
+
+def _torn(analysis: Analysis, error: Exception) -> AnalysisError:
+    """Return what to say of an error that only a bug of ours causes where memory stays the same."""
+    return AnalysisError(
+        f"{analysis.name} read memory that the kernel changed meanwhile "
+        f"({type(error).__name__}: {error}); run it again"
+    )
 
 
 def _jobs(target: Target, wanted: int | None) -> int:

@@ -39,12 +39,16 @@ def idr_entries(memory: Memory, idr: Object) -> tuple[list[int], int]:
     :raises drgn.FaultError: the head is unreadable
     """
     # Since Linux kernel commit f8d5d0cc145c ("xarray: Add definition of struct xarray") (in v4.20),
-    # an IDR is an XArray. drgn's idr_for_each() does not end on a tree with a cycle, so it is used
-    # for older kernels only.
+    # an IDR is an XArray. drgn's idr_for_each() follows a tree with a cycle as deep as Python goes,
+    # so it is used for older kernels only.
     tree = getattr(idr, "idr_rt", None)
     if tree is None or not hasattr(tree, "xa_head"):
-        entries = (int(entry) for _, entry in idr_for_each(idr.address_of_()))
-        known = list(itertools.islice(entries, _MAX_ENTRIES + 1))
-        return known[:_MAX_ENTRIES], int(len(known) > _MAX_ENTRIES)
+        known: list[int] = []
+        try:
+            for _, entry in itertools.islice(idr_for_each(idr.address_of_()), _MAX_ENTRIES):
+                known.append(int(entry))
+        except RecursionError:
+            return known, 1
+        return known, int(len(known) == _MAX_ENTRIES)
     _, words, damaged = xarray_entries(memory, tree, Faults())
     return words.tolist(), damaged

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import drgn
+from drgn import Object, sizeof
 from drgn.helpers.linux.printk import get_printk_records
 
 from kcensus.text import printable
@@ -13,6 +16,8 @@ Line = tuple[float | None, str]
 
 _MAX_RECORD_BITS = 24
 """Binary logarithm of the number of records, those of a log of half a gigabyte."""
+_MAX_BYTES = 1 << 31
+"""LOG_BUF_LEN_MAX, of the log up to v5.9."""
 
 
 def is_sound(prog: drgn.Program) -> bool:
@@ -43,8 +48,38 @@ def records(prog: drgn.Program) -> list[Line]:
     """
     if not is_sound(prog):
         raise ValueError("head and tail of the printk ring buffer are damaged")
-    return [
-        (record.timestamp / 1e9, printable(line))
-        for record in get_printk_records(prog)
-        for line in record.text.split(b"\n")
-    ]
+    if "prb" in prog:
+        texts = [(record.timestamp, record.text) for record in get_printk_records(prog)]
+    else:
+        texts = [*_structured(prog)]
+    return [(stamp / 1e9, printable(line)) for stamp, text in texts for line in text.split(b"\n")]
+
+
+def _structured(prog: drgn.Program) -> Iterator[tuple[int, bytes]]:
+    """Yield time stamp and text of the records of a log up to v5.9, oldest first.
+
+    drgn follows the lengths of records wherever they lead. Where a running kernel overwrites what
+    is being read, or memory is damaged, that never ends.
+
+    :raises ValueError: the records do not lead from the first to the last
+    """
+    try:
+        type_ = prog.type("struct printk_log")
+    except LookupError:
+        # Before Linux kernel commit 62e32ac3505a ("printk: rename struct log to struct printk_log")
+        # (in v3.11), and in RHEL 7.
+        type_ = prog.type("struct log")
+    # The BPF verifier had a log_buf, too, from v3.18 to v4.14.
+    buffer = int(prog.variable("log_buf", "printk.c"))
+    at, end = int(prog["log_first_idx"]), int(prog["log_next_idx"])
+    wraps = at > end
+    while at != end:
+        record = Object(prog, type_, address=buffer + at).read_()
+        length = int(record.len)
+        if wraps and not length:  # the log goes on at its start
+            at, wraps = 0, False
+            continue
+        if length < sizeof(type_) or at > _MAX_BYTES or (at > end and not wraps):
+            raise ValueError("the records of the kernel log do not lead to its end")
+        yield int(record.ts_nsec), prog.read(buffer + at + sizeof(type_), int(record.text_len))
+        at += length

@@ -7,9 +7,12 @@ import drgn
 from drgn import Object
 
 from kcensus.engine.memory import Faults
+from kcensus.sources.capsule import NotRecorded
 
 ABSENT = (LookupError, drgn.FaultError, drgn.ObjectAbsentError)
 """Raised for a variable without debug info, on a missing page, or of a module not loaded."""
+DAMAGED = (*ABSENT, NotRecorded, AttributeError, OverflowError, TypeError, ValueError)
+"""Also of types, sizes and numbers that are not what they should be."""
 _MAX_NAME = 256
 """Device-mapper names have at most 128 bytes."""
 

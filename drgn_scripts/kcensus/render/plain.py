@@ -19,6 +19,8 @@ from kcensus.human import human, shown_time
 from kcensus.results import (
     MEMORY_USES,
     Bound,
+    Check,
+    CheckStatus,
     Figure,
     Finding,
     Machine,
@@ -49,7 +51,17 @@ _AMOUNTS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.SECONDS)
 """Units of numbers whose 0 means that there is nothing."""
 
 _PARTS = {
-    "checks": ("name", "ours", "counter", "difference", "status", "unit", "source", "note"),
+    "checks": (
+        "name",
+        "ours",
+        "counter",
+        "moved",
+        "difference",
+        "status",
+        "unit",
+        "source",
+        "note",
+    ),
     "findings": (
         "id",
         "severity",
@@ -85,6 +97,7 @@ _FINDING_PARTS = {
 _UNITS = {
     "ours": Unit.NONE,
     "counter": Unit.NONE,
+    "moved": Unit.NONE,
     "difference": Unit.NONE,
     "holds_bytes": Unit.BYTES,
     "returns_bytes": Unit.BYTES,
@@ -277,6 +290,23 @@ def memory_facts(machine: Machine) -> list[str]:
         for name, size in uses
         if size >= least
     ]
+
+
+def remarks(check: Check) -> list[str]:
+    """Return what a reader must know of a check that does not agree."""
+    return [words for words in (check.note, _drift(check)) if words]
+
+
+def _drift(check: Check) -> str:
+    """Return how far a counter moved while a running kernel was read; empty if it did not."""
+    if not check.moved:
+        return ""
+    sign = "+" if check.moved > 0 else ""
+    moved = f"the counter moved by {sign}{human(check.moved, check.unit)} while it was read"
+    if check.status is not CheckStatus.DIFFER:
+        return moved
+    size, side = human(abs(check.beyond), check.unit), "above" if check.beyond > 0 else "below"
+    return f"{moved}; what was counted is {size} {side} all of its values"
 
 
 def notes(machine: Machine) -> dict[str, list[str]]:

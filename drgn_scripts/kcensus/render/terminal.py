@@ -16,6 +16,7 @@ from kcensus.render.plain import (
     is_zero,
     machine_facts,
     patch_text,
+    remarks,
     remedy_facts,
     shown_figure,
 )
@@ -271,7 +272,7 @@ def _checks(checks: Sequence[Check]) -> Iterator[tuple[Text, list[Text]]]:
             f"{check.name}: {human(check.ours, check.unit)} counted,"
             f" {human(check.counter, check.unit)} in the kernel ({shown_difference(check)})",
             f"Counter: {check.source}" if check.source else "",
-            check.note,
+            *remarks(check),
         )
         style = "bold yellow" if check.status is CheckStatus.DIFFER else "bold"
         yield (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kcensus.results.findings import Finding, Remedy, fold, matters, parts_of, rank
@@ -131,6 +131,9 @@ class Check:
     """How much of ``counter - ours`` the note accounts for."""
     at_most: int | None = None
     """How much of it the note can account for, where only a bound is known."""
+    moved: int | None = None
+    """How far the counter of a running kernel moved while ours was read: :attr:`counter` less what
+    it was before. None where it was read once."""
 
     @property
     def difference(self) -> int | None:
@@ -140,15 +143,38 @@ class Check:
         return self.counter - self.ours
 
     @property
+    def beyond(self) -> int:
+        """How far ours is from all that the counter was, above it (positive) or below."""
+        difference, moved = self.difference or 0, self.moved or 0
+        return -(max(difference - max(moved, 0), 0) or min(difference - min(moved, 0), 0))
+
+    @property
     def status(self) -> CheckStatus:
         """What the cross-check showed."""
-        difference = self.difference
+        difference, moved = self.difference, self.moved or 0
         if difference is None:
             return CheckStatus.ABSENT
         if difference == 0:
             return CheckStatus.AGREE
-        explained = difference == self.explained or 0 < difference <= (self.at_most or 0)
+        least, most = difference - max(moved, 0), difference - min(moved, 0)
+        explained = least <= (self.at_most or 0) and most >= 0
+        if self.explained is not None:
+            explained |= least <= self.explained <= most
         return CheckStatus.EXPLAINED if explained else CheckStatus.DIFFER
+
+    def over(self, *readings: int | None) -> Check:
+        """Return the check with a counter that a running kernel changed while ours was read.
+
+        The counter is then known to have had all values between the lowest and the highest; it
+        becomes the later one of these two.
+
+        :param readings: of the counter, oldest first; None for those that failed
+        """
+        known = [reading for reading in readings if reading is not None]
+        if self.counter is None or len(known) < 2:
+            return self
+        first, last = sorted((known.index(min(known)), known.index(max(known))))
+        return replace(self, counter=known[last], moved=known[last] - known[first])
 
 
 @dataclass(frozen=True)

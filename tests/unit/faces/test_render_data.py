@@ -99,6 +99,7 @@ def test_json_has_every_part_under_its_key() -> None:
         "name": "sheaves",
         "ours": 7,
         "counter": 10,
+        "moved": None,
         "difference": 3,
         "status": "explained",
         "unit": "count",
@@ -305,6 +306,7 @@ def test_parquet_of_nothing_still_has_types(tmp_path: Path) -> None:
     schema = parquet.read_table(tmp_path / "checks.parquet").schema
     assert [str(field.type) for field in schema] == [
         "string",
+        "int64",
         "int64",
         "int64",
         "int64",

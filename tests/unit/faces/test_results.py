@@ -57,6 +57,48 @@ def test_the_status_of_a_check(
     assert check.status is status
 
 
+@pytest.mark.parametrize(
+    ("ours", "readings", "counter", "moved", "beyond", "status"),
+    [
+        (105, (100, 110), 110, 10, 0, CheckStatus.EXPLAINED),
+        (105, (110, 100), 100, -10, 0, CheckStatus.EXPLAINED),
+        (105, (100, 120, 90), 90, -30, 0, CheckStatus.EXPLAINED),
+        (105, (105, 100), 100, -5, 0, CheckStatus.EXPLAINED),
+        (105, (105, 105), 105, 0, 0, CheckStatus.AGREE),
+        (105, (100, 103, 101), 103, 3, 2, CheckStatus.DIFFER),
+        (105, (112, 109), 109, -3, -4, CheckStatus.DIFFER),
+        (105, (None, 100, 110), 110, 10, 0, CheckStatus.EXPLAINED),
+        (105, (None, 100), 105, None, 0, CheckStatus.AGREE),
+        (105, (), 105, None, 0, CheckStatus.AGREE),
+    ],
+)
+def test_a_check_with_a_counter_that_moves(
+    ours: int,
+    readings: tuple[int | None, ...],
+    counter: int,
+    moved: int | None,
+    beyond: int,
+    status: CheckStatus,
+) -> None:
+    check = Check("n", ours, 105).over(*readings)
+    assert (check.counter, check.moved) == (counter, moved)
+    assert (check.beyond, check.status) == (beyond, status)
+
+
+def test_what_a_note_explains_may_move_too() -> None:
+    exact, bounded = Check("n", 90, 100, explained=10), Check("n", 90, 100, at_most=10)
+    for check in (exact, bounded):
+        assert check.over(95, 103).status is CheckStatus.EXPLAINED
+        assert check.over(103, 120).status is CheckStatus.DIFFER
+    assert exact.over(91, 99).status is CheckStatus.DIFFER
+    assert bounded.over(91, 99).status is CheckStatus.EXPLAINED
+
+
+def test_a_counter_that_is_absent_does_not_move() -> None:
+    check = Check("n", 1, None).over(1, 2)
+    assert (check.moved, check.status) == (None, CheckStatus.ABSENT)
+
+
 def frame() -> pd.DataFrame:
     return pd.DataFrame({"cache": ["a"], "bytes": [1]})
 

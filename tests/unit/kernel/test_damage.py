@@ -131,3 +131,39 @@ def test_log_with_impossible_ends(bits: int, tail: int, head: int) -> None:
     )
     with pytest.raises(ValueError, match="ring buffer"):
         records({"prb": SimpleNamespace(desc_ring=ring)})
+
+
+_RECORD = (
+    "0 unsigned long long ts_nsec\n8 unsigned short len\n10 unsigned short text_len\n"
+    "12 unsigned short dict_len"
+)
+
+
+def old_log(*pieces: tuple[int, bytes], first: int, following: int) -> FakeKernel:
+    """Return a kernel with a log as up to v5.9: lengths and texts, one after the other."""
+    k = FakeKernel("6.10")
+    add_types(k.prog, {"struct printk_log": (16, _RECORD)}, "log")
+    k.variable("log_buf", "char *", buffer := k.string(bytes(4096)))
+    k.variable("log_first_idx", "unsigned int", first)
+    k.variable("log_next_idx", "unsigned int", following)
+    at = 0
+    for length, text in pieces:
+        header = [(at + 1) * 10**9, length | len(text) << 16]
+        k.write_words(buffer + at, *header)
+        k.write(buffer + at + 16, text)
+        at += length or 16
+    return k
+
+
+def test_an_old_log_may_go_on_at_its_start() -> None:
+    k = old_log((32, b"a"), (32, b"b"), (32, b"c"), (0, b""), first=64, following=32)
+    assert records(k.prog) == [(65.0, "c"), (1.0, "a")]
+
+
+@pytest.mark.parametrize(("first", "following"), [(0, 40), (0, 200), (64, 40), (4000, 40)])
+def test_an_old_log_that_does_not_lead_to_its_end(first: int, following: int) -> None:
+    k = old_log((32, b"a"), (32, b"b"), (32, b"c"), (0, b""), first=first, following=following)
+    if first == 4000:  # the memory there has a length that leads nowhere
+        k.write_words(int(k.prog["log_buf"]) + first, 0, 8)
+    with pytest.raises(ValueError, match="kernel log"):
+        records(k.prog)

@@ -13,15 +13,16 @@ from kcensus.analyses.dentries.directories import ORPHANS
 from kcensus.analyses.dentries.figures import Figures
 from kcensus.analyses.dentries.tables import NO_MEMCG, UNKNOWN_MEMCG, UNREADABLE_NAMES
 from kcensus.analyses.gaps import reasons, scan_gaps
-from kcensus.kernel.vfs.dcache import counter, lru_items
-from kcensus.results import Check, Gap, nonzero_gaps
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.mm.vmstat import percpu_sum
+from kcensus.kernel.vfs.dcache import lru_items
+from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 
 
 def checks(figures: Figures) -> list[Check]:
     """Hold all dentries, those on LRU lists, and the negative ones among them, against counters."""
     prog, count = figures.kernel.prog, figures.census.count
-    note = "the kernel changed while it was read" if figures.kernel.live else ""
-    unused, unused_source = counter(prog, "nr_dentry_unused"), "nr_dentry_unused"
+    unused, unused_source = percpu_sum(prog, "nr_dentry_unused"), "nr_dentry_unused"
     if unused_source not in prog:
         # Since Linux kernel commit 62d36c770352 ("dcache: convert dentry_stat.nr_unused to per-cpu
         # counters") (in v3.12, and RHEL 7 kernels since 3.10.0-1027), it is per CPU.
@@ -30,20 +31,38 @@ def checks(figures: Figures) -> list[Check]:
             unused = int(prog["dentry_stat"].nr_unused)
     items, lost = lru_items(figures.kernel.memory, figures.super_blocks.address)
     lru_source = "list_lru_node.nr_items of s_dentry_lru"
-    lru_note = f"{lost} list heads are unreadable" if lost else note
+    lru_note = f"{lost} list heads are unreadable" if lost else ""
     # nr_dentry drops when a dentry is killed; its memory is freed an RCU grace period later.
-    total = count(DENTRY, DEAD), counter(prog, "nr_dentry")
+    total = count(DENTRY, DEAD), percpu_sum(prog, "nr_dentry")
     # Since Linux kernel commit af0c9af1b3f6 ("fs/dcache: Track & report number of negative
     # dentries") (in v5.0), dentries on shrink lists are not counted.
-    negative = count(ON_LRU | NEGATIVE, ON_SHRINK), counter(prog, "nr_dentry_negative")
+    negative = count(ON_LRU | NEGATIVE, ON_SHRINK), percpu_sum(prog, "nr_dentry_negative")
     source, in_namespace = "mnt_namespace.nr_mounts of init", figures.super_blocks.mounts_at_home
+    on_lrus = Check(
+        "on LRU lists", count(ON_LRU, ON_SHRINK), items, source=lru_source, note=lru_note
+    )
     return [
-        Check("dentries", *total, source="nr_dentry", note=note),
-        Check("on LRU and shrink lists", count(ON_LRU), unused, source=unused_source, note=note),
-        Check("negative, on LRU lists", *negative, source="nr_dentry_negative", note=note),
-        Check("on LRU lists", count(ON_LRU, ON_SHRINK), items, source=lru_source, note=lru_note),
-        Check("mounts in init's namespace", *in_namespace, source=source, note=note),
+        Check("dentries", *total, source="nr_dentry"),
+        Check("on LRU and shrink lists", count(ON_LRU), unused, source=unused_source),
+        Check("negative, on LRU lists", *negative, source="nr_dentry_negative"),
+        on_lrus.over(figures.lru_items_before, items),
+        Check("mounts in init's namespace", *in_namespace, source=source),
     ]
+
+
+_GAUGES = {
+    "nr_dentry": "dentries",
+    "nr_dentry_unused": "unused, on LRU lists",
+    "nr_dentry_negative": "negative, on LRU lists",
+}
+
+
+def gauges(kernel: Kernel) -> Iterator[Gauge]:
+    """Yield the counters behind /proc/sys/fs/dentry-state."""
+    for name, label in _GAUGES.items():
+        value = percpu_sum(kernel.prog, name)
+        if value is not None:
+            yield Gauge(name, value, label=label, source=name)
 
 
 def gaps(figures: Figures) -> list[Gap]:

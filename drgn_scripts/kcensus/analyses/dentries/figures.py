@@ -21,7 +21,7 @@ from kcensus.analyses.dentries.name_patterns import Patterns, patterns
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.mm.vmstat import node_page_state
-from kcensus.kernel.vfs.dcache import flags, hash_table
+from kcensus.kernel.vfs.dcache import flags, hash_table, lru_items
 from kcensus.kernel.vfs.dentry_limits import limits
 from kcensus.kernel.vfs.open_files import open_paths
 from kcensus.kernel.vfs.super_blocks import super_blocks
@@ -43,6 +43,10 @@ class Figures:
         self.kernel = kernel
         self.wanted = wanted
         self.super_blocks = super_blocks(kernel)
+        self.lru_items_before: int | None = None
+        """Of a running kernel: what the counts of LRU lists were before the census."""
+        if kernel.live:
+            self.lru_items_before, _ = lru_items(kernel.memory, self.super_blocks.address)
         bits = flags(kernel.memory, self.super_blocks.root)
         self.census = census = DentryCensus(kernel, bits, wanted)
         self.slot_size = census.slot_size

@@ -15,6 +15,7 @@ ANALYSIS = Analysis(
     name="iosched",
     question="what was inserted into an I/O scheduler and not dispatched, and who waits for it?",
     runner="kcensus.analyses.iosched.run:run",
+    gauges="kcensus.analyses.iosched.kernel.checks:gauges",
     specs="kcensus.analyses.iosched.run:TABLES",
     charts="kcensus.analyses.iosched.run:CHARTS",
     headline=("inserted", "worst_async_wait", "sleepers_behind_requests"),

@@ -14,6 +14,7 @@ ANALYSIS = Analysis(
     name="kcopyd",
     question="who queued those kcopyd jobs, and which worker pools are stalled behind them?",
     runner="kcensus.analyses.kcopyd.run:run",
+    gauges="kcensus.analyses.kcopyd.checks:gauges",
     specs="kcensus.analyses.kcopyd.tables:TABLES",
     charts="kcensus.analyses.kcopyd.charts:CHARTS",
     ram="kcensus.analyses.kcopyd.charts:ram",

@@ -3,13 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
 
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.kcopyd.figures import Figures
-from kcensus.results import Check, Gap, Unit, nonzero_gaps
+from kcensus.engine.gather import gather
+from kcensus.engine.layout import layout
+from kcensus.engine.memory import Faults
+from kcensus.kernel.dm.devices import CLIENTS_OF_TARGETS, mapped_devices
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.names import DAMAGED
+from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
 _EFFECTS = {
     "kernel log": "its events are missing",
@@ -33,39 +40,38 @@ _EFFECTS = {
 
 def checks(figures: Figures) -> list[Check]:
     """Hold jobs and exceptions against slabs and the counters of clients and snapshots."""
-    note = "the kernel changed while it was read" if figures.kernel.live else ""
-    return list(_checks(figures, note)) if figures.census.in_use else []
+    return list(_checks(figures)) if figures.census.in_use else []
 
 
-def _checks(figures: Figures, note: str) -> Iterator[Check]:
+def _checks(figures: Figures) -> Iterator[Check]:
     census, jobs, snapshots = figures.census, figures.census.jobs, figures.snapshots
     slab = "active objects of the slab cache"
     ours: int | None
     if census.has_jobs:
         ours = int(jobs.jobs.sum()) + jobs.reserve + jobs.unknown
         name = "jobs in use, preallocated, and of unknown clients"
-        yield Check(name, ours, census.job_slab.active, source=slab, note=note)
+        yield Check(name, ours, census.job_slab.active, source=slab)
         ours, counter = int((jobs.jobs + jobs.sub_jobs).sum()), int(census.clients.nr_jobs.sum())
         source = "dm_kcopyd_client.nr_jobs"
-        yield _completion_check(figures, "jobs and sub-jobs", ours, counter, source, note)
+        yield _completion_check(figures, "jobs and sub-jobs", ours, counter, source)
         source = "kcopyd_job.source.count"
         ours, expected = jobs.pages_followed, jobs.pages_expected
-        yield Check("copy pages of jobs", ours, expected, Unit.PAGES, source, note)
+        yield Check("copy pages of jobs", ours, expected, Unit.PAGES, source)
         ours, counter = jobs.free_pages_followed, int(census.clients.free_pages.sum())
         source = "dm_kcopyd_client.nr_free_pages"
-        yield Check("free reserved pages", ours, counter, Unit.PAGES, source, note)
+        yield Check("free reserved pages", ours, counter, Unit.PAGES, source)
     queues, devices = census.workqueues, census.devices
     if queues.cpu_pools is not None:
         ours, source = queues.bound_pools, "cpu_worker_pools"
-        yield Check("worker pools of CPUs", ours, queues.cpu_pools, source=source, note=note)
+        yield Check("worker pools of CPUs", ours, queues.cpu_pools, source=source)
     if devices.named is not None:
         ours, source = len(devices.devices), "names in the index of dm ioctl"
-        yield Check("mapped devices", ours, devices.named, source=source, note=note)
+        yield Check("mapped devices", ours, devices.named, source=source)
     if not census.has_snapshots:
         return
     if census.snapshots.registered is not None:
         ours, source = len(snapshots), "_origins"
-        yield Check("snapshots", ours, census.snapshots.registered, source=source, note=note)
+        yield Check("snapshots", ours, census.snapshots.registered, source=source)
     if census.has_jobs:
         # dm_snapshot counts no copies while it merges.
         copying = [snapshot for snapshot in snapshots if snapshot.target == "snapshot"]
@@ -73,30 +79,47 @@ def _checks(figures: Figures, note: str) -> Iterator[Check]:
         total = sum(counts) if len(counts) == len(copying) else None
         ours = sum(figures.jobs_of(snapshot) or 0 for snapshot in copying)
         source = "dm_snapshot.in_progress"
-        yield _completion_check(figures, "jobs of snapshots", ours, total, source, note)
+        yield _completion_check(figures, "jobs of snapshots", ours, total, source)
     ours = sum(snapshot.pending_in_table for snapshot in snapshots)
     counter = sum(snapshot.pending for snapshot in snapshots)
     source = "dm_snapshot.pending_exceptions_count"
-    yield Check("pending exceptions in tables", ours, counter, source=source, note=note)
+    yield Check("pending exceptions in tables", ours, counter, source=source)
     ours = sum(snapshot.exceptions for snapshot in snapshots)
     for use in census.slabs:
         if use.role == "exceptions" and not use.merged:
-            yield Check("exceptions in tables", ours, use.active, source=slab, note=note)
+            yield Check("exceptions in tables", ours, use.active, source=slab)
 
 
 def _completion_check(
-    figures: Figures, name: str, ours: int, counter: int | None, source: str, note: str
+    figures: Figures, name: str, ours: int, counter: int | None, source: str
 ) -> Check:
     """Check jobs against a counter that includes those whose callbacks are running."""
     states = figures.work_states.values()
     running = sum(state.startswith("running") for state, _ in states)
     if counter is None or not 0 < counter - ours <= running:
-        return Check(name, ours, counter, source=source, note=note)
+        return Check(name, ours, counter, source=source)
     note = (
         f"{source.partition('.')[2]} drops only after the completion callback returns, but the job "
         f"is freed before; {running} client{'s are' if running > 1 else ' is'} running"
     )
     return Check(name, ours, counter, source=source, note=note, explained=counter - ours)
+
+
+def gauges(kernel: Kernel) -> Iterator[Gauge]:
+    """Yield the jobs and sub-jobs of the clients of all mapped devices."""
+    with contextlib.suppress(*DAMAGED):
+        members = layout(kernel.prog, "struct dm_kcopyd_client", {"jobs": "nr_jobs.counter"})
+        targets = [target for each in mapped_devices(kernel).devices for target in each.targets]
+        clients: set[int] = set()
+        for target in targets:
+            if reader := CLIENTS_OF_TARGETS.get(target.type_name):
+                with contextlib.suppress(*DAMAGED):
+                    clients.update(reader(kernel.prog, target.private))
+        addresses, faults = np.array(sorted(clients), np.uint64), Faults()
+        jobs = gather(kernel.memory, addresses, members, faults)["jobs"]
+        if len(clients) and not faults:
+            source = "dm_kcopyd_client.nr_jobs"
+            yield Gauge("nr_jobs", int(jobs.astype(np.int64).sum()), label="jobs", source=source)
 
 
 def gaps(figures: Figures) -> list[Gap]:

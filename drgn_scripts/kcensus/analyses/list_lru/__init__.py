@@ -14,6 +14,7 @@ ANALYSIS = Analysis(
     name="list-lru",
     question="what do per-memcg list_lrus cost, and who needs them?",
     runner="kcensus.analyses.list_lru.run:run",
+    gauges="kcensus.analyses.list_lru.checks:gauges",
     specs="kcensus.analyses.list_lru.tables:TABLES",
     charts="kcensus.analyses.list_lru.charts:CHARTS",
     ram="kcensus.analyses.list_lru.charts:ram",

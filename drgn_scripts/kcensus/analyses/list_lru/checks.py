@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 from kcensus.analyses import ParamError
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.list_lru.figures import Figures
 from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.mm.list_lru import DENTRY, INODE, KINDS, UNKNOWN
 from kcensus.kernel.mm.vmstat import percpu_sum
-from kcensus.results import Check, Gap, nonzero_gaps
+from kcensus.kernel.names import DAMAGED
+from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 
 
 def checks(figures: Figures, before: Mapping[str, int]) -> list[Check]:
@@ -19,35 +22,34 @@ def checks(figures: Figures, before: Mapping[str, int]) -> list[Check]:
 
     :param before: earlier slots (num_objs) of slab caches, by name
     """
-    note = "the kernel changed while it was read" if figures.kernel.live else ""
-    return [*_checks(figures, note), *_growth_checks(figures, before)]
+    return [*_checks(figures), *_growth_checks(figures, before)]
 
 
-def _checks(figures: Figures, note: str) -> Iterator[Check]:
+def _checks(figures: Figures) -> Iterator[Check]:
     items, lrus, ids, prog = figures.items, figures.lrus, figures.ids, figures.kernel.prog
     for kind, name, file in (
         (DENTRY, "nr_dentry_unused", "dcache.c"),
         (INODE, "nr_unused", "inode.c"),
     ):
         ours = int(items[lrus.kind == KINDS.index(kind)].sum())
-        yield Check(f"{kind} lists", ours, percpu_sum(prog, name, file), source=name, note=note)
+        yield Check(f"{kind} lists", ours, percpu_sum(prog, name, file), source=name)
     counter = int(lrus.items.sum()) if lrus.counts_all else None
     source = "list_lru_node.nr_items"
-    yield Check("items on all lists", int(items.sum()), counter, source=source, note=note)
+    check = Check("items on all lists", int(items.sum()), counter, source=source)
+    yield check.over(counter, figures.items_after)
     name, source = "list_lrus with an owner", lrus.list_name
+    note = ""
     if lrus.max_undescribed:
-        xfs = "xfs has no debug info here, and its list_lrus of buffers and quotas no owner"
-        note_of_owners = "; ".join(filter(None, (xfs, note)))
-    else:
-        note_of_owners = note
+        note = "xfs has no debug info here, and its list_lrus of buffers and quotas no owner"
     yield Check(
         name,
         lrus.owned,
         lrus.total_listed,
         source=source,
-        note=note_of_owners,
+        note=note,
         at_most=lrus.max_undescribed,
     )
+    note = ""
     if ids.offline:
         note = "the counter includes offline memory cgroups: swapped pages keep their ids"
     yield Check(
@@ -104,6 +106,20 @@ _EFFECTS = {
     "shrinker maps": "their bytes are not counted",
     "struct page array: pages of allocations": "these allocations count with the size asked for",
 }
+
+
+_GAUGES = (("nr_dentry_unused", "dcache.c", "dentries"), ("nr_unused", "inode.c", "inodes"))
+
+
+def gauges(kernel: Kernel) -> Iterator[Gauge]:
+    """Yield the items of file systems, and the size of per-memcg arrays (up to v5.17)."""
+    for name, file, what in _GAUGES:
+        items = percpu_sum(kernel.prog, name, file)
+        if items is not None:
+            yield Gauge(name, items, label=f"{what} on LRU lists", source=name)
+    name = "memcg_nr_cache_ids"
+    with contextlib.suppress(*DAMAGED):
+        yield Gauge(name, int(kernel.prog[name]), label="slots of each array", source=name)
 
 
 def gaps(figures: Figures) -> list[Gap]:

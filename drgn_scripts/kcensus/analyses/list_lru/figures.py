@@ -21,7 +21,7 @@ from kcensus.kernel.memcg.ids import memcg_ids
 from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.memcg.shrinker_maps import shrinker_maps
 from kcensus.kernel.mm.footprint import Counts, Footprint, cache_use
-from kcensus.kernel.mm.list_lru import list_lrus
+from kcensus.kernel.mm.list_lru import counted_items, list_lrus
 from kcensus.kernel.vfs.super_blocks import super_blocks
 
 
@@ -40,6 +40,8 @@ class Figures:
         self.footprint = Footprint(kernel.slab_map, Faults())
         reader = SlotReader(self.footprint, lrus, self.ids.in_use)
         self.slots = reader.read()
+        self.items_after = counted_items(kernel.memory, lrus) if kernel.live else None
+        """Of a running kernel: what the counts of items were after the lists were read."""
         self.tally = self.slots.tally
         """All structures by kind, and what they were allocated from."""
         self.node_size = drgn.sizeof(kernel.prog.type("struct list_lru_node"))

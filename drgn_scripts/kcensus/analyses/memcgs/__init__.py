@@ -13,6 +13,7 @@ ANALYSIS = Analysis(
     name="memcgs",
     question="what do memory cgroups hold, offline (dying) ones above all, and what pins each?",
     runner="kcensus.analyses.memcgs.run:run",
+    gauges="kcensus.analyses.memcgs.checks:gauges",
     specs="kcensus.analyses.memcgs.tables:TABLES",
     charts="kcensus.analyses.memcgs.charts:CHARTS",
     ram="kcensus.analyses.memcgs.charts:ram",

@@ -6,55 +6,58 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import drgn
-
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.memcgs.figures import Figures
 from kcensus.engine.memory import Faults
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.charges import lru_pages
-from kcensus.results import Check, Gap, nonzero_gaps
+from kcensus.kernel.memcg.memcgs import dying, online_children
+from kcensus.kernel.names import DAMAGED
+from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 from kcensus.sources.capsule import NotRecorded
 
 
 def checks(figures: Figures) -> list[Check]:
     """Hold the tree, the charged pages and the references against the kernel's counters."""
-    return [
-        *_checks(figures, "the kernel changed while it was read" if figures.kernel.live else "")
-    ]
+    return [*_checks(figures)]
 
 
-def _checks(figures: Figures, note: str) -> Iterator[Check]:
+def _checks(figures: Figures) -> Iterator[Check]:
+    live = figures.kernel.live
     groups, pins, charges = figures.groups, figures.pins, figures.charges
     # Of all but the root, which is on no list of children.
     ours = int(groups.has_id[1:].sum())
     counter = int(groups.online_children.sum())
     source = "cgroup_subsys_state.online_cnt"
-    yield Check("online memory cgroups", ours, counter, source=source, note=note)
+    check = Check("online memory cgroups", ours, counter, source=source)
+    yield check.over(counter, online_children(figures.kernel, groups)) if live else check
     ours, source = int((~groups.has_id).sum()), "cgroup.nr_dying_subsys"
-    yield Check("offline memory cgroups", ours, _dying(figures), source=source, note=note)
+    yield Check("offline memory cgroups", ours, dying(figures.kernel.prog), source=source)
     counter_ = None
     with contextlib.suppress(NotRecorded):
         counter_ = lru_pages(figures.kernel, Faults())
     on_lru = int(charges.on_lru.sum()) if charges.is_complete else None
     source = "lru_zone_size, lrugen.nr_pages"
-    yield Check("pages on their LRU lists", on_lru, counter_, source=source, note=note)
+    check = Check("pages on their LRU lists", on_lru, counter_, source=source)
+    yield check.over(figures.lru_pages_before, counter_)
     known = figures.offline & (pins.refs >= 0)
     ours, source = int(pins.explained[known].sum()), "cgroup_subsys_state.refcnt"
-    yield Check("references to them", ours, int(pins.refs[known].sum()), source=source, note=note)
+    yield Check("references to them", ours, int(pins.refs[known].sum()), source=source)
 
 
-def _dying(figures: Figures) -> int | None:
-    """Return how many memory cgroups the kernel counts as offline; None where it does not.
+_GAUGES = {"nr_descendants": "cgroups", "nr_dying_descendants": "dying cgroups"}
 
-    ``nr_dying_descendants``, which older kernels have as well, counts cgroups of any controller.
-    """
-    with contextlib.suppress(LookupError, AttributeError, drgn.FaultError, NotRecorded):
-        prog = figures.kernel.prog
-        # Since Linux kernel commit ab0312526867 ("cgroup: Show # of subsystem CSSes in
-        # cgroup.stat") (in v6.12).
-        counts = prog["root_mem_cgroup"].css.cgroup.nr_dying_subsys
-        return int(counts[int(prog["memory_cgrp_subsys"].id)])
-    return None
+
+def gauges(kernel: Kernel) -> Iterator[Gauge]:
+    """Yield the counters behind ``cgroup.stat`` of the root: of cgroups with any controller."""
+    for name, label in _GAUGES.items():
+        with contextlib.suppress(*DAMAGED):
+            root = kernel.prog["root_mem_cgroup"].css.cgroup
+            yield Gauge(name, int(root.member_(name)), label=label, source=f"cgroup.{name}")
+    count = dying(kernel.prog)
+    if count is not None:
+        label, source = "dying memory cgroups", "cgroup.nr_dying_subsys"
+        yield Gauge("nr_dying_subsys_memory", count, label=label, source=source)
 
 
 def gaps(figures: Figures) -> list[Gap]:

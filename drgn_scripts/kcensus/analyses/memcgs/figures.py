@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kcensus.engine.memory import Faults, Mask
 from kcensus.kernel.kernel import Kernel
-from kcensus.kernel.memcg.charges import SHMEM, charges
+from kcensus.kernel.memcg.charges import SHMEM, charges, lru_pages
 from kcensus.kernel.memcg.memcgs import Memcgs, memcgs
 from kcensus.kernel.memcg.pins import WRITEBACK, no_pins, pins
 from kcensus.kernel.memcg.structures import no_structures, structures
@@ -32,6 +32,8 @@ class Figures:
         self.offline: Mask = ~self.groups.online
         self.page_size = kernel.memory.page_size
         self.footprint = Footprint(kernel.slab_map, Faults())
+        self.lru_pages_before = lru_pages(kernel, Faults()) if kernel.live else None
+        """Of a running kernel: pages on LRU lists of offline ones before pages were read."""
         self.charges = charges(kernel)
         self.not_recorded: list[str] = []
         """What a capsule that was recorded for other analyses lacks."""

@@ -14,6 +14,7 @@ ANALYSIS = Analysis(
     name="slab",
     question="how full are the slab caches, and whose objects are in them?",
     runner="kcensus.analyses.slab.run:run",
+    gauges="kcensus.analyses.slab.checks:gauges",
     specs="kcensus.analyses.slab.tables:TABLES",
     charts="kcensus.analyses.slab.charts:CHARTS",
     ram="kcensus.analyses.slab.charts:ram",

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import numpy.typing as npt
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.slab.census import Controller
 from kcensus.analyses.slab.figures import NO_MEMCG, NOT_ATTRIBUTED, UNKNOWN_MEMCG, Figures
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.slab_charges import charged_bytes
 from kcensus.kernel.mm.slab_counters import reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
-from kcensus.results import Check, Gap, Unit, nonzero_gaps
+from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
 _MAX_NAMED = 10
 """Caches to name of those that differ from the kernel's counters; the others are counted."""
@@ -28,7 +30,7 @@ def checks(figures: Figures) -> list[Check]:
 def _cache_checks(figures: Figures) -> list[Check]:
     """Check slabs and slots of all caches together, and of those that differ."""
     census, counters = figures.census, figures.counters
-    slab_map, live = figures.slab_map, figures.kernel.live
+    slab_map, before = figures.slab_map, figures.counters_before
     checks = []
     slabs, objects = census.slabs.sum(axis=0), census.objects.sum(axis=0)
     for ours, name in ((slabs, "nr_slabs"), (objects, "total_objects")):
@@ -38,7 +40,13 @@ def _cache_checks(figures: Figures) -> list[Check]:
             continue
         known, theirs = counters.readable, getattr(counters, name)
         all_of_them = "all caches" if known.all() else f"{known.sum()} of {len(known)} caches"
-        differences = np.where(known, np.abs(ours - theirs), 0)
+        earlier = (
+            theirs if before is None else np.where(before.readable, getattr(before, name), theirs)
+        )
+        differences = np.maximum(
+            np.minimum(earlier, theirs) - ours, ours - np.maximum(earlier, theirs)
+        )
+        differences = np.where(known, np.maximum(differences, 0), 0)
         largest = np.argsort(-differences, kind="stable")
         largest = largest[differences[largest] > 0]
         rows: list[tuple[str, npt.NDArray[Any]]] = [(all_of_them, known)]
@@ -52,8 +60,7 @@ def _cache_checks(figures: Figures) -> list[Check]:
                 int(ours[at].sum()),
                 int(theirs[at].sum()),
                 source=source,
-                note="the kernel changed while it was read" if live else "",
-            )
+            ).over(None if before is None else int(earlier[at].sum()), int(theirs[at].sum()))
             for which, at in rows
         ]
     return checks
@@ -105,16 +112,35 @@ def _charge_checks(figures: Figures) -> list[Check]:
     cache, objects = (figures.owners[name].to_numpy(np.int64) for name in ("cache", "objects"))
     # obj_full_size(): the slot and a pointer.
     charged = int((objects * (figures.slot_size[cache] + 8)).sum())
+    kernel = figures.kernel
+    # Since the census, there are other memory cgroups.
+    counter = charged_bytes(kernel.renewed() if kernel.live else kernel)
     return [
         Check(
             "charged slab objects",
             charged,
-            charged_bytes(figures.kernel),
+            counter,
             Unit.BYTES,
             "memcg_vmstats.state[NR_SLAB_*_B]",
-            note="the kernel changed while it was read" if figures.kernel.live else "",
-        )
+        ).over(figures.charged_before, counter)
     ]
+
+
+_GAUGES = {
+    "SReclaimable": ("NR_SLAB_RECLAIMABLE", "reclaimable slab pages"),
+    "SUnreclaim": ("NR_SLAB_UNRECLAIMABLE", "unreclaimable slab pages"),
+}
+
+
+def gauges(kernel: Kernel) -> Iterator[Gauge]:
+    """Yield the counters behind /proc/meminfo."""
+    for name, (item, label) in _GAUGES.items():
+        # Since Linux kernel commit d42f3245c7e2 ("mm: memcg: convert vmstat slab counters to
+        # bytes") (in v5.9), the items are called …_B.
+        pages = node_page_state(kernel.prog, f"{item}_B", item)
+        if pages is not None:
+            size = pages << kernel.memory.page_shift
+            yield Gauge(name.lower(), size, Unit.BYTES, label, f"vm_node_stat[{item}]")
 
 
 def gaps(figures: Figures) -> list[Gap]:

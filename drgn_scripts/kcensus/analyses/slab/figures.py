@@ -12,7 +12,8 @@ from kcensus.analyses.slab.census import Controller, Counts, SlabCensus
 from kcensus.engine.memory import Faults
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.memcg.memcgs import memcgs
-from kcensus.kernel.mm.slab_counters import node_counters, reclaimable
+from kcensus.kernel.memcg.slab_charges import charged_bytes
+from kcensus.kernel.mm.slab_counters import NodeCounters, node_counters, reclaimable
 from kcensus.text import printable
 
 NO_MEMCG = "(no memory cgroup)"
@@ -29,11 +30,18 @@ class Figures:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.slab_map = kernel.slab_map
+        self.counter_faults = Faults()
+        self.counters_before: NodeCounters | None = None
+        """Of a running kernel: what the counters of slab caches were before the census."""
+        self.charged_before: int | None = None
+        """What was charged then."""
+        if kernel.live:
+            self.charged_before = charged_bytes(kernel)
+            self.counters_before = node_counters(self.slab_map, self.counter_faults)
         self.slab_census = SlabCensus(kernel)
         self.caches = self.slab_map.caches
         self.census = census = self.slab_census.take()
         self.groups = memcgs(kernel)
-        self.counter_faults = Faults()
         self.counters = node_counters(self.slab_map, self.counter_faults)
         self.slabs = self.by_root(census.slabs.sum(axis=0))
         self.objects = self.by_root(census.objects.sum(axis=0))

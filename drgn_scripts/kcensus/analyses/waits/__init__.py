@@ -15,6 +15,7 @@ ANALYSIS = Analysis(
     name="waits",
     question="who waits for whom, is there a deadlock, and who is stuck behind it?",
     runner="kcensus.analyses.waits.run:run",
+    gauges="kcensus.analyses.waits.checks:gauges",
     specs="kcensus.analyses.waits.tables:TABLES",
     headline=("deadlocks", "tasks_blocked", "longest_wait"),
     first_tables=("cycles", "tree"),

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.waits.figures import Figures
-from kcensus.engine.gather import gather
-from kcensus.engine.layout import layout
-from kcensus.engine.memory import Faults
-from kcensus.engine.slub.percpu import cpu_offsets
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
-from kcensus.kernel.names import ABSENT
+from kcensus.kernel.names import DAMAGED
 from kcensus.kernel.tasks.functions import WaitKind
-from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE
+from kcensus.kernel.tasks.tasks import NOLOAD, UNINTERRUPTIBLE, run_queue_sums
 from kcensus.kernel.waiting.graph import EdgeKind, Graph, NodeKind
-from kcensus.results import Check, Gap, Unit, nonzero_gaps
-from kcensus.sources.capsule import NotRecorded
+from kcensus.results import Check, Gap, Gauge, Unit, nonzero_gaps
 
 _NAMED = (NodeKind.MUTEX, NodeKind.RWSEM, NodeKind.SEMAPHORE)
 """Locks whose owner the hung task detector names."""
@@ -25,47 +24,27 @@ _NAMED = (NodeKind.MUTEX, NodeKind.RWSEM, NodeKind.SEMAPHORE)
 
 def checks(figures: Figures) -> list[Check]:
     """Hold tasks against the counters of the scheduler of CPUs, and owners against the log."""
-    tasks, note = figures.waiting.tasks, ""
-    if figures.kernel.live:
-        note = "the kernel changed while it was read"
+    tasks = figures.waiting.tasks
     blocked = (tasks.state & np.uint64(UNINTERRUPTIBLE)) != 0
     # task_contributes_to_load() leaves both out.
     blocked &= ((tasks.state & np.uint64(NOLOAD)) == 0) & ~tasks.is_frozen
     # The scheduler counts a task when it leaves the run queue.
     blocked &= ~tasks.is_on_cpu & ~tasks.is_queued
     made = [
-        Check("tasks", len(tasks), tasks.counted, Unit.COUNT, "nr_threads", note),
+        Check("tasks", len(tasks), tasks.counted, Unit.COUNT, "nr_threads"),
         Check(
             "tasks in state D",
             int(blocked.sum()),
-            _uninterruptible(figures),
+            run_queue_sums(figures.kernel, ["nr_uninterruptible"]).get("nr_uninterruptible"),
             Unit.COUNT,
             "rq.nr_uninterruptible",
-            note,
         ),
     ]
     same, named = _owners(figures)
     if named:
         source = "hung task detector in the kernel log"
-        made.append(Check("owners of locks", same, named, Unit.COUNT, source, note))
+        made.append(Check("owners of locks", same, named, Unit.COUNT, source))
     return made
-
-
-def _uninterruptible(figures: Figures) -> int | None:
-    """Return how many tasks the scheduler counts as sleeping in state D: the load average does."""
-    prog = figures.kernel.prog
-    try:
-        members = layout(prog, "struct rq", {"count": "nr_uninterruptible"})
-        queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
-        faults = Faults()
-        read = gather(figures.kernel.memory, queues, members, faults)
-    except (*ABSENT, NotRecorded, ValueError):
-        return None
-    if faults:
-        return None
-    # A task that wakes up elsewhere is subtracted there: only the sum, modulo 2^32, counts.
-    total = int(read["count"].astype(np.uint64).sum()) & 0xFFFFFFFF
-    return total - (1 << 32) if total >> 31 else total
 
 
 def _owners(figures: Figures) -> tuple[int, int]:
@@ -102,6 +81,23 @@ def _lock(graph: Graph, node: int) -> int:
         return node if graph.kind[node] in _NAMED else -1
     same = np.flatnonzero(graph.address == graph.address[node]).tolist()
     return next((each for each in same if graph.kind[each] is NodeKind.RWSEM), -1)
+
+
+_GAUGES = {
+    "nr_uninterruptible": "tasks in state D",
+    "nr_iowait": "tasks waiting for I/O",
+    "nr_running": "runnable tasks",
+}
+
+
+def gauges(kernel: Kernel) -> Iterator[Gauge]:
+    """Yield the number of tasks, and what the run queues of all CPUs count of them."""
+    with contextlib.suppress(*DAMAGED):
+        threads = int(kernel.prog["nr_threads"])
+        yield Gauge("nr_threads", threads, label="tasks", source="nr_threads")
+    counts = run_queue_sums(kernel, _GAUGES)
+    for name, value in counts.items():
+        yield Gauge(name, value, label=_GAUGES[name], source=f"rq.{name}")
 
 
 def gaps(figures: Figures) -> list[Gap]:

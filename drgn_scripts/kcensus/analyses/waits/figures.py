@@ -28,6 +28,7 @@ from kcensus.kernel.names import ABSENT
 from kcensus.kernel.symbols import described, symbols_of
 from kcensus.kernel.tasks.functions import ON_TIMERS, entered_by, plain
 from kcensus.kernel.tasks.stacks import Stacks
+from kcensus.kernel.tasks.tasks import switches, tasks
 from kcensus.kernel.vfs.super_blocks import super_blocks
 from kcensus.kernel.waiting.cycles import Behind, Cycle, behind, cycles, roots
 from kcensus.kernel.waiting.frames import interrupted_in, runnable_stacks, running_frames
@@ -72,17 +73,44 @@ _BLOCKER = re.compile(
 who has it, is a reader or a writer."""
 
 
+class _Switches:
+    """Which tasks of a running kernel run while it is read.
+
+    What such a task waits for and holds was read at different times, and is no part of a deadlock.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.tasks = tasks(kernel).address
+        self.before = switches(kernel, self.tasks)
+
+    def ran(self) -> set[int]:
+        """Return the addresses of the tasks that have run since, or cannot be read."""
+        moved = (switches(self.kernel, self.tasks) != self.before).any(axis=1)
+        moved |= (self.before == 0).all(axis=1)
+        return set(self.tasks[moved].tolist())
+
+
 class Figures:
     """What was read, and what follows from it."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
+        before = _Switches(kernel) if kernel.live else None
         self.waiting: Waiting = waiting(kernel)
         self.graph: Graph = self.waiting.graph
         with kernel.progress.step("looking for cycles", 0):
-            self.cycles: list[Cycle] = [self._turned(cycle) for cycle in cycles(self.graph)]
+            found = cycles(self.graph)
+            if before is not None and found:
+                ran = before.ran()
+                found = [each for each in found if ran.isdisjoint(self._addresses(each))]
+            self.cycles: list[Cycle] = [self._turned(cycle) for cycle in found]
             # A guess at who holds a lock is a lead, and no reason to accuse a task.
             self.behind: Behind = behind(self.graph.sure, self.ages)
+
+    def _addresses(self, cycle: Cycle) -> set[int]:
+        """Return the tasks of a cycle."""
+        return {int(self.graph.address[node]) for node in cycle.nodes if self.graph.is_task[node]}
 
     def _turned(self, cycle: Cycle) -> Cycle:
         """Return a cycle that begins with the task that has slept longest, then the lowest PID.

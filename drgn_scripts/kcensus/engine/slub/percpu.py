@@ -29,6 +29,14 @@ def cpu_offsets(prog: drgn.Program) -> Words:
 
     :raises drgn.FaultError: the mask is not in the dump
     """
+    # They never change, and finding them takes longer than reading a counter of each CPU.
+    if (known := prog.cache.get(cpu_offsets)) is None:
+        known = prog.cache[cpu_offsets] = _cpu_offsets(prog)
+    offsets: Words = known
+    return offsets
+
+
+def _cpu_offsets(prog: drgn.Program) -> Words:
     null = drgn.NULL(prog, "void *")
     possible = itertools.islice(for_each_possible_cpu(prog), _MAX_CPUS)
     offsets = np.array([per_cpu_ptr(null, cpu).value_() for cpu in possible], np.uint64)

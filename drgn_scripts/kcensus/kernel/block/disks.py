@@ -169,6 +169,20 @@ def block_devices(kernel: Kernel) -> BlockDevices:
     return BlockDevices(all_disks, found, rows, damaged, faults)
 
 
+def in_flight(kernel: Kernel) -> Counts:
+    """Return :attr:`Disk.counted_in_flight` of all disks as they are now, shape (disks, 2).
+
+    :raises LookupError: the debug info lacks block devices
+    :raises drgn.FaultError: the list of classes is unreadable
+    """
+    devices = block_devices(kernel)
+    whole = np.array([disk.address for disk in devices.disks], np.uint64)
+    parts = devices.partitions
+    rows = np.flatnonzero(parts.disk >= 0)
+    disk, number = whole[parts.disk[rows]], parts.number[rows]
+    return _in_flight(kernel.memory, parts.address[rows], disk, number, whole, Faults())
+
+
 def _devices(memory: Memory, faults: Faults) -> tuple[Words, int]:
     """Return the ``struct device`` of all disks and partitions, and how many lists are torn."""
     prog = memory.prog

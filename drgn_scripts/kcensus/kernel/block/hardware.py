@@ -207,12 +207,8 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
             maps[name] = gather(memory, address, layout(prog, type_, [name]), faults)[name]
         else:
             maps[name] = address + np.uint64(drgn.offsetof(type_, name))
-    try:
-        offset = drgn.offsetof(prog.type("struct sbitmap_queue"), "sb")
-    except LookupError:
-        offset = 0  # the maps that set_bits() knows without one
     places, place = np.unique(np.concatenate([*maps.values()]), return_inverse=True)
-    own, bits, lost = set_bits(memory, places + np.uint64(offset), faults)
+    own, bits, lost = set_bits(memory, places + _map_offset(prog), faults)
     # The bits of each map, for every one that has it; set_bits() does not order them by map.
     order = np.argsort(own, kind="stable")
     begin, end = (np.searchsorted(own[order], place, side) for side in ("left", "right"))
@@ -237,6 +233,28 @@ def _tags(memory: Memory, addresses: Words, faults: Faults) -> tuple[Tags, int]:
         tag[order],
     )
     return found, damaged + lost
+
+
+def _map_offset(prog: drgn.Program) -> np.uint64:
+    """Return where a ``struct sbitmap_queue`` has its ``struct sbitmap``."""
+    try:
+        return np.uint64(drgn.offsetof(prog.type("struct sbitmap_queue"), "sb"))
+    except LookupError:
+        return np.uint64(0)  # the maps that set_bits() knows without one
+
+
+def tags_in_use(kernel: Kernel) -> Counts:
+    """Return :attr:`Tags.used` of the tags of all hardware queues as they are now.
+
+    :raises LookupError: the debug info lacks blk-mq
+    """
+    sets = hardware_queues(kernel).tag_sets
+    maps = np.concatenate([sets.map, sets.reserved_map])
+    places, place = np.unique(maps, return_inverse=True)
+    own, _, _ = set_bits(kernel.memory, places + _map_offset(kernel.prog), Faults())
+    counts = np.bincount(own, minlength=len(places))[place]
+    used: Counts = counts.reshape(2, len(sets.address)).sum(axis=0)
+    return used
 
 
 def set_bits(memory: Memory, maps: Words, faults: Faults) -> tuple[Lanes, Counts, int]:

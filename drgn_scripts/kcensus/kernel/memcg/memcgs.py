@@ -20,7 +20,7 @@ from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.strings import c_strings
 from kcensus.kernel.kernel import Kernel, once
-from kcensus.kernel.names import decode
+from kcensus.kernel.names import DAMAGED, decode
 
 _MAX_MEMCGS = 1 << 22
 """More than any machine has, so a longer list is damaged."""
@@ -113,6 +113,34 @@ def per_node(
     pointers, _ = gather_words(kernel.memory, places, word_dtype(prog), faults)
     owners = np.repeat(rows, nodes)
     return owners[pointers != 0], pointers[pointers != 0]
+
+
+def dying(prog: drgn.Program) -> int | None:
+    """Return how many memory cgroups the kernel counts as offline; None where it does not.
+
+    ``nr_dying_descendants``, which older kernels have as well, counts cgroups of any controller.
+    """
+    with contextlib.suppress(*DAMAGED):
+        # Since Linux kernel commit ab0312526867 ("cgroup: Show # of subsystem CSSes in
+        # cgroup.stat") (in v6.12).
+        counts = prog["root_mem_cgroup"].css.cgroup.nr_dying_subsys
+        return int(counts[int(prog["memory_cgrp_subsys"].id)])
+    return None
+
+
+def online_children(kernel: Kernel, groups: Memcgs) -> int:
+    """Return the sum of :attr:`Memcgs.online_children` as it is now."""
+    prog = kernel.prog
+    css = prog.type("struct cgroup_subsys_state")
+    members = layout(prog, css, ["flags", "cgroup"], {"online": "online_cnt.counter"})
+    places = groups.address + np.uint64(drgn.offsetof(prog.type("struct mem_cgroup"), "css"))
+    read = gather(kernel.memory, places, members, Faults())
+    if "online" not in members:
+        return 0
+    has_id = (read["flags"] & np.uint32(prog.constant("CSS_ONLINE").value_())) != 0
+    counts = np.maximum(read["online"].astype(np.int64) - has_id, 0)
+    # The memory of those that were freed has other contents.
+    return int(counts[read["cgroup"] == groups.cgroup].sum())
 
 
 def _walk(memory: Memory, root: drgn.Object) -> Memcgs:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import drgn
 import numpy as np
 import numpy.typing as npt
-from drgn.helpers.linux.list import list_for_each_entry
 
 from kcensus.engine.chase import circular
 from kcensus.engine.gather import gather
@@ -50,6 +49,7 @@ VARIABLES = (
 UNKNOWN = "(unknown)"
 """Owner of a list_lru that is only on the kernel's own list and has no symbol."""
 _MAX_LIST_LRUS = 1 << 20
+_MAX_ZSWAP_POOLS = 1 << 12
 """More than any machine has, so a longer list is damaged."""
 
 
@@ -109,6 +109,13 @@ def list_lrus(kernel: Kernel) -> ListLrus:
     return _Finder(kernel.memory, super_blocks(kernel)).all()
 
 
+def counted_items(memory: Memory, lrus: ListLrus) -> int | None:
+    """Return :attr:`ListLrus.items` of all list_lrus as they are now; None without these counts."""
+    faults = Faults()
+    items = _nodes(memory, lrus.node, faults).get("all")
+    return None if items is None or faults else int(items.astype(np.int64).sum())
+
+
 class _Finder:
     def __init__(self, memory: Memory, blocks: SuperBlocks) -> None:
         self.memory = memory
@@ -146,7 +153,7 @@ class _Finder:
         columns = {key: column[initialized] for key, column in columns.items()}
         address = address[initialized]
         owners = [self.owners[each] for each in address.tolist()]
-        nodes = self._nodes(columns["node"])
+        nodes = _nodes(self.memory, columns["node"], self.faults)
         zeros = np.zeros_like(nodes["root"])
         memcg_lrus = nodes.get("memcg_lrus", zeros).astype(np.uint64)
         unknown = sum(owner == UNKNOWN for owner, _, _ in self.owners.values())
@@ -222,10 +229,13 @@ class _Finder:
         (in v6.8), until bf9b7df23cb3 (in v6.9), as above.
         """
         try:
-            pools = self.prog["zswap_pools"].address_of_()
+            pools = self.prog["zswap_pools"].address_of_().value_()
             offset = drgn.offsetof(self.prog.type("struct zswap_pool"), "list_lru")
-            for pool in list_for_each_entry("struct zswap_pool", pools, "list"):
-                self._add(int(pool) + offset, "zswap_pool.list_lru")
+            link = drgn.offsetof(self.prog.type("struct zswap_pool"), "list")
+            nodes, damaged = circular(self.memory, pools, self.faults, limit=_MAX_ZSWAP_POOLS)
+            self.damaged += damaged
+            for node in nodes.tolist():
+                self._add(node - link + offset, "zswap_pool.list_lru")
         except LookupError:
             return
         except drgn.FaultError as error:
@@ -263,23 +273,24 @@ class _Finder:
         inner = layout(self.prog, type_, {"node": "node"}, {"xa_head": "xa.xa_head"})
         return {**columns, **gather(self.memory, address, inner, self.faults).columns}
 
-    def _nodes(self, node: Words) -> dict[str, npt.NDArray[np.uint64]]:
-        """Read the members of the ``struct list_lru_node``, each of shape (list_lrus, nodes)."""
-        type_ = self.prog.type("struct list_lru_node")
-        members = layout(
-            self.prog,
-            type_,
-            # Since Linux kernel commit 60d3fd32a7a9 ("list_lru: introduce per-memcg lists")
-            # (in v4.0), the root's list and its count are in a list_lru_one.
-            {"root": ("lru.nr_items", "nr_items")},
-            # The count of all lists came with Linux kernel commit 2c80cd57c743 ("mm/list_lru.c: fix
-            # list_lru_count_node() to be race free") (in v4.13). Since Linux kernel commit
-            # fb56fdf8b9a2 ("mm/list_lru: split the lock to per-cgroup scope") (in v6.13), it is
-            # an atomic_long_t.
-            {"all": ("nr_items.counter", "nr_items"), "memcg_lrus": "memcg_lrus"},
-        )
-        count = node_ids(self.prog)
-        steps = np.arange(count, dtype=np.uint64) * np.uint64(drgn.sizeof(type_))
-        places = (node[:, None] + steps[None, :]).ravel()
-        read = gather(self.memory, places, members, self.faults)
-        return {name: column.reshape(len(node), count) for name, column in read.columns.items()}
+
+def _nodes(memory: Memory, node: Words, faults: Faults) -> dict[str, npt.NDArray[np.uint64]]:
+    """Read the members of the ``struct list_lru_node``, each of shape (list_lrus, nodes)."""
+    type_ = memory.prog.type("struct list_lru_node")
+    members = layout(
+        memory.prog,
+        type_,
+        # Since Linux kernel commit 60d3fd32a7a9 ("list_lru: introduce per-memcg lists")
+        # (in v4.0), the root's list and its count are in a list_lru_one.
+        {"root": ("lru.nr_items", "nr_items")},
+        # The count of all lists came with Linux kernel commit 2c80cd57c743 ("mm/list_lru.c: fix
+        # list_lru_count_node() to be race free") (in v4.13). Since Linux kernel commit
+        # fb56fdf8b9a2 ("mm/list_lru: split the lock to per-cgroup scope") (in v6.13), it is
+        # an atomic_long_t.
+        {"all": ("nr_items.counter", "nr_items"), "memcg_lrus": "memcg_lrus"},
+    )
+    count = node_ids(memory.prog)
+    steps = np.arange(count, dtype=np.uint64) * np.uint64(drgn.sizeof(type_))
+    places = (node[:, None] + steps[None, :]).ravel()
+    read = gather(memory, places, members, faults)
+    return {name: column.reshape(len(node), count) for name, column in read.columns.items()}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,7 +20,7 @@ from kcensus.engine.rows import rows_of
 from kcensus.engine.slub.percpu import cpu_offsets
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.lists import list_members
-from kcensus.kernel.names import ABSENT, decode_array, integer
+from kcensus.kernel.names import ABSENT, DAMAGED, decode_array, integer
 
 _MAX_TASKS = 1 << 22
 """PID_MAX_LIMIT: a longer list of tasks is damage."""
@@ -246,6 +247,42 @@ def _names_mutex(task: drgn.Type) -> bool:
         return False
     member = task.member("blocked_on").type
     return member.kind == drgn.TypeKind.POINTER and str(member.type.type_name()) == "struct mutex"
+
+
+def switches(kernel: Kernel, addresses: Words) -> Words:
+    """Return how often each task has left its CPU, and its state, as they are now.
+
+    A task for which both are the same twice has not run in between.
+
+    :return: shape (tasks, 3); zeros for tasks that are unreadable
+    """
+    names = {"voluntary": "nvcsw", "other": "nivcsw", "state": ("__state", "state")}
+    members = layout(kernel.prog, "struct task_struct", names)
+    read = gather(kernel.memory, addresses, members, Faults())
+    return np.stack([read[name].astype(np.uint64) for name in names], axis=1)
+
+
+def run_queue_sums(kernel: Kernel, names: Iterable[str]) -> dict[str, int]:
+    """Return counters of ``struct rq``, summed over all CPUs; none if they are unreadable.
+
+    :param names: members; those that this kernel lacks are left out
+    """
+    prog, faults = kernel.prog, Faults()
+    try:
+        members = layout(prog, "struct rq", {}, {each: (f"{each}.counter", each) for each in names})
+        queues = np.uint64(int(prog["runqueues"].address_of_())) + cpu_offsets(prog)
+        read = gather(kernel.memory, queues, members, faults)
+    except DAMAGED:
+        return {}
+    if faults:
+        return {}
+    return {name: _sum(read[name].astype(np.uint64)) for name in members.fields}
+
+
+def _sum(counts: Words) -> int:
+    """Return a sum modulo 2^32: a task that wakes up elsewhere is subtracted there."""
+    total = int(counts.sum()) & 0xFFFFFFFF
+    return total - (1 << 32) if total >> 31 else total
 
 
 def main_threads(memory: Memory, faults: Faults) -> tuple[Words, int]:

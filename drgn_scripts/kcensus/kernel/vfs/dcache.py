@@ -6,18 +6,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
-import drgn
 import numpy as np
-from drgn.helpers.linux.cpumask import for_each_possible_cpu
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import nr_node_ids
-from drgn.helpers.linux.percpu import per_cpu
 
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.kernel.size import MAX_NODES
-from kcensus.sources.capsule import NotRecorded
 
 DENTRY_MEMBERS = {
     "flags": "d_flags",
@@ -118,25 +114,6 @@ def hash_table(memory: Memory) -> tuple[int, int]:
     if address % 8 or not 1 << 63 <= address <= (1 << 64) - (8 << bits):
         raise ValueError(f"dentry_hashtable: '{address:#x}' is impossible")
     return address, 1 << bits
-
-
-def counter(prog: drgn.Program, name: str) -> int | None:
-    """Return a per-CPU counter, summed over possible CPUs, or None.
-
-    None stands for a counter that the kernel does not have, or that is not in the dump. The counter
-    of a CPU may be negative. ``dentry_stat`` is up to date only when its sysctl is read.
-    """
-    try:
-        variable = prog[name]
-        # Since Linux kernel commit 3942c07ccf98 ("fs: bump inode and dentry counters to long")
-        # (in v3.12, and RHEL 7 kernels since 3.10.0-1027), it is long; before, int: the sum is
-        # right modulo its width.
-        total = sum(int(per_cpu(variable, cpu)) for cpu in for_each_possible_cpu(prog))
-    except (LookupError, TypeError, drgn.FaultError, NotRecorded):
-        return None
-    bits = 8 * drgn.sizeof(variable)
-    half = 1 << (int(bits) - 1)
-    return (total + half) % (2 * half) - half
 
 
 def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:

@@ -44,6 +44,7 @@ from kcensus.render.plain import (
     machine_facts,
     memory_facts,
     notes,
+    remarks,
     shown_figure,
 )
 from kcensus.reports import Report, Section
@@ -157,6 +158,7 @@ def _context(head: Result, findings: Findings, sections: Sequence[Section]) -> d
         "human": human,
         "human_ratio": human_ratio,
         "links": links,
+        "remarks": lambda check: "; ".join(remarks(check)),
         "newline": Markup("\n"),
         "picture": picture,
         "places": places,

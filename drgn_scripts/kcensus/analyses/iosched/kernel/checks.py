@@ -3,39 +3,55 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import numpy as np
 
 from kcensus.analyses.gaps import reasons, scan_gaps
 from kcensus.analyses.iosched.kernel.figures import Figures
-from kcensus.kernel.block.disks import QueueKind
-from kcensus.results import Check, Gap, nonzero_gaps
+from kcensus.kernel.block.disks import QueueKind, in_flight
+from kcensus.kernel.block.hardware import hardware_queues, tags_in_use
+from kcensus.kernel.kernel import Kernel
+from kcensus.kernel.names import DAMAGED
+from kcensus.results import Check, Gap, Gauge, nonzero_gaps
 
 
 def checks(figures: Figures) -> list[Check]:
     """Compare the requests of each disk that has some with what the kernel counts."""
-    return [check for disk in figures.with_requests for check in _of_disk(figures, disk)]
+    if not figures.with_requests:
+        return []
+    later = _Counted(figures) if figures.kernel.live else None
+    return [check for disk in figures.with_requests for check in _of_disk(figures, disk, later)]
 
 
-def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
+class _Counted:
+    """What a running kernel counts after its requests were read."""
+
+    def __init__(self, figures: Figures) -> None:
+        self.tags = tags_in_use(figures.kernel)
+        self.in_flight = [
+            reads + writes if reads >= 0 else None
+            for reads, writes in in_flight(figures.kernel).tolist()
+        ]
+
+
+def _of_disk(figures: Figures, row: int, later: _Counted | None) -> Iterator[Check]:
     disk, requests = figures.disks[row], figures.requests
     own, scheduler = figures.rows(row), figures.schedulers[row]
     if not len(own) and max(disk.counted_in_flight) <= 0:
         return
-    note = "the kernel changed while it was read" if figures.kernel.live else ""
     reads, writes = disk.counted_in_flight
     # Only requests of the file system layer are accounted: not flushes, nor what drivers send.
     accounted = requests.operations.is_accounted(requests.operation[own])
     ours = int(np.count_nonzero(accounted & (requests.partition[own] >= 0)))
     # Without requests, the kernel may not count them: by its release, or as "iostats" is 0.
     counter: int | None = reads + writes if reads >= 0 and (reads or writes) else None
-    yield Check(
-        f"{disk.name}: requests in flight", ours, counter, source="part0 in_flight", note=note
-    )
+    check = Check(f"{disk.name}: requests in flight", ours, counter, source="part0 in_flight")
+    yield check.over(counter, later.in_flight[row]) if later else check
     for source, counter in scheduler.inside.items():
         inside = len(scheduler.request)
-        yield Check(f"{disk.name}: in the scheduler", inside, counter, source=source, note=note)
+        yield Check(f"{disk.name}: in the scheduler", inside, counter, source=source)
     if disk.kind == QueueKind.MULTI:
         hardware = figures.hardware
         mine = hardware.disk == row
@@ -49,7 +65,26 @@ def _of_disk(figures: Figures, row: int) -> Iterator[Check]:
         is_flush = requests.operations.is_flush(requests.operation[own])
         ours = int(np.count_nonzero(~is_flush & has_tag))
         source = "blk_mq_hw_ctx." + ("sched_tags" if disk.scheduler_data else "tags")
-        yield Check(f"{disk.name}: requests with a tag", ours, counter, source=source, note=note)
+        check = Check(f"{disk.name}: requests with a tag", ours, counter, source=source)
+        yield check.over(counter, int(later.tags[sets[sets >= 0]].sum())) if later else check
+
+
+def gauges(kernel: Kernel) -> Iterator[Gauge]:
+    """Yield the sums over all disks: each request in flight is counted, and has a tag."""
+    with contextlib.suppress(*DAMAGED):
+        reads, writes = in_flight(kernel).clip(0).sum(axis=0).tolist()
+        source = "part0 in_flight, all disks"
+        yield Gauge("in_flight_reads", reads, label="reads in flight", source=f"{source}: reads")
+        yield Gauge(
+            "in_flight_writes", writes, label="writes in flight", source=f"{source}: writes"
+        )
+    with contextlib.suppress(*DAMAGED):
+        hardware, used = hardware_queues(kernel), tags_in_use(kernel)
+        # With a scheduler, a request has a tag of its own before it gets one of the driver.
+        tags = np.where(hardware.sched_tags != 0, hardware.sched_tags, hardware.tags)
+        rows = np.unique(hardware.tag_sets.rows(tags))
+        count, source = int(used[rows[rows >= 0]].sum()), "blk_mq_hw_ctx tags, all disks"
+        yield Gauge("tags", count, label="requests with a tag", source=source)
 
 
 def gaps(figures: Figures) -> list[Gap]:

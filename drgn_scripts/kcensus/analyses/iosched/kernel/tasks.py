@@ -171,11 +171,8 @@ def summary(sleepers: Sleepers) -> dict[str, Figure]:
 
 def checks(figures: Figures) -> list[Check]:
     """Hold tasks against the counters of the scheduler of CPUs."""
-    every, kernel = tasks(figures.kernel), figures.kernel
-    note = "the kernel changed while it was read" if kernel.live else ""
-    return [
-        Check("tasks", len(every), every.counted, source="nr_threads", note=note),
-    ]
+    every = tasks(figures.kernel)
+    return [Check("tasks", len(every), every.counted, source="nr_threads")]
 
 
 def gaps(figures: Figures, sleepers: Sleepers) -> list[Gap]:

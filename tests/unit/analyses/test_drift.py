@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the runner says of checks of a kernel that changes while an analysis runs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import drgn
+import pytest
+
+from kcensus.analyses import Analysis, AnalysisError
+from kcensus.analyses.runner import Context
+from kcensus.kernel.kernel import Kernel
+from kcensus.results import Answer, Check, CheckStatus, Gauge
+
+_values: Iterator[int] = iter(())
+_error: Exception | None = None
+
+
+def run(_kernel: Kernel) -> Answer:
+    if _error is not None:
+        raise _error
+    return Answer(
+        checks=[
+            Check("moves", 105, next(_values), source="counter"),
+            Check("differs", 1, 2, source="other", note="Why."),
+            Check("agrees", 1, 1, source="other"),
+        ]
+    )
+
+
+def gauges(_kernel: Kernel) -> Iterator[Gauge]:
+    yield Gauge("counter", next(_values), source="counter")
+
+
+ANALYSIS = Analysis("drifting", "does it move?", f"{__name__}:run", gauges=f"{__name__}:gauges")
+
+
+def checks(monkeypatch: pytest.MonkeyPatch, values: Iterator[int], *, live: bool) -> list[Check]:
+    monkeypatch.setattr(f"{__name__}._values", values)
+    return Context(Kernel(drgn.Program(), live=live)).run(ANALYSIS).checks
+
+
+def test_a_counter_is_read_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, differs, agrees = checks(monkeypatch, iter((100, 103, 110)), live=True)
+    assert (moves.counter, moves.moved, moves.status) == (110, 10, CheckStatus.EXPLAINED)
+    assert (differs.moved, differs.status) == (None, CheckStatus.DIFFER)
+    assert differs.note not in ("", "Why.")
+    assert (agrees.moved, agrees.note) == (None, "")
+
+
+def test_the_counter_of_the_analysis_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves = checks(monkeypatch, iter((100, 130, 101)), live=True)[0]
+    assert (moves.counter, moves.moved) == (130, 30)
+
+
+def test_a_dump_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, differs, _ = checks(monkeypatch, itertools.count(100), live=False)
+    assert (moves.counter, moves.moved, moves.status) == (100, None, CheckStatus.DIFFER)
+    assert differs.note == "Why."
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), IndexError("x"), RecursionError("x"), OverflowError("x")]
+)
+def test_what_torn_memory_may_raise(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}._error", error)
+    with pytest.raises(AnalysisError, match=type(error).__name__):
+        checks(monkeypatch, itertools.count(), live=True)
+    with pytest.raises(type(error)):
+        checks(monkeypatch, itertools.count(), live=False)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""All analyses, again and again, on a guest in which everything that they read comes and goes."""
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kcensus.analyses import analyses
+from kcensus.analyses.runner import Context
+from kcensus.api.objects import IncompleteWarning
+from kcensus.results import CheckStatus
+from kcensus.sources import open_target
+from tests.lab import live
+
+_MAX_SECONDS = 300
+"""Of one analysis; it takes one or two, and a busy host stops for half a minute."""
+_MAX_RATIO = 20
+"""Of the CPU time of an analysis to its median."""
+_MAX_GROWTH = 1.05
+"""Of the memory in the last third of the rounds to that in the first."""
+
+
+@contextmanager
+def deadline(what: str) -> Iterator[None]:
+    """Raise ``TimeoutError`` in an analysis that does not end."""
+
+    def expire(_signal: int, _frame: object) -> None:
+        raise TimeoutError(f"{what} took more than {_MAX_SECONDS} s")
+
+    previous = signal.signal(signal.SIGALRM, expire)
+    signal.alarm(_MAX_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.usually("5.10", "7.3")
+@pytest.mark.filterwarnings(f"ignore::{IncompleteWarning.__module__}.IncompleteWarning")
+def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
+    rounds = 1000 if request.config.getoption("--all") else 5
+    seconds: dict[str, list[float]] = defaultdict(list)
+    resident: list[int] = []  # pages
+    moved: set[str] = set()
+    with live(kernel, "churn-all") as guest:
+        context = Context.of(open_target(f"qmp:{guest.qmp}", guest.debug))
+        context.load_modules([*analyses().values()])
+        for _ in range(rounds):
+            for name, analysis in analyses().items():
+                own = replace(context, kernel=context.kernel.renewed())
+                start = time.process_time()
+                with deadline(name):
+                    result = own.run(analysis)
+                seconds[name].append(time.process_time() - start)
+                moved |= {name for check in result.checks if check.moved}
+                for check in result.checks:
+                    # What differs, differs by a size, and never silently.
+                    if check.status is CheckStatus.DIFFER:
+                        assert check.beyond
+                        assert check.note or check.moved is not None
+            resident.append(int(Path("/proc/self/statm").read_text().split()[1]))
+    assert {"dentries", "memcgs", "slab"} <= moved
+    for name, times in seconds.items():
+        assert max(times) < max(_MAX_RATIO * statistics.median(times), 2), name
+    if rounds >= 30:
+        third = rounds // 3
+        first, last = statistics.mean(resident[:third]), statistics.mean(resident[-third:])
+        assert last < _MAX_GROWTH * first
