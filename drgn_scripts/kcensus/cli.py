@@ -28,6 +28,7 @@ from kcensus.actions import Exit, deferred, is_sample
 from kcensus.commands.completion import VARIABLE
 from kcensus.commands.shared.analysis import analysis_command
 from kcensus.commands.shared.options import CONTEXT_SETTINGS, example_lines
+from kcensus.limits.memory import lift
 from kcensus.samples import CAPSULES
 from kcensus.text import printable
 
@@ -166,6 +167,8 @@ def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) 
         # click puts each of the choices on a line of its own.
         status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
     else:
+        if isinstance(error, (MemoryError, OSError)):
+            lift()
         status, sentence, expected = _verdict(error)
         if "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"):
             for line in "".join(traceback.format_exception(error)).splitlines():

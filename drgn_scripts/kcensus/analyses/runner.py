@@ -17,6 +17,7 @@ from kcensus.engine.workers import WorkersKilled
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
+from kcensus.limits import memory
 from kcensus.progress import Progress
 from kcensus.results import Answer, Finding, Gap, Machine, Result
 from kcensus.sources import Target, faults
@@ -114,9 +115,9 @@ class Context:
         :raises AnalysisError: the question cannot be answered
         :raises BadCapsule: the capsule is corrupt
         """
-        gaps = self._gaps(analysis)
         defaults = {param.name: param.default for param in analysis.params}
         try:
+            gaps = self._gaps(analysis)
             answer = analysis.load()(self.kernel, **{**defaults, **params})
         except (UnsupportedAllocator, NotRecorded) as error:
             raise AnalysisError(str(error)) from error
@@ -132,6 +133,8 @@ class Context:
             raise AnalysisError(faults.sentence(error, analysis.name)) from error
         except WorkersKilled as error:
             raise AnalysisError(str(error)) from error
+        except MemoryError as error:
+            raise AnalysisError(memory.exceeded(analysis.name)) from error
         except (AttributeError, OverflowError, TypeError) as error:
             if self.target is None or self.target.recorded_for is None:
                 raise  # a bug of ours: types come from debug info

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import drgn
 
+from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
@@ -200,6 +201,8 @@ class DebugInfo:
                 main.try_file(file.path)
         except drgn.MissingDebugInfoError:
             pass
+        except MemoryError:
+            raise
         except OSError as error:
             raise os_error(printable(error.filename or "debug info"), error) from error
         except Exception as error:
@@ -258,12 +261,15 @@ class DebugInfo:
                 for module in self._prog.modules()
                 if isinstance(module, drgn.RelocatableModule) and module.name in wanted
             ]
-            for module in loaded:
-                for path in self._modules:
-                    if module.wants_debug_file():
-                        module.try_file(path)
-            missing = [module for module in loaded if module.wants_debug_file()]
-            self._prog.load_module_debug_info(*missing)
+            with mapping_files():
+                for module in loaded:
+                    for path in self._modules:
+                        if module.wants_debug_file():
+                            module.try_file(path)
+                missing = [module for module in loaded if module.wants_debug_file()]
+                self._prog.load_module_debug_info(*missing)
+        except MemoryError:
+            raise
         except Exception as error:
             # drgn's errors have no common base class. Analyses work without modules.
             return [_unreadable(wanted, str(error))]
@@ -306,7 +312,8 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
     """
     check_platform(target.prog, target.name)
     debug_info = DebugInfo(target.prog, symbols)
-    debug_info.load_kernel()
+    with mapping_files():
+        debug_info.load_kernel()
     target.modules = debug_info
     return target
 
