@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kcensus import samples
+from kcensus.limits import is_own_process
 from kcensus.limits.cpu import limit_share
 from kcensus.limits.memory import prepare
 
@@ -101,7 +102,8 @@ def action(place: str) -> Callable[..., Any]:
             names = [field.name for field in fields(kind) if field.name in values]
             if names:
                 values[name] = kind(**{key: values.pop(key) for key in names})
-        if isinstance(reading := values.get("reading"), Reading):
+        reading = values.get("reading")
+        if isinstance(reading, Reading) and is_own_process():
             # Before the function's module imports NumPy and drgn.
             prepare()
             if reading.cpu_share is not None:

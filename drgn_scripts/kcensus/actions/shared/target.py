@@ -15,7 +15,7 @@ from kcensus.actions import Reading
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
 from kcensus.human import human_bytes
-from kcensus.limits import memory
+from kcensus.limits import is_own_process, memory
 from kcensus.limits.priority import yield_to_others
 from kcensus.progress import Progress, SilentProgress
 from kcensus.render.progress import terminal_progress
@@ -40,7 +40,7 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
     :raises TargetError: the target cannot be opened, or the operating system or the memory fails
         while it is used
     """
-    is_local = sources.is_running_kernel(spec) and not session.is_open()
+    is_local = is_own_process() and sources.is_running_kernel(spec)
     if is_local:
         yield_to_others()
     with progress_bars(reading.no_progress) as progress, memory.limited(_limit(reading, is_local)):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from kcensus.limits import is_own_process
 from kcensus.limits.memory import MIN_BYTES
 from kcensus.results import Severity
 from kcensus.samples import CAPSULES
@@ -60,8 +61,8 @@ def _share(text: str) -> int:
 
 def _own_process(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
     """Refuse a limit on a process that is not ours."""
-    if value is not None and _session_is_open():
-        raise click.BadParameter("this process is crash's or drgn's; limit that one instead")
+    if value is not None and not is_own_process():
+        raise click.BadParameter("limits the command line's own process, which this one is not")
     return value
 
 

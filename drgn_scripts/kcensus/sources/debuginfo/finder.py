@@ -26,6 +26,7 @@ from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
+    MissingDebugInfo,
     Target,
     TargetError,
     check_platform,
@@ -148,7 +149,8 @@ class DebugInfo:
     def load_kernel(self) -> None:
         """Load the debug info of the kernel, without its modules.
 
-        :raises TargetError: it is not found, or belongs to another build
+        :raises MissingDebugInfo: it is not found, or belongs to another build
+        :raises TargetError: it cannot be loaded
         """
         if not self._missing():
             return
@@ -163,7 +165,7 @@ class DebugInfo:
             if self._is_of_this_build(candidate):
                 self._try([candidate])
         if self._missing():
-            raise TargetError(self._why_missing(tried))
+            raise MissingDebugInfo(self._why_missing(tried), self._build_id)
 
     def _candidates(self) -> Iterator[_Vmlinux]:
         """Yield the files that drgn has not tried by itself."""
