@@ -29,6 +29,8 @@ def _open(request: Request) -> Target:
     prog = drgn.Program()
     try:
         prog.set_kernel()
+    except MemoryError:
+        raise
     except Exception as error:
         # drgn's errors have no common base class.
         raise TargetError(f"{_NAME}: {refusal(error)}") from error
