@@ -74,6 +74,8 @@ def test_a_limited_process_ends_as_any_other() -> None:
 def test_an_analysis_beyond_the_limit_fails_alone() -> None:
     """What it took is given back: the others have their figures."""
     greedy = """
+from kcensus.limits.memory import prepare
+prepare()
 import sys
 import numpy as np
 from kcensus import cli, reports
