@@ -28,6 +28,8 @@ from kcensus.actions import Exit, deferred, is_sample
 from kcensus.commands.completion import VARIABLE
 from kcensus.commands.shared.analysis import analysis_command
 from kcensus.commands.shared.options import CONTEXT_SETTINGS, example_lines
+from kcensus.limits import own_process
+from kcensus.limits.memory import lift
 from kcensus.samples import CAPSULES
 from kcensus.text import printable
 
@@ -166,6 +168,7 @@ def _report(error: Exception, args: Sequence[str], show: Callable[[str], None]) 
         # click puts each of the choices on a line of its own.
         status, sentence = Exit.USAGE, re.sub(r"\n\s*", " ", error.format_message())
     else:
+        lift()
         status, sentence, expected = _verdict(error)
         if "--debug" in args or os.environ.get("KCENSUS_DEBUG", "") not in ("", "0"):
             for line in "".join(traceback.format_exception(error)).splitlines():
@@ -237,8 +240,13 @@ def _interrupts_are_kept() -> Iterator[None]:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run ``kcensus`` with ``args`` and return its exit status."""
-    args = sys.argv[1:] if args is None else args
+    """Run ``kcensus`` and return its exit status.
+
+    :param args: by default those of the process, which then is the command ``kcensus``
+    """
+    if args is None:
+        own_process()
+        args = sys.argv[1:]
     if sys.stdout is None:  # closed by the shell (>&-)
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if instruction := os.environ.get(VARIABLE):

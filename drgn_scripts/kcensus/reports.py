@@ -19,6 +19,7 @@ from kcensus.catalogue.price import analyses_wanted, evidence_of, weigh
 from kcensus.catalogue.result import patches_result
 from kcensus.catalogue.validate import Side
 from kcensus.kernel.machine import machine
+from kcensus.limits import memory
 from kcensus.progress import Progress
 from kcensus.results import Danger, Figure, Finding, Remedy, Result, Severity, fold, rank
 from kcensus.sources import faults
@@ -349,6 +350,8 @@ def _section(
         error = f"the capsule {damage}"
     except drgn.FaultError as fault:
         error = faults.sentence(fault, name) + _where(name)
+    except MemoryError:
+        error = memory.exceeded(name)
     except Exception as unexpected:  # the others are still worth having
         error = f"failed with {type(unexpected).__name__}: {unexpected}{_where(name)}"
     seconds = time.monotonic() - start

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kcensus import samples
+from kcensus.limits import is_own_process
+from kcensus.limits.cpu import limit_share
+from kcensus.limits.memory import prepare
 
 
 class Exit(enum.IntEnum):
@@ -41,6 +44,10 @@ class Reading:
     allow_truncated: bool = False
     chunk_size: int | None = None
     no_progress: bool = False
+    cpu_share: int | None = None
+    """Percent of one CPU; None for no limit."""
+    max_memory: int | None = None
+    """Bytes of private memory; None for the default of the target."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,12 @@ def action(place: str) -> Callable[..., Any]:
             names = [field.name for field in fields(kind) if field.name in values]
             if names:
                 values[name] = kind(**{key: values.pop(key) for key in names})
+        reading = values.get("reading")
+        if isinstance(reading, Reading) and is_own_process():
+            # Before the function's module imports NumPy and drgn.
+            prepare()
+            if reading.cpu_share is not None:
+                limit_share(reading.cpu_share)
         return run(*args, **values)
 
     return callback

@@ -17,6 +17,7 @@ from kcensus.engine.workers import WorkersKilled
 from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.knobs import has_knob
 from kcensus.kernel.machine import machine
+from kcensus.limits import memory
 from kcensus.progress import Progress
 from kcensus.results import Answer, Check, CheckStatus, Finding, Gap, Gauge, Machine, Result, Unit
 from kcensus.sources import Target, faults
@@ -124,9 +125,9 @@ class Context:
         :raises AnalysisError: the question cannot be answered
         :raises BadCapsule: the capsule is corrupt
         """
-        gaps = self._gaps(analysis)
         defaults = {param.name: param.default for param in analysis.params}
         try:
+            gaps = self._gaps(analysis)
             before = self._counted(analysis)
             answer = analysis.load()(self.kernel, **{**defaults, **params})
             after = self._counted(analysis)
@@ -146,6 +147,8 @@ class Context:
             raise AnalysisError(faults.sentence(error, analysis.name)) from error
         except WorkersKilled as error:
             raise AnalysisError(str(error)) from error
+        except MemoryError as error:
+            raise AnalysisError(memory.exceeded(analysis.name)) from error
         except _TORN as error:
             if self.kernel.live:
                 raise _torn(analysis, error) from error

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kcensus.sources import session
+from kcensus.sources import live, session
 from kcensus.sources.model import Request, RequestError, Source, Target, TargetError
 from kcensus.sources.reader import os_error
 from kcensus.text import printable
 
-__all__ = ["RequestError", "Target", "TargetError", "open_target"]
+__all__ = ["RequestError", "Target", "TargetError", "is_running_kernel", "open_target"]
 
 _SYMBOLS = "KCENSUS_SYMBOLS"
 """Environment variable with more files and directories with debug info, separated by colons."""
@@ -80,6 +80,11 @@ def open_target(
             # A session's target is that of the next command, too.
             return replace(target, options=" ".join(filter(None, (target.options, options))))
     raise TargetError(f"'{printable(spec or '')}' is not a target that kcensus can open")
+
+
+def is_running_kernel(spec: str | os.PathLike[str] | None) -> bool:
+    """Return whether a target, as passed to :func:`open_target`, is the kernel that runs here."""
+    return live.SOURCE.claims(os.fspath(spec) if spec is not None else None)
 
 
 def _options(symbols: Sequence[str | os.PathLike[str]], allow_truncated: bool) -> str:

@@ -28,6 +28,17 @@ class RequestError(TargetError):
     """
 
 
+class MissingDebugInfo(TargetError):
+    """The debug info of a kernel is not found, or belongs to another build.
+
+    :param build_id: build ID of the kernel in hexadecimal, if known
+    """
+
+    def __init__(self, text: str, build_id: str | None) -> None:
+        super().__init__(text)
+        self.build_id = build_id
+
+
 class DamagedError(TargetError):
     """A dump ends before, or lies beyond, what its headers refer to.
 

@@ -31,6 +31,8 @@ def _open(request: Request) -> Target:
         prog.set_core_dump(path)
     except OSError as error:
         raise os_error(name, error) from error
+    except MemoryError:
+        raise
     except Exception as error:
         # drgn's errors have no common base class.
         advice = f"; {sniffed.if_refused}" if sniffed.if_refused else ""

@@ -21,6 +21,7 @@ LAYERS = (
     "progress",
     "results",
     "human",
+    "limits",
     "trace",
     "sources",
     "engine",

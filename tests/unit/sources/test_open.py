@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import struct
@@ -11,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -246,33 +244,6 @@ def test_a_module_alone_is_not_enough(tmp_path: Path) -> None:
     path = dump(tmp_path / "vmcore")
     module = vmlinux(tmp_path / "xfs.ko", OTHER_ID, type_=1)
     assert refusal(str(path), module).startswith(f"debug info of kernel {RELEASE} is missing")
-
-
-# The running kernel
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (PermissionError(errno.EPERM, "Operation not permitted", "/proc/kcore"), "run as root"),
-        (
-            FileNotFoundError(errno.ENOENT, "No such file", "/proc/kcore"),
-            "/proc/kcore does not exist",
-        ),
-        (ValueError("could not find\nVMCOREINFO"), "(drgn: could not find\\x0aVMCOREINFO)"),
-    ],
-)
-def test_a_running_kernel_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
-    class Program:
-        def set_kernel(self) -> None:
-            raise error
-
-    monkeypatch.setattr(live, "drgn", SimpleNamespace(Program=Program))
-    sentence = refusal(None)
-    assert said in sentence
-    assert "pass a vmcore" in sentence
 
 
 # QEMU

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import errno
+
 import drgn
 
 from kcensus.actions import Exit
 from kcensus.analyses import AnalysisError, ParamError
 from kcensus.analyses.runner import UNEXPECTED
+from kcensus.limits import memory
 from kcensus.render.directory import OutputError
 from kcensus.saved import BadDocument
 from kcensus.sources import RequestError, TargetError, faults
@@ -33,8 +36,8 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
             return Exit.TARGET, faults.sentence(error, "the command"), False
         case OutputError():
             return Exit.FAILED, str(error), True
+        case OSError(errno=errno.ENOMEM) | MemoryError():
+            return Exit.FAILED, memory.exceeded("the result"), False
         case OSError():
             return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
-        case MemoryError():
-            return Exit.FAILED, "not enough free memory on this machine for the result", False
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -13,6 +14,9 @@ from kcensus import saved, sources
 from kcensus.actions import Reading
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
+from kcensus.human import human_bytes
+from kcensus.limits import is_own_process, memory
+from kcensus.limits.priority import yield_to_others
 from kcensus.progress import Progress, SilentProgress
 from kcensus.render.progress import terminal_progress
 from kcensus.results import Result
@@ -31,18 +35,52 @@ def progress_bars(no_progress: bool) -> AbstractContextManager[Progress]:
 def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progress]]:
     """Open a target, and show progress while it is used.
 
-    :raises TargetError: the target cannot be opened, or the operating system fails while it is
-        used
+    Of the machine that it reads on its own, kcensus takes what others leave.
+
+    :raises TargetError: the target cannot be opened, or the operating system or the memory fails
+        while it is used
     """
-    with progress_bars(reading.no_progress) as progress:
+    is_local = is_own_process() and sources.is_running_kernel(spec)
+    if is_local:
+        yield_to_others()
+    with progress_bars(reading.no_progress) as progress, memory.limited(_limit(reading, is_local)):
         try:
             with progress.step("opening the target", 0):
                 target = sources.open_target(
                     spec, reading.symbols, allow_truncated=reading.allow_truncated
                 )
             yield target, progress
-        except OSError as error:
+        except (OSError, MemoryError) as error:
+            if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+                raise TargetError(memory.exceeded("reading the target")) from error
             raise TargetError(f"the target cannot be read: {error}") from error
+
+
+def _limit(reading: Reading, is_local: bool) -> int | None:
+    """Return the private memory in bytes that this process may take; None for no limit.
+
+    :param is_local: whether the target is the kernel that this process runs on
+    :raises click.UsageError: the limits are for one process, but more are asked for
+    :raises TargetError: the default leaves too little memory
+    """
+    wanted = reading.max_memory
+    if (wanted or reading.cpu_share) and (reading.jobs or 1) > 1:
+        raise click.UsageError("--cpu-share and --max-memory limit one process: omit --jobs.")
+    if wanted is None:
+        # One that targets are read by one after the other keeps its first limit.
+        return memory.current() or (_half_of_available() if is_local else None)
+    return wanted
+
+
+def _half_of_available() -> int | None:
+    available = memory.available_bytes()
+    if available is not None and available // 2 < memory.MIN_BYTES:
+        raise TargetError(
+            f"this machine has {human_bytes(available)} of memory available, and by default kcensus"
+            f" takes half of it at most, but needs {human_bytes(memory.MIN_BYTES)}; pass"
+            " --max-memory to take more, or read a vmcore on another machine"
+        )
+    return available and available // 2
 
 
 def left_out(argument: str) -> str:
@@ -74,7 +112,9 @@ def saved_result(path: str | None, name: str) -> Result | None:
 
 def context_of(target: Target, progress: Progress, reading: Reading) -> Context:
     """Return the context that analyses of ``target`` run in."""
-    return Context.of(target, progress=progress, jobs=reading.jobs, chunk_bytes=reading.chunk_size)
+    is_limited = reading.cpu_share is not None or reading.max_memory is not None
+    jobs = 1 if is_limited else reading.jobs
+    return Context.of(target, progress=progress, jobs=jobs, chunk_bytes=reading.chunk_size)
 
 
 def chosen_analyses(text: str | None) -> list[Analysis]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from kcensus.limits import is_own_process
+from kcensus.limits.memory import MIN_BYTES
 from kcensus.results import Severity
 from kcensus.samples import CAPSULES
 
@@ -37,13 +39,31 @@ def _at_least(minimum: int) -> Callable[[str], int]:
     return number
 
 
-def _size(text: str) -> int:
-    """Return the bytes of ``65536``, ``512K`` or ``4MiB``."""
-    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", text.strip().lower())
-    size = int(match[1]) << _SUFFIXES[match[2]] if match else 0
-    if size < _MIN_CHUNK:
-        raise click.BadParameter(f"{text!r} is not a size >= 4K, such as 65536, 512K or 4M")
+def _size(minimum: int, examples: str) -> Callable[[str], int]:
+    def size(text: str) -> int:
+        """Return the bytes of ``65536``, ``512K`` or ``4MiB``."""
+        match = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(i?b)?", text.strip().lower(), re.ASCII)
+        size = int(match[1]) << _SUFFIXES[match[2]] if match else 0
+        if not minimum <= size < 1 << 63:
+            raise click.BadParameter(f"{text!r} is not a size >= {examples}")
+        return size
+
     return size
+
+
+def _share(text: str) -> int:
+    """Return the percent of ``20`` or ``20%``."""
+    match = re.fullmatch(r"(\d{1,3})\s*%?", text.strip(), re.ASCII)
+    if not match or not 1 <= int(match[1]) <= 100:
+        raise click.BadParameter(f"{text!r} is not a percentage from 1 to 100 of one CPU")
+    return int(match[1])
+
+
+def _own_process(ctx: click.Context, param: click.Parameter, value: int | None) -> int | None:
+    """Refuse a limit on a process that is not ours."""
+    if value is not None and not is_own_process():
+        raise click.BadParameter("limits the command line's own process, which this one is not")
+    return value
 
 
 def reading_options() -> list[click.Parameter]:
@@ -64,8 +84,24 @@ def reading_options() -> list[click.Parameter]:
         ),
         click.Option(["--allow-truncated"], is_flag=True, help="Read a dump that lacks its end."),
         click.Option(
+            ["--cpu-share"],
+            type=_share,
+            callback=_own_process,
+            metavar="PERCENT",
+            help="Take at most this share of one CPU, in one process. Default: no limit; on the"
+            " running kernel, other programs go first (nice 19).",
+        ),
+        click.Option(
+            ["--max-memory"],
+            type=_size(MIN_BYTES, "256M, such as 512M or 2G"),
+            callback=_own_process,
+            metavar="SIZE",
+            help="Take at most this much private memory, in one process. Default: on the running"
+            " kernel, half of what is available; otherwise no limit.",
+        ),
+        click.Option(
             ["--chunk-size"],
-            type=_size,
+            type=_size(_MIN_CHUNK, "4K, such as 65536, 512K or 4M"),
             metavar="SIZE",
             help="Bytes per bulk read, e.g. 4M. For tuning.",
         ),

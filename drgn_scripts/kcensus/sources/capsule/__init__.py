@@ -128,7 +128,7 @@ def _target(reader: Reader, name: str) -> Target:
         with contextlib.suppress(drgn.FaultError):
             # drgn reads the VMCOREINFO of page tables at the first access to virtual memory.
             prog.read((1 << 64) - 8, 8)
-    except (TargetError, BadCapsule, BadTypes, NotRecorded):
+    except (TargetError, BadCapsule, BadTypes, NotRecorded, MemoryError):
         raise
     except Exception as error:
         # drgn's errors have no common base class.

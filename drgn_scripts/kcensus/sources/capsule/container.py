@@ -341,7 +341,7 @@ def _decompress(name: str, stored: bytes, raw_size: int) -> bytes:
         return zstandard.ZstdDecompressor().decompress(
             stored, max_output_size=raw_size, allow_extra_data=False
         )
-    except (zstandard.ZstdError, ValueError, MemoryError) as error:
+    except (zstandard.ZstdError, ValueError) as error:
         raise corrupt(f"{name} cannot be decompressed") from error
 
 

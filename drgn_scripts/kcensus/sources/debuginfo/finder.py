@@ -22,9 +22,11 @@ from pathlib import Path
 
 import drgn
 
+from kcensus.limits.memory import mapping_files
 from kcensus.sources.debuginfo import packages
 from kcensus.sources.formats import elf
 from kcensus.sources.model import (
+    MissingDebugInfo,
     Target,
     TargetError,
     check_platform,
@@ -147,7 +149,8 @@ class DebugInfo:
     def load_kernel(self) -> None:
         """Load the debug info of the kernel, without its modules.
 
-        :raises TargetError: it is not found, or belongs to another build
+        :raises MissingDebugInfo: it is not found, or belongs to another build
+        :raises TargetError: it cannot be loaded
         """
         if not self._missing():
             return
@@ -162,7 +165,7 @@ class DebugInfo:
             if self._is_of_this_build(candidate):
                 self._try([candidate])
         if self._missing():
-            raise TargetError(self._why_missing(tried))
+            raise MissingDebugInfo(self._why_missing(tried), self._build_id)
 
     def _candidates(self) -> Iterator[_Vmlinux]:
         """Yield the files that drgn has not tried by itself."""
@@ -200,6 +203,8 @@ class DebugInfo:
                 main.try_file(file.path)
         except drgn.MissingDebugInfoError:
             pass
+        except MemoryError:
+            raise
         except OSError as error:
             raise os_error(printable(error.filename or "debug info"), error) from error
         except Exception as error:
@@ -258,12 +263,15 @@ class DebugInfo:
                 for module in self._prog.modules()
                 if isinstance(module, drgn.RelocatableModule) and module.name in wanted
             ]
-            for module in loaded:
-                for path in self._modules:
-                    if module.wants_debug_file():
-                        module.try_file(path)
-            missing = [module for module in loaded if module.wants_debug_file()]
-            self._prog.load_module_debug_info(*missing)
+            with mapping_files():
+                for module in loaded:
+                    for path in self._modules:
+                        if module.wants_debug_file():
+                            module.try_file(path)
+                missing = [module for module in loaded if module.wants_debug_file()]
+                self._prog.load_module_debug_info(*missing)
+        except MemoryError:
+            raise
         except Exception as error:
             # drgn's errors have no common base class. Analyses work without modules.
             return [_unreadable(wanted, str(error))]
@@ -306,7 +314,8 @@ def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:
     """
     check_platform(target.prog, target.name)
     debug_info = DebugInfo(target.prog, symbols)
-    debug_info.load_kernel()
+    with mapping_files():
+        debug_info.load_kernel()
     target.modules = debug_info
     return target
 

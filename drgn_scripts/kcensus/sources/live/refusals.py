@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Why the running kernel cannot be read, found by looking, and what to do about it.
+
+All files are looked for below ``root``, which is ``/`` but for tests.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shlex
+import stat
+import sys
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+from kcensus.text import printable
+
+KCORE = "/proc/kcore"
+_CAP_SYS_RAWIO = 17
+_MAX_NAMED = 3
+_ELSEWHERE = "or take a vmcore with kdump and pass it"
+# PROC_PID_INIT_INO and PROC_USER_INIT_INO of include/linux/proc_ns.h.
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+_FIRST_USER_NAMESPACE = "user:[4026531837]"
+
+
+def refusal(error: Exception, root: Path = Path("/")) -> str:
+    """Return why drgn cannot read the running kernel, and what to do; one printable line.
+
+    :param error: what drgn raised
+    """
+    for reason in (_absent, _masked, _unprivileged, _locked_down):
+        if why := reason(root):
+            return why
+    if isinstance(error, PermissionError):
+        return (
+            f"permission denied for {KCORE}, although root may read it: SELinux, AppArmor or "
+            f"kernel lockdown denies it (see `dmesg`); allow it, {_ELSEWHERE}"
+        )
+    why = f"cannot be read (drgn: {printable(str(error))})"
+    if _sysctl(root, "kptr_restrict") == "2":
+        # Before Linux kernel commit 464920104bf7 ("/proc/kcore: update physical address for kcore
+        # ram and text") (in v4.11), drgn needs the address of a symbol.
+        why += "; on kernels before 4.11, set kernel.kptr_restrict to 1"
+    return f"{why}; pass a vmcore"
+
+
+def _absent(root: Path) -> str:
+    """Return why there is no ``/proc/kcore``; empty if there is one."""
+    if os.path.lexists(_at(root, KCORE)):
+        return ""
+    if not _at(root, "/proc/version").exists():
+        return f"{KCORE} does not exist, because /proc is not mounted; mount it"
+    if _option(root, "CONFIG_PROC_KCORE") is False:
+        return (
+            f"this kernel was built without CONFIG_PROC_KCORE, so it has no {KCORE}, without which "
+            "drgn reads no running kernel; take a vmcore with kdump and pass it, or run kcensus "
+            "inside crash, where that reads /dev/crash or /dev/mem"
+        )
+    if container := _container(root):
+        return f"{KCORE} does not exist in {container}; run kcensus on the host, {_ELSEWHERE}"
+    return (
+        f"{KCORE} does not exist: this kernel was probably built without CONFIG_PROC_KCORE; take a "
+        "vmcore with kdump and pass it, or run kcensus inside crash"
+    )
+
+
+def _masked(root: Path) -> str:
+    """Return what hides ``/proc/kcore``; empty if nothing does."""
+    status = os.stat(_at(root, KCORE))
+    # The size of the real one is that of the address space.
+    if stat.S_ISREG(status.st_mode) and status.st_size:
+        return ""
+    if container := _container(root):
+        return f"{KCORE} is masked in {container}; run kcensus on the host, {_ELSEWHERE}"
+    return (
+        f"{KCORE} is masked, as systemd's ProtectKernelTunables= and InaccessiblePaths= do; run "
+        f"kcensus outside of this sandbox, {_ELSEWHERE}"
+    )
+
+
+def _unprivileged(root: Path) -> str:
+    """Return which privilege this process lacks; empty if it has all."""
+    status = _read(root, "/proc/self/status")
+    user = re.search(r"^Uid:\t\d+\t(\d+)", status, re.MULTILINE)
+    if user and user[1] != "0":
+        command = _own_command()
+        return f"needs root; run {f'`{command}`' if command else 'as root'}, {_ELSEWHERE}"
+    if _link(root, "/proc/self/ns/user") not in ("", _FIRST_USER_NAMESPACE):
+        where = _container(root) or "a user namespace"
+        return f"root of {where} is not root of this kernel; run kcensus on the host, {_ELSEWHERE}"
+    effective = re.search(r"^CapEff:\t([0-9a-f]{1,32})$", status, re.MULTILINE)
+    if not effective or int(effective[1], 16) >> _CAP_SYS_RAWIO & 1:
+        return ""
+    if container := _container(root):
+        return (
+            f"root of {container} lacks CAP_SYS_RAWIO, which {KCORE} needs; run kcensus on the "
+            f"host, {_ELSEWHERE}"
+        )
+    return (
+        f"this process lacks CAP_SYS_RAWIO, which {KCORE} needs; run it from a root shell, or add "
+        f"the capability where it is taken away (systemd: CapabilityBoundingSet=), {_ELSEWHERE}"
+    )
+
+
+def _locked_down(root: Path) -> str:
+    """Return that kernel lockdown denies even root to read memory; empty if it does not.
+
+    Since v5.4 (commit not verified), open_kcore() asks for LOCKDOWN_KCORE, which is denied in the
+    mode confidentiality, not in the mode integrity.
+    """
+    if lockdown(root) != "confidentiality":
+        return ""
+    return (
+        f"kernel lockdown is in the mode confidentiality, which denies {KCORE} to root, too, until "
+        f"reboot; boot with lockdown=integrity, {_ELSEWHERE}"
+    )
+
+
+def missing_debug_info(release: str, build_id: str | None, root: Path = Path("/")) -> str:
+    """Return what to add to a sentence about missing debug info of the running kernel.
+
+    :param release: its release
+    :param build_id: its build ID in hexadecimal, if known
+    """
+    added = ""
+    boots = _at(root, "/usr/lib/debug/boot").glob("vmlinux-*")
+    modules = _at(root, "/usr/lib/debug/lib/modules").glob("*/vmlinux*")
+    installed = {path.name.removeprefix("vmlinux-") for path in boots}
+    others = sorted((installed | {path.parent.name for path in modules}) - {release})
+    if others:
+        more = f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
+        added += (
+            f"; installed is that of {printable(', '.join(others[:_MAX_NAMED]))}{more}, but until "
+            f"this machine is rebooted, it runs {printable(release)}, whose package is needed"
+        )
+    has_servers = os.environ.get("DEBUGINFOD_URLS") or any(
+        _at(root, "/etc/debuginfod").glob("*.urls")
+    )
+    if build_id and has_servers:
+        added += f'; or, as debuginfod is set up, pass -s "$(debuginfod-find debuginfo {build_id})"'
+    return added
+
+
+def lockdown(root: Path = Path("/")) -> str:
+    """Return the mode of kernel lockdown: none, integrity or confidentiality; empty if unknown."""
+    mode = re.search(r"\[(\w+)\]", _read(root, "/sys/kernel/security/lockdown"))
+    return mode[1] if mode else ""
+
+
+def hardening(root: Path = Path("/")) -> str:
+    """Return what restricts what programs see of the running kernel, in words for one line."""
+    values = [f"lockdown {lockdown(root)}"] if lockdown(root) else []
+    for name in ("kptr_restrict", "perf_event_paranoid", "dmesg_restrict"):
+        if value := _sysctl(root, name):
+            values.append(f"{name} {printable(value)}")
+    return ", ".join(values)
+
+
+def _sysctl(root: Path, name: str) -> str:
+    return _read(root, f"/proc/sys/kernel/{name}").strip()
+
+
+def _container(root: Path) -> str:
+    """Return what kind of container this process is in; empty if it is in none."""
+    kind = _read(root, "/run/systemd/container").strip()
+    if not kind and _at(root, "/.dockerenv").exists():
+        kind = "docker"
+    if not kind and _at(root, "/run/.containerenv").exists():
+        kind = "podman"
+    if kind:
+        return f"this container ({printable(kind)})"
+    in_first = _link(root, "/proc/self/ns/pid") in ("", _FIRST_PID_NAMESPACE)
+    return "" if in_first else "this container"
+
+
+def _option(root: Path, name: str) -> bool | None:
+    """Return whether the running kernel was built with an option; None if no file says that."""
+    release = _read(root, "/proc/sys/kernel/osrelease").strip()
+    places = ["/proc/config.gz"]
+    if release and "/" not in release:
+        places += [f"/boot/config-{release}", f"/lib/modules/{release}/config"]
+    for place in places:
+        text = _read(root, place)
+        if re.search(rf"^{name}=y$", text, re.MULTILINE):
+            return True
+        if re.search(rf"^# {name} is not set$", text, re.MULTILINE):
+            return False
+    return None
+
+
+def _own_command() -> str:
+    """Return this command line under sudo; empty if the process is not the command ``kcensus``."""
+    program, *words = sys.argv
+    name = os.path.basename(program)
+    if name == "kcensus":
+        # sudo has a PATH of its own, which lacks virtual environments.
+        command = [os.path.abspath(program)]
+    elif name == "__main__.py" and os.path.dirname(program).endswith("kcensus"):
+        command = [sys.executable, "-m", "kcensus"]
+    else:
+        return ""
+    symbols = os.environ.get("KCENSUS_SYMBOLS")
+    kept = ["env", f"KCENSUS_SYMBOLS={symbols}"] if symbols else []  # sudo drops it otherwise
+    return printable(shlex.join(["sudo", *kept, *command, *words]))
+
+
+def _at(root: Path, place: str) -> Path:
+    return root / place.lstrip("/")
+
+
+def _read(root: Path, place: str) -> str:
+    """Return the text of a file, unpacked; empty if it cannot be read."""
+    path = _at(root, place)
+    with suppress(OSError, EOFError, zlib.error):
+        contents = path.read_bytes()
+        unpacked = gzip.decompress(contents) if path.suffix == ".gz" else contents
+        return unpacked.decode(errors="replace")
+    return ""
+
+
+def _link(root: Path, place: str) -> str:
+    with suppress(OSError):
+        return os.readlink(_at(root, place))
+    return ""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a command takes of its machine, measured by the kernel: in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcensus import cli
+from kcensus.limits import is_own_process
+from kcensus.limits.memory import available_bytes
+
+COMMAND = "from kcensus.cli import main; import sys; status = main(); "
+END = "sys.exit(status)"
+
+
+def run(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, with the words of a command line."""
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
+
+
+def printed(code: str, *args: str) -> Any:
+    """Return what code prints last, from JSON."""
+    return json.loads(run(code, *args).stdout.splitlines()[-1])
+
+
+def test_on_the_running_kernel_others_go_first() -> None:
+    """It does so before it opens /proc/kcore, so also where that fails."""
+    look = """
+import json, os
+threads = [open(f"/proc/self/task/{each}/stat").read() for each in os.listdir("/proc/self/task")]
+nice = [int(each.rpartition(")")[2].split()[16]) for each in threads]
+print(json.dumps([nice, int(open("/proc/self/oom_score_adj").read())]))
+"""
+    nice, oom_score_adj = printed(COMMAND + look, "doctor")
+    assert {*nice} == {19}
+    assert oom_score_adj == 1000
+    before, _ = printed(look)
+    assert printed(COMMAND + look, "doctor", "sample")[0][0] == before[0] != 19
+
+
+@pytest.mark.parametrize("percent", [20, 50])
+def test_the_share_of_a_cpu_holds(percent: int) -> None:
+    """By the clock it is less where others have the CPU meanwhile, so the sleeps count, too."""
+    measure = f"""
+import json, time
+from kcensus.limits.cpu import limit_share
+sleep, slept = time.sleep, []
+time.sleep = lambda seconds: (slept.append(seconds), sleep(seconds))
+start, used = time.monotonic(), time.process_time()
+limit_share({percent})
+import kcensus
+target = kcensus.open_target("sample")
+while time.process_time() - used < 1.5:
+    kcensus.slab(target)
+taken = time.process_time() - used
+print(json.dumps([taken, time.monotonic() - start, sum(slept)]))
+"""
+    taken, elapsed, slept = printed(measure)
+    assert taken / elapsed < 1.1 * percent / 100
+    assert taken / (taken + slept) == pytest.approx(percent / 100, rel=0.1)
+
+
+def test_a_limited_process_ends_as_any_other() -> None:
+    """Its timer does not kill it when Python has taken its handler away."""
+    assert run(COMMAND + END, "slab", "sample", "--cpu-share", "90").returncode == 0
+
+
+def test_an_analysis_beyond_the_limit_fails_alone() -> None:
+    """What it took is given back: the others have their figures."""
+    greedy = """
+from kcensus.limits.memory import prepare
+prepare()
+import sys
+import numpy as np
+from kcensus import cli, reports
+from tests.running import analysis_of
+
+def take(kernel):
+    held = [np.ones(1 << 20, np.uint8) for _ in range(1 << 10)]
+
+known = reports.analyses()
+reports.analyses = lambda: {"kcopyd": analysis_of("kcopyd", take), "slab": known["slab"]}
+sys.exit(cli.main())
+"""
+    ended = run(greedy, "report", "sample", "--json", "--max-memory", "384M")
+    report = json.loads(ended.stdout)
+    assert ended.returncode == 6
+    assert [*report["failed"]] == ["kcopyd"]
+    assert "--max-memory" in report["failed"]["kcopyd"]
+    assert report["analyses"]["slab"]["summary"]["utilization"] > 0
+
+
+@pytest.mark.parametrize("mebibytes", range(120, 200, 20))
+def test_wherever_memory_runs_out_a_sentence_says_so(mebibytes: int) -> None:
+    """Limits below the least one hit libraries, analyses and the output of a small target."""
+    lower = "from kcensus.limits import memory; memory.MIN_BYTES = 1 << 20; "
+    ended = run(lower + COMMAND + END, "report", "sample", "--max-memory", f"{mebibytes}M")
+    assert ended.returncode in (3, 4, 6), ended.stderr
+    assert "--max-memory" in ended.stderr + ended.stdout
+    assert "Traceback" not in ended.stderr
+
+
+def test_more_processes_are_refused_under_a_limit() -> None:
+    ended = run(COMMAND + END, "slab", "sample", "--jobs", "2", "--cpu-share", "50")
+    assert ended.returncode == 2
+    assert "--jobs" in ended.stderr
+
+
+@pytest.mark.parametrize("option", [("--cpu-share", "50"), ("--max-memory", "1G")])
+def test_the_process_of_another_program_is_not_limited(
+    capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    """Such as this one, or that of drgn's prompt."""
+    assert not is_own_process()
+    assert cli.main(["slab", "sample", *option]) == 2
+    assert option[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--cpu-share", "0"), ("--cpu-share", "101"), ("--cpu-share", "x"), ("--max-memory", "1M")],
+)
+def test_values_out_of_range_are_quoted(option: tuple[str, str]) -> None:
+    ended = run(COMMAND + END, "slab", "sample", *option)
+    assert ended.returncode == 2
+    assert f"'{option[1]}'" in ended.stderr
+
+
+def test_available_memory(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  8000000 kB\nMemAvailable:    1024 kB\n")
+    assert available_bytes(meminfo) == 1 << 20
+    meminfo.write_text("MemTotal:  8000000 kB\n")
+    assert available_bytes(meminfo) is None
