@@ -31,6 +31,13 @@ from .scenario import THROTTLE
 THROTTLED = "throttled"
 """The drive of a guest whose speed can be limited."""
 
+EMULATED = (
+    *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+    # Some versions emulate cmpxchg16b wrongly, and five-level page tables slowly.
+    *("-cpu", "max,la57=off,cx16=off", "-accel", "tcg,thread=multi"),
+)
+"""Arguments of QEMU for every guest."""
+
 _BLOCK = 4096
 _CHUNK = 256 * _BLOCK
 _ZEROES = bytes(_CHUNK)
@@ -182,6 +189,11 @@ class Machine:
             raise LabError(f"gave up: {failed[1].decode(errors='replace')}")
         if self._process.poll() is not None:
             raise LabError("ended unexpectedly")
+
+    def extend(self, seconds: float) -> None:
+        """Give the guest so many seconds from now on."""
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
 
     def resume(self) -> None:
         """Let the guest's program go on."""

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The root file system of a guest: Debian, and a virtual environment with what kcensus needs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import sys
+import tempfile
+import venv
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from .. import host, image
+from ..debian import mirror
+from ..host import say
+from . import disk
+
+SUITE = "bookworm"
+_PYTHON = "3.11"
+_MACHINE = {
+    "python_version": _PYTHON,
+    "python_full_version": f"{_PYTHON}.2",
+    "sys_platform": "linux",
+    "platform_machine": "x86_64",
+}
+
+_PACKAGES = (
+    *("systemd", "systemd-sysv", "openssh-server", "procps", "kmod", "iproute2", "less"),
+    *("e2fsprogs", "xfsprogs", "python3", "python3-venv"),
+)
+_MIB, _CODE_MIB = 4096, 64
+_PROGRAMS = ("churn",)
+_CHECKOUT = Path(__file__).parents[3]
+_LOCK = _CHECKOUT / "requirements.lock"
+_FILES = Path(__file__).parents[1] / "guest" / "system"
+
+VENV = "opt/kcensus"
+WHEELS = "srv/wheels"
+"""What `requirements.lock` names, for those who install kcensus as a user does."""
+
+CODE = "srv/kcensus"
+"""Where the disk with the checkout's kcensus is mounted."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """The root file system, which all guests share and none changes."""
+
+    path: Path
+
+    @property
+    def tree(self) -> Path:
+        """Its files, to run its programs on this machine."""
+        return self.path / "tree"
+
+    @property
+    def disk(self) -> Path:
+        """The same as an image of a disk."""
+        return self.path / "root.ext4"
+
+    @property
+    def key(self) -> Path:
+        """The private key of ssh for root and for `load`, a user without privileges."""
+        return self.path / "key"
+
+    def run(self, *command: str) -> str:
+        """Run a program of the root file system on this machine, and return what it prints."""
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+        settings = [f"{name}={value}" for name, value in environment.items()]
+        return host.run(["chroot", str(self.tree), "/usr/bin/env", "-i", *settings, *command])
+
+
+def base() -> Base:
+    """The root file system, from the cache or made now."""
+    digest = hashlib.sha256(repr((SUITE, _PACKAGES, _MIB)).encode() + _LOCK.read_bytes())
+    for path in [Path(__file__), *sorted(_FILES.iterdir())]:
+        digest.update(path.read_bytes())
+    final = host.cache() / "systems" / f"base-{digest.hexdigest()[:12]}"
+    if not final.is_dir():
+        host.install_packages()
+        with host.locked(final.name):
+            if not final.is_dir():
+                with host.new_directory(final) as directory:
+                    _make(Base(directory))
+    return Base(final)
+
+
+def code_disk(made: Base, directory: Path) -> Path:
+    """Make the disk with kcensus as the checkout has it, and with the programs of the lab.
+
+    Unlike the root file system, it is made for each guest: it takes a few seconds.
+    """
+    with tempfile.TemporaryDirectory(prefix="code-", dir=made.tree / "srv") as name:
+        tree = Path(name)
+        host.run(
+            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tree)],
+            cwd=_CHECKOUT,
+        )
+        (wheel,) = tree.glob("*.whl")
+        inside = f"/{tree.relative_to(made.tree)}"
+        pip = [f"/{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-deps"]
+        made.run(*pip, "--target", f"{inside}/lib", f"{inside}/{wheel.name}")
+        (tree / "bin").mkdir()
+        for program in _PROGRAMS:
+            image.compile_program(image.PROGRAMS / f"{program}.c", tree / "bin" / program)
+        disk.make(directory / "code.ext4", tree, _CODE_MIB, "-O", "^has_journal")
+    return directory / "code.ext4"
+
+
+def _make(made: Base) -> None:
+    made.tree.mkdir()
+    host.run(["tar", "-xf", str(_debian()), "--numeric-owner", "-C", str(made.tree)])
+    say(f"root file system of {SUITE}: installing what kcensus needs")
+    made.tree.joinpath(CODE).mkdir(parents=True)
+    _install(made)
+    _set_up(made)
+    disk.make(made.disk, made.tree, _MIB, "-L", "root")
+
+
+def _debian() -> Path:
+    """Return an archive of Debian's packages as installed, from the cache or made now."""
+    key = hashlib.sha256(repr((SUITE, _PACKAGES)).encode()).hexdigest()[:12]
+    final = host.cache() / "systems" / f"debian-{key}"
+    with host.locked(final.name):
+        if not final.is_dir():
+            suite = mirror.Suite(SUITE)
+            suite.update()
+            say(f"root file system of {SUITE}: unpacking")
+            with host.new_directory(final) as directory:
+                command = ["mmdebstrap", "--quiet", "--variant=minbase"]
+                command += [f"--include={','.join(_PACKAGES)}", "--skip=output/dev"]
+                target = str(directory / "debian.tar")
+                host.run([*command, SUITE, target, str(suite.sources)])
+    return final / "debian.tar"
+
+
+def _set_up(made: Base) -> None:
+    """Make the users, and the services that a guest needs."""
+    tree = made.tree
+    host.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", str(made.key)])
+    made.run("useradd", "--create-home", "--shell", "/bin/bash", "load")
+    for home, user in (("root", "root"), ("home/load", "load")):
+        keys = tree / home / ".ssh" / "authorized_keys"
+        keys.parent.mkdir(exist_ok=True)
+        keys.parent.chmod(0o700)
+        shutil.copy(made.key.with_suffix(".pub"), keys)
+        made.run("chown", "-R", f"{user}:", f"/{home}/.ssh")
+    (tree / "etc/hostname").write_text("lab\n")
+    (tree / "etc/hosts").write_text("127.0.0.1 localhost lab\n")
+    (tree / "etc/machine-id").write_text("")
+    (tree / "etc/resolv.conf").write_text("")
+    for mount_point in ("dev", "usr/lib/modules", "usr/lib/debug", "srv/kernel"):
+        (tree / mount_point).mkdir(exist_ok=True, parents=True)
+    for unit in _FILES.glob("*.service"):
+        shutil.copy(unit, tree / "etc/systemd/system")
+        made.run("systemctl", "--quiet", "enable", unit.name)
+    # They wait for udev, which is not here, and for what does not change in a guest of minutes.
+    made.run("systemctl", "--quiet", "mask", "serial-getty@ttyS0", "getty@tty1", "apt-daily.timer")
+    made.run("systemctl", "--quiet", "disable", "apt-daily-upgrade.timer", "dpkg-db-backup.timer")
+
+
+def _wanted() -> Iterator[str]:
+    """Yield the requirements of the lock that apply to the guest, with their hashes."""
+    joined = _LOCK.read_text().replace("\\\n", "")
+    for line in re.findall(r"^[^#\s].*", joined, re.MULTILINE):
+        requirement, *hashes = re.split(r"\s+(?=--hash)", line)
+        parsed = Requirement(requirement)
+        if parsed.marker is None or parsed.marker.evaluate(_MACHINE):
+            yield " ".join([f"{parsed.name}{parsed.specifier}", *map(str.strip, hashes)])
+
+
+def _install(made: Base) -> None:
+    wheels = made.tree / WHEELS
+    wheels.mkdir()
+    with tempfile.TemporaryDirectory(prefix="lab-") as name:
+        # Not every virtual environment has pip.
+        venv.create(name, with_pip=True)
+        wanted = Path(name) / "requirements.txt"
+        wanted.write_text("".join(f"{line}\n" for line in _wanted()))
+        options = [
+            *("--python-version", _PYTHON, "--implementation", "cp", "--only-binary", ":all:"),
+            # As new as the C library of the suite.
+            *(f"--platform=manylinux_2_{minor}_x86_64" for minor in (36, 34, 28, 27, 24, 17)),
+            *("--platform=manylinux2014_x86_64", "--no-deps", "--require-hashes", "--quiet"),
+        ]
+        pip = [f"{name}/bin/python", "-m", "pip", "download"]
+        host.run([*pip, *options, "--dest", str(wheels), "-r", str(wanted)])
+    made.run("python3", "-m", "venv", f"/{VENV}")
+    found = [f"/{WHEELS}/{path.name}" for path in sorted(wheels.glob("*.whl"))]
+    made.run(f"/{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-deps", *found)
+    site = made.tree / VENV / "lib" / f"python{_PYTHON}" / "site-packages"
+    (site / "kcensus.pth").write_text(f"/{CODE}/lib\n")
+    command = made.tree / VENV / "bin" / "kcensus"
+    command.write_text(
+        f"#!/{VENV}/bin/python\nimport sys\nfrom kcensus.cli import main\n\nsys.exit(main())\n"
+    )
+    command.chmod(0o755)
+    (made.tree / "usr/local/bin/kcensus").symlink_to(f"/{VENV}/bin/kcensus")
