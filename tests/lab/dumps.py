@@ -91,7 +91,7 @@ def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     if image.crashes(case):
         command_line += f" crashkernel={image.CRASH_MEMORY}M"
     arguments = [
-        *qemu.EMULATED,
+        *qemu.emulated(),
         *("-smp", str(case.cpus), "-m", f"{case.memory}M"),
         # Through it the kernel says where its VMCOREINFO is, which the dump needs.
         *("-device", "vmcoreinfo"),

@@ -31,13 +31,6 @@ from .scenario import THROTTLE
 THROTTLED = "throttled"
 """The drive of a guest whose speed can be limited."""
 
-EMULATED = (
-    *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-    # Some versions emulate cmpxchg16b wrongly, and five-level page tables slowly.
-    *("-cpu", "max,la57=off,cx16=off", "-accel", "tcg,thread=multi"),
-)
-"""Arguments of QEMU for every guest."""
-
 _BLOCK = 4096
 _CHUNK = 256 * _BLOCK
 _ZEROES = bytes(_CHUNK)
@@ -73,6 +66,17 @@ def copy_sparse(source: int, path: Path) -> None:
             else:
                 out.seek(len(chunk), os.SEEK_CUR)
         out.truncate(out.tell())
+
+
+def emulated(cpu: str = "max,la57=off,cx16=off") -> list[str]:
+    """Return the arguments of QEMU for every guest.
+
+    Some versions emulate cmpxchg16b wrongly, and five-level page tables slowly.
+    """
+    return [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-cpu", cpu, "-accel", "tcg,thread=multi"),
+    ]
 
 
 class TooSlow(LabError):
