@@ -3,13 +3,14 @@
 
 Opens the kernel once, because that takes a minute under emulation. Prints one JSON object per line:
 for each repetition of each analysis its answer, what the counters were before and after, and what
-memory this process has. ``census.py ROUNDS [ANALYSIS...]``
+memory this process has. Round -1 is with the load frozen. ``census.py ROUNDS [ANALYSIS...]``
 """
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import kcensus
 from kcensus.analyses import analyses
 from kcensus.api.answers import Result
-from kcensus.sources import Target
+from kcensus.sources import Target, open_target
 
 _COUNTERS = {
     "meminfo": "/proc/meminfo",
@@ -29,8 +30,16 @@ _COUNTERS = {
 }
 
 
+_CGROUPS = Path("/sys/fs/cgroup")
+_FOLD = Path("/proc/sys/vm/stat_refresh")
+"""Adds what CPUs have counted apart to the counters of vmstat."""
+
+
 def _counters() -> dict[str, str]:
-    return {name: Path(path).read_text() for name, path in _COUNTERS.items()}
+    _FOLD.read_text()
+    read = {name: Path(path).read_text() for name, path in _COUNTERS.items()}
+    # Only those of the controller have the file; the root is one of them.
+    return {**read, "memcgs": str(sum(1 for _ in _CGROUPS.rglob("memory.stat")))}
 
 
 def _memory() -> dict[str, int]:
@@ -68,12 +77,16 @@ def _caches(result: Result) -> dict[str, list[int]]:
 
 def _main(rounds: int, names: list[str]) -> None:
     start = time.monotonic()
-    target = kcensus.open_target()
-    line = {"opened": time.monotonic() - start, "memory": _memory()}
-    print(json.dumps(line), flush=True)
-    for _ in range(rounds):
+    target = open_target(None)
+    opened = {"opened": time.monotonic() - start, "memory": _memory()}
+    print(json.dumps(opened), flush=True)
+    for number in range(-1, rounds):
+        if number < 1:
+            # The first round is of a kernel at rest, but for this process.
+            subprocess.run(["load", "freeze" if number < 0 else "thaw"], check=True)
         for name in names or analyses():
-            print(json.dumps(_run(target, name)), flush=True)
+            line = {"round": number, **_run(target, name)}
+            print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# Load for a guest with Debian: "load start|freeze|thaw|stop". All of it is in one cgroup.
+# Load for a guest with Debian: "load start|freeze|thaw|alive|stop". All of it is in one cgroup.
 set -eu
 programs=/srv/kcensus/bin
 cgroup=/sys/fs/cgroup/load
@@ -43,14 +43,19 @@ stop() {
     done <$cgroup/work/cgroup.procs
 }
 
+# Whether all of it still runs.
+alive() {
+    [ "$(pgrep -c -P 1 -x churn)" -eq 3 ]
+}
+
 thaw() {
     echo 0 >$cgroup/cgroup.freeze
 }
 
 case ${1:-} in
-start | freeze | thaw | stop) "$1" ;;
+start | freeze | thaw | alive | stop) "$1" ;;
 *)
-    echo "usage: load start|freeze|thaw|stop" >&2
+    echo "usage: load start|freeze|thaw|alive|stop" >&2
     exit 2
     ;;
 esac
