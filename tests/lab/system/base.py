@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import sys
 import tempfile
 import venv
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from .. import host, image
+from .. import host
 from ..debian import mirror
 from ..host import say
 from . import disk
@@ -33,11 +32,9 @@ _PACKAGES = (
     *("systemd", "systemd-sysv", "openssh-server", "procps", "kmod", "iproute2", "less"),
     *("e2fsprogs", "xfsprogs", "python3", "python3-venv"),
 )
-_MIB, _CODE_MIB = 4096, 64
-_PROGRAMS = ("churn",)
-_CHECKOUT = Path(__file__).parents[3]
-_LOCK = _CHECKOUT / "requirements.lock"
-_FILES = Path(__file__).parents[1] / "guest" / "system"
+_MIB = 4096
+_LOCK = Path(__file__).parents[3] / "requirements.lock"
+FILES = Path(__file__).parents[1] / "guest" / "system"
 
 # Without them, a guest boots twice as fast: emulation makes every process take a second.
 _MASKED = (
@@ -92,7 +89,7 @@ class Base:
 def base() -> Base:
     """The root file system, from the cache or made now."""
     digest = hashlib.sha256(repr((SUITE, _PACKAGES, _MIB)).encode() + _LOCK.read_bytes())
-    for path in [Path(__file__), *sorted(_FILES.glob("*.service"))]:
+    for path in [Path(__file__), *sorted(FILES.glob("*.service"))]:
         digest.update(path.read_bytes())
     final = host.cache() / "systems" / f"base-{digest.hexdigest()[:12]}"
     if not final.is_dir():
@@ -102,30 +99,6 @@ def base() -> Base:
                 with host.new_directory(final) as directory:
                     _make(Base(directory))
     return Base(final)
-
-
-def code_disk(made: Base, directory: Path) -> Path:
-    """Make the disk with kcensus as the checkout has it, and with the programs of the lab.
-
-    Unlike the root file system, it is made for each guest: it takes a few seconds.
-    """
-    with tempfile.TemporaryDirectory(prefix="code-", dir=made.tree / "srv") as name:
-        tree = Path(name)
-        host.run(
-            [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tree)],
-            cwd=_CHECKOUT,
-        )
-        (wheel,) = tree.glob("*.whl")
-        inside = f"/{tree.relative_to(made.tree)}"
-        pip = [f"/{VENV}/bin/pip", "install", "--quiet", "--no-index", "--no-deps"]
-        made.run(*pip, "--target", f"{inside}/lib", f"{inside}/{wheel.name}")
-        (tree / "bin").mkdir()
-        for program in _PROGRAMS:
-            image.compile_program(image.PROGRAMS / f"{program}.c", tree / "bin" / program)
-        shutil.copy(_FILES / "load.sh", tree / "bin" / "load")
-        (tree / "bin" / "load").chmod(0o755)
-        disk.make(directory / "code.ext4", tree, _CODE_MIB, "-O", "^has_journal")
-    return directory / "code.ext4"
 
 
 def _make(made: Base) -> None:
@@ -172,7 +145,7 @@ def _set_up(made: Base) -> None:
     (tree / "etc/resolv.conf").write_text("")
     for mount_point in ("dev", "usr/lib/modules", "usr/lib/debug", "srv/kernel"):
         (tree / mount_point).mkdir(exist_ok=True, parents=True)
-    for unit in _FILES.glob("*.service"):
+    for unit in FILES.glob("*.service"):
         shutil.copy(unit, tree / "etc/systemd/system")
         made.run("systemctl", "--quiet", "enable", unit.name)
     made.run("systemctl", "--quiet", "mask", *_MASKED)

@@ -18,7 +18,8 @@ from ..debian.store import Kernel
 from ..dumps import shared_kernel
 from ..host import LabError, say
 from ..qemu import Machine, TooSlow
-from .base import Base, base, code_disk
+from .base import Base, base
+from .code import code_disk
 from .disk import kernel_disk
 
 # NumPy insists on cmpxchg16b (X86_FEATURE_CX16), without using it; a kernel that uses it dies.
