@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import host, image, truth
+from . import host, image, qemu, truth
 from .debian import headers, store
 from .debian.store import Kernel
 from .host import LabError, say
@@ -75,8 +75,8 @@ class Live:
         self.machine.command("cont")
 
 
-def _kernel(name: str, *, refresh: bool = False) -> Kernel:
-    # All scenarios share the unpacked kernel.
+def shared_kernel(name: str, *, refresh: bool = False) -> Kernel:
+    """The kernel with the modules of all scenarios, which share it."""
     modules = {module for each in scenarios() for module in load(each, name).modules}
     return store.kernel(name, modules, refresh=refresh)
 
@@ -91,9 +91,7 @@ def _arguments(kernel: Kernel, case: Scenario) -> list[str]:
     if image.crashes(case):
         command_line += f" crashkernel={image.CRASH_MEMORY}M"
     arguments = [
-        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        # Some versions emulate cmpxchg16b wrongly, and five-level page tables slowly.
-        *("-cpu", "max,la57=off,cx16=off", "-accel", "tcg,thread=multi"),
+        *qemu.emulated(),
         *("-smp", str(case.cpus), "-m", f"{case.memory}M"),
         # Through it the kernel says where its VMCOREINFO is, which the dump needs.
         *("-device", "vmcoreinfo"),
@@ -152,12 +150,12 @@ def cached(kernel_name: str, scenario_name: str) -> bool:
     """Whether this dump exists already."""
     if not store.stored(kernel_name):
         return False
-    return _path(_kernel(kernel_name), load(scenario_name, kernel_name)).is_dir()
+    return _path(shared_kernel(kernel_name), load(scenario_name, kernel_name)).is_dir()
 
 
 def build(kernel: str, scenario: str) -> Dump:
     """The dump of ``kernel`` after ``scenario``; made now unless the cache has it."""
-    found, case = _kernel(kernel), load(scenario, kernel)
+    found, case = shared_kernel(kernel), load(scenario, kernel)
     path = _path(found, case)
     if not path.is_dir():
         host.install_packages()
@@ -308,7 +306,7 @@ def _last_byte(path: Path) -> int:
 @contextmanager
 def live(kernel: str, scenario: str) -> Iterator[Live]:
     """A guest in which ``scenario`` runs on, until the context ends."""
-    found, case = _kernel(kernel), load(scenario, kernel)
+    found, case = shared_kernel(kernel), load(scenario, kernel)
     host.install_packages()
     # Not in the cache: the path of a socket may have 107 bytes.
     with tempfile.TemporaryDirectory(prefix="lab-") as name:
@@ -333,7 +331,7 @@ def live(kernel: str, scenario: str) -> Iterator[Live]:
 
 def prepare(kernel: str, *, refresh: bool = False) -> None:
     """Fetch a kernel, for the scenarios to come."""
-    _kernel(kernel, refresh=refresh)
+    shared_kernel(kernel, refresh=refresh)
 
 
 def in_use() -> set[Path]:
@@ -341,7 +339,7 @@ def in_use() -> set[Path]:
     used: set[Path] = set()
     for name in store.kernels():
         if store.stored(name):
-            kernel = _kernel(name)
+            kernel = shared_kernel(name)
             used.add(kernel.path)
             used |= {_path(kernel, load(each, name)) for each in scenarios()}
     return used

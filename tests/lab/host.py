@@ -26,6 +26,12 @@ _COMMANDS = {
     "xz": "xz-utils",
     "crash": "crash",  # the tests hold our figures against it, and run kcensus inside
     "less": "less",  # the pager of crash
+    # The guests with Python:
+    "mmdebstrap": "mmdebstrap",
+    "mke2fs": "e2fsprogs",
+    "busybox": "busybox-static",
+    "depmod": "kmod",
+    "ssh": "openssh-client",
 }
 _FILES = {"/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev"}
 

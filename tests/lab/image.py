@@ -80,7 +80,7 @@ _TRIAL_RECORDS = {
 }
 
 
-class _Image:
+class Archive:
     """A cpio archive in the format that the kernel unpacks."""
 
     def __init__(self) -> None:
@@ -130,6 +130,11 @@ def compile_guest(directory: Path) -> Path:
     sources = [str(path) for path in guest_sources() if path.suffix == ".c"]
     _compile(program, sources)
     return program
+
+
+def compile_program(source: Path, program: Path) -> None:
+    """Compile a program of one file."""
+    _compile(program, [str(source)])
 
 
 def _compile(program: Path, sources: list[str]) -> None:
@@ -253,8 +258,8 @@ def _makedumpfile(compression: str, device: str) -> Step:
     return Step(verb, (*command, compression, "/proc/vmcore", device))
 
 
-def _image(kernel: Kernel, program: Path, steps: list[Step]) -> _Image:
-    image = _Image()
+def _image(kernel: Kernel, program: Path, steps: list[Step]) -> Archive:
+    image = Archive()
     image.add("init", program.read_bytes())
     image.add("steps", "".join(step.line() for step in steps).encode(), 0o100644)
     for step in steps:

@@ -68,6 +68,17 @@ def copy_sparse(source: int, path: Path) -> None:
         out.truncate(out.tell())
 
 
+def emulated(cpu: str = "max,la57=off,cx16=off") -> list[str]:
+    """Return the arguments of QEMU for every guest.
+
+    Some versions emulate cmpxchg16b wrongly, and five-level page tables slowly.
+    """
+    return [
+        *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+        *("-cpu", cpu, "-accel", "tcg,thread=multi"),
+    ]
+
+
 class Lost(LabError):
     """A guest did not come to its end, which may be the emulator's doing."""
 
@@ -190,6 +201,11 @@ class Machine:
             raise LabError(f"gave up: {failed[1].decode(errors='replace')}")
         if self._process.poll() is not None:
             raise Died("ended unexpectedly")
+
+    def extend(self, seconds: float) -> None:
+        """Give the guest so many seconds from now on."""
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
 
     def resume(self) -> None:
         """Let the guest's program go on."""

@@ -97,6 +97,11 @@ class Suite:
         self._home = host.cache() / "apt" / name
         self._environment = {"APT_CONFIG": str(self._home / "apt.conf")}
 
+    @property
+    def sources(self) -> Path:
+        """The apt sources of the suite, which `update()` writes."""
+        return self._home / "sources.list"
+
     def update(self) -> None:
         """Fetch the package lists."""
         for directory in ("state/lists/partial", "cache/archives/partial"):
@@ -110,11 +115,11 @@ class Suite:
             for mirror in _mirrors()
             for suite in (security if mirror.security else archive)
         ]
-        (self._home / "sources.list").write_text("".join(f"{line}\n" for line in sources))
+        self.sources.write_text("".join(f"{line}\n" for line in sources))
         (self._home / "apt.conf").write_text(
             f'Dir::State "{self._home}/state";\n'
             f'Dir::Cache "{self._home}/cache";\n'
-            f'Dir::Etc::sourcelist "{self._home}/sources.list";\n'
+            f'Dir::Etc::sourcelist "{self.sources}";\n'
             'Dir::Etc::sourceparts "/dev/null";\n'
             'Acquire::Languages "none";\n'
         )

@@ -31,6 +31,8 @@ _MODULES = {
     *("brd", "loop", "null_blk", "dm_mod", "dm_delay", "dm_flakey", "dm_snapshot"),
     *("dm_mirror", "dm_cache", "dm_writecache"),
     *("dm_thin_pool", "bfq", "kyber_iosched", "mq_deadline", "xfs", "overlay", "fuse"),
+    # Of the guests that boot from a disk, and what such a kernel loads by itself.
+    *("ext4", "crc32c_generic", "virtio_net", "virtio_rng", "libcrc32c"),
 }
 
 

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A guest that boots Debian from a disk, and takes commands through ssh."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import host, image, qemu
+from ..debian.store import Kernel
+from ..dumps import shared_kernel
+from ..host import LabError, say
+from ..qemu import Machine, TooSlow
+from .base import Base, base
+from .code import code_disk
+from .disk import kernel_disk
+
+# NumPy insists on cmpxchg16b (X86_FEATURE_CX16), without using it; a kernel that uses it dies.
+_CX16 = 4 * 32 + 13
+_CPU = "max,la57=off,cx16=on"
+_INIT = image.GUEST / "system" / "init.sh"
+_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "ext4", "crc32c_generic")
+_COMMAND_LINE = f"{image.CONSOLE} audit=0 systemd.show_status=false clearcpuid={_CX16}"
+_MEMORY = 1024
+_CPUS = 2
+_LOAD_MIB = 512
+_DAY = 24 * 60 * 60.0
+_READY = 600.0
+"""Seconds until a guest takes commands; one takes 30 on two idle CPUs."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    status: int
+    """Its exit status; 255 also if ssh failed."""
+    stdout: str
+    stderr: str
+    seconds: float
+
+    def check(self) -> str:
+        """Return what it printed, or raise `LabError` if it failed."""
+        if self.status:
+            raise LabError(f"exit status {self.status}: {self.stderr.strip()[-2000:]}")
+        return self.stdout
+
+
+class Running:
+    """A guest with Debian, kcensus and the debug info of its kernel."""
+
+    def __init__(self, kernel: Kernel, made: Base, machine: Machine, directory: Path) -> None:
+        self.kernel = kernel.name
+        self.release = kernel.release
+        self.console = directory / "console.log"
+        """What the guest writes to its console, while it runs."""
+        self._machine = machine
+        self._directory = directory
+        self._key = made.key
+        usernet = str(machine.command("human-monitor-command", **{"command-line": "info usernet"}))
+        if not (forwarded := re.search(r"HOST_FORWARD\]\s+\d+\s+\S+\s+(\d+)", usernet)):
+            raise LabError(f"has no port for ssh: {usernet!r}")
+        self._port = forwarded[1]
+
+    def ssh(self, user: str = "root", *options: str) -> list[str]:
+        """Return the command of this machine that a command of the guest is appended to.
+
+        With the option `-t`, the command has a terminal.
+        """
+        return [host.find("ssh"), *self._options(), "-p", self._port, *options, f"{user}@127.0.0.1"]
+
+    def run(
+        self, command: str, *, timeout: float = 600, user: str = "root", stdin: str = ""
+    ) -> Done:
+        """Run a command line of the guest's shell to its end.
+
+        :param timeout: seconds, after which `subprocess.TimeoutExpired` is raised; the command
+            goes on
+        """
+        start = time.monotonic()
+        done = subprocess.run(
+            [*self.ssh(user), command],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            timeout=timeout,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - start)
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file or folder to the guest."""
+        self._copy(str(source), f"root@127.0.0.1:{target}")
+
+    def get(self, source: str, target: Path) -> None:
+        """Copy a file or folder from the guest."""
+        self._copy(f"root@127.0.0.1:{source}", str(target))
+
+    def stop(self) -> None:
+        """Halt the guest: until :meth:`resume`, nothing in its memory changes."""
+        self._machine.command("stop")
+
+    def resume(self) -> None:
+        """Let a halted guest run on."""
+        self._machine.command("cont")
+
+    def close(self) -> None:
+        """End the connections."""
+        for user in ("root", "load"):
+            if (self._directory / f"ssh-{user}").exists():
+                command = self.ssh(user, "-O", "exit")
+                subprocess.run(command, capture_output=True, check=False)
+
+    def _options(self) -> list[str]:
+        settings = {
+            "BatchMode": "yes",
+            "ConnectTimeout": "60",
+            # A connection takes seconds under emulation, a command on an open one does not.
+            "ControlMaster": "auto",
+            "ControlPath": f"{self._directory}/ssh-%r",
+            "ControlPersist": "yes",
+            "IdentitiesOnly": "yes",
+            "IdentityFile": str(self._key),
+            "LogLevel": "ERROR",
+            "StrictHostKeyChecking": "no",
+            "UserKnownHostsFile": "/dev/null",
+        }
+        return ["-F", "none", *(f"-o{name}={value}" for name, value in settings.items())]
+
+    def _copy(self, source: str, target: str) -> None:
+        host.run(["scp", *self._options(), "-P", self._port, "-r", "-q", source, target])
+
+
+def _initrd(kernel: Kernel, directory: Path) -> Path:
+    archive = image.Archive()
+    archive.add("init", _INIT.read_bytes())
+    archive.add("bin/busybox", Path(host.find("busybox")).read_bytes())
+    order = kernel.closure(_MODULES)
+    archive.add("modules/order", "".join(f"{name}\n" for name in order).encode(), 0o100644)
+    for name in order:
+        if path := kernel.module(name):
+            archive.add(f"modules/{name}.ko", path.read_bytes(), 0o100644)
+    path = directory / "system-initrd"
+    path.write_bytes(archive.content())
+    return path
+
+
+def _drives(*paths: tuple[str, str]) -> list[str]:
+    arguments: list[str] = []
+    for number, (path, options) in enumerate(paths):
+        arguments += [
+            *("-drive", f"file={path},format=raw,if=none,id=drive{number},{options}"),
+            *("-device", f"virtio-blk-pci,drive=drive{number},serial=drive{number}"),
+        ]
+    return arguments
+
+
+def _arguments(kernel: Kernel, made: Base, directory: Path, boot: str, memory: int) -> list[str]:
+    load = directory / "load"
+    with load.open("wb") as file:
+        file.truncate(_LOAD_MIB << 20)
+    return [
+        *qemu.emulated(_CPU),
+        *("-smp", str(_CPUS), "-m", f"{memory}M", "-device", "virtio-rng-pci"),
+        *("-kernel", str(kernel.image), "-initrd", str(_initrd(kernel, directory))),
+        *("-append", f"{_COMMAND_LINE} {boot}".rstrip()),
+        *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
+        *("-device", "virtio-net-pci,netdev=net,romfile="),
+        *_drives(
+            (str(made.disk), "snapshot=on,cache=unsafe"),
+            (str(kernel_disk(kernel)), "readonly=on"),
+            (str(code_disk(made, directory)), "readonly=on"),
+            (str(load), "cache=unsafe"),
+        ),
+    ]
+
+
+@contextmanager
+def running(kernel: str, *, boot: str = "", memory: int = _MEMORY) -> Iterator[Running]:
+    """Boot a guest with Debian, kcensus and debug info, which ends with the context.
+
+    :param kernel: a name from `kernels.toml`
+    :param boot: more parameters for the kernel's command line
+    :param memory: MiB of RAM
+    """
+    host.install_packages()
+    found, made = shared_kernel(kernel), base()
+    # Not in the cache: the path of a socket may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="lab-") as name:
+        directory = Path(name)
+        arguments = _arguments(found, made, directory, boot, memory)
+        try:
+            # One boot in some fifty hangs in emulation before the kernel says a word.
+            machine = _booted(arguments, directory, found, _READY / 2)
+        except TooSlow as error:
+            say(f"WARNING: {error} It is booted once more.")
+            machine = _booted(arguments, directory, found, _READY)
+        with ExitStack() as ends:
+            ends.push(machine)
+            guest = Running(found, made, machine, directory)
+            ends.callback(guest.close)
+            yield guest
+
+
+def _booted(arguments: list[str], directory: Path, kernel: Kernel, seconds: float) -> Machine:
+    """Return a guest that takes commands, or keep its console and say where."""
+    console = directory / "console.log"
+    machine = Machine(arguments, console, seconds)
+    try:
+        machine.__enter__()
+        machine.phase("ready")
+    except BaseException as error:
+        machine.__exit__(None, None, None)
+        if not isinstance(error, LabError):
+            raise
+        kept = host.cache() / "failed" / f"running-{kernel.name}.log"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if console.exists():
+            shutil.copy(console, kept)
+        raise type(error)(
+            f"Debian on {kernel.release}: the guest {error}; its console is in {kept}."
+        ) from None
+    machine.extend(_DAY)
+    return machine

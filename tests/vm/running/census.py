@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs in a guest: repeats analyses of its kernel, and reads the kernel's counters around each.
+
+Opens the kernel once, because that takes a minute under emulation. Prints one JSON object per line:
+for each repetition of each analysis its answer, what the counters were before and after, and what
+memory this process has. Round -1 is with the load frozen. ``census.py ROUNDS [ANALYSIS...]``
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import kcensus
+from kcensus.analyses import analyses
+from kcensus.api.answers import Result
+from kcensus.sources import Target, open_target
+
+_COUNTERS = {
+    "meminfo": "/proc/meminfo",
+    "vmstat": "/proc/vmstat",
+    "mounts": "/proc/self/mounts",
+    "cgroup.stat": "/sys/fs/cgroup/cgroup.stat",
+    "slabinfo": "/proc/slabinfo",
+    "dentry-state": "/proc/sys/fs/dentry-state",
+}
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_FOLD = Path("/proc/sys/vm/stat_refresh")
+"""Adds what CPUs have counted apart to the counters of vmstat."""
+
+
+def _counters() -> dict[str, str]:
+    _FOLD.read_text()
+    read = {name: Path(path).read_text() for name, path in _COUNTERS.items()}
+    # Only those of the controller have the file; the root is one of them.
+    return {**read, "memcgs": str(sum(1 for _ in _CGROUPS.rglob("memory.stat")))}
+
+
+def _memory() -> dict[str, int]:
+    """Return the memory of this process in KiB, by the name of /proc/self/status."""
+    status = Path("/proc/self/status").read_text()
+    return {name: int(size) for name, size in re.findall(r"^(Vm\w+|Rss\w+):\s+(\d+)", status, re.M)}
+
+
+def _run(target: Target, name: str) -> dict[str, object]:
+    before = _counters()
+    start = time.monotonic()
+    try:
+        result = getattr(kcensus, name.replace("-", "_"))(target)
+    except Exception as error:
+        return {"analysis": name, "error": f"{type(error).__name__}: {error}"}
+    seconds = time.monotonic() - start
+    return {
+        "analysis": name,
+        "seconds": seconds,
+        "before": before,
+        "after": _counters(),
+        "summary": result.summary,
+        "gaps": [[gap.what, gap.reason, gap.count] for gap in result.gaps],
+        "checks": [[check.name, check.ours, check.counter] for check in result.checks],
+        "caches": _caches(result) if name == "slab" else {},
+        "memory": _memory(),
+    }
+
+
+def _caches(result: Result) -> dict[str, list[int]]:
+    """Return how many objects fit in the slabs of each cache, and how many slabs it has."""
+    frame = result.tables["caches"].set_index("cache")[["objects_total", "slabs"]]
+    return {str(name): [int(each) for each in row] for name, row in frame.T.items()}
+
+
+def _main(rounds: int, names: list[str]) -> None:
+    start = time.monotonic()
+    target = open_target(None)
+    opened = {"opened": time.monotonic() - start, "memory": _memory()}
+    print(json.dumps(opened), flush=True)
+    for number in range(-1, rounds):
+        if number < 1:
+            # The first round is of a kernel at rest, but for this process.
+            subprocess.run(["load", "freeze" if number < 0 else "thaw"], check=True)
+        for name in names or analyses():
+            line = {"round": number, **_run(target, name)}
+            print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every analysis over /proc/kcore, held against what the guest counts right before and after it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcensus.analyses import analyses
+from tests.lab.system import Running
+from tests.vm.analyses.test_slab import slabinfo
+
+pytestmark = pytest.mark.usually("6.1")
+
+PAGE = 4096
+_DRIVER = Path(__file__).with_name("census.py")
+_FROZEN = -1
+_BUSY_ROUNDS = 2
+# Counters of vmstat that the CPUs have not added up yet; a pass takes seconds, and they go on.
+_VMSTAT_PAGES = 512
+_DENTRIES = 64
+_CACHES_AT_REST = 0.8
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One analysis, once, and the counters around it."""
+
+    line: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.line["analysis"])
+
+    def figure(self, key: str) -> Any:
+        return self.line["summary"][key]
+
+    def counters(self, name: str) -> tuple[str, str]:
+        return self.line["before"][name], self.line["after"][name]
+
+    def range(self, name: str, pattern: str) -> tuple[int, int]:
+        """Return the lower and the higher of the two readings of a counter."""
+        both = [sum(map(int, re.findall(pattern, text, re.M))) for text in self.counters(name)]
+        return min(both), max(both)
+
+
+@pytest.fixture(scope="package")
+def passes(guest: Running) -> list[Pass]:
+    guest.put(_DRIVER, "/root/census.py")
+    command = f"/opt/kcensus/bin/python /root/census.py {_BUSY_ROUNDS}"
+    printed = guest.run(command, timeout=1800).check()
+    _opened, *lines = map(json.loads, printed.splitlines())
+    return [Pass(line) for line in lines]
+
+
+@pytest.fixture(scope="package")
+def frozen(passes: list[Pass]) -> dict[str, Pass]:
+    """By analysis: with all load frozen, only kcensus itself moves the counters."""
+    return {each.name: each for each in passes if each.line["round"] == _FROZEN}
+
+
+@pytest.fixture(scope="package")
+def busy(passes: list[Pass]) -> list[Pass]:
+    return [each for each in passes if each.line["round"] != _FROZEN]
+
+
+def test_no_analysis_fails(passes: list[Pass]) -> None:
+    assert [each.line for each in passes if "error" in each.line] == []
+    assert {each.name for each in passes} == set(analyses())
+    assert len(passes) == (1 + _BUSY_ROUNDS) * len(analyses())
+
+
+def test_all_gaps_have_sizes(passes: list[Pass]) -> None:
+    gaps = [gap for each in passes for gap in each.line["gaps"]]
+    assert [gap for gap in gaps if gap[2] <= 0] == []
+
+
+def test_slab_at_rest(frozen: dict[str, Pass]) -> None:
+    """Caches that stood still have exactly the objects and slabs that the kernel counts."""
+    slab = frozen["slab"]
+    before, after = map(slabinfo, slab.counters("slabinfo"))
+    still = 0
+    for name, (total, slabs) in slab.line["caches"].items():
+        # slabinfo has no child caches of memory cgroups, nor the one of SLUB's own nodes at first.
+        if before.get(name) == after.get(name) is not None:
+            still += 1
+            assert (total, slabs) == (before[name][1], before[name][3]), name
+    assert still > _CACHES_AT_REST * len(before)
+
+
+def test_slab_pages(passes: list[Pass]) -> None:
+    for each in passes:
+        if each.name == "slab":
+            low, high = each.range("vmstat", r"^nr_slab_\w+ (\d+)$")
+            moved = high - low if each.line["round"] != _FROZEN else 0
+            bound = _VMSTAT_PAGES + moved
+            assert low - bound <= each.figure("slab_bytes") // PAGE <= high + bound
+
+
+def test_dentries(passes: list[Pass]) -> None:
+    for each in passes:
+        if each.name == "dentries":
+            low, high = each.range("dentry-state", r"\A(\d+)")
+            bound = _DENTRIES + high - low
+            assert low - bound <= each.figure("dentries") <= high + bound
+
+
+def test_memcgs_at_rest(frozen: dict[str, Pass]) -> None:
+    for name in ("memcgs", "slab", "list-lru"):
+        each = frozen[name]
+        assert {str(each.figure("memcgs_online"))} == {*each.counters("memcgs")}
+        # Since 6.12, the kernel counts those of the controller, before that all cgroups.
+        texts = each.counters("cgroup.stat")
+        exact = all("nr_dying_subsys_memory" in text for text in texts)
+        counter = "nr_dying_subsys_memory" if exact else "nr_dying_descendants"
+        low, high = each.range("cgroup.stat", rf"^{counter} (\d+)$")
+        assert (low if exact else 0) <= each.figure("memcgs_offline") <= high
+
+
+def test_memcgs_under_load(busy: list[Pass]) -> None:
+    for each in busy:
+        if each.name == "memcgs":
+            low, high = each.range("memcgs", r"\d+")
+            # The load has at most one cgroup at a time that comes and goes.
+            assert low - 1 <= each.figure("memcgs_online") <= high + 1
+
+
+def test_nothing_hangs(frozen: dict[str, Pass]) -> None:
+    assert frozen["waits"].figure("deadlocks") == 0
+    assert frozen["iosched"].figure("inserted") == 0
+    assert frozen["kcopyd"].figure("jobs") == 0
+
+
+def test_memory_is_flat(busy: list[Pass]) -> None:
+    """The second round needs no more memory than the first."""
+    first, last = (each.line["memory"]["RssAnon"] for each in (busy[len(analyses()) - 1], busy[-1]))
+    assert last < 1.1 * first
