@@ -30,7 +30,7 @@ def test_a_guest_that_hangs_is_booted_once_more(
     monkeypatch.setattr(host, "install_packages", lambda: None)
     monkeypatch.setattr(dumps, "_make", make)
     monkeypatch.setattr(dumps, "_path", lambda *_: tmp_path / "dumps" / "made")
-    monkeypatch.setattr(dumps, "_kernel", lambda _: SimpleNamespace(release="6.1"))
+    monkeypatch.setattr(dumps, "shared_kernel", lambda _: SimpleNamespace(release="6.1"))
     monkeypatch.setattr(dumps, "_open", lambda _found, _case, path: path)
     if failures == 2:
         with pytest.raises(LabError):
