@@ -11,7 +11,7 @@ from drgn.helpers.linux.mmzone import NODE_DATA
 
 from kcensus.engine.layout import word_dtype
 from kcensus.engine.slub.percpu import cpu_offsets, online_nodes
-from kcensus.sources.capsule import NotRecorded
+from kcensus.kernel.names import DAMAGED
 
 
 def node_page_state(prog: drgn.Program, *names: str) -> int | None:
@@ -38,7 +38,7 @@ def node_page_state(prog: drgn.Program, *names: str) -> int | None:
             for pgdat in (NODE_DATA(prog, node) for node in online_nodes(prog)):
                 total += int(pgdat.vm_stat[item].counter)
                 total += _per_cpu(pgdat.per_cpu_nodestats, "vm_node_stat_diff", int(item))
-        except drgn.FaultError:
+        except DAMAGED:
             return None
         return total
     return None
@@ -59,7 +59,7 @@ def page_state(prog: drgn.Program, *names: str) -> int | None:
             return node_page_state(prog, name)
         try:
             return sum(_zone_page_state(zone, item) for zone in _zones(prog))
-        except (LookupError, AttributeError, drgn.FaultError):
+        except DAMAGED:
             return None
     return None
 
@@ -92,7 +92,7 @@ def percpu_sum(prog: drgn.Program, name: str, file: str | None = None) -> int | 
         # The kernel adds them up as long or int: the sum is right modulo its width.
         half = 1 << int(8 * drgn.sizeof(counter) - 1)
         return (_per_cpu(counter.address_of_()) + half) % (2 * half) - half
-    except (LookupError, TypeError, drgn.FaultError, NotRecorded):
+    except DAMAGED:
         return None
 
 
