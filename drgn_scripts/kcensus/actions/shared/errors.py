@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import click
 import drgn
 
 from kcensus.actions import Exit
@@ -13,6 +14,7 @@ from kcensus.saved import BadDocument
 from kcensus.sources import RequestError, TargetError, faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.store import StoreError
+from kcensus.text import printable
 
 
 def verdict(error: Exception) -> tuple[Exit, str, bool]:
@@ -38,3 +40,9 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case MemoryError():
             return Exit.FAILED, "not enough free memory on this machine for the result", False
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False
+
+
+def complain(sentence: str) -> None:
+    """Print an error that does not end the command."""
+    line = printable("; ".join(sentence.splitlines())).removesuffix(".")
+    click.echo(f"kcensus: {line}", err=True)
