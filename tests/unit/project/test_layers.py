@@ -36,6 +36,7 @@ LAYERS = (
     "render",
     "saved",
     "store",
+    "watch",
     "api",
     "plots",
     "actions",
