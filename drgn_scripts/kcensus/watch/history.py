@@ -121,7 +121,8 @@ class History:
             if len(known) >= _MAX_FIGURES:
                 return
             is_headline = not is_gauge and key in self._headlines[analysis]
-            label = figure.label or key.replace("_", " ")
+            # The kernel's own name: a census often has a figure of the same label.
+            label = key if is_gauge else figure.label or key.replace("_", " ")
             series = Series(analysis, key, figure.unit, label, is_gauge, is_headline, value)
             known[is_gauge, key] = series
         series.add(value, elapsed)

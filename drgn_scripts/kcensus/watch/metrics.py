@@ -3,7 +3,7 @@
 
 All are gauges, since the text is then valid both as Prometheus' text format 0.0.4 and as
 OpenMetrics. Names are ``kcensus_ANALYSIS_KEY_UNIT``; of tables,
-``kcensus_ANALYSIS_TABLE_COLUMN_UNIT``, where the columns that name a row are labels.
+``kcensus_ANALYSIS_TABLE_row_COLUMN_UNIT``, where the columns that name a row are labels.
 """
 
 from __future__ import annotations
@@ -76,11 +76,13 @@ class Metrics(Collector):
         """Yield the metrics of the last sample; reads no kernel."""
         yield from self._families
 
-    def set(self, sample: Sample, *, cpu_seconds: float, resident_bytes: int | None) -> None:
+    def set(
+        self, sample: Sample, *, cpu_seconds: float, resident_bytes: Mapping[str, int] | None = None
+    ) -> None:
         """Keep the metrics of a sample.
 
         :param cpu_seconds: CPU time of all samples
-        :param resident_bytes: RAM that kcensus takes; None if unknown
+        :param resident_bytes: RAM that kcensus takes, by kind; None if unknown
         """
         made = _Families(self._labels)
         made.one("kcensus_up", "1 if the last sample could read the kernel", not sample.unreadable)
@@ -90,8 +92,12 @@ class Metrics(Collector):
             _add_census(made, sample)
         _add_health(made, sample, self._failures)
         made.one("kcensus_cpu_seconds", "CPU time of all samples since the start", cpu_seconds)
-        if resident_bytes is not None:
-            made.one("kcensus_resident_bytes", "RAM that kcensus takes", resident_bytes)
+        made.add(
+            "kcensus_resident_bytes",
+            "RAM that kcensus takes; file is page cache, most of it debug info",
+            [((kind,), size) for kind, size in (resident_bytes or {}).items()],
+            ("kind",),
+        )
         self._families = tuple(made.families.values())
 
     def _count_failures(self, sample: Sample) -> None:
@@ -205,7 +211,7 @@ def _add_rows(made: _Families, analysis: str, rows: Rows, limit: int) -> int:
             if (value := _number(amounts[place])) is not None
         ]
         made.add(
-            name_of(analysis, spec.name, metric, unit=column.unit),
+            name_of(analysis, spec.name, "row", metric, unit=column.unit),
             f"{column.help or column.label or metric} ({spec.title}, kcensus {analysis})",
             values,
             spec.key,

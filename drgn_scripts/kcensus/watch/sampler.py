@@ -63,6 +63,8 @@ class Sampler:
         self._start = 0.0
         self._census: Census | None = None
         self._lost = ""
+        self.took_census = False
+        """Whether the last sample has a census."""
         self.census_cpu_seconds = 0.0
         self.cpu_seconds = 0.0
         """CPU time of all samples, censuses included."""
@@ -92,6 +94,7 @@ class Sampler:
         if not self._number:
             self._start = start
         self._number += 1
+        self.took_census = False
         gauges: dict[str, tuple[Gauge, ...]] = {}
         errors: dict[str, str] = {}
         kernel = self._readable()
@@ -140,6 +143,7 @@ class Sampler:
             seconds=self._clock.monotonic() - start,
             cpu_seconds=spent,
         )
+        self.took_census = True
         return replace(sample, census=self._census, is_census=True)
 
     def take(self) -> Sample:

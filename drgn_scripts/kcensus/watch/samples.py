@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kcensus.analyses import Analysis
+from kcensus.render.plain import plain
 from kcensus.reports import Report
 from kcensus.results import CheckStatus, Figure, Finding, Gauge, Machine, Result, Severity
 from kcensus.results.largest import Largest, largest
@@ -127,7 +128,10 @@ def _counted(analysis: Analysis, result: Result) -> Counted:
 def _rows(spec: TableSpec, result: Result) -> Rows:
     table = result.tables[spec.name]
     found = largest(spec, table, MAX_ROWS, _names)
-    return Rows(spec, {metric: table.columns[metric] for metric in found.metrics}, found)
+    # What is unknown is not nothing.
+    rows = tuple(row for row in found.rows if any(plain(value) != 0 for value in row[1]))
+    columns = {metric: table.columns[metric] for metric in found.metrics}
+    return Rows(spec, columns, replace(found, rows=rows))
 
 
 def _names(key: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from rich.text import Text
 
 from kcensus.human import counted, human, human_change, human_rate
 from kcensus.progress import Progress, SilentProgress, Step
-from kcensus.render.plain import machine_facts
+from kcensus.render.plain import NO_HOST
 from kcensus.render.terminal import SEVERITY_STYLE
-from kcensus.results import Finding, Result, Unit, matters, rank
+from kcensus.results import Finding, Unit, matters, rank
 from kcensus.text import printable
 from kcensus.watch.history import Event, History, Series
 from kcensus.watch.samples import Sample
@@ -32,6 +32,8 @@ _MIN_LABEL = 12
 _MIN_FINDINGS = 3
 _MAX_PROBLEMS = 3
 _MAX_EVENTS = 4
+_ZERO = 3
+"""Priority of a figure that is 0, and was: little is lost without it."""
 
 
 class View:
@@ -59,8 +61,8 @@ class View:
         """Of one CPU, that samples took so far."""
         self.busy = ""
         """What goes on right now."""
-        self.problem = ""
-        """What else is wrong, until it is not any more."""
+        self.problems: dict[str, str] = {}
+        """What else is wrong, by kind."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         height = options.height or console.height
@@ -70,7 +72,7 @@ class View:
         """Return the lines that fit: at most ``height``, of at most ``width`` cells."""
         sample = self.sample
         if sample is None:
-            return [self._fitted(Text(self.busy or "…"), width)]
+            return [self._fitted(Text(f"kcensus watch on {self._target}: {self.busy}"), width)]
         head = [Text(self._machine(sample), "bold"), Text(self._status(sample))]
         head += [Text(words, "bold red") for words in self._problems(sample)]
         findings = self._findings(sample)
@@ -78,7 +80,7 @@ class View:
         rows, hidden = self._rows(sample, width, height - len(head) - least - 3)
         body = [*head, Text(), *rows]
         if hidden:
-            more = f"{counted(hidden, 'figure')} more: widen or heighten the terminal, or --json"
+            more = f"{counted(hidden, 'more figure')}: heighten the terminal, or use --json"
             body.append(Text(f"  … {more}", "dim"))
         room = height - len(body) - 1
         if findings and room > 1:
@@ -91,19 +93,22 @@ class View:
         return line
 
     def _machine(self, sample: Sample) -> str:
-        facts = dict(machine_facts(Result("watch", "", "", live=True, machine=sample.machine)))
-        kernel = f"Linux {printable(sample.machine.kernel)}" if sample.machine.kernel else ""
-        words = ", ".join(filter(None, (facts.get("Machine", ""), kernel)))
+        machine = sample.machine
+        facts = (
+            "" if machine.host == NO_HOST else machine.host,
+            f"Linux {machine.kernel}" if machine.kernel else "",
+            f"{human(machine.ram_bytes, Unit.BYTES)} RAM" if machine.ram_bytes else "",
+            counted(machine.cpus, "CPU") if machine.cpus else "",
+        )
+        words = ", ".join(printable(fact) for fact in facts if fact)
         return f"kcensus watch on {self._target}: {words}"
 
     def _status(self, sample: Sample) -> str:
-        watched = human(round(sample.elapsed), Unit.SECONDS)
-        parts = [f"sample {sample.number:,}, one every {self._every} s, for {watched}"]
+        parts = [f"sample {sample.number:,}, every {self._every} s for {_span(sample.elapsed)}"]
         if self.busy:
             parts.append(self.busy)
         elif sample.census is not None:
-            ago = max(sample.time - sample.census.time, 0)
-            parts.append(f"census {sample.census.number:,}: {human(round(ago), Unit.SECONDS)} ago")
+            parts.append(f"census {_span(sample.time - sample.census.time)} ago")
         if self.cpu_share is not None:
             parts.append(f"{human(self.cpu_share, Unit.RATIO)} of a CPU")
         return f"{_clock(sample.time)}  {'; '.join(parts)}"
@@ -111,7 +116,7 @@ class View:
     def _problems(self, sample: Sample) -> list[str]:
         census = sample.census
         failed = {**(census.errors if census else {}), **sample.errors}
-        words = [sample.unreadable, self.problem]
+        words = [sample.unreadable, *self.problems.values()]
         words += [f"{name} failed: {why}" for name, why in failed.items()]
         return [printable(each) for each in words if each][:_MAX_PROBLEMS]
 
@@ -134,7 +139,8 @@ class View:
             name = each.analysis if each.analysis != before else ""
             before = each.analysis
             lines.append(self._row(each, name, names, label, spark))
-        return lines, len(wanted) - len(series)
+        hidden = [level for place, (level, _) in enumerate(wanted) if place not in {*kept}]
+        return lines, sum(level < _ZERO for level in hidden)
 
     def _of(self, analysis: str) -> list[Series]:
         return self._history.of(analysis)
@@ -147,8 +153,9 @@ class View:
         line = Text.assemble((f"{name:<{names}}", "bold"), " ", set_cell_size(words, label))
         line.append(f" {human(_whole(series.last), series.unit):>{_NUMBER}}", "bold")
         line.append(f" {rate:>{_NUMBER}} {change:>{_NUMBER}} ")
-        line.append(sparkline(series.values, spark, is_unicode=self._is_unicode), "cyan")
-        if not series.has_moved:
+        if series.has_moved:
+            line.append(sparkline(series.values, spark, is_unicode=self._is_unicode), "cyan")
+        else:
             line.stylize("dim")
         return line
 
@@ -173,7 +180,7 @@ def _priority(series: Series) -> int | None:
     if series.has_moved:
         return 0 if series.is_headline or series.is_gauge else 2
     if series.is_headline:
-        return 1 if series.last else 3
+        return 1 if series.last else _ZERO
     return None
 
 
@@ -201,6 +208,11 @@ def sparkline(values: Iterable[float], width: int, *, is_unicode: bool) -> str:
         return bars[0] * len(last)
     top = len(bars) - 1
     return "".join(bars[round((value - low) / (high - low) * top)] for value in last)
+
+
+def _span(seconds: float) -> str:
+    whole = max(round(seconds), 0)
+    return f"{whole} s" if whole < 60 else human(whole, Unit.SECONDS)
 
 
 def _clock(seconds: float) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
 from collections.abc import Callable, Sequence
@@ -126,6 +127,7 @@ def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit
     """
     worst, done, failed = Exit.DONE, 0, 0
 
+    @functools.cache
     def late() -> None:
         complain(f"a record takes longer than {every} s, so some are left out")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,8 @@ from kcensus.watch.sampler import Sampler
 from kcensus.watch.samples import Sample
 from kcensus.watch.screen import Display, View, shows_unicode
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_KINDS = {"Anon": "anonymous", "File": "file"}
+"""Labels of what /proc/PID/status has."""
 
 
 def run(
@@ -58,6 +60,11 @@ def run(
     history, exported = History(wanted), Metrics(_labels(spec))
     face = _face(sampler, history, wanted, every, json=as_json, is_exported=bool(metrics or listen))
     sample, is_complete = None, False
+
+    def late() -> None:
+        if not sampler.took_census:  # that may take its time
+            face.problem("late", f"a sample takes longer than {every} s")
+
     try:
         with ExitStack() as stack:
             stack.enter_context(_terminated_like_interrupted())
@@ -65,7 +72,7 @@ def run(
                 stack.enter_context(serving(exported, *listen))
             stack.enter_context(face.shown())
             sampler.show_progress(face.progress)
-            for _ in ticks(every, lambda: face.problem(f"a sample takes longer than {every} s")):
+            for _ in ticks(every, late):
                 if sampler.is_lost:
                     _reopen(sampler, spec, reading, face)
                 sample = sampler.take()
@@ -76,6 +83,7 @@ def run(
                 if metrics:
                     _write(exported, metrics, face)
                 face.show(sample)
+                face.problem("late", "")
                 if sample.number == count:
                     is_complete = True
                     break
@@ -142,9 +150,9 @@ def _reopen(sampler: Sampler, spec: str | None, reading: Reading, face: _Face) -
         # Bars would be drawn across what the terminal shows.
         sampler.attach(_opened(spec, replace(reading, no_progress=True)))
         sampler.show_progress(face.progress)
-        face.problem("")
+        face.problem("target", "")
     except Exception as error:
-        face.problem(verdict(error)[1])
+        face.problem("target", verdict(error)[1])
 
 
 def _labels(spec: str | None) -> dict[str, str]:
@@ -155,16 +163,19 @@ def _labels(spec: str | None) -> dict[str, str]:
 def _write(metrics: Metrics, path: Path, face: _Face) -> None:
     try:
         write(metrics, path)
-        face.problem("")
+        face.problem("metrics", "")
     except OutputError as error:
-        face.problem(str(error))
+        face.problem("metrics", str(error))
 
 
-def _resident_bytes() -> int | None:
+def _resident_bytes() -> dict[str, int]:
+    """Return the RAM that this process takes, by kind; what is unknown is left out."""
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except (OSError, ValueError, IndexError):
-        return None
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return {}
+    found = re.findall(r"^Rss(Anon|File):\s+(\d+) kB$", status, re.MULTILINE)
+    return {_KINDS[name]: int(size) << 10 for name, size in found}
 
 
 @contextmanager
@@ -199,16 +210,17 @@ class _Face(Protocol):
         """Show a sample that the history has."""
         ...
 
-    def problem(self, sentence: str) -> None:
-        """Show what is wrong; nothing is, where the sentence is empty."""
+    def problem(self, kind: str, sentence: str) -> None:
+        """Show what is wrong, instead of what was of this kind; nothing is, where it is empty."""
         ...
 
 
 class _Silent:
     """Shows nothing but problems."""
 
-    progress: Progress = SilentProgress()
-    _last = ""
+    def __init__(self) -> None:
+        self.progress: Progress = SilentProgress()
+        self._problems: dict[str, str] = {}
 
     def shown(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -216,14 +228,15 @@ class _Silent:
     def show(self, sample: Sample) -> None:
         pass
 
-    def problem(self, sentence: str) -> None:
-        if sentence and sentence != self._last:
+    def problem(self, kind: str, sentence: str) -> None:
+        if sentence and sentence != self._problems.get(kind):
             complain(sentence)
-        self._last = sentence
+        self._problems[kind] = sentence
 
 
 class _Json(_Silent):
     def __init__(self, target: str, history: History) -> None:
+        super().__init__()
         self._target, self._history = target, history
 
     def show(self, sample: Sample) -> None:
@@ -232,6 +245,7 @@ class _Json(_Silent):
 
 class _Lines(_Silent):
     def __init__(self, history: History, wanted: Sequence[str]) -> None:
+        super().__init__()
         self._history, self._wanted = history, wanted
 
     def show(self, sample: Sample) -> None:
@@ -253,8 +267,8 @@ class _Terminal:
         self._view.sample = sample
         self._display.draw()
 
-    def problem(self, sentence: str) -> None:
-        self._view.problem = sentence
+    def problem(self, kind: str, sentence: str) -> None:
+        self._view.problems[kind] = sentence
 
 
 def _face(

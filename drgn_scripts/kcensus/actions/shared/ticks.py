@@ -28,15 +28,13 @@ def ticks(every: int, late: Callable[[], object], clock: Clock = time) -> Iterat
 
     Multiples that pass between two ticks are left out; so is the first, if it is near.
 
-    :param late: called once, when the first one is left out because the work takes too long
+    :param late: called when one is left out because the work took too long
     """
     earliest = clock.time() + every / 2
     yield
-    is_late = False
     while True:
         now = clock.time()
-        if now > earliest + every / 2 and not is_late:
-            is_late = True
+        if now > earliest + every / 2:
             late()
         due = (max(now, earliest) // every + 1) * every
         while (left := due - clock.time()) > 0:

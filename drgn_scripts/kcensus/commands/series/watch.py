@@ -92,8 +92,8 @@ COMMAND = command(
         ("sudo kcensus watch dentries,memcgs --interval 2s", "what two of them count"),
         ("kcensus watch qmp:/run/guest.qmp --json | jq .gauges", "a QEMU guest, for a script"),
         (
-            "sudo kcensus watch --metrics /var/lib/node_exporter/kcensus.prom",
-            "for node_exporter --collector.textfile.directory=/var/lib/node_exporter",
+            "sudo kcensus watch --metrics /var/lib/prometheus/node-exporter/kcensus.prom",
+            "for node_exporter's textfile collector, where Debian has it",
         ),
         ("sudo kcensus watch --listen 127.0.0.1:9750", "for a Prometheus on this host"),
     ),
