@@ -92,3 +92,31 @@ def human(value: Scalar, unit: Unit) -> str:
         case Unit.NONE:  # may be an identifier (a PID, an inode): no separators
             return str(value)
     return number
+
+
+_PER = ((1, "s"), (60, "min"), (3600, "h"))
+
+
+def human_rate(per_second: float, unit: Unit) -> str:
+    """Return ``0.5`` counted things per second as ``+30.0/min``: per the time that has one."""
+    if per_second == 0:
+        return "0"
+    least = {Unit.RATIO: 0.001, Unit.BYTES: 1024.0}.get(unit, 1.0)
+    scale, time = next((row for row in _PER if abs(per_second) * row[0] >= least), _PER[-1])
+    value = per_second * scale
+    if unit is Unit.BYTES:
+        words = human_bytes(abs(value))
+    elif unit is Unit.RATIO:
+        words = human_ratio(abs(value))
+    else:
+        words = f"{abs(value):,.1f}" if abs(value) < 1000 else f"{abs(value):,.0f}"
+    return f"{'-' if value < 0 else '+'}{words}/{time}"
+
+
+def human_change(change: float, unit: Unit) -> str:
+    """Return by how much something moved, with its sign."""
+    if change == 0:
+        return "0"
+    # Numbers without a unit may be identifiers, which have no separators.
+    shown = human(abs(change), Unit.COUNT if unit is Unit.PAGES else unit)
+    return f"{'-' if change < 0 else '+'}{shown}"

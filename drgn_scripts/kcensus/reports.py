@@ -342,20 +342,28 @@ def _section(
     result, error = None, ""
     try:
         result = run()
-    except (AnalysisError, NotRecorded) as expected:
-        error = str(expected)
-        if isinstance(expected.__cause__, UNEXPECTED):
-            error += _where(name)
-    except BadCapsule as damage:
-        error = f"the capsule {damage}"
-    except drgn.FaultError as fault:
-        error = faults.sentence(fault, name) + _where(name)
-    except MemoryError:
-        error = memory.exceeded(name)
-    except Exception as unexpected:  # the others are still worth having
-        error = f"failed with {type(unexpected).__name__}: {unexpected}{_where(name)}"
+    except Exception as failed:  # the others are still worth having
+        error = failure(failed, name)
     seconds = time.monotonic() - start
-    return Section(name, question, result, printable(error), seconds, headline)
+    return Section(name, question, result, error, seconds, headline)
+
+
+def failure(error: Exception, name: str) -> str:
+    """Return why an analysis failed, as one printable sentence."""
+    match error:
+        case AnalysisError() | NotRecorded():
+            sentence = str(error)
+            if isinstance(error.__cause__, UNEXPECTED):
+                sentence += _where(name)
+        case BadCapsule():
+            sentence = f"the capsule {error}"
+        case drgn.FaultError():
+            sentence = faults.sentence(error, name) + _where(name)
+        case MemoryError():
+            sentence = memory.exceeded(name)
+        case _:
+            sentence = f"failed with {type(error).__name__}: {error}{_where(name)}"
+    return printable(sentence)
 
 
 def _where(name: str) -> str:

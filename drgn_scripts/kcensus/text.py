@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 
 def _escape(char: str) -> str:
     if char.isprintable():
@@ -25,3 +27,11 @@ def printable(raw: bytes | str) -> str:
     """
     text = raw.decode("utf-8", "surrogateescape") if isinstance(raw, bytes) else raw
     return text if text.isprintable() else "".join(map(_escape, text))
+
+
+def bounded(name: str, limit: int) -> str:
+    """Return a printable name of at most ``limit`` characters; a digest tells cut ones apart."""
+    if len(name) <= limit:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{name[: limit - 14]}…~{digest}"

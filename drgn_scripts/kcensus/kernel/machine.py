@@ -37,7 +37,7 @@ def machine(kernel: Kernel) -> Machine:
         host=_text(lambda: name.nodename) if name is not None else "",
         time=attempt(lambda: float(ktime_get_real_seconds(prog))),
         uptime_seconds=attempt(lambda: float(uptime(prog))),
-        boot=attempt(lambda: _boot(prog)) or "",
+        boot=attempt(lambda: boot_id(prog)) or "",
         ram_bytes=kernel.ram_bytes or None,
         cpus=kernel.size.cpus,
         nodes=kernel.size.nodes,
@@ -73,7 +73,7 @@ def _build_id(prog: drgn.Program) -> str:
     return ""
 
 
-def _boot(prog: drgn.Program) -> str:
+def boot_id(prog: drgn.Program) -> str:
     """Return what identifies the boot; empty where the kernel has no stack protector.
 
     That is a digest of the canary of ``init_task``, which start_kernel() makes from random bits

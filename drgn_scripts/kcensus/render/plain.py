@@ -43,7 +43,7 @@ SCHEMA = 2
 Plain = int | float | str | bool | None
 
 _ROWS_AT_ONCE = 1 << 16
-_NO_HOST = "(none)"
+NO_HOST = "(none)"
 """The name of a host that was never set."""
 _LEAST_USE = 0.02
 """Share of RAM from which on a use of memory is named."""
@@ -250,7 +250,7 @@ def machine_facts(result: Result) -> list[tuple[str, str]]:
     machine = result.machine or Machine()
     kernel = machine.kernel or result.kernel
     sizes = (
-        ("", "" if machine.host == _NO_HOST else machine.host),
+        ("", "" if machine.host == NO_HOST else machine.host),
         (" RAM", machine.ram_bytes and human(machine.ram_bytes, Unit.BYTES)),
         (" CPU" if machine.cpus == 1 else " CPUs", machine.cpus),
         (" NUMA node" if machine.nodes == 1 else " NUMA nodes", machine.nodes),

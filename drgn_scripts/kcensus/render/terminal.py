@@ -46,7 +46,7 @@ _FIRST = 3
 """Figures of a summary that are shown even if they are 0: they tell most."""
 _MAX_ZEROS = 3
 """More of the other figures that are 0 are counted, not shown."""
-_SEVERITY_STYLE = {
+SEVERITY_STYLE = {
     Severity.CRITICAL: "bold red",
     Severity.WARNING: "bold yellow",
     Severity.NOTICE: "bold cyan",
@@ -127,7 +127,7 @@ def _print_finding(
     prefix = f"{name}: " if name and finding.danger is not Danger.INCOMPLETE else ""
     title = Text(printable(f"{prefix}{finding.title}"), style="bold")
     tag = "ALSO" if finding.part_of else severity.name
-    screen.tagged([(Text(tag, _SEVERITY_STYLE[severity]), [title])], _TAG_WIDTH)
+    screen.tagged([(Text(tag, SEVERITY_STYLE[severity]), [title])], _TAG_WIDTH)
     if short and not matters(finding):
         prose(f"kcensus explain {finding.kind}")
         return

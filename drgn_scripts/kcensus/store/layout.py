@@ -20,7 +20,6 @@ A row is one number of one record. Hosts and days are in the names of directorie
 from __future__ import annotations
 
 import datetime
-import hashlib
 import os
 from pathlib import Path
 from urllib.parse import quote
@@ -28,6 +27,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from kcensus.samples import DIRECTORY
+from kcensus.text import bounded
 
 FORMAT = 1
 """Version of what this module describes: raised when a column is renamed or changes its meaning."""
@@ -81,14 +81,6 @@ def located(store: Path) -> Path:
     bundled = DIRECTORY / store
     is_bundled = store.parent == Path() and not os.path.lexists(store)
     return bundled if is_bundled and os.path.isfile(bundled / MARKER) else store
-
-
-def bounded(name: str, limit: int) -> str:
-    """Return a printable name of at most ``limit`` characters; a digest tells cut ones apart."""
-    if len(name) <= limit:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{name[: limit - 14]}…~{digest}"
 
 
 def bounded_subject(name: str) -> str:

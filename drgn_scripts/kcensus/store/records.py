@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from kcensus.analyses import Analysis
@@ -25,6 +24,7 @@ from kcensus.render.plain import SCHEMA as DOCUMENTS
 from kcensus.render.plain import installed_version
 from kcensus.reports import Report
 from kcensus.results import CheckStatus, Machine, Result, Unit
+from kcensus.results.largest import largest
 from kcensus.results.tables import Table, TableSpec
 from kcensus.store.layout import ORDER, SCHEMA, bounded_host, bounded_subject
 from kcensus.text import printable
@@ -144,28 +144,15 @@ def _findings(result: Result) -> Iterator[_Number]:
 
 def _series(analysis: str, spec: TableSpec, table: Table) -> Iterator[_Number]:
     """Yield the amounts of the largest rows of a table; those of the same name are added."""
-    metrics = [name for name in spec.series if name in table.columns]
-    if not metrics or not len(table.frame) or not {*spec.key} <= {*table.columns}:
-        return  # written by another version
-    amounts = {name: pd.to_numeric(table.frame[name], errors="coerce") for name in metrics}
-    # Codes instead of names, since pandas refuses to group by text with lone surrogates.
-    codes = {name: pd.factorize(table.frame[name].to_numpy(object))[0] for name in spec.key}
-    groups = pd.DataFrame(codes).groupby([*spec.key], sort=False).ngroup().to_numpy()
-    sums = pd.DataFrame(amounts).groupby(groups).sum(min_count=1)
-    largest = sums.sort_values(metrics[0], ascending=False, kind="stable").head(_MAX_ROWS)
-    _, rows = np.unique(groups, return_index=True)
-    names = table.frame[[*spec.key]].iloc[rows[largest.index]]
-    subjects = [_subject(row) for row in names.itertuples(index=False, name=None)]
-    largest.index = pd.Index(subjects, dtype=object)
-    for metric in metrics:
-        unit = table.columns[metric].unit
-        for subject, value in largest[metric].groupby(level=0).sum(min_count=1).items():
-            yield _number(analysis, spec.name, str(subject), metric, unit, value)
+    found = largest(spec, table, _MAX_ROWS, _subject)
+    for subject, values in found.rows:
+        for metric, value in zip(found.metrics, values, strict=True):
+            yield _number(analysis, spec.name, subject, metric, table.columns[metric].unit, value)
 
 
-def _subject(key: tuple[object, ...]) -> str:
+def _subject(key: tuple[str, ...]) -> str:
     """Return the name of a row."""
-    return bounded_subject(": ".join(printable(str(part)) for part in key))
+    return bounded_subject(": ".join(key))
 
 
 def _number(analysis: str, part: str, subject: str, metric: str, unit: Unit, value: Any) -> _Number:

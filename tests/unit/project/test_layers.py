@@ -37,6 +37,7 @@ LAYERS = (
     "render",
     "saved",
     "store",
+    "watch",
     "api",
     "plots",
     "actions",

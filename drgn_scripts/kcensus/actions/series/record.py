@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
 from kcensus import saved
 from kcensus.actions import Exit, Reading
-from kcensus.actions.shared.errors import verdict
+from kcensus.actions.shared.errors import complain, verdict
 from kcensus.actions.shared.target import chosen_analyses, context_of, opened
+from kcensus.actions.shared.ticks import ticks
 from kcensus.analyses import Analysis
 from kcensus.reports import Report, report
 from kcensus.store import require_arrow
@@ -21,8 +23,6 @@ from kcensus.text import printable
 
 _SEVERITY = (Exit.DONE, Exit.INCOMPLETE, Exit.USAGE, Exit.TARGET, Exit.FAILED)
 """From the best status to the worst."""
-_MAX_SLEEP = 10.0
-"""Seconds after which the clock is read again: it may have been set."""
 
 
 def run(
@@ -71,7 +71,7 @@ def _each(
             if isinstance(error, click.UsageError) or (raises and errors == len(specs)):
                 raise
             status, sentence, _ = verdict(error)
-            _complain(sentence)
+            complain(sentence)
         worst = _worst(worst, status)
     return worst
 
@@ -91,9 +91,9 @@ def _record(
     wanted = [analysis for analysis in wanted if analysis.name in has]
     for analysis in wanted:
         if error := made.errors.get(analysis.name):
-            _complain(f"{analysis.name} failed on {made.head.target}: {error}")
+            complain(f"{analysis.name} failed on {made.head.target}: {error}")
     if not any(analysis.name in made.results for analysis in wanted):
-        _complain(f"nothing recorded of {made.head.target}: no analysis has a result")
+        complain(f"nothing recorded of {made.head.target}: no analysis has a result")
         return Exit.TARGET
     entry = records.record(made, wanted, time.time(), is_saved=saved.is_document(spec))
     is_new = dataset.add(store, entry)
@@ -126,8 +126,13 @@ def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit
     :param work: takes whether it is the first time
     """
     worst, done, failed = Exit.DONE, 0, 0
+
+    @functools.cache
+    def late() -> None:
+        complain(f"a record takes longer than {every} s, so some are left out")
+
     try:
-        for _ in _ticks(every):
+        for _ in ticks(every, late):
             status = work(done == 0)
             worst = _worst(worst, status)
             done += 1
@@ -143,31 +148,3 @@ def _repeat(every: int, count: int | None, work: Callable[[bool], Exit]) -> Exit
         problems = f", {failed:,} with problems" if failed else ""
         click.echo(f"\nkcensus: stopped after {done:,} times{problems}", err=True)
     return worst
-
-
-def _ticks(every: int) -> Iterator[None]:
-    """Yield now, then whenever the time since 1970 is a multiple of ``every`` seconds.
-
-    Multiples that pass between two ticks are left out; so is the first, if it is near.
-    """
-    earliest = time.time() + every / 2
-    yield
-    late = False
-    while True:
-        now = time.time()
-        if now > earliest + every / 2 and not late:
-            late = True
-            _complain(f"a record takes longer than {every} s, so some are left out")
-        due = (max(now, earliest) // every + 1) * every
-        while (left := due - time.time()) > 0:
-            if left > 2 * every:  # the clock was set back
-                due -= (left // every) * every
-            else:
-                time.sleep(min(left, _MAX_SLEEP))
-        earliest = due + every / 2
-        yield
-
-
-def _complain(sentence: str) -> None:
-    line = printable("; ".join(sentence.splitlines())).removesuffix(".")
-    click.echo(f"kcensus: {line}", err=True)

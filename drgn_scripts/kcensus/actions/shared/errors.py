@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 
+import click
 import drgn
 
 from kcensus.actions import Exit
@@ -16,6 +17,7 @@ from kcensus.saved import BadDocument
 from kcensus.sources import RequestError, TargetError, faults
 from kcensus.sources.capsule import BadCapsule, NotRecorded
 from kcensus.store import StoreError
+from kcensus.text import printable
 
 
 def verdict(error: Exception) -> tuple[Exit, str, bool]:
@@ -41,3 +43,9 @@ def verdict(error: Exception) -> tuple[Exit, str, bool]:
         case OSError():
             return Exit.FAILED, f"cannot write the output: {error.strerror or error}", True
     return Exit.FAILED, f"unexpected {type(error).__name__}: {error}", False
+
+
+def complain(sentence: str) -> None:
+    """Print an error that does not end the command."""
+    line = printable("; ".join(sentence.splitlines())).removesuffix(".")
+    click.echo(f"kcensus: {line}", err=True)

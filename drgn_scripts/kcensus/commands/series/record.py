@@ -3,26 +3,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import click
 
 from kcensus.actions import action
-from kcensus.commands.shared.options import command, target_argument
-
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MAX_DIGITS = 6
-
-
-def interval(text: str) -> int:
-    """Return the seconds of ``30s``, ``5m``, ``1h`` or ``1d``."""
-    match = re.fullmatch(rf"([0-9]{{1,{_MAX_DIGITS}}})([smhd])", text.strip().lower())
-    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
-    if not seconds:
-        raise click.BadParameter(f"{text!r} is not an interval, such as 30s, 5m, 1h or 1d")
-    return seconds
-
+from kcensus.commands.shared.options import command, interval, target_argument
 
 _HELP = """Append the figures of targets to a store, for `kcensus trend`.
 

@@ -28,6 +28,8 @@ CONTEXT_SETTINGS: dict[str, Any] = {
 
 _SUFFIXES = {"": 0, "k": 10, "m": 20, "g": 30}
 _MIN_CHUNK = 4096
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MAX_DIGITS = 6
 
 
 def _at_least(minimum: int) -> Callable[[str], int]:
@@ -64,6 +66,15 @@ def _own_process(ctx: click.Context, param: click.Parameter, value: int | None) 
     if value is not None and not is_own_process():
         raise click.BadParameter("limits the command line's own process, which this one is not")
     return value
+
+
+def interval(text: str) -> int:
+    """Return the seconds of ``30s``, ``5m``, ``1h`` or ``1d``."""
+    match = re.fullmatch(rf"([0-9]{{1,{_MAX_DIGITS}}})([smhd])", text.strip().lower())
+    seconds = int(match[1]) * _SECONDS[match[2]] if match else 0
+    if not seconds:
+        raise click.BadParameter(f"{text!r} is not an interval, such as 30s, 5m, 1h or 1d")
+    return seconds
 
 
 def reading_options() -> list[click.Parameter]:

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus watch``."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+import click
+
+from kcensus import saved
+from kcensus.actions import Exit, Reading, is_sample
+from kcensus.actions.shared.errors import complain, verdict
+from kcensus.actions.shared.output import stdout
+from kcensus.actions.shared.target import chosen_analyses, context_of, opened
+from kcensus.actions.shared.ticks import ticks
+from kcensus.analyses import Analysis, analyses
+from kcensus.analyses.runner import Context
+from kcensus.progress import Progress, SilentProgress
+from kcensus.render.directory import OutputError, check_writable
+from kcensus.render.screen import console_for
+from kcensus.text import printable
+from kcensus.watch.documents import write_sample
+from kcensus.watch.exposition import remove, serving, write
+from kcensus.watch.history import History
+from kcensus.watch.lines import lines
+from kcensus.watch.metrics import Metrics
+from kcensus.watch.sampler import Sampler
+from kcensus.watch.samples import Sample
+from kcensus.watch.screen import Display, View, shows_unicode
+
+_KINDS = {"Anon": "anonymous", "File": "file"}
+"""Labels of what /proc/PID/status has."""
+
+
+def run(
+    words: tuple[str, ...],
+    every: int,
+    count: int | None,
+    census: int | None,
+    as_json: bool,
+    metrics: Path | None,
+    listen: tuple[str, int] | None,
+    reading: Reading,
+) -> Exit:
+    """Sample a kernel that runs until Ctrl-C, and show what moves."""
+    wanted, spec = _parsed(words)
+    if metrics:
+        check_writable(metrics)
+    sampler = Sampler(_opened(spec, reading), wanted, census=census)
+    history, exported = History(wanted), Metrics(_labels(spec))
+    face = _face(sampler, history, wanted, every, json=as_json, is_exported=bool(metrics or listen))
+    sample, is_complete = None, False
+
+    def late() -> None:
+        if not sampler.took_census:  # that may take its time
+            face.problem("late", f"a sample takes longer than {every} s")
+
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_terminated_like_interrupted())
+            if listen:
+                stack.enter_context(serving(exported, *listen))
+            stack.enter_context(face.shown())
+            sampler.show_progress(face.progress)
+            for _ in ticks(every, late):
+                if sampler.is_lost:
+                    _reopen(sampler, spec, reading, face)
+                sample = sampler.take()
+                history.add(sample)
+                exported.set(
+                    sample, cpu_seconds=sampler.cpu_seconds, resident_bytes=_resident_bytes()
+                )
+                if metrics:
+                    _write(exported, metrics, face)
+                face.show(sample)
+                face.problem("late", "")
+                if sample.number == count:
+                    is_complete = True
+                    break
+    except KeyboardInterrupt:
+        if sample is None:
+            raise
+        times = "sample" if sample.number == 1 else "samples"
+        click.echo(f"kcensus: stopped after {sample.number:,} {times}", err=True)
+    finally:
+        if metrics and not is_complete:
+            remove(metrics)
+    return _status(sample)
+
+
+def _status(sample: Sample | None) -> Exit:
+    """Return the exit status that the last sample has."""
+    if sample is None or sample.unreadable:
+        return Exit.TARGET
+    failed = sample.errors or (sample.census and sample.census.errors)
+    return Exit.INCOMPLETE if failed else Exit.DONE
+
+
+def _parsed(words: tuple[str, ...]) -> tuple[list[Analysis], str | None]:
+    """Return the analyses and the target that the arguments name.
+
+    :raises click.UsageError: they name something else
+    """
+    known = analyses()
+    names = ",".join(known)
+    if words and all(name.strip() in known for name in words[0].split(",")):
+        names, words = words[0], words[1:]
+    if len(words) > 1:
+        raise click.UsageError(
+            f"'{printable(words[0])}' is not an analysis (choose from {', '.join(known)})"
+        )
+    spec = words[0] if words else None
+    if spec and ":" not in spec and not is_sample(spec) and not os.path.exists(spec):
+        raise click.UsageError(
+            f"'{printable(spec)}' is neither an analysis ({', '.join(known)}) nor a target"
+        )
+    return chosen_analyses(names), spec
+
+
+def _opened(spec: str | None, reading: Reading) -> Context:
+    """Open a kernel that runs.
+
+    :raises click.UsageError: the target is a dump
+    """
+    if not saved.is_document(spec):
+        with opened(spec, reading) as (target, _):
+            if target.live:
+                return context_of(target, SilentProgress(), reading)
+    name = printable(str(spec))
+    raise click.UsageError(
+        f"'{name}' stays as it is, so there is nothing to watch; use `kcensus report {name}`"
+    )
+
+
+def _reopen(sampler: Sampler, spec: str | None, reading: Reading, face: _Face) -> None:
+    """Open the target again: the guest may have been restarted."""
+    # A QEMU guest serves one client, so the connection must not outlive what is lost.
+    gc.collect()
+    try:
+        # Bars would be drawn across what the terminal shows.
+        sampler.attach(_opened(spec, replace(reading, no_progress=True)))
+        sampler.show_progress(face.progress)
+        face.problem("target", "")
+    except Exception as error:
+        face.problem("target", verdict(error)[1])
+
+
+def _labels(spec: str | None) -> dict[str, str]:
+    """Return what tells the metrics of several guests on one host apart."""
+    return {} if spec is None else {"guest": spec}
+
+
+def _write(metrics: Metrics, path: Path, face: _Face) -> None:
+    try:
+        write(metrics, path)
+        face.problem("metrics", "")
+    except OutputError as error:
+        face.problem("metrics", str(error))
+
+
+def _resident_bytes() -> dict[str, int]:
+    """Return the RAM that this process takes, by kind; what is unknown is left out."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return {}
+    found = re.findall(r"^Rss(Anon|File):\s+(\d+) kB$", status, re.MULTILINE)
+    return {_KINDS[name]: int(size) << 10 for name, size in found}
+
+
+@contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the context as Ctrl-C does, so that the terminal is restored."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # inside another program
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Face(Protocol):
+    """Shows samples."""
+
+    progress: Progress
+
+    def shown(self) -> AbstractContextManager[Any]:
+        """Return the context in which it shows them."""
+        ...
+
+    def show(self, sample: Sample) -> None:
+        """Show a sample that the history has."""
+        ...
+
+    def problem(self, kind: str, sentence: str) -> None:
+        """Show what is wrong, instead of what was of this kind; nothing is, where it is empty."""
+        ...
+
+
+class _Silent:
+    """Shows nothing but problems."""
+
+    def __init__(self) -> None:
+        self.progress: Progress = SilentProgress()
+        self._problems: dict[str, str] = {}
+
+    def shown(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def show(self, sample: Sample) -> None:
+        pass
+
+    def problem(self, kind: str, sentence: str) -> None:
+        if sentence and sentence != self._problems.get(kind):
+            complain(sentence)
+        self._problems[kind] = sentence
+
+
+class _Json(_Silent):
+    def __init__(self, target: str, history: History) -> None:
+        super().__init__()
+        self._target, self._history = target, history
+
+    def show(self, sample: Sample) -> None:
+        write_sample(sample, self._history, self._target, stdout(encoding="utf-8"))
+
+
+class _Lines(_Silent):
+    def __init__(self, history: History, wanted: Sequence[str]) -> None:
+        super().__init__()
+        self._history, self._wanted = history, wanted
+
+    def show(self, sample: Sample) -> None:
+        for line in lines(sample, self._history, self._wanted):
+            click.echo(line)
+
+
+class _Terminal:
+    def __init__(self, view: View, display: Display, sampler: Sampler) -> None:
+        self._view, self._display, self._sampler = view, display, sampler
+        self.progress = display.progress
+
+    def shown(self) -> AbstractContextManager[Any]:
+        return self._display.shown()
+
+    def show(self, sample: Sample) -> None:
+        if sample.elapsed:
+            self._view.cpu_share = self._sampler.cpu_seconds / sample.elapsed
+        self._view.sample = sample
+        self._display.draw()
+
+    def problem(self, kind: str, sentence: str) -> None:
+        self._view.problems[kind] = sentence
+
+
+def _face(
+    sampler: Sampler,
+    history: History,
+    wanted: Sequence[Analysis],
+    every: int,
+    *,
+    json: bool,
+    is_exported: bool,
+) -> _Face:
+    """Return what shows samples: on a terminal in place, elsewhere unless they are exported."""
+    if json:
+        return _Json(sampler.target, history)
+    names = [analysis.name for analysis in wanted]
+    console = console_for(stdout())
+    if console.is_terminal and not console.is_dumb_terminal:
+        is_unicode = shows_unicode(console)
+        view = View(sampler.target, names, every, history, is_unicode=is_unicode)
+        return _Terminal(view, Display(view, console), sampler)
+    return _Silent() if is_exported else _Lines(history, names)

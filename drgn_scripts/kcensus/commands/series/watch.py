@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus watch``: what moves in a kernel that runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from kcensus.actions import action
+from kcensus.commands.shared.options import command, interval, target_argument
+
+_LOOPBACK = "127.0.0.1"
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return the host and port of ``127.0.0.1:9750``, ``[::1]:9750`` or ``9750``."""
+    host, _, port = text.strip().rpartition(":")
+    is_port = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 1 << 16
+    is_host = re.fullmatch(r"[^\s:\[\]]*|\[[0-9a-fA-F:]+\]", host)
+    if not (is_port and is_host):
+        raise click.BadParameter(f"{text!r} is not an address, such as 127.0.0.1:9750 or 9750")
+    return host.strip("[]") or _LOOPBACK, int(port)
+
+
+_HELP = """Show the figures of a kernel that runs that move, every few seconds, until Ctrl-C.
+
+A sample reads what the kernel itself counts, in milliseconds. A census runs the analyses: with the
+first sample, and then as often as all censuses together take less than 1 % of one CPU on average;
+--census N takes one every N samples instead, whatever it costs, and --census 0 none. ANALYSIS is
+one or more names, separated by commas. TARGET is a QEMU guest (qmp:PATH), or the running kernel.
+
+Each figure has its value, the rate since the value before, the change since the start, and up to
+60 values as bars. Where standard output is not a terminal, each sample is a line per analysis with
+the figures that moved; with --metrics or --listen, there are no such lines. --json prints one JSON
+object per line; `kcensus --json-schema` describes it as watch_sample.
+
+--metrics replaces FILE with each sample, for node_exporter's textfile collector: its name must end
+in .prom. When watch is stopped, FILE is removed, so that nobody takes old figures for current ones;
+after --count samples, it stays. --listen answers Prometheus with the last sample and never reads
+the kernel for it. Anyone who can reach its address can read names of files and cgroups; without a
+host it is 127.0.0.1. docs/monitoring/ has a dashboard, alert rules and the names of the metrics."""
+
+COMMAND = command(
+    "watch",
+    action("kcensus.actions.series.watch:run"),
+    [
+        click.Argument(
+            ["words"],
+            nargs=-1,
+            metavar="[ANALYSIS,…] [TARGET]",
+            shell_complete=target_argument().shell_complete,
+        ),
+        click.Option(
+            ["every", "--interval"],
+            type=interval,
+            default="10s",
+            show_default=True,
+            metavar="INTERVAL",
+            help="Time from one sample to the next: 2s, 30s, 5m.",
+        ),
+        click.Option(
+            ["--count"], type=click.IntRange(1), metavar="N", help="Stop after N samples."
+        ),
+        click.Option(
+            ["--census"],
+            type=click.IntRange(0),
+            metavar="N",
+            help="Run the analyses every N samples; 0: never. Default: as 1 % of a CPU allows.",
+        ),
+        click.Option(
+            ["as_json", "--json"], is_flag=True, help="Print a JSON object per line and sample."
+        ),
+        click.Option(
+            ["--metrics"],
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Write metrics for node_exporter's textfile collector.",
+        ),
+        click.Option(
+            ["--listen"],
+            type=address,
+            metavar="HOST:PORT",
+            help="Serve metrics for Prometheus, on all addresses only if HOST says so (0.0.0.0).",
+        ),
+    ],
+    "what moves in a kernel that runs? On screen, as JSON lines or as metrics",
+    _HELP,
+    (
+        ("sudo kcensus watch", "the running kernel, all analyses"),
+        ("sudo kcensus watch dentries,memcgs --interval 2s", "what two of them count"),
+        ("kcensus watch qmp:/run/guest.qmp --json | jq .gauges", "a QEMU guest, for a script"),
+        (
+            "sudo kcensus watch --metrics /var/lib/prometheus/node-exporter/kcensus.prom",
+            "for node_exporter's textfile collector, where Debian has it",
+        ),
+        ("sudo kcensus watch --listen 127.0.0.1:9750", "for a Prometheus on this host"),
+    ),
+)

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A sample as metrics.
+
+All are gauges, since the text is then valid both as Prometheus' text format 0.0.4 and as
+OpenMetrics. Names are ``kcensus_ANALYSIS_KEY_UNIT``; of tables,
+``kcensus_ANALYSIS_TABLE_row_COLUMN_UNIT``, where the columns that name a row are labels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from kcensus.render.plain import plain
+from kcensus.results import Figure, Unit
+from kcensus.text import bounded, printable
+from kcensus.watch.samples import MAX_ROWS, Rows, Sample
+
+MAX_SERIES = 500
+"""Of rows of tables, all together."""
+_MAX_LABEL = 200
+_SUFFIXES = {Unit.BYTES: "bytes", Unit.PAGES: "pages", Unit.RATIO: "ratio", Unit.SECONDS: "seconds"}
+_RESERVED = ("total", "count", "sum", "bucket", "created", "info")
+"""Last words that belong to metrics of other types than gauges."""
+
+Value = tuple[tuple[str, ...], float]
+"""Values of labels, and the value that they have."""
+
+
+@dataclass
+class _Families:
+    """Metrics by name; labels that all of them have come first."""
+
+    labels: Mapping[str, str]
+    families: dict[str, GaugeMetricFamily] = field(default_factory=dict)
+
+    def add(
+        self, name: str, help_: str, values: Iterable[Value], labels: Sequence[str] = ()
+    ) -> None:
+        """Add a metric, unless there is one of its name."""
+        if name in self.families:
+            return
+        family = GaugeMetricFamily(name, _help(help_), labels=[*self.labels, *labels])
+        for words, value in values:
+            family.add_metric([*self.labels.values(), *words], value)
+        self.families[name] = family
+
+    def one(self, name: str, help_: str, value: float) -> None:
+        """Add a metric that has one value."""
+        self.add(name, help_, [((), value)])
+
+    def each(self, name: str, help_: str, values: Mapping[str, float]) -> None:
+        """Add a metric with one value per analysis."""
+        self.add(name, help_, [((key,), value) for key, value in values.items()], ["analysis"])
+
+
+class Metrics(Collector):
+    """Gives the last sample to ``prometheus_client``, whose threads may ask at any time.
+
+    :param labels: names and values that all metrics have
+    """
+
+    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+        self._labels = {
+            name: bounded(printable(value), _MAX_LABEL) for name, value in (labels or {}).items()
+        }
+        self._families: tuple[GaugeMetricFamily, ...] = ()
+        self._failures: dict[str, int] = {}
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics of the last sample; reads no kernel."""
+        yield from self._families
+
+    def set(
+        self, sample: Sample, *, cpu_seconds: float, resident_bytes: Mapping[str, int] | None = None
+    ) -> None:
+        """Keep the metrics of a sample.
+
+        :param cpu_seconds: CPU time of all samples
+        :param resident_bytes: RAM that kcensus takes, by kind; None if unknown
+        """
+        made = _Families(self._labels)
+        made.one("kcensus_up", "1 if the last sample could read the kernel", not sample.unreadable)
+        self._count_failures(sample)
+        if not sample.unreadable:
+            _add_gauges(made, sample)
+            _add_census(made, sample)
+        _add_health(made, sample, self._failures)
+        made.one("kcensus_cpu_seconds", "CPU time of all samples since the start", cpu_seconds)
+        made.add(
+            "kcensus_resident_bytes",
+            "RAM that kcensus takes; file is page cache, most of it debug info",
+            [((kind,), size) for kind, size in (resident_bytes or {}).items()],
+            ("kind",),
+        )
+        self._families = tuple(made.families.values())
+
+    def _count_failures(self, sample: Sample) -> None:
+        census = sample.census if sample.is_census and sample.census else None
+        for name in {*sample.gauges, *(census.results if census else ())}:
+            self._failures.setdefault(name, 0)
+        for name in {*sample.errors, *(census.errors if census else ())}:
+            self._failures[name] = self._failures.get(name, 0) + 1
+
+
+def name_of(analysis: str, *words: str, unit: Unit) -> str:
+    """Return the name of a metric."""
+    parts = "_".join((*words,)).split("_")
+    suffix = _SUFFIXES.get(unit)
+    if suffix and parts[-1] != suffix:
+        parts.append(suffix)
+    if parts[-1] in _RESERVED:
+        parts.insert(0, parts.pop())
+    return re.sub(r"\W", "_", "_".join(("kcensus", analysis, *parts)), flags=re.ASCII)
+
+
+def _help(text: str) -> str:
+    """Return help that needs no escapes: the two formats differ in how they escape quotes."""
+    return printable(text).replace("\\", "/").replace('"', "'")
+
+
+def _number(value: Any) -> float | None:
+    number = plain(value)
+    return float(number) if isinstance(number, bool | int | float) else None
+
+
+def _add_gauges(made: _Families, sample: Sample) -> None:
+    for analysis, gauges in sample.gauges.items():
+        for gauge in gauges:
+            help_ = f"{gauge.label or gauge.key}, as the kernel counts ({gauge.source})"
+            made.one(name_of(analysis, gauge.key, unit=gauge.unit), help_, gauge.value)
+
+
+def _add_census(made: _Families, sample: Sample) -> None:
+    census = sample.census
+    if census is None:
+        return
+    for analysis, each in census.results.items():
+        for key, figure in each.summary.items():
+            _add_figure(made, analysis, key, figure)
+    shown = _rows_that_fit([rows for each in census.results.values() for rows in each.tables])
+    left_out: list[Value] = []
+    for analysis, each in census.results.items():
+        for rows in each.tables:
+            left_out.append(((analysis, rows.spec.name), _add_rows(made, analysis, rows, shown)))
+    made.add(
+        "kcensus_rows_left_out",
+        f"rows of a table beyond the largest, of which at most {MAX_ROWS} are exported",
+        left_out,
+        ("analysis", "table"),
+    )
+    made.add(
+        "kcensus_findings",
+        "findings of the last census",
+        [
+            ((analysis, severity.name.lower()), count)
+            for analysis in census.results
+            for severity, count in census.severities(analysis).items()
+        ],
+        ("analysis", "severity"),
+    )
+    results = census.results.items()
+    made.each(
+        "kcensus_gaps",
+        "things that the last census could not read, by kind",
+        {name: each.gaps for name, each in results},
+    )
+    made.each(
+        "kcensus_checks_differ",
+        "figures of the last census that differ from a counter of the kernel, without a reason",
+        {name: each.checks_differ for name, each in results},
+    )
+    made.one("kcensus_censuses", "censuses since the start", census.number)
+    made.one(
+        "kcensus_last_census_timestamp_seconds", "when the last census was complete", census.time
+    )
+    made.one("kcensus_census_seconds", "time that the last census took", census.seconds)
+    made.one("kcensus_census_cpu_seconds", "CPU time of the last census", census.cpu_seconds)
+
+
+def _add_figure(made: _Families, analysis: str, key: str, figure: Figure) -> None:
+    value = _number(figure.value)
+    if value is not None and figure.unit not in (Unit.ADDRESS, Unit.TEXT):
+        words = figure.label or key.replace("_", " ")
+        made.one(name_of(analysis, key, unit=figure.unit), f"{words} (kcensus {analysis})", value)
+
+
+def _rows_that_fit(tables: Sequence[Rows]) -> int:
+    """Return how many rows of each table are exported, so that all have an equal share."""
+
+    def series(limit: int) -> int:
+        return sum(min(len(each.largest.rows), limit) * len(each.columns) for each in tables)
+
+    return next((limit for limit in range(MAX_ROWS, 0, -1) if series(limit) <= MAX_SERIES), 0)
+
+
+def _add_rows(made: _Families, analysis: str, rows: Rows, limit: int) -> int:
+    """Add the first rows of a table; return how many rows are left out."""
+    spec, found = rows.spec, rows.largest
+    shown = found.rows[:limit]
+    for place, metric in enumerate(found.metrics):
+        column = rows.columns[metric]
+        values = [
+            (name, value)
+            for name, amounts in shown
+            if (value := _number(amounts[place])) is not None
+        ]
+        made.add(
+            name_of(analysis, spec.name, "row", metric, unit=column.unit),
+            f"{column.help or column.label or metric} ({spec.title}, kcensus {analysis})",
+            values,
+            spec.key,
+        )
+    return found.left_out + len(found.rows) - len(shown)
+
+
+def _add_health(made: _Families, sample: Sample, failures: Mapping[str, int]) -> None:
+    failed = {*sample.errors, *(sample.census.errors if sample.census else ())}
+    made.each(
+        "kcensus_analysis_up",
+        "1 if the last sample, and the last census, could be taken",
+        {name: not (sample.unreadable or name in failed) for name in sorted(failures)},
+    )
+    made.each(
+        "kcensus_analysis_failures",
+        "samples and censuses that failed since the start",
+        {name: failures[name] for name in sorted(failures)},
+    )
+    made.one("kcensus_samples", "samples since the start", sample.number)
+    made.one("kcensus_last_sample_timestamp_seconds", "when the last sample was taken", sample.time)
+    made.one("kcensus_sample_seconds", "time that the last sample took", sample.seconds)
+    made.one("kcensus_sample_cpu_seconds", "CPU time of the last sample", sample.cpu_seconds)

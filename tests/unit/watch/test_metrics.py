@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Metrics, read by both parsers of ``prometheus_client``."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from kcensus.analyses import analyses
+from kcensus.render.directory import OutputError
+from kcensus.results import Unit
+from kcensus.watch import metrics as exported
+from kcensus.watch.exposition import remove, serving, text, write
+from kcensus.watch.metrics import MAX_SERIES, Metrics, name_of
+from kcensus.watch.samples import MAX_ROWS, Sample
+from tests.unit.watch import making
+from tests.unit.watch.making import START, state
+
+Parse = Callable[[str], Iterable[Metric]]
+
+HOSTILE = [
+    "new\nline",
+    "carriage\rreturn",
+    'quo"te',
+    "back\\slash",
+    "back\\nslash",
+    "\\",
+    "\x1b[31mred\x1b]0;title\x07",
+    "\udc80\udcff",
+    "\ud800",
+    "\0",
+    '{a="b"} 1\n# EOF\nkcensus_up 7',
+    "\u202egnp.exe",
+    "\u2028",
+    "",
+    " ",
+    "n" * 4096,
+    "n" * 4095 + "m",
+]
+
+
+def metrics_of(sample: Sample, labels: dict[str, str] | None = None) -> Metrics:
+    made = Metrics(labels)
+    made.set(sample, cpu_seconds=1.5, resident_bytes={"anonymous": 1 << 20})
+    return made
+
+
+@pytest.fixture(params=[text_string_to_metric_families, openmetrics.text_string_to_metric_families])
+def parse(request: pytest.FixtureRequest) -> Parse:
+    chosen: Parse = request.param
+    return chosen
+
+
+def values(parse: Parse, metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return what a parser reads, by name and labels."""
+    found = {}
+    for family in parse(text(metrics).decode()):
+        assert family.type == "gauge"
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "unit", "name"),
+    [
+        (("slab", "slab_bytes"), Unit.BYTES, "kcensus_slab_slab_bytes"),
+        (("slab", "utilization"), Unit.RATIO, "kcensus_slab_utilization_ratio"),
+        (("slab", "objects_total"), Unit.COUNT, "kcensus_slab_total_objects"),
+        (("list-lru", "lrus", "row", "items"), Unit.COUNT, "kcensus_list_lru_lrus_row_items"),
+        (("waits", "longest_wait"), Unit.SECONDS, "kcensus_waits_longest_wait_seconds"),
+        (("memcgs", "swapped_pages"), Unit.PAGES, "kcensus_memcgs_swapped_pages"),
+    ],
+)
+def test_names(words: tuple[str, ...], unit: Unit, name: str) -> None:
+    assert name_of(*words, unit=unit) == name
+
+
+def test_figures_health_and_findings(parse: Parse) -> None:
+    state.findings = ("full:a", "full:b")
+    found = values(parse, metrics_of(making.sampler().take()))
+    plain = {name: value for (name, labels), value in found.items() if not labels}
+    assert plain["kcensus_made_up_nr_made"] == 100
+    assert plain["kcensus_made_up_used_bytes"] == 4096
+    assert plain["kcensus_made_up_total_objects"] == 7
+    assert plain["kcensus_made_up_share_ratio"] == 0.25
+    assert plain["kcensus_made_up_oldest_seconds"] == 12.5
+    assert plain["kcensus_made_up_is_limited"] == 1
+    assert not any("mechanism" in name or "unknown" in name for name in plain)
+    assert plain["kcensus_up"] == 1
+    assert plain["kcensus_last_sample_timestamp_seconds"] == START
+    assert plain["kcensus_last_census_timestamp_seconds"] == START + 3
+    assert plain["kcensus_census_cpu_seconds"] == pytest.approx(2)
+    assert found["kcensus_resident_bytes", (("kind", "anonymous"),)] == 1 << 20
+
+    analysis = ("analysis", "made-up")
+    assert found["kcensus_findings", (analysis, ("severity", "warning"))] == 2
+    assert found["kcensus_findings", (analysis, ("severity", "critical"))] == 0
+    assert found["kcensus_gaps", (analysis,)] == 1
+    assert found["kcensus_checks_differ", (analysis,)] == 1
+    assert found["kcensus_analysis_up", (analysis,)] == 1
+
+
+def test_hostile_names_survive(parse: Parse) -> None:
+    state.rows = {name: 1000 + number for number, name in enumerate(HOSTILE)}
+    state.findings = tuple(HOSTILE)
+    sample = making.sampler().take()
+    found = values(parse, metrics_of(sample, {"guest": "".join(HOSTILE)}))
+    places = {
+        dict(labels)["place"]: value
+        for (name, labels), value in found.items()
+        if name == "kcensus_made_up_rows_row_bytes"
+    }
+    assert sorted(places.values()) == [1000.0 + number for number in range(len(HOSTILE))]
+    assert all(len(place) <= 200 and place.isprintable() for place in places)
+    assert {len(dict(labels)["guest"]) for _, labels in found} == {200}
+    assert [value for (name, _), value in found.items() if name == "kcensus_up"] == [1]
+
+
+def test_equal_names_are_added(parse: Parse) -> None:
+    state.rows = {"a\n": 1, "a\\x0a": 2}
+    found = values(parse, metrics_of(making.sampler().take()))
+    rows = {
+        labels: value for (name, labels), value in found.items() if name.endswith("rows_row_bytes")
+    }
+    assert rows == {(("place", "a\\x0a"),): 3}
+
+
+def test_rows_are_bounded_and_the_rest_is_counted(
+    parse: Parse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.rows = {f"/{number}": 1 + number for number in range(1000)}
+    sample = making.sampler().take()
+    for limit, rows in ((MAX_SERIES, MAX_ROWS), (7, 7)):
+        monkeypatch.setattr(exported, "MAX_SERIES", limit)
+        found = values(parse, metrics_of(sample))
+        kept = [value for (name, _), value in found.items() if name.endswith("rows_row_bytes")]
+        assert sorted(kept) == list(range(1001 - rows, 1001))
+        labels = (("analysis", "made-up"), ("table", "rows"))
+        assert found["kcensus_rows_left_out", labels] == 1000 - rows
+
+
+def test_a_kernel_that_cannot_be_read_has_no_figures(parse: Parse) -> None:
+    sampler = making.sampler()
+    made = metrics_of(sampler.take())
+    sample = Sample(2, START, 10, unreadable="it ended")
+    made.set(sample, cpu_seconds=1)
+    found = values(parse, made)
+    assert found["kcensus_up", ()] == 0
+    assert not any(name.startswith("kcensus_made_up") for name, _ in found)
+    assert found["kcensus_analysis_up", (("analysis", "made-up"),)] == 0
+
+
+def test_failures_are_counted(parse: Parse) -> None:
+    sampler, made = making.sampler(census=0), Metrics()
+    for fault in (None, ValueError("torn"), ValueError("torn")):
+        state.gauge_fault = fault
+        made.set(sampler.take(), cpu_seconds=1)
+    found = values(parse, made)
+    labels = (("analysis", "made-up"),)
+    assert found["kcensus_analysis_failures", labels] == 2
+    assert found["kcensus_analysis_up", labels] == 0
+
+
+def test_every_figure_of_every_analysis_has_a_name_of_its_own(parse: Parse) -> None:
+    sampler = making.sampler(*analyses().values())
+    sample = sampler.take()
+    made = metrics_of(sample)
+    assert sample.census is not None
+    results = sample.census.results.items()
+    names = [
+        *(
+            name_of(analysis, gauge.key, unit=gauge.unit)
+            for analysis, gauges in sample.gauges.items()
+            for gauge in gauges
+        ),
+        *(
+            name_of(analysis, key, unit=figure.unit)
+            for analysis, each in results
+            for key, figure in each.summary.items()
+            if isinstance(figure.value, bool | int | float)
+        ),
+        *(
+            name_of(analysis, rows.spec.name, "row", metric, unit=column.unit)
+            for analysis, each in results
+            for rows in each.tables
+            for metric, column in rows.columns.items()
+        ),
+    ]
+    assert len({*names}) == len(names) > 100
+    assert {*names} < {family.name for family in made.collect()}
+    rows = [key for key in values(parse, made) if key[1] and key[1][0][0] != "analysis"]
+    assert 200 < len(rows) <= MAX_SERIES
+
+
+def test_a_file_is_replaced_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "kcensus.prom"
+    made = metrics_of(making.sampler().take())
+    write(made, path)
+    first = path.stat().st_ino
+    write(made, path)
+    assert path.read_bytes() == text(made)
+    assert path.stat().st_ino != first
+    assert [*tmp_path.iterdir()] == [path]
+    remove(path)
+    remove(path)
+    assert not path.exists()
+
+
+def test_a_port_serves_the_last_sample() -> None:
+    made = metrics_of(making.sampler().take())
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+        with pytest.raises(OutputError, match=str(port)), serving(made, "127.0.0.1", port):
+            pass
+    url = f"http://127.0.0.1:{port}/metrics"
+    with serving(made, "127.0.0.1", port), urllib.request.urlopen(url) as answer:
+        assert b"kcensus_up 1.0" in answer.read()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""When samples and censuses are taken, what they hold, and what is kept of them."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from kcensus.analyses import AnalysisError, analyses
+from kcensus.watch import sampler as sampling
+from kcensus.watch.documents import document
+from kcensus.watch.exposition import text
+from kcensus.watch.history import MAX_VALUES, History
+from kcensus.watch.lines import lines
+from kcensus.watch.metrics import Metrics
+from kcensus.watch.sampler import CPU_SHARE, Sampler
+from kcensus.watch.samples import MAX_ROWS, Sample
+from kcensus.watch.screen import View
+from tests.unit.watch import making
+from tests.unit.watch.making import MADE, START, clock, state
+
+INTERVAL = 10
+
+
+def taken(sampler: Sampler, count: int) -> Iterator[Sample]:
+    """Take samples at intervals; a census delays the next one."""
+    for _ in range(count):
+        clock.now = (clock.now // INTERVAL + 1) * INTERVAL
+        yield sampler.take()
+
+
+def test_a_sample_has_the_counters_and_what_it_took() -> None:
+    first, second = taken(making.sampler(census=0), 2)
+    assert (first.number, second.number) == (1, 2)
+    assert (first.elapsed, second.elapsed) == (0, INTERVAL)
+    assert second.time == START + 2 * INTERVAL
+    assert second.cpu_seconds == pytest.approx(0.01)
+    assert [gauge.value for gauge in second.gauges["made-up"]] == [100]
+    assert second.machine.ram_bytes
+    assert second.census is None
+
+
+def test_censuses_take_no_more_than_their_share() -> None:
+    samples = list(taken(making.sampler(), 200))
+    numbers = [sample.number for sample in samples if sample.is_census]
+    assert numbers[0] == 1
+    spent = 2.0 * len(numbers)
+    assert 0.5 * CPU_SHARE < spent / samples[-1].elapsed <= 1.5 * CPU_SHARE
+    # 2 s of CPU time are 1 % of 200 s.
+    assert samples[numbers[1] - 1].elapsed == pytest.approx(200, abs=INTERVAL)
+
+
+def test_an_interval_of_censuses_is_kept() -> None:
+    samples = taken(making.sampler(census=3), 7)
+    assert [sample.is_census for sample in samples] == [True, False, False] * 2 + [True]
+
+
+def test_no_census_is_taken_where_none_is_wanted() -> None:
+    assert not any(sample.census for sample in taken(making.sampler(census=0), 3))
+
+
+def test_an_analysis_that_fails_does_not_stop_the_others() -> None:
+    sampler = making.sampler(MADE, analyses()["dentries"], census=1)
+    state.fault, state.gauge_fault = AnalysisError("no such type"), ValueError("torn")
+    (sample,) = taken(sampler, 1)
+    assert {*sample.errors} == {"made-up"}
+    assert sample.census is not None
+    assert {*sample.census.errors} == {"made-up"}
+    assert {*sample.census.results} == {"dentries"}
+    assert {gauge.key for gauge in sample.gauges["dentries"]} >= {"nr_dentry"}
+    reset = taken(sampler, 1)
+    making.reset()
+    clock.now = INTERVAL
+    assert not next(reset).errors
+
+
+def test_a_census_is_condensed() -> None:
+    state.rows = {f"/{number}": number for number in range(100)}
+    state.findings = ("full:a", "full:b")
+    (sample,) = taken(making.sampler(), 1)
+    assert sample.census is not None
+    counted = sample.census.results["made-up"]
+    assert (counted.gaps, counted.checks_differ) == (1, 1)
+    assert [*counted.findings] == ["full:a", "full:b"]
+    (rows,) = counted.tables
+    assert len(rows.largest.rows) == MAX_ROWS
+    assert rows.largest.rows[0] == (("/99",), (99,))
+    assert rows.largest.left_out == 80
+
+
+def test_rows_of_nothing_are_left_out() -> None:
+    state.rows = {"/none": 0, "/some": 1, "/unknown": float("nan")}
+    (sample,) = taken(making.sampler(), 1)
+    assert sample.census is not None
+    (rows,) = sample.census.results["made-up"].tables
+    assert [name for name, _ in rows.largest.rows] == [("/some",), ("/unknown",)]
+
+
+@pytest.mark.parametrize("boot", [None, "another"])
+def test_a_kernel_that_started_again_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, boot: str | None
+) -> None:
+    sampler, history = making.sampler(), History((MADE,))
+    for sample in taken(sampler, 2):
+        history.add(sample)
+
+    def read(prog: object) -> str:
+        if boot is None:
+            raise ValueError("closed")
+        return boot
+
+    monkeypatch.setattr(sampling, "boot_id", read)
+    for sample in taken(sampler, 2):
+        assert sample.unreadable
+        assert not sample.gauges
+        assert sampler.is_lost
+        history.add(sample)
+    monkeypatch.undo()
+    sampler.attach(making.context())
+    (sample,) = taken(sampler, 1)
+    assert not sample.unreadable
+    assert sample.gauges
+
+
+def test_history_is_of_one_boot() -> None:
+    sampler, history = making.sampler(census=0), History((MADE,))
+    (first,) = taken(sampler, 1)
+    history.add(first)
+    (second,) = taken(sampler, 1)
+    machine = vars(second.machine) | {"boot": "another"}
+    history.add(Sample(**(vars(second) | {"machine": type(second.machine)(**machine)})))
+    assert [len(series.values) for series in history.of("made-up")] == [1]
+
+
+def test_rates_and_changes() -> None:
+    sampler, history = making.sampler(census=0), History((MADE,))
+    for counter in (100, 130, 120):
+        state.counter = counter
+        history.add(next(taken(sampler, 1)))
+    (series,) = history.of("made-up")
+    assert series.rate == -10 / INTERVAL
+    assert series.change == 20
+    assert series.has_moved
+    assert [*series.values] == [100, 130, 120]
+
+
+def test_findings_that_appear_and_go() -> None:
+    sampler, history = making.sampler(census=1), History((MADE,))
+    seen = []
+    for findings in (("a",), ("a", "b"), ("b",)):
+        state.findings = findings
+        history.add(next(taken(sampler, 1)))
+        seen.append([(event.finding.id, event.has_appeared) for event in history.new_events])
+    assert seen == [[], [("b", True)], [("a", False)]]
+    state.fault = AnalysisError("no such type")
+    history.add(next(taken(sampler, 1)))
+    assert not history.new_events, "what could not be looked for has not gone"
+
+
+def test_a_day_takes_no_more_memory_than_an_hour() -> None:
+    """8,640 samples, of real counters and of tables whose names are never the same."""
+    wanted = (MADE, analyses()["dentries"])
+    day, hour = 24 * 360, 360
+    # A census of a recorded kernel takes seconds; its counters are what is read each time.
+    sampler = Sampler(making.context(), wanted, census=0, clock=clock)
+    counting = making.sampler(census=1)
+    history, metrics = History(wanted), Metrics()
+    view = View("sample", [each.name for each in wanted], INTERVAL, history)
+
+    def keep(sample: Sample) -> None:
+        history.add(sample)
+        metrics.set(sample, cpu_seconds=1)
+        view.sample = sample
+
+    used = []
+    for number in range(day):
+        if number == 2 * day // 3:  # it takes its time
+            tracemalloc.start()
+        clock.now += INTERVAL
+        state.counter += number % 7
+        keep(sampler.take())
+        if number % (hour // 4) == 0:
+            state.used = number
+            state.rows = {f"/{number}/{row}" * 50: row for row in range(100)}
+            state.findings = tuple(f"{number}:{each}" for each in range(10))
+            keep(counting.take())
+            assert view.sample is not None
+            document(view.sample, history, "sample")
+            list(lines(view.sample, history, ["made-up", "dentries"]))
+            text(metrics)
+            if not tracemalloc.is_tracing():  # rich remembers the widths of the last 4,096 texts
+                view.lines(120, 40)
+        if tracemalloc.is_tracing() and (number + 1) % hour == 0:
+            gc.collect()
+            used.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert max(len(series.values) for series in history.of("dentries")) == MAX_VALUES
+    # 100 bytes per sample would add 36 KB per hour.
+    assert max(used[2:]) - min(used[2:]) < 32 << 10, used
+    assert len(used) == 8

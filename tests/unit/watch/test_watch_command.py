@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus watch``, of a recorded kernel as if it ran."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kcensus import cli
+from kcensus.actions import Exit
+from kcensus.actions.series import watch
+from kcensus.actions.shared.ticks import ticks
+from kcensus.analyses import AnalysisError
+from kcensus.analyses import analyses as real_analyses
+from kcensus.commands.series.watch import address
+from kcensus.render.schema import errors
+from kcensus.watch.sampler import Sampler
+from kcensus.watch.samples import Sample
+from tests.unit.watch import making
+from tests.unit.watch.making import MADE, clock, state
+
+
+class Times:
+    """The clock of ticks."""
+
+    def time(self) -> float:
+        return clock.time()
+
+    def sleep(self, seconds: float) -> None:
+        clock.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def _as_if_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"made-up": MADE, **real_analyses()}
+    monkeypatch.setattr(watch, "analyses", lambda: known)
+    monkeypatch.setattr(watch, "chosen_analyses", lambda text: [known[x] for x in text.split(",")])
+    monkeypatch.setattr(watch, "_opened", lambda *_: making.context())
+    monkeypatch.setattr(watch, "ticks", lambda every, late: ticks(every, late, Times()))
+
+
+def run(*words: str, count: int = 3) -> int:
+    return cli.main(["watch", "made-up", *words, "--count", str(count)])
+
+
+def test_json_is_as_its_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--json", "--census", "2") == Exit.DONE
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["sample"] for line in lines] == [1, 2, 3]
+    assert [line["census"] is not None for line in lines] == [True, False, True]
+    for line in lines:
+        assert [*errors(line, "watch_sample")] == []
+    assert lines[1]["gauges"] == {"made-up": {"nr_made": 100}}
+    assert lines[1]["rates"] == {"made-up": {"nr_made": 0}}
+    assert lines[2]["census"]["summary"]["made-up"]["used_bytes"] == 4096
+
+
+def test_a_pipe_gets_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == Exit.DONE
+    assert "nr_made 100" in capsys.readouterr().out
+
+
+def test_a_file_stays_after_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "kcensus.prom"
+    assert run("--metrics", str(path)) == Exit.DONE
+    assert b"kcensus_samples 3.0" in path.read_bytes()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_goes_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, seen = tmp_path / "kcensus.prom", []
+
+    def sleep(self: Times, seconds: float) -> None:
+        seen.append(path.exists())
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+        clock.now += seconds
+
+    monkeypatch.setattr(Times, "sleep", sleep)
+    assert run("--metrics", str(path), count=9) == Exit.DONE
+    assert seen == [True, True]
+    assert [*tmp_path.iterdir()] == []
+    assert "after 2 samples" in capsys.readouterr().err
+
+
+def test_the_status_is_that_of_the_last_sample() -> None:
+    state.fault = AnalysisError("no such type")
+    assert run() == Exit.INCOMPLETE
+
+
+def test_a_full_disk_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "no" / "kcensus.prom"
+    assert run("--metrics", str(path)) == Exit.FAILED
+    monkeypatch.setattr(watch, "check_writable", lambda path: None)
+    assert run("--metrics", str(path)) == Exit.DONE
+    assert capsys.readouterr().err.count("No such file") == 2
+
+
+def test_a_guest_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contexts = [making.context(), ValueError("refused"), making.context()]
+
+    def opened(*_: object) -> object:
+        made = contexts.pop(0)
+        if isinstance(made, ValueError):
+            raise made
+        return made
+
+    monkeypatch.setattr(watch, "_opened", opened)
+    original = Sampler.sample
+
+    def sample(self: Sampler) -> Sample:
+        made = original(self)
+        if made.number == 2:
+            self._context, self._lost = None, "it ended"
+            return replace(made, gauges={}, unreadable="it ended")
+        return made
+
+    monkeypatch.setattr(Sampler, "sample", sample)
+    assert run("--json", count=5) == Exit.DONE
+    out, err = capsys.readouterr()
+    gone = [bool(json.loads(line)["unreadable"]) for line in out.splitlines()]
+    assert gone == [False, True, True, False, False]
+    assert err.count("refused") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["no-such-thing"],
+        ["dentries", "sample", "sample"],
+        ["sample", "sample"],
+        ["--interval", "0s"],
+        ["--count", "0"],
+        ["--census", "-1"],
+        ["--listen", "127.0.0.1"],
+        ["--listen", "127.0.0.1:99999"],
+    ],
+)
+def test_arguments_that_make_no_sense(words: list[str]) -> None:
+    assert cli.main(["watch", *words]) == Exit.USAGE
+
+
+def test_a_dump_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.undo()
+    assert cli.main(["watch", "sample"]) == Exit.USAGE
+    assert "'sample'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "pair"),
+    [
+        ("9750", ("127.0.0.1", 9750)),
+        (":9750", ("127.0.0.1", 9750)),
+        ("0.0.0.0:9750", ("0.0.0.0", 9750)),
+        ("[::1]:9750", ("::1", 9750)),
+        ("localhost:1", ("localhost", 1)),
+    ],
+)
+def test_addresses(text: str, pair: tuple[str, int]) -> None:
+    assert address(text) == pair
