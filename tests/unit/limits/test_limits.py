@@ -138,3 +138,4 @@ def test_available_memory(tmp_path: Path) -> None:
     assert available_bytes(meminfo) == 1 << 20
     meminfo.write_text("MemTotal:  8000000 kB\n")
     assert available_bytes(meminfo) is None
+    assert available_bytes(tmp_path / "absent") is None

@@ -53,7 +53,10 @@ def _absent(root: Path) -> str:
     if os.path.lexists(_at(root, KCORE)):
         return ""
     if not _at(root, "/proc/version").exists():
-        return f"{KCORE} does not exist, because /proc is not mounted; mount it"
+        return (
+            f"{KCORE} does not exist: /proc is not mounted, or shows processes only, as with "
+            "systemd's ProcSubset=pid; run kcensus where all of /proc is mounted"
+        )
     if _option(root, "CONFIG_PROC_KCORE") is False:
         return (
             f"this kernel was built without CONFIG_PROC_KCORE, so it has no {KCORE}, without which "
