@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""``kcensus watch`` on guests that go on working, and what Prometheus says of its metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pexpect
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from kcensus.analyses import analyses
+from tests.lab import Live, live
+from tests.lab.debian.promtool import promtool
+
+RULES = Path(__file__).parents[3] / "docs" / "monitoring" / "alerts.yml"
+_MAX_CPU_SECONDS = 0.01
+"""Of a sample without a census."""
+
+
+@pytest.fixture(scope="module")
+def guest(kernel: str) -> Iterator[Live]:
+    with live(kernel, "churn") as made:
+        yield made
+
+
+def command(guest: Live, *arguments: str) -> list[str]:
+    options = [f"qmp:{guest.qmp}", "-s", str(guest.vmlinux), "--interval", "2s"]
+    return ["-m", "kcensus", "watch", *options, *arguments]
+
+
+@pytest.mark.usually("6.1", "7.3")
+def test_samples_of_a_working_guest(guest: Live, tmp_path: Path) -> None:
+    path = tmp_path / "kcensus.prom"
+    words = command(guest, "--count", "5", "--census", "3", "--json", "--metrics", str(path))
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    samples = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [sample["sample"] for sample in samples] == [1, 2, 3, 4, 5]
+    assert [sample["census"] is not None for sample in samples] == [True, False, False, True, False]
+    assert all(sample["failed"] == {} for sample in samples)
+    assert len({json.dumps(sample["gauges"]) for sample in samples}) > 1, "nothing moved"
+    # The first one finds types that the others know.
+    assert min(sample["cpu_seconds"] for sample in samples[1:]) < _MAX_CPU_SECONDS
+    census = samples[3]["census"]
+    assert {*census["summary"]} == {*analyses()}
+    near = samples[3]["gauges"]["dentries"]["nr_dentry"]
+    assert abs(census["summary"]["dentries"]["dentries"] - near) < 0.1 * near
+
+    families = {each.name: each for each in text_string_to_metric_families(path.read_text())}
+    (dentries,) = families["kcensus_dentries_nr_dentry"].samples
+    assert dentries.value == samples[-1]["gauges"]["dentries"]["nr_dentry"]
+    with path.open() as file:
+        checked = subprocess.run([promtool(), "check", "metrics"], stdin=file, check=False)
+    assert checked.returncode == 0
+
+
+@pytest.mark.usually("6.1")
+def test_the_terminal_is_left_as_it_was(guest: Live) -> None:
+    words = command(guest, "dentries", "--census", "0")
+    words.remove("dentries")
+    words.insert(3, "dentries")
+    with pexpect.spawn(
+        sys.executable, words, dimensions=(24, 80), timeout=120, encoding="utf-8"
+    ) as child:
+        child.expect(r"\x1b\[\?1049h")
+        child.expect("sample 2")
+        child.setwinsize(40, 120)
+        child.expect("nr_dentry_negative")
+        child.sendintr()
+        child.expect(r"\x1b\[\?1049l")
+        child.expect(r"stopped after \d+ samples")
+        child.expect(pexpect.EOF)
+        child.close()
+        assert child.exitstatus == 0
+
+
+def test_rules() -> None:
+    done = subprocess.run([promtool(), "check", "rules", str(RULES)], check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("alert", "time", "series"),
+    [
+        ("KernelTasksBlocked", "10m", {"kcensus_waits_deadlocks": "1x600"}),
+        ("KernelTasksBlocked", "15m", {"kcensus_waits_longest_wait_seconds": "0+60x600"}),
+        (
+            "KernelMemoryGrowsWithoutEnd",
+            "9h",
+            {
+                "kcensus_memcgs_memcgs_offline": "0+10x600",
+                "kcensus_memcgs_share_of_ram_ratio": "0.03x600",
+            },
+        ),
+        (
+            "KernelRequestsNotDispatched",
+            "10m",
+            {"kcensus_iosched_inserted": "7x600", "kcensus_iosched_worst_wait_seconds": "40x600"},
+        ),
+        ("KcensusStale", "30m", {"kcensus_last_sample_timestamp_seconds": "0x600"}),
+        ("", "9h", {"kcensus_memcgs_memcgs_offline": "10x600", "kcensus_up": "1x600"}),
+        ("", "10m", {"kcensus_iosched_inserted": "7x9", "kcensus_waits_deadlocks": "0x600"}),
+    ],
+)
+def test_rules_fire(tmp_path: Path, alert: str, time: str, series: dict[str, str]) -> None:
+    names = re.findall(r"- alert: (\w+)", RULES.read_text())
+    fired = subprocess.run(
+        [promtool(), "test", "rules", _case(tmp_path, names, time, series)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # promtool compares with no alert at all, and says which there are.
+    got = {*re.findall(r'alertname="(\w+)"', fired.stdout + fired.stderr)}
+    assert got == ({alert} if alert else set()), fired.stdout + fired.stderr
+    assert fired.returncode == (1 if alert else 0)
+
+
+def _case(directory: Path, names: list[str], time: str, series: dict[str, str]) -> Path:
+    """Write a test of rules that expects no alert. JSON is YAML."""
+    case = directory / "case.yml"
+    inputs = [
+        {"series": f'{name}{{instance="host"}}', "values": values}
+        for name, values in series.items()
+    ]
+    expected = [{"eval_time": time, "alertname": name, "exp_alerts": []} for name in names]
+    test = {"interval": "1m", "input_series": inputs, "alert_rule_test": expected}
+    document = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}
+    case.write_text(json.dumps(document))
+    return case
