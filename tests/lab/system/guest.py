@@ -26,7 +26,15 @@ from .disk import kernel_disk
 _CX16 = 4 * 32 + 13
 _CPU = "max,la57=off,cx16=on"
 _INIT = image.GUEST / "system" / "init.sh"
-_MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "virtio_rng", "ext4", "crc32c_generic")
+_MODULES = (
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "virtio_rng",
+    "ext4",
+    "crc32c_generic",
+    "qemu_fw_cfg",
+)
 _COMMAND_LINE = f"{image.CONSOLE} audit=0 systemd.show_status=false clearcpuid={_CX16}"
 _MEMORY = 1024
 _CPUS = 2
@@ -61,6 +69,9 @@ class Running:
         self.release = kernel.release
         self.console = directory / "console.log"
         """What the guest writes to its console, while it runs."""
+        self.qmp = directory / "qmp"
+        """QEMU's socket, to read the guest's memory from outside too."""
+        self.vmlinux = kernel.vmlinux
         self._machine = machine
         self._directory = directory
         self._key = made.key
@@ -170,7 +181,10 @@ def _arguments(kernel: Kernel, made: Base, directory: Path, boot: str, memory: i
     return [
         *qemu.emulated(_CPU),
         *("-smp", str(_CPUS), "-m", f"{memory}M", "-device", "virtio-rng-pci"),
+        # With the module, it lets those who read the memory from outside find the kernel in it.
+        *("-device", "vmcoreinfo"),
         *("-kernel", str(kernel.image), "-initrd", str(_initrd(kernel, directory))),
+        *("-qmp", f"unix:{directory / 'qmp'},server=on,wait=off"),
         *("-append", f"{_COMMAND_LINE} {boot}".rstrip()),
         *("-netdev", "user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:0-:22"),
         *("-device", "virtio-net-pci,netdev=net,romfile="),
