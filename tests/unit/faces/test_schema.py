@@ -35,3 +35,13 @@ def test_it_describes_every_column() -> None:
             assert {key: each["description"] for key, each in columns.items()} == {
                 key: column.help for key, column in spec.columns.items()
             }
+
+
+def test_no_part_has_the_name_of_another() -> None:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = [name for name, _ in pairs]
+        assert len(names) == len({*names})
+        return dict(pairs)
+
+    text = files("kcensus.render").joinpath("schema.json").read_text("utf-8")
+    assert json.loads(text, object_pairs_hook=unique)

@@ -182,7 +182,7 @@ def test_a_day_takes_no_more_memory_than_an_hour() -> None:
         clock.now += INTERVAL
         state.counter += number % 7
         keep(sampler.take())
-        if number % (hour // 4) == 0:
+        if number % hour == 0:
             state.used = number
             state.rows = {f"/{number}/{row}" * 50: row for row in range(100)}
             state.findings = tuple(f"{number}:{each}" for each in range(10))

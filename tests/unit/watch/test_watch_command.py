@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,15 +71,19 @@ def test_a_file_stays_after_count(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_file_goes_when_it_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
 ) -> None:
     path, seen = tmp_path / "kcensus.prom", []
 
     def sleep(self: Times, seconds: float) -> None:
         seen.append(path.exists())
         if len(seen) == 2:
-            raise KeyboardInterrupt
+            signal.raise_signal(number)
         clock.now += seconds
 
     monkeypatch.setattr(Times, "sleep", sleep)

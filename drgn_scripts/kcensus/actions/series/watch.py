@@ -56,20 +56,21 @@ def run(
     wanted, spec = _parsed(words)
     if metrics:
         check_writable(metrics)
-    sampler = Sampler(_opened(spec, reading), wanted, census=census)
     history, exported = History(wanted), Metrics(_labels(spec))
-    face = _face(sampler, history, wanted, every, json=as_json, is_exported=bool(metrics or listen))
     sample, is_complete = None, False
-
-    def late() -> None:
-        if not sampler.took_census:  # that may take its time
-            face.problem("late", f"a sample takes longer than {every} s")
-
     try:
         with ExitStack() as stack:
             stack.enter_context(_terminated_like_interrupted())
             if listen:
                 stack.enter_context(serving(exported, *listen))
+            sampler = Sampler(_opened(spec, reading), wanted, census=census)
+            is_exported = bool(metrics or listen)
+            face = _face(sampler, history, wanted, every, json=as_json, is_exported=is_exported)
+
+            def late() -> None:
+                if not sampler.took_census:  # that may take its time
+                    face.problem("late", f"a sample takes longer than {every} s")
+
             stack.enter_context(face.shown())
             sampler.show_progress(face.progress)
             for _ in ticks(every, late):
@@ -82,8 +83,9 @@ def run(
                 )
                 if metrics:
                     _write(exported, metrics, face)
+                if sample.seconds < every:
+                    face.problem("late", "")
                 face.show(sample)
-                face.problem("late", "")
                 if sample.number == count:
                     is_complete = True
                     break
