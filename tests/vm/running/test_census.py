@@ -51,8 +51,8 @@ class Pass:
 
 @pytest.fixture(scope="package")
 def passes(guest: Running) -> list[Pass]:
-    guest.put(_DRIVER, "/root/census.py")
-    command = f"/opt/kcensus/bin/python /root/census.py {_BUSY_ROUNDS}"
+    guest.put(_DRIVER, "/run/census.py")
+    command = f"/opt/kcensus/bin/python /run/census.py {_BUSY_ROUNDS}"
     printed = guest.run(command, timeout=1800).check()
     _opened, *lines = map(json.loads, printed.splitlines())
     return [Pass(line) for line in lines]

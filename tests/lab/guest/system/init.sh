@@ -4,7 +4,7 @@
 set -e
 /bin/busybox --install -s /bin
 export PATH=/bin
-mkdir -p /proc /sys /dev /root
+mkdir -p /proc /sys /dev /system
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
@@ -12,11 +12,11 @@ while read -r module; do
     insmod "/modules/$module.ko"
 done </modules/order
 
-mount -t ext4 /dev/vda /root
-mount -t ext4 -o ro /dev/vdb /root/srv/kernel
-mount -t ext4 -o ro /dev/vdc /root/srv/kcensus
-mount -o bind /root/srv/kernel/modules /root/usr/lib/modules
-mount -o bind /root/srv/kernel/debug /root/usr/lib/debug
+mount -t ext4 /dev/vda /system
+mount -t ext4 -o ro /dev/vdb /system/srv/kernel
+mount -t ext4 -o ro /dev/vdc /system/srv/kcensus
+mount -o bind /system/srv/kernel/modules /system/usr/lib/modules
+mount -o bind /system/srv/kernel/debug /system/usr/lib/debug
 
 # What QEMU gives to every guest.
 ip link set lo up
@@ -24,5 +24,5 @@ ip address add 10.0.2.15/24 dev eth0
 ip link set eth0 up
 
 umount /proc /sys
-mount -o move /dev /root/dev
-exec switch_root /root /sbin/init
+mount -o move /dev /system/dev
+exec switch_root /system /sbin/init

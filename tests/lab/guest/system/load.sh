@@ -13,11 +13,11 @@ start() {
     mkdir -p /srv/load
     mount /dev/vdd /srv/load
     echo +memory >/sys/fs/cgroup/cgroup.subtree_control
-    mkdir -p $cgroup/work $cgroup/containers
+    mkdir -p $cgroup/files $cgroup/containers
     echo +memory >$cgroup/cgroup.subtree_control
     echo +memory >$cgroup/containers/cgroup.subtree_control
     (
-        echo 0 >$cgroup/work/cgroup.procs
+        echo 0 >$cgroup/files/cgroup.procs
         exec </dev/null >/srv/load/log 2>&1
         setsid $programs/churn files /srv/load/files &
         setsid $programs/churn containers /run/containers $cgroup/containers &
@@ -40,7 +40,7 @@ stop() {
     thaw
     while read -r process; do
         kill -KILL "$process"
-    done <$cgroup/work/cgroup.procs
+    done <$cgroup/files/cgroup.procs
 }
 
 # Whether all of it still runs.
