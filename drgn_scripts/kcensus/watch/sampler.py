@@ -162,7 +162,9 @@ class Sampler:
             return None
         kernel = self._context.kernel.renewed()
         try:
-            boot = attempt(lambda: boot_id(kernel.prog))
+            kernel.prog["init_task"].comm.read_()
+            # It is empty where the kernel has no stack protector: a restart is not noticed there.
+            boot = attempt(lambda: boot_id(kernel.prog)) or ""
         except Exception:  # drgn's errors have no common base class
             boot = None
         if boot == self._machine.boot:

@@ -17,7 +17,7 @@ from kcensus.analyses import analyses
 from kcensus.render.directory import OutputError
 from kcensus.results import Unit
 from kcensus.watch import metrics as exported
-from kcensus.watch.exposition import remove, serving, text, write
+from kcensus.watch.exposition import MetricsFile, serving, text
 from kcensus.watch.metrics import MAX_SERIES, Metrics, name_of
 from kcensus.watch.samples import MAX_ROWS, Sample
 from tests.unit.watch import making
@@ -205,15 +205,30 @@ def test_every_figure_of_every_analysis_has_a_name_of_its_own(parse: Parse) -> N
 def test_a_file_is_replaced_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "kcensus.prom"
     made = metrics_of(making.sampler().take())
-    write(made, path)
+    file = MetricsFile(path)
+    file.write(made)
     first = path.stat().st_ino
-    write(made, path)
+    file.write(made)
     assert path.read_bytes() == text(made)
     assert path.stat().st_ino != first
     assert [*tmp_path.iterdir()] == [path]
-    remove(path)
-    remove(path)
+    file.remove()
+    file.remove()
     assert not path.exists()
+
+
+def test_a_file_of_another_process_stays(tmp_path: Path) -> None:
+    path = tmp_path / "kcensus.prom"
+    made = metrics_of(making.sampler().take())
+    path.write_text("older")
+    mine = MetricsFile(path)
+    mine.remove()
+    assert path.read_text() == "older"
+    mine.write(made)
+    for _ in range(2):  # the second one may have the inode that the first one was given
+        MetricsFile(path).write(made)
+        mine.remove()
+        assert path.exists()
 
 
 def test_a_port_serves_the_last_sample() -> None:

@@ -71,6 +71,17 @@ def test_a_file_stays_after_count(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "kcensus.prom"])
+def test_a_file_that_it_did_not_write_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("mine")
+    monkeypatch.undo()
+    assert cli.main(["watch", "sample", "--metrics", str(path)]) == Exit.USAGE
+    assert path.read_text() == "mine"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_file_goes_when_it_is_stopped(
     tmp_path: Path,

@@ -30,7 +30,7 @@ from kcensus.render.directory import OutputError, check_writable
 from kcensus.render.screen import console_for
 from kcensus.text import printable
 from kcensus.watch.documents import write_sample
-from kcensus.watch.exposition import remove, serving, write
+from kcensus.watch.exposition import MetricsFile, serving
 from kcensus.watch.history import History
 from kcensus.watch.lines import lines
 from kcensus.watch.metrics import Metrics
@@ -54,8 +54,7 @@ def run(
 ) -> Exit:
     """Sample a kernel that runs until Ctrl-C, and show what moves."""
     wanted, spec = _parsed(words)
-    if metrics:
-        check_writable(metrics)
+    file = MetricsFile(_collected(metrics)) if metrics else None
     history, exported = History(wanted), Metrics(_labels(spec))
     sample, is_complete = None, False
     try:
@@ -64,7 +63,7 @@ def run(
             if listen:
                 stack.enter_context(serving(exported, *listen))
             sampler = Sampler(_opened(spec, reading), wanted, census=census)
-            is_exported = bool(metrics or listen)
+            is_exported = bool(file or listen)
             face = _face(sampler, history, wanted, every, json=as_json, is_exported=is_exported)
 
             def late() -> None:
@@ -81,8 +80,8 @@ def run(
                 exported.set(
                     sample, cpu_seconds=sampler.cpu_seconds, resident_bytes=_resident_bytes()
                 )
-                if metrics:
-                    _write(exported, metrics, face)
+                if file:
+                    _write(exported, file, face)
                 if sample.seconds < every:
                     face.problem("late", "")
                 face.show(sample)
@@ -95,8 +94,8 @@ def run(
         times = "sample" if sample.number == 1 else "samples"
         click.echo(f"kcensus: stopped after {sample.number:,} {times}", err=True)
     finally:
-        if metrics and not is_complete:
-            remove(metrics)
+        if file and not is_complete:
+            file.remove()
     return _status(sample)
 
 
@@ -127,6 +126,21 @@ def _parsed(words: tuple[str, ...]) -> tuple[list[Analysis], str | None]:
             f"'{printable(spec)}' is neither an analysis ({', '.join(known)}) nor a target"
         )
     return chosen_analyses(names), spec
+
+
+def _collected(path: Path) -> Path:
+    """Return the path of a file that node_exporter reads.
+
+    :raises click.UsageError: node_exporter ignores files of such a name
+    :raises OutputError: it cannot be written
+    """
+    if path.suffix != ".prom":
+        raise click.UsageError(
+            f"--metrics: '{printable(str(path))}' does not end in '.prom', and node_exporter reads "
+            "no other files; choose a name such as 'kcensus.prom'"
+        )
+    check_writable(path)
+    return path
 
 
 def _opened(spec: str | None, reading: Reading) -> Context:
@@ -162,9 +176,9 @@ def _labels(spec: str | None) -> dict[str, str]:
     return {} if spec is None else {"guest": spec}
 
 
-def _write(metrics: Metrics, path: Path, face: _Face) -> None:
+def _write(metrics: Metrics, file: MetricsFile, face: _Face) -> None:
     try:
-        write(metrics, path)
+        file.write(metrics)
         face.problem("metrics", "")
     except OutputError as error:
         face.problem("metrics", str(error))
