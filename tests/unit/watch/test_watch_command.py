@@ -19,7 +19,7 @@ from kcensus.analyses import analyses as real_analyses
 from kcensus.commands.series.watch import address
 from kcensus.render.schema import errors
 from kcensus.watch.sampler import Sampler
-from kcensus.watch.samples import Sample
+from kcensus.watch.samples import MAX_ROWS, Sample
 from tests.unit.watch import making
 from tests.unit.watch.making import MADE, clock, state
 
@@ -159,10 +159,16 @@ def test_a_guest_is_opened_again(
         ["--census", "-1"],
         ["--listen", "127.0.0.1"],
         ["--listen", "127.0.0.1:99999"],
+        ["--rows", str(MAX_ROWS + 1)],
     ],
 )
 def test_arguments_that_make_no_sense(words: list[str]) -> None:
     assert cli.main(["watch", *words]) == Exit.USAGE
+
+
+def test_guests_have_a_label() -> None:
+    assert watch._labels("qmp:/run/guest.qmp") == {"guest": "qmp:/run/guest.qmp"}
+    assert watch._labels("/proc/kcore") == watch._labels(None) == {}
 
 
 def test_a_dump_is_refused(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import click
 
-from kcensus import saved
+from kcensus import saved, sources
 from kcensus.actions import Exit, Reading, is_sample
 from kcensus.actions.shared.errors import complain, verdict
 from kcensus.actions.shared.output import stdout
@@ -50,12 +50,13 @@ def run(
     as_json: bool,
     metrics: Path | None,
     listen: tuple[str, int] | None,
+    rows: int,
     reading: Reading,
 ) -> Exit:
     """Sample a kernel that runs until Ctrl-C, and show what moves."""
     wanted, spec = _parsed(words)
     file = MetricsFile(_collected(metrics)) if metrics else None
-    history, exported = History(wanted), Metrics(_labels(spec))
+    history, exported = History(wanted), Metrics(_labels(spec), rows=rows)
     sample, is_complete = None, False
     try:
         with ExitStack() as stack:
@@ -172,8 +173,8 @@ def _reopen(sampler: Sampler, spec: str | None, reading: Reading, face: _Face) -
 
 
 def _labels(spec: str | None) -> dict[str, str]:
-    """Return what tells the metrics of several guests on one host apart."""
-    return {} if spec is None else {"guest": spec}
+    """Return labels by which the metrics of several guests on one host differ."""
+    return {} if spec is None or sources.is_running_kernel(spec) else {"guest": spec}
 
 
 def _write(metrics: Metrics, file: MetricsFile, face: _Face) -> None:
