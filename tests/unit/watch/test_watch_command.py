@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 from dataclasses import replace
@@ -40,7 +41,8 @@ def _as_if_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "analyses", lambda: known)
     monkeypatch.setattr(watch, "chosen_analyses", lambda text: [known[x] for x in text.split(",")])
     monkeypatch.setattr(watch, "_opened", lambda *_: making.context())
-    monkeypatch.setattr(watch, "ticks", lambda every, late: ticks(every, late, Times()))
+    times = functools.partial(ticks, now=Times().time, sleep=lambda time: Times().sleep(time))
+    monkeypatch.setattr(watch, "ticks", lambda every, late, sleep: times(every, late))
 
 
 def run(*words: str, count: int = 3) -> int:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -21,10 +22,11 @@ from kcensus import saved, sources
 from kcensus.actions import Exit, Reading, is_sample
 from kcensus.actions.shared.errors import complain, verdict
 from kcensus.actions.shared.output import stdout
-from kcensus.actions.shared.target import chosen_analyses, context_of, opened
+from kcensus.actions.shared.target import chosen_analyses, context_of, errors_of_target, opened
 from kcensus.actions.shared.ticks import ticks
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
+from kcensus.limits import memory
 from kcensus.progress import Progress, SilentProgress
 from kcensus.render.directory import OutputError, check_writable
 from kcensus.render.screen import console_for
@@ -63,7 +65,12 @@ def run(
             stack.enter_context(_terminated_like_interrupted())
             if listen:
                 stack.enter_context(serving(exported, *listen))
-            sampler = Sampler(_opened(spec, reading), wanted, census=census)
+            context = _opened(spec, reading)
+            # Opening it set a limit for as long as it is read, and that is until the end.
+            stack.enter_context(memory.limited(memory.current()))
+            with errors_of_target():
+                sampler = Sampler(context, wanted, census=census)
+            del context  # it would keep what is lost
             is_exported = bool(file or listen)
             face = _face(sampler, history, wanted, every, json=as_json, is_exported=is_exported)
 
@@ -73,10 +80,11 @@ def run(
 
             stack.enter_context(face.shown())
             sampler.show_progress(face.progress)
-            for _ in ticks(every, late):
+            for _ in ticks(every, late, sleep=face.wait):
                 if sampler.is_lost:
                     _reopen(sampler, spec, reading, face)
-                sample = sampler.take()
+                with errors_of_target():
+                    sample = sampler.take()
                 history.add(sample)
                 exported.set(
                     sample, cpu_seconds=sampler.cpu_seconds, resident_bytes=_resident_bytes()
@@ -227,6 +235,10 @@ class _Face(Protocol):
         """Show a sample that the history has."""
         ...
 
+    def wait(self, seconds: float) -> None:
+        """Wait for the next sample."""
+        ...
+
     def problem(self, kind: str, sentence: str) -> None:
         """Show what is wrong, instead of what was of this kind; nothing is, where it is empty."""
         ...
@@ -244,6 +256,9 @@ class _Silent:
 
     def show(self, sample: Sample) -> None:
         pass
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def problem(self, kind: str, sentence: str) -> None:
         if sentence and sentence != self._problems.get(kind):
@@ -283,6 +298,9 @@ class _Terminal:
             self._view.cpu_share = self._sampler.cpu_seconds / sample.elapsed
         self._view.sample = sample
         self._display.draw()
+
+    def wait(self, seconds: float) -> None:
+        self._display.wait(seconds)
 
     def problem(self, kind: str, sentence: str) -> None:
         self._view.problems[kind] = sentence
