@@ -68,13 +68,16 @@ def limited(size: int | None) -> Iterator[None]:
     if size is None:
         yield
         return
+    before = _reading
     _limit, _reading = size, size - _RESERVED
     _set(_reading + _unchanged_bytes())
     try:
         yield
     finally:
-        _reading = None
+        _reading = before
         _raise(_RESERVED)
+        if before is not None:
+            _set(before + _unchanged_bytes())
 
 
 def lift() -> None:

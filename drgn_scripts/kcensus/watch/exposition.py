@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from prometheus_client.exposition import generate_latest, start_wsgi_server
@@ -28,19 +29,40 @@ def _registry(metrics: Collector) -> CollectorRegistry:
     return registry
 
 
-def write(metrics: Collector, path: Path) -> None:
-    """Replace a file with metrics; a reader sees the old ones or the new ones, complete.
+class MetricsFile:
+    """A file of metrics; a reader sees the ones before or the new ones, and always all of them."""
 
-    :raises OutputError: it cannot be written
-    """
-    with replacing(path) as part:
-        part.write_bytes(text(metrics))
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written: tuple[int, int, int] | None = None
+
+    def write(self, metrics: Collector) -> None:
+        """Replace the file.
+
+        :raises OutputError: it cannot be written
+        """
+        with replacing(self._path) as part:
+            part.write_bytes(text(metrics))
+            written = _identity(part)
+        self._written = written
+
+    def remove(self) -> None:
+        """Remove the file, if it is the one that :meth:`write` wrote last.
+
+        Another process may have replaced it since, and its figures are current.
+        """
+        path = self._path.resolve()
+        try:
+            if self._written is not None and _identity(path) == self._written:
+                path.unlink()
+        except OSError:  # it is gone, or stays: there is nothing to do about it
+            pass
 
 
-def remove(path: Path) -> None:
-    """Remove a file of metrics, so that nobody takes them for current ones."""
-    with suppress(OSError):
-        path.resolve().unlink()
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Return what identifies a file; an inode alone is given to another one once it is free."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 @contextmanager

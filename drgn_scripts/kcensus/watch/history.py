@@ -22,6 +22,11 @@ NUMBERS = (Unit.BYTES, Unit.COUNT, Unit.PAGES, Unit.RATIO, Unit.SECONDS)
 """Units of figures that can move; the others are names, addresses and settings."""
 
 
+def whole(value: float) -> float | int:
+    """Return a number as an integer if it is one: human() shows these without decimals."""
+    return int(value) if value == int(value) else value
+
+
 @dataclass
 class Series:
     """The last values of one figure."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from kcensus.human import human, human_rate, shown_time
 from kcensus.results import Unit, matters
 from kcensus.text import printable
-from kcensus.watch.history import History, Series
+from kcensus.watch.history import History, Series, whole
 from kcensus.watch.samples import Sample
 
 
@@ -46,15 +46,14 @@ def lines(sample: Sample, history: History, wanted: Sequence[str]) -> Iterator[s
 
 
 def _says_something(series: Series) -> bool:
-    """Return whether a figure moved since the value before, or is told for the first time."""
+    """Return whether a figure moved since the value before, or is shown for the first time."""
     if series.rate is None:
         return series.is_gauge or (series.is_headline and bool(series.last))
     return series.rate != 0
 
 
 def _words(series: Series) -> str:
-    last = int(series.last) if series.last == int(series.last) else series.last
-    value = f"{printable(series.label)} {human(last, series.unit)}"
+    value = f"{printable(series.label)} {human(whole(series.last), series.unit)}"
     if series.rate is None or series.unit is Unit.SECONDS:
         return value
     return f"{value} ({human_rate(series.rate, series.unit)})"

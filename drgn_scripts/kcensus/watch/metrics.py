@@ -19,12 +19,13 @@ from prometheus_client.registry import Collector
 from kcensus.render.plain import plain
 from kcensus.results import Figure, Unit
 from kcensus.text import bounded, printable
-from kcensus.watch.samples import MAX_ROWS, Rows, Sample
+from kcensus.watch.samples import MAX_ROWS, Census, Rows, Sample
 
 MAX_SERIES = 500
 """Of rows of tables, all together."""
 _MAX_LABEL = 200
-_SUFFIXES = {Unit.BYTES: "bytes", Unit.PAGES: "pages", Unit.RATIO: "ratio", Unit.SECONDS: "seconds"}
+_SUFFIXES = {Unit.BYTES: "bytes", Unit.PAGES: "bytes", Unit.RATIO: "ratio", Unit.SECONDS: "seconds"}
+"""Pages are exported in bytes: machines differ in the size of a page."""
 _RESERVED = ("total", "count", "sum", "bucket", "created", "info")
 """Last words that belong to metrics of other types than gauges."""
 
@@ -37,18 +38,31 @@ class _Families:
     """Metrics by name; labels that all of them have come first."""
 
     labels: Mapping[str, str]
+    page_bytes: int | None = None
     families: dict[str, GaugeMetricFamily] = field(default_factory=dict)
 
     def add(
         self, name: str, help_: str, values: Iterable[Value], labels: Sequence[str] = ()
     ) -> None:
-        """Add a metric, unless there is one of its name."""
+        """Add a metric.
+
+        :raises ValueError: there is one of its name
+        """
         if name in self.families:
-            return
+            raise ValueError(f"two metrics have the name '{name}'")
         family = GaugeMetricFamily(name, _help(help_), labels=[*self.labels, *labels])
         for words, value in values:
             family.add_metric([*self.labels.values(), *words], value)
         self.families[name] = family
+
+    def amount(self, value: Any, unit: Unit) -> float | None:
+        """Return an amount in the unit that its metric has; None if it is unknown."""
+        number = plain(value)
+        if not isinstance(number, bool | int | float):
+            return None
+        if unit is not Unit.PAGES:
+            return float(number)
+        return float(number) * self.page_bytes if self.page_bytes else None
 
     def one(self, name: str, help_: str, value: float) -> None:
         """Add a metric that has one value."""
@@ -63,13 +77,17 @@ class Metrics(Collector):
     """Gives the last sample to ``prometheus_client``, whose threads may ask at any time.
 
     :param labels: names and values that all metrics have
+    :param rows: of each table at most :data:`MAX_ROWS` rows are exported, and at most that many
     """
 
-    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(self, labels: Mapping[str, str] | None = None, *, rows: int = 0) -> None:
+        self._rows = rows
         self._labels = {
             name: bounded(printable(value), _MAX_LABEL) for name, value in (labels or {}).items()
         }
-        self._families: tuple[GaugeMetricFamily, ...] = ()
+        made = _Families(self._labels)
+        _add_up(made, is_up=False)
+        self._families: tuple[GaugeMetricFamily, ...] = tuple(made.families.values())
         self._failures: dict[str, int] = {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -84,12 +102,12 @@ class Metrics(Collector):
         :param cpu_seconds: CPU time of all samples
         :param resident_bytes: RAM that kcensus takes, by kind; None if unknown
         """
-        made = _Families(self._labels)
-        made.one("kcensus_up", "1 if the last sample could read the kernel", not sample.unreadable)
+        made = _Families(self._labels, sample.page_bytes)
+        _add_up(made, is_up=not sample.unreadable)
         self._count_failures(sample)
         if not sample.unreadable:
             _add_gauges(made, sample)
-            _add_census(made, sample)
+            _add_census(made, sample, self._rows)
         _add_health(made, sample, self._failures)
         made.one("kcensus_cpu_seconds", "CPU time of all samples since the start", cpu_seconds)
         made.add(
@@ -124,36 +142,28 @@ def _help(text: str) -> str:
     return printable(text).replace("\\", "/").replace('"', "'")
 
 
-def _number(value: Any) -> float | None:
-    number = plain(value)
-    return float(number) if isinstance(number, bool | int | float) else None
+def _add_up(made: _Families, *, is_up: bool) -> None:
+    made.one("kcensus_up", "1 if the last sample could read the kernel", is_up)
 
 
 def _add_gauges(made: _Families, sample: Sample) -> None:
     for analysis, gauges in sample.gauges.items():
         for gauge in gauges:
             help_ = f"{gauge.label or gauge.key}, as the kernel counts ({gauge.source})"
-            made.one(name_of(analysis, gauge.key, unit=gauge.unit), help_, gauge.value)
+            value = made.amount(gauge.value, gauge.unit)
+            if value is not None:
+                made.one(name_of(analysis, gauge.key, unit=gauge.unit), help_, value)
 
 
-def _add_census(made: _Families, sample: Sample) -> None:
+def _add_census(made: _Families, sample: Sample, most: int) -> None:
     census = sample.census
     if census is None:
         return
     for analysis, each in census.results.items():
         for key, figure in each.summary.items():
             _add_figure(made, analysis, key, figure)
-    shown = _rows_that_fit([rows for each in census.results.values() for rows in each.tables])
-    left_out: list[Value] = []
-    for analysis, each in census.results.items():
-        for rows in each.tables:
-            left_out.append(((analysis, rows.spec.name), _add_rows(made, analysis, rows, shown)))
-    made.add(
-        "kcensus_rows_left_out",
-        f"rows of a table beyond the largest, of which at most {MAX_ROWS} are exported",
-        left_out,
-        ("analysis", "table"),
-    )
+    if most:
+        _add_tables(made, census, most)
     made.add(
         "kcensus_findings",
         "findings of the last census",
@@ -183,20 +193,35 @@ def _add_census(made: _Families, sample: Sample) -> None:
     made.one("kcensus_census_cpu_seconds", "CPU time of the last census", census.cpu_seconds)
 
 
+def _add_tables(made: _Families, census: Census, most: int) -> None:
+    tables = [rows for each in census.results.values() for rows in each.tables]
+    shown = _rows_that_fit(tables, min(most, MAX_ROWS))
+    left_out: list[Value] = []
+    for analysis, each in census.results.items():
+        for rows in each.tables:
+            left_out.append(((analysis, rows.spec.name), _add_rows(made, analysis, rows, shown)))
+    made.add(
+        "kcensus_rows_left_out",
+        "rows of a table beyond the largest ones, which are exported",
+        left_out,
+        ("analysis", "table"),
+    )
+
+
 def _add_figure(made: _Families, analysis: str, key: str, figure: Figure) -> None:
-    value = _number(figure.value)
+    value = made.amount(figure.value, figure.unit)
     if value is not None and figure.unit not in (Unit.ADDRESS, Unit.TEXT):
         words = figure.label or key.replace("_", " ")
         made.one(name_of(analysis, key, unit=figure.unit), f"{words} (kcensus {analysis})", value)
 
 
-def _rows_that_fit(tables: Sequence[Rows]) -> int:
+def _rows_that_fit(tables: Sequence[Rows], most: int) -> int:
     """Return how many rows of each table are exported, so that all have an equal share."""
 
     def series(limit: int) -> int:
         return sum(min(len(each.largest.rows), limit) * len(each.columns) for each in tables)
 
-    return next((limit for limit in range(MAX_ROWS, 0, -1) if series(limit) <= MAX_SERIES), 0)
+    return next((limit for limit in range(most, 0, -1) if series(limit) <= MAX_SERIES), 0)
 
 
 def _add_rows(made: _Families, analysis: str, rows: Rows, limit: int) -> int:
@@ -208,7 +233,7 @@ def _add_rows(made: _Families, analysis: str, rows: Rows, limit: int) -> int:
         values = [
             (name, value)
             for name, amounts in shown
-            if (value := _number(amounts[place])) is not None
+            if (value := made.amount(amounts[place], column.unit)) is not None
         ]
         made.add(
             name_of(analysis, spec.name, "row", metric, unit=column.unit),

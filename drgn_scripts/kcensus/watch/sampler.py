@@ -76,7 +76,9 @@ class Sampler:
         context.load_modules(self._wanted)
         self._context: Context | None = context
         self.target = context.name
-        self._machine = replace(context, kernel=context.kernel.renewed()).machine
+        kernel = context.kernel.renewed()
+        self._machine = replace(context, kernel=kernel).machine
+        self._page_bytes = attempt(lambda: int(kernel.prog["PAGE_SIZE"]))
 
     def show_progress(self, progress: Progress) -> None:
         """Report the steps of censuses."""
@@ -89,7 +91,7 @@ class Sampler:
         return self._context is None
 
     def sample(self) -> Sample:
-        """Read the counters of the kernel; raises nothing, what cannot be read is told."""
+        """Read the counters of the kernel; raises nothing: it has what cannot be read."""
         start, cpu = self._clock.monotonic(), self._clock.process_time()
         if not self._number:
             self._start = start
@@ -112,6 +114,7 @@ class Sampler:
             self._clock.monotonic() - start,
             self._clock.process_time() - cpu,
             self._machine,
+            self._page_bytes,
             gauges,
             errors,
             self._lost if self.is_lost else "",
@@ -162,7 +165,9 @@ class Sampler:
             return None
         kernel = self._context.kernel.renewed()
         try:
-            boot = attempt(lambda: boot_id(kernel.prog))
+            kernel.prog["init_task"].comm.read_()
+            # It is empty where the kernel has no stack protector: a restart is not noticed there.
+            boot = attempt(lambda: boot_id(kernel.prog)) or ""
         except Exception:  # drgn's errors have no common base class
             boot = None
         if boot == self._machine.boot:

@@ -93,6 +93,8 @@ class Sample:
     cpu_seconds: float = 0.0
     """CPU time of that."""
     machine: Machine = field(default_factory=Machine)
+    page_bytes: int | None = None
+    """Size of a page; None if unknown."""
     gauges: Mapping[str, tuple[Gauge, ...]] = field(default_factory=dict)
     """What the kernel counts, by analysis."""
     errors: Mapping[str, str] = field(default_factory=dict)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +19,7 @@ from kcensus.render.plain import NO_HOST
 from kcensus.render.terminal import SEVERITY_STYLE
 from kcensus.results import Finding, Unit, matters, rank
 from kcensus.text import printable
-from kcensus.watch.history import Event, History, Series
+from kcensus.watch.history import Event, History, Series, whole
 from kcensus.watch.samples import Sample
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.:-=+*#"
@@ -32,6 +30,8 @@ _MIN_LABEL = 12
 _MIN_FINDINGS = 3
 _MAX_PROBLEMS = 3
 _MAX_EVENTS = 4
+_POLL_SECONDS = 0.25
+"""How long the view has the wrong size after the terminal's changed."""
 _ZERO = 3
 """Priority of a figure that is 0, and was: little is lost without it."""
 
@@ -151,7 +151,7 @@ class View:
             words = words[: label - 1] + ("…" if self._is_unicode else ".")
         rate, change = numbers(series)
         line = Text.assemble((f"{name:<{names}}", "bold"), " ", set_cell_size(words, label))
-        line.append(f" {human(_whole(series.last), series.unit):>{_NUMBER}}", "bold")
+        line.append(f" {human(whole(series.last), series.unit):>{_NUMBER}}", "bold")
         line.append(f" {rate:>{_NUMBER}} {change:>{_NUMBER}} ")
         if series.has_moved:
             line.append(sparkline(series.values, spark, is_unicode=self._is_unicode), "cyan")
@@ -160,7 +160,7 @@ class View:
         return line
 
     def _findings(self, sample: Sample) -> list[Text]:
-        """Return what findings did, then those that stand, the most severe ones first."""
+        """Return what findings did, then all that there are, the most severe ones first."""
         events = list(reversed(self._history.events))[:_MAX_EVENTS]
         lines = [_event(event) for event in events]
         if sample.census is None:
@@ -184,11 +184,6 @@ def _priority(series: Series) -> int | None:
     return None
 
 
-def _whole(value: float) -> float | int:
-    """Return a number as an integer if it is one: human() shows these without decimals."""
-    return int(value) if value == int(value) else value
-
-
 def numbers(series: Series) -> tuple[str, str]:
     """Return the rate of a figure, and its change since the start; empty where there is none."""
     if not series.has_moved:
@@ -196,7 +191,7 @@ def numbers(series: Series) -> tuple[str, str]:
     # What is a time itself grows by a second per second.
     is_time = series.unit is Unit.SECONDS
     rate = "" if is_time or series.rate is None else human_rate(series.rate, series.unit)
-    return rate, human_change(_whole(series.change), series.unit)
+    return rate, human_change(whole(series.change), series.unit)
 
 
 def sparkline(values: Iterable[float], width: int, *, is_unicode: bool) -> str:
@@ -264,35 +259,29 @@ class Display:
         self._view, self._console = view, console
         self._live = Live(view, console=console, screen=True, auto_refresh=False)
         self.progress: Progress = _Busy(view, self._live)
-        self._is_over = False
+        self._size = console.size
 
     def draw(self) -> None:
         """Draw the view as it is now."""
+        self._size = self._console.size
         self._live.refresh()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and draw the view again whenever the size of the terminal changed."""
+        # Not by SIGWINCH: a handler would interrupt the system calls with which drgn reads.
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, _POLL_SECONDS))
+            if self._console.size != self._size:
+                self.draw()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the view until the context ends; the last one then stays on the first screen."""
-        # A thread, since a handler would interrupt the system calls with which drgn reads.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
-        resizes = threading.Thread(target=self._follow_size, name="resizes", daemon=True)
         try:
             with self._live:
-                resizes.start()
                 yield
         finally:
-            self._is_over = True
-            if resizes.ident is not None:
-                signal.pthread_kill(resizes.ident, signal.SIGWINCH)
-                resizes.join()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if self._view.sample is not None:
                 self._view.busy = ""
                 self._console.print(self._view)
-
-    def _follow_size(self) -> None:
-        while True:
-            signal.sigwait({signal.SIGWINCH})
-            if self._is_over:
-                return
-            self._live.refresh()

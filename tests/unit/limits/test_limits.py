@@ -106,6 +106,26 @@ def test_wherever_memory_runs_out_a_sentence_says_so(mebibytes: int) -> None:
     assert "Traceback" not in ended.stderr
 
 
+def test_files_are_left_out_of_the_limit_after_the_target_was_opened_again() -> None:
+    nested = """
+import resource
+from kcensus.limits.memory import limited, mapping_files
+
+def soft():
+    return resource.getrlimit(resource.RLIMIT_DATA)[0]
+
+with limited(1 << 30):
+    with limited(1 << 30):
+        pass
+    before = soft()
+    with mapping_files():
+        assert soft() > before + (1 << 30), (before, soft())
+    assert abs(soft() - before) < 1 << 20, (before, soft())
+"""
+    ended = run(nested)
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_more_processes_are_refused_under_a_limit() -> None:
     ended = run(COMMAND + END, "slab", "sample", "--jobs", "2", "--cpu-share", "50")
     assert ended.returncode == 2

@@ -35,12 +35,17 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock(1002.0)
-    monkeypatch.setattr(record, "ticks", functools.partial(ticks, clock=made))
+    monkeypatch.setattr(record, "ticks", functools.partial(ticks, now=made.time, sleep=made.sleep))
     return made
 
 
 def times(clock: Clock, every: int, count: int) -> list[float]:
-    return [clock.now for _ in itertools.islice(ticks(every, pytest.fail, clock), count)]
+    return [
+        clock.now
+        for _ in itertools.islice(
+            ticks(every, pytest.fail, now=clock.time, sleep=clock.sleep), count
+        )
+    ]
 
 
 def test_ticks_are_now_and_at_multiples(clock: Clock) -> None:
@@ -55,7 +60,9 @@ def test_a_multiple_that_is_near_is_left_out(clock: Clock) -> None:
 def test_missed_ticks_are_left_out(clock: Clock) -> None:
     late: list[float] = []
     seen = []
-    for _ in itertools.islice(ticks(10, lambda: late.append(clock.now), clock), 4):
+    for _ in itertools.islice(
+        ticks(10, lambda: late.append(clock.now), now=clock.time, sleep=clock.sleep), 4
+    ):
         seen.append(clock.now)
         clock.now += 25
     assert seen == [1002, 1030, 1060, 1090]
@@ -63,7 +70,7 @@ def test_missed_ticks_are_left_out(clock: Clock) -> None:
 
 
 def test_a_clock_that_is_set_back_delays_nothing(clock: Clock) -> None:
-    each = ticks(10, pytest.fail, clock)
+    each = ticks(10, pytest.fail, now=clock.time, sleep=clock.sleep)
     next(each)
     next(each)
     clock.now -= 500

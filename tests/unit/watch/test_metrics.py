@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 import urllib.request
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from kcensus.analyses import analyses
 from kcensus.render.directory import OutputError
 from kcensus.results import Unit
 from kcensus.watch import metrics as exported
-from kcensus.watch.exposition import remove, serving, text, write
+from kcensus.watch.exposition import MetricsFile, serving, text
 from kcensus.watch.metrics import MAX_SERIES, Metrics, name_of
 from kcensus.watch.samples import MAX_ROWS, Sample
 from tests.unit.watch import making
@@ -47,7 +48,7 @@ HOSTILE = [
 
 
 def metrics_of(sample: Sample, labels: dict[str, str] | None = None) -> Metrics:
-    made = Metrics(labels)
+    made = Metrics(labels, rows=MAX_ROWS)
     made.set(sample, cpu_seconds=1.5, resident_bytes={"anonymous": 1 << 20})
     return made
 
@@ -78,7 +79,7 @@ def values(parse: Parse, metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, s
         (("slab", "objects_total"), Unit.COUNT, "kcensus_slab_total_objects"),
         (("list-lru", "lrus", "row", "items"), Unit.COUNT, "kcensus_list_lru_lrus_row_items"),
         (("waits", "longest_wait"), Unit.SECONDS, "kcensus_waits_longest_wait_seconds"),
-        (("memcgs", "swapped_pages"), Unit.PAGES, "kcensus_memcgs_swapped_pages"),
+        (("memcgs", "swapped_pages"), Unit.PAGES, "kcensus_memcgs_swapped_pages_bytes"),
     ],
 )
 def test_names(words: tuple[str, ...], unit: Unit, name: str) -> None:
@@ -99,7 +100,8 @@ def test_figures_health_and_findings(parse: Parse) -> None:
     assert plain["kcensus_up"] == 1
     assert plain["kcensus_last_sample_timestamp_seconds"] == START
     assert plain["kcensus_last_census_timestamp_seconds"] == START + 3
-    assert plain["kcensus_census_cpu_seconds"] == pytest.approx(2)
+    # The counters are read before and after.
+    assert plain["kcensus_census_cpu_seconds"] == pytest.approx(2.02)
     assert found["kcensus_resident_bytes", (("kind", "anonymous"),)] == 1 << 20
 
     analysis = ("analysis", "made-up")
@@ -147,6 +149,42 @@ def test_rows_are_bounded_and_the_rest_is_counted(
         assert sorted(kept) == list(range(1001 - rows, 1001))
         labels = (("analysis", "made-up"), ("table", "rows"))
         assert found["kcensus_rows_left_out", labels] == 1000 - rows
+
+
+def test_rows_are_exported_on_request(parse: Parse) -> None:
+    state.rows = {f"/{number}": 1 + number for number in range(1000)}
+    sample = making.sampler().take()
+    for rows in (0, 3):
+        made = Metrics(rows=rows)
+        made.set(sample, cpu_seconds=1)
+        names = [name for name, _ in values(parse, made)]
+        assert names.count("kcensus_made_up_rows_row_bytes") == rows
+        assert names.count("kcensus_rows_left_out") == bool(rows)
+
+
+def test_pages_are_exported_in_bytes(parse: Parse) -> None:
+    sample = making.sampler(analyses()["dentries"]).take()
+    assert sample.census is not None
+    pages = sample.census.results["dentries"].summary["pages_freeable"]
+    assert pages.unit is Unit.PAGES
+    assert isinstance(pages.value, int)
+    assert sample.page_bytes == 4096
+    found = values(parse, metrics_of(sample))
+    assert found["kcensus_dentries_pages_freeable_bytes", ()] == pages.value * 4096
+    unknown = values(parse, metrics_of(replace(sample, page_bytes=None)))
+    assert ("kcensus_dentries_pages_freeable_bytes", ()) not in unknown
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    sample = making.sampler().take()
+    twice = sample.gauges["made-up"] * 2
+    with pytest.raises(ValueError, match="kcensus_made_up_nr_made"):
+        metrics_of(replace(sample, gauges={"made-up": twice}))
+
+
+def test_before_the_first_sample_the_kernel_is_not_up(parse: Parse) -> None:
+    found = values(parse, Metrics({"guest": "a"}))
+    assert found == {("kcensus_up", (("guest", "a"),)): 0}
 
 
 def test_a_kernel_that_cannot_be_read_has_no_figures(parse: Parse) -> None:
@@ -205,15 +243,30 @@ def test_every_figure_of_every_analysis_has_a_name_of_its_own(parse: Parse) -> N
 def test_a_file_is_replaced_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "kcensus.prom"
     made = metrics_of(making.sampler().take())
-    write(made, path)
+    file = MetricsFile(path)
+    file.write(made)
     first = path.stat().st_ino
-    write(made, path)
+    file.write(made)
     assert path.read_bytes() == text(made)
     assert path.stat().st_ino != first
     assert [*tmp_path.iterdir()] == [path]
-    remove(path)
-    remove(path)
+    file.remove()
+    file.remove()
     assert not path.exists()
+
+
+def test_a_file_of_another_process_stays(tmp_path: Path) -> None:
+    path = tmp_path / "kcensus.prom"
+    made = metrics_of(making.sampler().take())
+    path.write_text("older")
+    mine = MetricsFile(path)
+    mine.remove()
+    assert path.read_text() == "older"
+    mine.write(made)
+    for _ in range(2):  # the second one may have the inode that the first one was given
+        MetricsFile(path).write(made)
+        mine.remove()
+        assert path.exists()
 
 
 def test_a_port_serves_the_last_sample() -> None:

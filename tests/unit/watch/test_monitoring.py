@@ -19,7 +19,7 @@ MONITORING = Path(__file__).parents[3] / "docs" / "monitoring"
 @pytest.fixture(scope="module")
 def exported() -> set[str]:
     """Names of all metrics of a recorded kernel."""
-    made = Metrics()
+    made = Metrics(rows=1)
     sample = making.sampler(*analyses().values()).take()
     made.set(sample, cpu_seconds=1, resident_bytes={"anonymous": 1})
     return {family.name for family in made.collect()}

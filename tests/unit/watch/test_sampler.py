@@ -6,10 +6,12 @@ from __future__ import annotations
 import gc
 import tracemalloc
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
 from kcensus.analyses import AnalysisError, analyses
+from kcensus.kernel import machine
 from kcensus.watch import sampler as sampling
 from kcensus.watch.documents import document
 from kcensus.watch.exposition import text
@@ -123,6 +125,33 @@ def test_a_kernel_that_started_again_is_noticed(
     (sample,) = taken(sampler, 1)
     assert not sample.unreadable
     assert sample.gauges
+
+
+def test_a_kernel_without_a_canary_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def boot_id(prog: object) -> str:
+        raise AttributeError("'struct task_struct' has no member 'stack_canary'")
+
+    monkeypatch.setattr(machine, "boot_id", boot_id)
+    monkeypatch.setattr(sampling, "boot_id", boot_id)
+    for sample in taken(making.sampler(), 2):
+        assert not sample.unreadable
+        assert not sample.machine.boot
+        assert sample.gauges
+
+
+def test_a_kernel_that_ended_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = making.sampler()
+
+    class Ended:
+        def __getitem__(self, name: str) -> object:
+            raise ConnectionError("closed")
+
+    assert sampler._context is not None
+    kernel = sampler._context.kernel
+    monkeypatch.setattr(type(kernel), "renewed", lambda _: SimpleNamespace(prog=Ended()))
+    (sample,) = taken(sampler, 1)
+    assert sample.unreadable
+    assert sampler.is_lost
 
 
 def test_history_is_of_one_boot() -> None:

@@ -7,15 +7,16 @@ import io
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from kcensus.analyses import AnalysisError
 from kcensus.human import human_change, human_rate
 from kcensus.results import Unit
+from kcensus.watch import screen
 from kcensus.watch.history import History
 from kcensus.watch.lines import lines
 from kcensus.watch.sampler import Sampler
-from kcensus.watch.screen import View, shows_unicode, sparkline
+from kcensus.watch.screen import Display, View, shows_unicode, sparkline
 from tests.unit.watch import making
 from tests.unit.watch.making import MADE, clock, state
 
@@ -80,6 +81,23 @@ def test_findings_that_appear_and_go_are_shown(history: History) -> None:
     seen = shown(view, sampler, history).splitlines()
     assert [line[0] for line in seen if "old is full" in line] == ["-"]
     assert [line[0] for line in seen if "new is full" in line] == ["+"]
+
+
+def test_a_terminal_that_changes_its_size_is_drawn_again(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "_POLL_SECONDS", 0.001)
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80, height=24)
+    display = Display(View("a target", ["made-up"], 10, history), console)
+    with display.shown():
+        display.draw()
+        before = out.tell()
+        display.wait(0.01)
+        assert out.tell() == before
+        console.size = ConsoleDimensions(40, 10)
+        display.wait(0.01)
+        assert out.tell() > before
 
 
 def test_bars() -> None:

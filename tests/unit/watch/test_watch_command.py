@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 from dataclasses import replace
@@ -19,7 +20,7 @@ from kcensus.analyses import analyses as real_analyses
 from kcensus.commands.series.watch import address
 from kcensus.render.schema import errors
 from kcensus.watch.sampler import Sampler
-from kcensus.watch.samples import Sample
+from kcensus.watch.samples import MAX_ROWS, Sample
 from tests.unit.watch import making
 from tests.unit.watch.making import MADE, clock, state
 
@@ -40,7 +41,8 @@ def _as_if_live(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "analyses", lambda: known)
     monkeypatch.setattr(watch, "chosen_analyses", lambda text: [known[x] for x in text.split(",")])
     monkeypatch.setattr(watch, "_opened", lambda *_: making.context())
-    monkeypatch.setattr(watch, "ticks", lambda every, late: ticks(every, late, Times()))
+    times = functools.partial(ticks, now=Times().time, sleep=lambda time: Times().sleep(time))
+    monkeypatch.setattr(watch, "ticks", lambda every, late, sleep: times(every, late))
 
 
 def run(*words: str, count: int = 3) -> int:
@@ -69,6 +71,17 @@ def test_a_file_stays_after_count(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run("--metrics", str(path)) == Exit.DONE
     assert b"kcensus_samples 3.0" in path.read_bytes()
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "kcensus.prom"])
+def test_a_file_that_it_did_not_write_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / name
+    path.write_text("mine")
+    monkeypatch.undo()
+    assert cli.main(["watch", "sample", "--metrics", str(path)]) == Exit.USAGE
+    assert path.read_text() == "mine"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -148,10 +161,16 @@ def test_a_guest_is_opened_again(
         ["--census", "-1"],
         ["--listen", "127.0.0.1"],
         ["--listen", "127.0.0.1:99999"],
+        ["--rows", str(MAX_ROWS + 1)],
     ],
 )
 def test_arguments_that_make_no_sense(words: list[str]) -> None:
     assert cli.main(["watch", *words]) == Exit.USAGE
+
+
+def test_guests_have_a_label() -> None:
+    assert watch._labels("qmp:/run/guest.qmp") == {"guest": "qmp:/run/guest.qmp"}
+    assert watch._labels("/proc/kcore") == watch._labels(None) == {}
 
 
 def test_a_dump_is_refused(

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -17,20 +18,21 @@ from typing import Any, Protocol
 
 import click
 
-from kcensus import saved
+from kcensus import saved, sources
 from kcensus.actions import Exit, Reading, is_sample
 from kcensus.actions.shared.errors import complain, verdict
 from kcensus.actions.shared.output import stdout
-from kcensus.actions.shared.target import chosen_analyses, context_of, opened
+from kcensus.actions.shared.target import chosen_analyses, context_of, errors_of_target, opened
 from kcensus.actions.shared.ticks import ticks
 from kcensus.analyses import Analysis, analyses
 from kcensus.analyses.runner import Context
+from kcensus.limits import memory
 from kcensus.progress import Progress, SilentProgress
 from kcensus.render.directory import OutputError, check_writable
 from kcensus.render.screen import console_for
 from kcensus.text import printable
 from kcensus.watch.documents import write_sample
-from kcensus.watch.exposition import remove, serving, write
+from kcensus.watch.exposition import MetricsFile, serving
 from kcensus.watch.history import History
 from kcensus.watch.lines import lines
 from kcensus.watch.metrics import Metrics
@@ -50,21 +52,26 @@ def run(
     as_json: bool,
     metrics: Path | None,
     listen: tuple[str, int] | None,
+    rows: int,
     reading: Reading,
 ) -> Exit:
     """Sample a kernel that runs until Ctrl-C, and show what moves."""
     wanted, spec = _parsed(words)
-    if metrics:
-        check_writable(metrics)
-    history, exported = History(wanted), Metrics(_labels(spec))
+    file = MetricsFile(_collected(metrics)) if metrics else None
+    history, exported = History(wanted), Metrics(_labels(spec), rows=rows)
     sample, is_complete = None, False
     try:
         with ExitStack() as stack:
             stack.enter_context(_terminated_like_interrupted())
             if listen:
                 stack.enter_context(serving(exported, *listen))
-            sampler = Sampler(_opened(spec, reading), wanted, census=census)
-            is_exported = bool(metrics or listen)
+            context = _opened(spec, reading)
+            # Opening it set a limit for as long as it is read, and that is until the end.
+            stack.enter_context(memory.limited(memory.current()))
+            with errors_of_target():
+                sampler = Sampler(context, wanted, census=census)
+            del context  # it would keep what is lost
+            is_exported = bool(file or listen)
             face = _face(sampler, history, wanted, every, json=as_json, is_exported=is_exported)
 
             def late() -> None:
@@ -73,16 +80,17 @@ def run(
 
             stack.enter_context(face.shown())
             sampler.show_progress(face.progress)
-            for _ in ticks(every, late):
+            for _ in ticks(every, late, sleep=face.wait):
                 if sampler.is_lost:
                     _reopen(sampler, spec, reading, face)
-                sample = sampler.take()
+                with errors_of_target():
+                    sample = sampler.take()
                 history.add(sample)
                 exported.set(
                     sample, cpu_seconds=sampler.cpu_seconds, resident_bytes=_resident_bytes()
                 )
-                if metrics:
-                    _write(exported, metrics, face)
+                if file:
+                    _write(exported, file, face)
                 if sample.seconds < every:
                     face.problem("late", "")
                 face.show(sample)
@@ -95,8 +103,8 @@ def run(
         times = "sample" if sample.number == 1 else "samples"
         click.echo(f"kcensus: stopped after {sample.number:,} {times}", err=True)
     finally:
-        if metrics and not is_complete:
-            remove(metrics)
+        if file and not is_complete:
+            file.remove()
     return _status(sample)
 
 
@@ -129,6 +137,21 @@ def _parsed(words: tuple[str, ...]) -> tuple[list[Analysis], str | None]:
     return chosen_analyses(names), spec
 
 
+def _collected(path: Path) -> Path:
+    """Return the path of a file that node_exporter reads.
+
+    :raises click.UsageError: node_exporter ignores files of such a name
+    :raises OutputError: it cannot be written
+    """
+    if path.suffix != ".prom":
+        raise click.UsageError(
+            f"--metrics: '{printable(str(path))}' does not end in '.prom', and node_exporter reads "
+            "no other files; choose a name such as 'kcensus.prom'"
+        )
+    check_writable(path)
+    return path
+
+
 def _opened(spec: str | None, reading: Reading) -> Context:
     """Open a kernel that runs.
 
@@ -158,13 +181,13 @@ def _reopen(sampler: Sampler, spec: str | None, reading: Reading, face: _Face) -
 
 
 def _labels(spec: str | None) -> dict[str, str]:
-    """Return what tells the metrics of several guests on one host apart."""
-    return {} if spec is None else {"guest": spec}
+    """Return labels by which the metrics of several guests on one host differ."""
+    return {} if spec is None or sources.is_running_kernel(spec) else {"guest": spec}
 
 
-def _write(metrics: Metrics, path: Path, face: _Face) -> None:
+def _write(metrics: Metrics, file: MetricsFile, face: _Face) -> None:
     try:
-        write(metrics, path)
+        file.write(metrics)
         face.problem("metrics", "")
     except OutputError as error:
         face.problem("metrics", str(error))
@@ -212,6 +235,10 @@ class _Face(Protocol):
         """Show a sample that the history has."""
         ...
 
+    def wait(self, seconds: float) -> None:
+        """Wait for the next sample."""
+        ...
+
     def problem(self, kind: str, sentence: str) -> None:
         """Show what is wrong, instead of what was of this kind; nothing is, where it is empty."""
         ...
@@ -229,6 +256,9 @@ class _Silent:
 
     def show(self, sample: Sample) -> None:
         pass
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def problem(self, kind: str, sentence: str) -> None:
         if sentence and sentence != self._problems.get(kind):
@@ -268,6 +298,9 @@ class _Terminal:
             self._view.cpu_share = self._sampler.cpu_seconds / sample.elapsed
         self._view.sample = sample
         self._display.draw()
+
+    def wait(self, seconds: float) -> None:
+        self._display.wait(seconds)
 
     def problem(self, kind: str, sentence: str) -> None:
         self._view.problems[kind] = sentence

@@ -44,16 +44,26 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
     if is_local:
         yield_to_others()
     with progress_bars(reading.no_progress) as progress, memory.limited(_limit(reading, is_local)):
-        try:
+        with errors_of_target():
             with progress.step("opening the target", 0):
                 target = sources.open_target(
                     spec, reading.symbols, allow_truncated=reading.allow_truncated
                 )
             yield target, progress
-        except (OSError, MemoryError) as error:
-            if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
-                raise TargetError(memory.exceeded("reading the target")) from error
-            raise TargetError(f"the target cannot be read: {error}") from error
+
+
+@contextmanager
+def errors_of_target() -> Iterator[None]:
+    """Say of errors of the operating system and of the memory that reading the target failed.
+
+    :raises TargetError: one of them happened
+    """
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+            raise TargetError(memory.exceeded("reading the target")) from error
+        raise TargetError(f"the target cannot be read: {error}") from error
 
 
 def _limit(reading: Reading, is_local: bool) -> int | None:

@@ -12,6 +12,8 @@ from kcensus.actions import action
 from kcensus.commands.shared.options import command, interval, target_argument
 
 _LOOPBACK = "127.0.0.1"
+_MAX_ROWS = 20
+"""That of kcensus.watch.samples, which takes its time to import."""
 
 
 def address(text: str) -> tuple[str, int]:
@@ -37,10 +39,12 @@ the figures that moved; with --metrics or --listen, there are no such lines. --j
 object per line; `kcensus --json-schema` describes it as watch_sample.
 
 --metrics replaces FILE with each sample, for node_exporter's textfile collector: its name must end
-in .prom. When watch is stopped, FILE is removed, so that nobody takes old figures for current ones;
-after --count samples, it stays. --listen answers Prometheus with the last sample and never reads
-the kernel for it. Anyone who can reach its address can read names of files and cgroups; without a
-host it is 127.0.0.1. docs/monitoring/ has a dashboard, alert rules and the names of the metrics."""
+in .prom. When watch is stopped, FILE is removed, since its figures are no longer current; after
+--count samples, it stays. --listen answers Prometheus with the last sample and never reads the
+kernel for it. Without a host, its address is 127.0.0.1. --rows adds the largest rows of each table,
+by directory, cache or cgroup: each new name is a new series for Prometheus, and who can read the
+metrics can read the names. docs/monitoring/ has a dashboard, alert rules and the names of the
+metrics."""
 
 COMMAND = command(
     "watch",
@@ -83,6 +87,14 @@ COMMAND = command(
             type=address,
             metavar="HOST:PORT",
             help="Serve metrics for Prometheus, on all addresses only if HOST says so (0.0.0.0).",
+        ),
+        click.Option(
+            ["--rows"],
+            type=click.IntRange(0, _MAX_ROWS),
+            default=0,
+            show_default=True,
+            metavar="N",
+            help=f"Export the N largest rows of each table, too; at most {_MAX_ROWS}.",
         ),
     ],
     "what moves in a kernel that runs? On screen, as JSON lines or as metrics",
