@@ -79,7 +79,10 @@ def run(
                 sample = sampler.take()
                 history.add(sample)
                 exported.set(
-                    sample, cpu_seconds=sampler.cpu_seconds, resident_bytes=_resident_bytes()
+                    sample,
+                    every=every,
+                    cpu_seconds=sampler.cpu_seconds,
+                    resident_bytes=_resident_bytes(),
                 )
                 if metrics:
                     _write(exported, metrics, face)
