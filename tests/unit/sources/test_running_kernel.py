@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from kcensus.sources import TargetError, is_running_kernel, live, open_target
+from kcensus.sources.debuginfo.finder import modules_from_memory
 from kcensus.sources.live.refusals import hardening, missing_debug_info, refusal
 from kcensus.sources.model import MissingDebugInfo
 
@@ -205,6 +206,18 @@ def test_debug_info_of_a_kernel_that_was_replaced(
         assert has_newer == (number == 2)
     machine.write("etc/debuginfod/elfutils.urls", "https://debuginfod.invalid/\n")
     assert "debuginfod-find debuginfo 0123ab" in missing_debug_info(RELEASE, "0123ab", machine.root)
+
+
+def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "DRGN_USE_SYS_MODULE"
+    monkeypatch.delenv(name, raising=False)
+    with modules_from_memory():
+        assert os.environ[name] == "0"
+    assert name not in os.environ
+    monkeypatch.setenv(name, "1")
+    with modules_from_memory():
+        assert os.environ[name] == "1"
+    assert os.environ[name] == "1"
 
 
 class _Program:
