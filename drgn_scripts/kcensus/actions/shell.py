@@ -22,6 +22,7 @@ from kcensus.actions.shared.target import opened, progress_bars
 from kcensus.analyses import analyses
 from kcensus.api.answers import Report, Result, last
 from kcensus.sources import RequestError, Target, session
+from kcensus.sources.debuginfo.finder import modules_from_memory
 from kcensus.sources.opened import remember
 from kcensus.text import printable
 
@@ -68,7 +69,8 @@ def _load_modules(target: Target) -> list[str]:
     if target.recorded_for is not None:
         return []
     try:
-        target.prog.create_loaded_modules()
+        with modules_from_memory():
+            target.prog.create_loaded_modules()
     except Exception as error:
         # drgn's errors have no common base class. The kernel's own debug info is there.
         return [f"the list of modules cannot be read (drgn: {printable(str(error))})"]

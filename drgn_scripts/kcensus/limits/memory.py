@@ -22,9 +22,13 @@ from pathlib import Path
 from kcensus.human import human_bytes
 
 MIN_BYTES = 256 << 20
-"""Least limit: what a small machine takes, with the debug info of its kernel."""
+"""Least limit: what a report on a small machine reserves, of which it uses 120 to 150 MiB."""
+MIN_AVAILABLE = 192 << 20
+"""Available memory with which it does not push others into swap."""
 _RESERVED = 32 << 20
 """Of the limit, bytes that reading leaves to showing what was read, or what failed."""
+_MAX_THREADS = 4
+"""Of OpenMP, which drgn uses to read debug info; by default, it starts one per CPU."""
 _MAX_MAPPED = 4 << 30
 """Address space for the files that drgn maps in one go; a vmlinux has up to 1.5 GB."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -39,10 +43,15 @@ def prepare() -> None:
     """Keep libraries from reserving memory that they never use; call it before they are imported.
 
     The limit counts what is reserved: a gibibyte for each thread that allocates with pyarrow, and
-    32 MiB for each thread of OpenBLAS, of whose functions kcensus calls none.
+    32 MiB for each thread of OpenBLAS, of whose functions kcensus calls none. It counts the stacks
+    of OpenMP's threads, too, and where one cannot be started, for lack of memory or of tasks
+    (``TasksMax=`` of systemd), OpenMP ends the process. What the user has set stays.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_STACKSIZE", "2M")
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
@@ -51,6 +60,14 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
         return None
     found = re.search(r"^MemAvailable:\s+(\d+) kB$", meminfo.read_text(), re.MULTILINE)
     return int(found[1]) << 10 if found else None
+
+
+def default_limit(available: int) -> int | None:
+    """Return half of the available memory, but at least :data:`MIN_BYTES`.
+
+    :return: bytes; None if fewer than :data:`MIN_AVAILABLE` are available
+    """
+    return None if available < MIN_AVAILABLE else max(available // 2, MIN_BYTES)
 
 
 def current() -> int | None:

@@ -95,10 +95,16 @@ class Metrics(Collector):
         yield from self._families
 
     def set(
-        self, sample: Sample, *, cpu_seconds: float, resident_bytes: Mapping[str, int] | None = None
+        self,
+        sample: Sample,
+        *,
+        every: int,
+        cpu_seconds: float,
+        resident_bytes: Mapping[str, int] | None = None,
     ) -> None:
         """Keep the metrics of a sample.
 
+        :param every: seconds from one sample to the next
         :param cpu_seconds: CPU time of all samples
         :param resident_bytes: RAM that kcensus takes, by kind; None if unknown
         """
@@ -108,7 +114,7 @@ class Metrics(Collector):
         if not sample.unreadable:
             _add_gauges(made, sample)
             _add_census(made, sample, self._rows)
-        _add_health(made, sample, self._failures)
+        _add_health(made, sample, self._failures, every)
         made.one("kcensus_cpu_seconds", "CPU time of all samples since the start", cpu_seconds)
         made.add(
             "kcensus_resident_bytes",
@@ -244,7 +250,7 @@ def _add_rows(made: _Families, analysis: str, rows: Rows, limit: int) -> int:
     return found.left_out + len(found.rows) - len(shown)
 
 
-def _add_health(made: _Families, sample: Sample, failures: Mapping[str, int]) -> None:
+def _add_health(made: _Families, sample: Sample, failures: Mapping[str, int], every: int) -> None:
     failed = {*sample.errors, *(sample.census.errors if sample.census else ())}
     made.each(
         "kcensus_analysis_up",
@@ -256,6 +262,7 @@ def _add_health(made: _Families, sample: Sample, failures: Mapping[str, int]) ->
         "samples and censuses that failed since the start",
         {name: failures[name] for name in sorted(failures)},
     )
+    made.one("kcensus_interval_seconds", "time from one sample to the next (--interval)", every)
     made.one("kcensus_samples", "samples since the start", sample.number)
     made.one("kcensus_last_sample_timestamp_seconds", "when the last sample was taken", sample.time)
     made.one("kcensus_sample_seconds", "time that the last sample took", sample.seconds)

@@ -13,7 +13,7 @@ import pytest
 
 from kcensus import cli
 from kcensus.limits import is_own_process
-from kcensus.limits.memory import available_bytes
+from kcensus.limits.memory import MIN_AVAILABLE, MIN_BYTES, available_bytes, default_limit
 
 COMMAND = "from kcensus.cli import main; import sys; status = main(); "
 END = "sys.exit(status)"
@@ -159,3 +159,26 @@ def test_available_memory(tmp_path: Path) -> None:
     meminfo.write_text("MemTotal:  8000000 kB\n")
     assert available_bytes(meminfo) is None
     assert available_bytes(tmp_path / "absent") is None
+
+
+def test_the_default_limit_fits_small_machines() -> None:
+    assert default_limit(MIN_AVAILABLE - 1) is None
+    assert default_limit(MIN_AVAILABLE) == default_limit(300 << 20) == MIN_BYTES
+    assert default_limit(8 << 30) == 4 << 30
+
+
+def test_threads_are_few_and_their_stacks_small() -> None:
+    """A limit counts the stacks; a user's choice stays."""
+    look = """
+import json, os
+names = ("OMP_NUM_THREADS", "OMP_STACKSIZE")
+os.sched_getaffinity = lambda pid: range(64)
+for name in names:
+    os.environ.pop(name, None)
+os.environ.update(json.loads({!r}))
+from kcensus.limits.memory import prepare
+prepare()
+print(json.dumps([os.environ[name] for name in names]))
+"""
+    assert printed(look.format("{}")) == ["4", "2M"]
+    assert printed(look.format('{"OMP_NUM_THREADS": "9"}')) == ["9", "2M"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from kcensus.sources import TargetError, is_running_kernel, live, open_target
+from kcensus.sources.debuginfo.finder import modules_from_memory
 from kcensus.sources.live.refusals import hardening, missing_debug_info, refusal
 from kcensus.sources.model import MissingDebugInfo
 
@@ -158,6 +160,11 @@ def test_a_user_gets_the_command_to_paste(
 def test_lockdown(machine: Machine) -> None:
     machine.write("sys/kernel/security/lockdown", "none integrity [confidentiality]\n")
     assert "lockdown=integrity" in machine.refusal(DENIED)
+    option = "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY"
+    machine.write("proc/sys/kernel/osrelease", f"{RELEASE}\n")
+    machine.write(f"boot/config-{RELEASE}", f"{option}=y\n")
+    assert option in machine.refusal(DENIED)
+    assert "lockdown=integrity" not in machine.refusal(DENIED)
     machine.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
     assert "SELinux" in machine.refusal(DENIED)
 
@@ -191,8 +198,26 @@ def test_debug_info_of_a_kernel_that_was_replaced(
     assert "6.1.0-57-amd64, 6.1.0-58-amd64" in sentence
     assert RELEASE in sentence
     assert "debuginfod" not in sentence
+    assert "reboot" not in sentence
+    for number, release in enumerate(("6.1.0-57-amd64", RELEASE, "6.1.0-58-amd64")):
+        machine.write(f"boot/vmlinuz-{release}", "")
+        os.utime(machine.root / f"boot/vmlinuz-{release}", (number, number))
+        has_newer = "reboot" in missing_debug_info(RELEASE, "0123ab", machine.root)
+        assert has_newer == (number == 2)
     machine.write("etc/debuginfod/elfutils.urls", "https://debuginfod.invalid/\n")
     assert "debuginfod-find debuginfo 0123ab" in missing_debug_info(RELEASE, "0123ab", machine.root)
+
+
+def test_the_environment_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "DRGN_USE_SYS_MODULE"
+    monkeypatch.delenv(name, raising=False)
+    with modules_from_memory():
+        assert os.environ[name] == "0"
+    assert name not in os.environ
+    monkeypatch.setenv(name, "1")
+    with modules_from_memory():
+        assert os.environ[name] == "1"
+    assert os.environ[name] == "1"
 
 
 class _Program:

@@ -49,7 +49,7 @@ HOSTILE = [
 
 def metrics_of(sample: Sample, labels: dict[str, str] | None = None) -> Metrics:
     made = Metrics(labels, rows=MAX_ROWS)
-    made.set(sample, cpu_seconds=1.5, resident_bytes={"anonymous": 1 << 20})
+    made.set(sample, every=10, cpu_seconds=1.5, resident_bytes={"anonymous": 1 << 20})
     return made
 
 
@@ -98,6 +98,7 @@ def test_figures_health_and_findings(parse: Parse) -> None:
     assert plain["kcensus_made_up_is_limited"] == 1
     assert not any("mechanism" in name or "unknown" in name for name in plain)
     assert plain["kcensus_up"] == 1
+    assert plain["kcensus_interval_seconds"] == 10
     assert plain["kcensus_last_sample_timestamp_seconds"] == START
     assert plain["kcensus_last_census_timestamp_seconds"] == START + 3
     # The counters are read before and after.
@@ -191,7 +192,7 @@ def test_a_kernel_that_cannot_be_read_has_no_figures(parse: Parse) -> None:
     sampler = making.sampler()
     made = metrics_of(sampler.take())
     sample = Sample(2, START, 10, unreadable="it ended")
-    made.set(sample, cpu_seconds=1)
+    made.set(sample, every=10, cpu_seconds=1)
     found = values(parse, made)
     assert found["kcensus_up", ()] == 0
     assert not any(name.startswith("kcensus_made_up") for name, _ in found)
@@ -202,7 +203,7 @@ def test_failures_are_counted(parse: Parse) -> None:
     sampler, made = making.sampler(census=0), Metrics()
     for fault in (None, ValueError("torn"), ValueError("torn")):
         state.gauge_fault = fault
-        made.set(sampler.take(), cpu_seconds=1)
+        made.set(sampler.take(), every=10, cpu_seconds=1)
     found = values(parse, made)
     labels = (("analysis", "made-up"),)
     assert found["kcensus_analysis_failures", labels] == 2

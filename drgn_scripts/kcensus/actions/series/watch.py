@@ -87,7 +87,10 @@ def run(
                     sample = sampler.take()
                 history.add(sample)
                 exported.set(
-                    sample, cpu_seconds=sampler.cpu_seconds, resident_bytes=_resident_bytes()
+                    sample,
+                    every=every,
+                    cpu_seconds=sampler.cpu_seconds,
+                    resident_bytes=_resident_bytes(),
                 )
                 if file:
                     _write(exported, file, face)

@@ -78,19 +78,23 @@ def _limit(reading: Reading, is_local: bool) -> int | None:
         raise click.UsageError("--cpu-share and --max-memory limit one process: omit --jobs.")
     if wanted is None:
         # One that targets are read by one after the other keeps its first limit.
-        return memory.current() or (_half_of_available() if is_local else None)
+        return memory.current() or (_default_limit() if is_local else None)
     return wanted
 
 
-def _half_of_available() -> int | None:
+def _default_limit() -> int | None:
     available = memory.available_bytes()
-    if available is not None and available // 2 < memory.MIN_BYTES:
+    if available is None:
+        return None
+    limit = memory.default_limit(available)
+    if limit is None:
+        least = memory.MIN_BYTES >> 20
         raise TargetError(
-            f"this machine has {human_bytes(available)} of memory available, and by default kcensus"
-            f" takes half of it at most, but needs {human_bytes(memory.MIN_BYTES)}; pass"
-            " --max-memory to take more, or read a vmcore on another machine"
+            f"this machine has {human_bytes(available)} of memory available, and kcensus needs"
+            f" {human_bytes(memory.MIN_AVAILABLE)} or more; pass --max-memory {least}M to run it"
+            " all the same, or read a vmcore on another machine"
         )
-    return available and available // 2
+    return limit
 
 
 def left_out(argument: str) -> str:

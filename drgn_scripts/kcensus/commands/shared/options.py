@@ -104,11 +104,11 @@ def reading_options() -> list[click.Parameter]:
         ),
         click.Option(
             ["--max-memory"],
-            type=_size(MIN_BYTES, "256M, such as 512M or 2G"),
+            type=_size(MIN_BYTES, f"{MIN_BYTES >> 20}M, such as 512M or 2G"),
             callback=_own_process,
             metavar="SIZE",
             help="Take at most this much private memory, in one process. Default: on the running"
-            " kernel, half of what is available; otherwise no limit.",
+            " kernel, half of what is available, but 256M at least; otherwise no limit.",
         ),
         click.Option(
             ["--chunk-size"],

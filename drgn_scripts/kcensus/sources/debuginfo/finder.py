@@ -196,7 +196,8 @@ class DebugInfo:
     def _try(self, files: list[_Vmlinux]) -> None:
         try:
             if self._build_id is not None:
-                self._prog.load_debug_info([file.path for file in files], main=True)
+                with modules_from_memory():
+                    self._prog.load_debug_info([file.path for file in files], main=True)
                 return
             main, _ = next(iter(self._prog.loaded_modules()))
             for file in files:
@@ -257,7 +258,8 @@ class DebugInfo:
         logger = logging.getLogger("drgn")
         logger.addHandler(warnings)
         try:
-            self._prog.create_loaded_modules()
+            with modules_from_memory():
+                self._prog.create_loaded_modules()
             loaded = [
                 module
                 for module in self._prog.modules()
@@ -304,6 +306,24 @@ def _unreadable(names: set[str], reason: str) -> str:
         f"cannot determine whether the modules {', '.join(sorted(names))} are loaded "
         f"(drgn: {printable(reason)})"
     )
+
+
+@contextlib.contextmanager
+def modules_from_memory() -> Iterator[None]:
+    """Let drgn find modules of the running kernel in its memory meanwhile, unless told otherwise.
+
+    By default, drgn takes their addresses from /sys/module, where they are 0 if
+    kernel.kptr_restrict is 2, and where a module that is unloaded meanwhile is an error. It reads
+    the variable for each module; the environment may be that of another program.
+    """
+    name = "DRGN_USE_SYS_MODULE"
+    is_ours = name not in os.environ
+    os.environ.setdefault(name, "0")
+    try:
+        yield
+    finally:
+        if is_ours:
+            os.environ.pop(name, None)
 
 
 def load_debug_info(target: Target, symbols: tuple[Path, ...]) -> Target:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-
 import drgn
 
 from kcensus.sources.debuginfo.finder import load_debug_info
@@ -22,10 +20,6 @@ _NAME = "the running kernel"
 
 
 def _open(request: Request) -> Target:
-    # By default, drgn takes the addresses of modules from /sys/module, where they are 0 if
-    # kernel.kptr_restrict is 2, and where a module that is unloaded meanwhile is an error. The
-    # kernel's memory has them, too.
-    os.environ.setdefault("DRGN_USE_SYS_MODULE", "0")
     prog = drgn.Program()
     try:
         prog.set_kernel()

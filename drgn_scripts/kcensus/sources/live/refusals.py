@@ -112,15 +112,16 @@ def _unprivileged(root: Path) -> str:
 def _locked_down(root: Path) -> str:
     """Return that kernel lockdown denies even root to read memory; empty if it does not.
 
-    Since v5.4 (commit not verified), open_kcore() asks for LOCKDOWN_KCORE, which is denied in the
-    mode confidentiality, not in the mode integrity.
+    open_kcore() asks for LOCKDOWN_KCORE, which is denied in the mode confidentiality, not in the
+    mode integrity. A mode can only be raised; lowering it takes a boot.
     """
     if lockdown(root) != "confidentiality":
         return ""
-    return (
-        f"kernel lockdown is in the mode confidentiality, which denies {KCORE} to root, too, until "
-        f"reboot; boot with lockdown=integrity, {_ELSEWHERE}"
-    )
+    forced = "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY"
+    why = f"kernel lockdown is in the mode confidentiality, which denies {KCORE} to root, too"
+    if _option(root, forced):
+        return f"{why}, and {forced} enforces it at each boot; take a vmcore with kdump and pass it"
+    return f"{why}, until reboot; boot with lockdown=integrity, {_ELSEWHERE}"
 
 
 def missing_debug_info(release: str, build_id: str | None, root: Path = Path("/")) -> str:
@@ -137,15 +138,28 @@ def missing_debug_info(release: str, build_id: str | None, root: Path = Path("/"
     if others:
         more = f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
         added += (
-            f"; installed is that of {printable(', '.join(others[:_MAX_NAMED]))}{more}, but until "
-            f"this machine is rebooted, it runs {printable(release)}, whose package is needed"
+            f"; installed is that of {printable(', '.join(others[:_MAX_NAMED]))}{more}; this "
+            f"machine runs {printable(release)}, whose package is needed"
         )
+        if _is_replaced(release, root):
+            added += " until it is rebooted"
     has_servers = os.environ.get("DEBUGINFOD_URLS") or any(
         _at(root, "/etc/debuginfod").glob("*.urls")
     )
     if build_id and has_servers:
         added += f'; or, as debuginfod is set up, pass -s "$(debuginfod-find debuginfo {build_id})"'
     return added
+
+
+def _is_replaced(release: str, root: Path) -> bool:
+    """Return whether a kernel was installed after the one that runs, so that it boots next."""
+    running = _at(root, f"/boot/vmlinuz-{release}")
+    with suppress(OSError):
+        installed = running.stat().st_mtime
+        return any(
+            path.stat().st_mtime > installed for path in _at(root, "/boot").glob("vmlinuz-*")
+        )
+    return False
 
 
 def lockdown(root: Path = Path("/")) -> str:
