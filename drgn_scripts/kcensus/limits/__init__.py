@@ -2,7 +2,7 @@
 """What this process may take of the machine that it runs on: CPU time, memory, priority.
 
 Limits are those of the whole process, so there are none unless it is kcensus's own: inside crash
-and drgn, and where a program imports :mod:`kcensus`, the process is somebody else's.
+and drgn, and where a program imports :mod:`kcensus`, the process belongs to that program.
 """
 
 from __future__ import annotations

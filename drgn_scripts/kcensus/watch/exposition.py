@@ -38,7 +38,7 @@ def write(metrics: Collector, path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of metrics, so that nobody takes them for current ones."""
+    """Remove a file of metrics, so that old figures are not taken for current ones."""
     with suppress(OSError):
         path.resolve().unlink()
 

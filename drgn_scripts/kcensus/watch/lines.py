@@ -46,7 +46,7 @@ def lines(sample: Sample, history: History, wanted: Sequence[str]) -> Iterator[s
 
 
 def _says_something(series: Series) -> bool:
-    """Return whether a figure moved since the value before, or is told for the first time."""
+    """Return whether a figure moved since the value before, or is shown for the first time."""
     if series.rate is None:
         return series.is_gauge or (series.is_headline and bool(series.last))
     return series.rate != 0

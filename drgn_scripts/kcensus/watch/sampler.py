@@ -89,7 +89,7 @@ class Sampler:
         return self._context is None
 
     def sample(self) -> Sample:
-        """Read the counters of the kernel; raises nothing, what cannot be read is told."""
+        """Read the counters of the kernel; raises nothing, the sample says what cannot be read."""
         start, cpu = self._clock.monotonic(), self._clock.process_time()
         if not self._number:
             self._start = start

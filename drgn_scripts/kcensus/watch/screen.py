@@ -160,7 +160,7 @@ class View:
         return line
 
     def _findings(self, sample: Sample) -> list[Text]:
-        """Return what findings did, then those that stand, the most severe ones first."""
+        """Return what findings did, then those that stayed, the most severe ones first."""
         events = list(reversed(self._history.events))[:_MAX_EVENTS]
         lines = [_event(event) for event in events]
         if sample.census is None:

@@ -158,6 +158,11 @@ def test_a_user_gets_the_command_to_paste(
 def test_lockdown(machine: Machine) -> None:
     machine.write("sys/kernel/security/lockdown", "none integrity [confidentiality]\n")
     assert "lockdown=integrity" in machine.refusal(DENIED)
+    forced = "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY"
+    machine.write("proc/config.gz", gzip.compress(f"{forced}=y\n".encode()))
+    sentence = machine.refusal(DENIED)
+    assert forced in sentence
+    assert "lockdown=integrity" not in sentence
     machine.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
     assert "SELinux" in machine.refusal(DENIED)
 

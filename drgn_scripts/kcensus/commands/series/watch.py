@@ -37,7 +37,7 @@ the figures that moved; with --metrics or --listen, there are no such lines. --j
 object per line; `kcensus --json-schema` describes it as watch_sample.
 
 --metrics replaces FILE with each sample, for node_exporter's textfile collector: its name must end
-in .prom. When watch is stopped, FILE is removed, so that nobody takes old figures for current ones;
+in .prom. When watch is stopped, FILE is removed, so that its figures do not pass for current ones;
 after --count samples, it stays. --listen answers Prometheus with the last sample and never reads
 the kernel for it. Anyone who can reach its address can read names of files and cgroups; without a
 host it is 127.0.0.1. docs/monitoring/ has a dashboard, alert rules and the names of the metrics."""

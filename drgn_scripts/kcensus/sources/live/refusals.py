@@ -20,6 +20,7 @@ from kcensus.text import printable
 
 KCORE = "/proc/kcore"
 _CAP_SYS_RAWIO = 17
+_FORCED = "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY"
 _MAX_NAMED = 3
 _ELSEWHERE = "or take a vmcore with kdump and pass it"
 # PROC_PID_INIT_INO and PROC_USER_INIT_INO of include/linux/proc_ns.h.
@@ -112,14 +113,16 @@ def _unprivileged(root: Path) -> str:
 def _locked_down(root: Path) -> str:
     """Return that kernel lockdown denies even root to read memory; empty if it does not.
 
-    Since v5.4 (commit not verified), open_kcore() asks for LOCKDOWN_KCORE, which is denied in the
-    mode confidentiality, not in the mode integrity.
+    The mode integrity does not deny LOCKDOWN_KCORE, which open_kcore() asks for.
     """
     if lockdown(root) != "confidentiality":
         return ""
+    advice = "boot with lockdown=integrity"
+    if _option(root, _FORCED):
+        advice = f"as {_FORCED} is set, no boot parameter changes that: boot another kernel"
     return (
         f"kernel lockdown is in the mode confidentiality, which denies {KCORE} to root, too, until "
-        f"reboot; boot with lockdown=integrity, {_ELSEWHERE}"
+        f"reboot; {advice}, {_ELSEWHERE}"
     )
 
 
