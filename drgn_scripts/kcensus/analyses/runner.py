@@ -34,6 +34,8 @@ _TORN = (
     ArithmeticError,
     AttributeError,
     drgn.OutOfBoundsError,
+    IndexError,
+    KeyError,
     RecursionError,
     TypeError,
     ValueError,
@@ -119,12 +121,21 @@ class Context:
         self.need_modules(*sorted({name for analysis in analyses for name in analysis.modules}))
 
     def run(self, analysis: Analysis, **params: Any) -> Result:
-        """Run an analysis.
+        """Run an analysis; on a running kernel, once more if it fails as on torn memory.
 
         :param params: values of its :attr:`Analysis.params`; the default of those left out
         :raises AnalysisError: the question cannot be answered
         :raises BadCapsule: the capsule is corrupt
         """
+        if not self.kernel.live:
+            return self._run(analysis, params)
+        try:
+            return self._run(analysis, params)
+        except _TORN:
+            # Memory is hardly torn in the same place twice: what fails again is a bug of ours.
+            return replace(self, kernel=self.kernel.renewed())._run(analysis, params)
+
+    def _run(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
         defaults = {param.name: param.default for param in analysis.params}
         try:
             gaps = self._gaps(analysis)
@@ -136,8 +147,6 @@ class Context:
         except (LookupError, drgn.ObjectAbsentError) as error:
             is_drgns = isinstance(error, drgn.ObjectNotFoundError)
             if isinstance(error, (IndexError, KeyError)) and not is_drgns:
-                if self.kernel.live:
-                    raise _torn(analysis, error) from error
                 raise  # a bug of ours, not something that the target lacks
             raise AnalysisError(
                 "the debug info or the memory model of this kernel lacks what "
@@ -150,8 +159,6 @@ class Context:
         except MemoryError as error:
             raise AnalysisError(memory.exceeded(analysis.name)) from error
         except _TORN as error:
-            if self.kernel.live:
-                raise _torn(analysis, error) from error
             is_of_types = isinstance(error, UNEXPECTED)
             if not is_of_types or self.target is None or self.target.recorded_for is None:
                 raise  # a bug of ours: types come from debug info
@@ -169,7 +176,10 @@ class Context:
 
     def _counted(self, analysis: Analysis) -> dict[str, Gauge]:
         """Return what a running kernel counts of the subject at this moment, by source."""
-        gauges = analysis.gauges_of(self.kernel) if self.kernel.live else ()
+        try:
+            gauges = analysis.gauges_of(self.kernel) if self.kernel.live else ()
+        except Exception:  # without them, only how far a counter moved is unknown
+            return {}
         return {gauge.source: gauge for gauge in gauges if gauge.source}
 
     def _drifted(
@@ -255,14 +265,6 @@ class Context:
             self.machine if self.release else None,
             **parts,
         )
-
-
-def _torn(analysis: Analysis, error: Exception) -> AnalysisError:
-    """Return what to say of an error that only a bug of ours causes where memory stays the same."""
-    return AnalysisError(
-        f"{analysis.name} read memory that the kernel changed meanwhile "
-        f"({type(error).__name__}: {error}); run it again"
-    )
 
 
 def _jobs(target: Target, wanted: int | None) -> int:

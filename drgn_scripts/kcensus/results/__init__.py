@@ -132,8 +132,9 @@ class Check:
     at_most: int | None = None
     """How much of it the note can account for, where only a bound is known."""
     moved: int | None = None
-    """How far the counter of a running kernel moved while ours was read: :attr:`counter` less what
-    it was before. None where it was read once."""
+    """How far the counter of a running kernel moved while ours was read: of its lowest and its
+    highest reading, the later one, which is :attr:`counter`, less the earlier one. None where it
+    was read once."""
 
     @property
     def difference(self) -> int | None:

@@ -623,6 +623,16 @@ def test_a_copy_counts_until_its_callback_has_returned(
     assert len(figures.work_states) == 1
 
 
+@pytest.mark.parametrize(("by", "moved"), [(0, 0), (6, 6), (None, None)])
+def test_the_jobs_of_the_same_clients_are_counted_again(by: int | None, moved: int | None) -> None:
+    figures, w = figures_of(Limit.IN_PROGRESS, 2048), world("6.10")
+    read_clients(figures, w)
+    before = int(figures.census.clients.nr_jobs.sum())
+    figures.census.nr_jobs_after = None if by is None else before + by
+    check = next(check for check in checks(figures) if check.name == "jobs and sub-jobs")
+    assert (check.counter, check.moved) == (before + (by or 0), moved)
+
+
 def test_share_of_unknown_is_unknown() -> None:
     figures = figures_of(Limit.NONE, None)
     shares = "share_of_unreclaimable"

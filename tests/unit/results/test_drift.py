@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import drgn
 import pytest
 
-from kcensus.analyses import Analysis, AnalysisError
+from kcensus.analyses import Analysis
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Check, CheckStatus, Gauge
@@ -61,12 +61,41 @@ def test_a_dump_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
     assert differs.note == "Why."
 
 
-@pytest.mark.parametrize(
-    "error", [ValueError("x"), IndexError("x"), RecursionError("x"), OverflowError("x")]
-)
-def test_what_torn_memory_may_raise(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+ERRORS = [ValueError("x"), IndexError("x"), RecursionError("x"), OverflowError("x")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_what_fails_on_torn_memory_is_repeated_once(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels: list[Kernel] = []
+
+    def torn_once(kernel: Kernel) -> Answer:
+        kernels.append(kernel)
+        if len(kernels) == 1:
+            raise error
+        return Answer()
+
+    monkeypatch.setattr(f"{__name__}.run", torn_once)
+    checks(monkeypatch, itertools.count(), live=True)
+    first, second = kernels
+    assert first is not second
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("error", ERRORS)
+def test_what_fails_again_is_unexpected(
+    error: Exception, live: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(f"{__name__}._error", error)
-    with pytest.raises(AnalysisError, match=type(error).__name__):
-        checks(monkeypatch, itertools.count(), live=True)
     with pytest.raises(type(error)):
-        checks(monkeypatch, itertools.count(), live=False)
+        checks(monkeypatch, itertools.count(), live=live)
+
+
+def test_gauges_that_fail_leave_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_kernel: Kernel) -> Iterator[Gauge]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(f"{__name__}.gauges", broken)
+    moves = checks(monkeypatch, iter((105,)), live=True)[0]
+    assert (moves.moved, moves.status) == (None, CheckStatus.AGREE)

@@ -157,7 +157,7 @@ def test_rows_are_exported_on_request(parse: Parse) -> None:
     sample = making.sampler().take()
     for rows in (0, 3):
         made = Metrics(rows=rows)
-        made.set(sample, cpu_seconds=1)
+        made.set(sample, cpu_seconds=1, every=10)
         names = [name for name, _ in values(parse, made)]
         assert names.count("kcensus_made_up_rows_row_bytes") == rows
         assert names.count("kcensus_rows_left_out") == bool(rows)

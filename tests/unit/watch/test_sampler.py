@@ -45,6 +45,16 @@ def test_a_sample_has_the_counters_and_what_it_took() -> None:
     assert second.census is None
 
 
+def test_counters_take_no_more_than_their_share() -> None:
+    """Each time, they take a hundredth of a second: half a percent of two."""
+    sampler, read = making.sampler(census=0), []
+    for state.counter in range(100, 109):
+        (gauge,) = sampler.take().gauges[MADE.name]
+        read.append(gauge.value)
+        clock.now += 1
+    assert read == [100, 100, 102, 102, 104, 104, 106, 106, 108]
+
+
 def test_censuses_take_no_more_than_their_share() -> None:
     samples = list(taken(making.sampler(), 200))
     numbers = [sample.number for sample in samples if sample.is_census]

@@ -80,6 +80,9 @@ class Census:
     """Whether clients and jobs could be read."""
     devices: MappedDevices = field(default_factory=MappedDevices)
     clients: Clients = field(default_factory=Clients)
+    nr_jobs_after: int | None = None
+    """What these clients of a running kernel count after the jobs were read; None where one of them
+    is gone by then."""
     jobs: Jobs = field(default_factory=Jobs)
     owners: dict[int, Owner] = field(default_factory=dict)
     """By address of the client."""
@@ -133,7 +136,7 @@ def take(kernel: Kernel) -> Census:
     except LookupError:
         pass  # The runner reports modules that are loaded without debug info.
     else:
-        _read_clients(census, kcopyd)
+        _read_clients(census, kcopyd, live=kernel.live)
         _read_snapshots(census, kernel)
         _read_bios(census, slab_map)
     roles = _roles(census, slab_map) | {caches[0].address: "jobs"}
@@ -149,7 +152,7 @@ def take(kernel: Kernel) -> Census:
     return census
 
 
-def _read_clients(census: Census, kcopyd: Kcopyd) -> None:
+def _read_clients(census: Census, kcopyd: Kcopyd, *, live: bool) -> None:
     census.owners = _owners(census, kcopyd.prog)
     addresses = np.array(sorted(census.owners), np.uint64)
     addresses = np.concatenate([addresses, kcopyd.candidates(census.search)])
@@ -162,6 +165,10 @@ def _read_clients(census: Census, kcopyd: Kcopyd) -> None:
     census.targets_unreadable += len(np.setdiff1d(list(census.owners), clients.address))
     census.clients, census.jobs = clients, kcopyd.count(clients, objects, columns)
     census.jobs.report = report
+    if live:
+        after = kcopyd.clients(clients.address)
+        if np.array_equal(after.address, clients.address):
+            census.nr_jobs_after = int(after.nr_jobs.sum())
     census.callback_list = kcopyd.has_callback_list
     census.has_clients = True
 

@@ -124,6 +124,12 @@ def gaps(figures: Figures) -> list[Gap]:
             "cycles through these tasks are missing",
         ),
         Gap(
+            "cycles with tasks that ran",
+            "their waits were read at different times, in each of two looks",
+            figures.cycles_unsteady,
+            "these cycles are left out: each may be a deadlock, or no cycle at any moment",
+        ),
+        Gap(
             "holders of locks",
             "neither the lock nor a stack names them",
             figures.unheld,

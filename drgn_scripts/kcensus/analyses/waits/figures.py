@@ -95,18 +95,28 @@ class Figures:
     """What was read, and what follows from it."""
 
     def __init__(self, kernel: Kernel) -> None:
+        found = self._look(kernel)
+        if self.cycles_unsteady:
+            # Tasks of a deadlock may wake up for a moment, but hardly in both looks.
+            found = self._look(kernel.renewed())
+        with kernel.progress.step("following waits", 0):
+            self.cycles: list[Cycle] = [self._turned(cycle) for cycle in found]
+            # A guess at who holds a lock is a lead, and no reason to accuse a task.
+            self.behind: Behind = behind(self.graph.sure, self.ages)
+
+    def _look(self, kernel: Kernel) -> list[Cycle]:
+        """Read who waits for whom, and return the cycles whose tasks slept meanwhile."""
         self.kernel = kernel
         before = _Switches(kernel) if kernel.live else None
         self.waiting: Waiting = waiting(kernel)
         self.graph: Graph = self.waiting.graph
         with kernel.progress.step("looking for cycles", 0):
             found = cycles(self.graph)
-            if before is not None and found:
-                ran = before.ran()
-                found = [each for each in found if ran.isdisjoint(self._addresses(each))]
-            self.cycles: list[Cycle] = [self._turned(cycle) for cycle in found]
-            # A guess at who holds a lock is a lead, and no reason to accuse a task.
-            self.behind: Behind = behind(self.graph.sure, self.ages)
+        ran = before.ran() if before is not None and found else set()
+        steady = [each for each in found if ran.isdisjoint(self._addresses(each))]
+        self.cycles_unsteady = len(found) - len(steady)
+        """Cycles of a running kernel with tasks that ran while they were read."""
+        return steady
 
     def _addresses(self, cycle: Cycle) -> set[int]:
         """Return the tasks of a cycle."""

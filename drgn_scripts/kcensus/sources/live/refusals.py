@@ -20,6 +20,7 @@ from kcensus.text import printable
 
 KCORE = "/proc/kcore"
 _CAP_SYS_RAWIO = 17
+_FORCED = "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY"
 _MAX_NAMED = 3
 _ELSEWHERE = "or take a vmcore with kdump and pass it"
 # PROC_PID_INIT_INO and PROC_USER_INIT_INO of include/linux/proc_ns.h.

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from kcensus.analyses.waits import figures as figures_module
-from kcensus.analyses.waits.checks import checks
+from kcensus.analyses.waits.checks import checks, gaps
 from kcensus.analyses.waits.figures import Figures
 from kcensus.analyses.waits.findings import findings
+from kcensus.kernel.kernel import Kernel
 from kcensus.kernel.locking.owners import Strength
 from tests.unit.analyses.waits.making import Scene
+from tests.unit.fakekernel import FakeKernel
 
 _NOW = 100
 _SENTENCES = (
@@ -82,3 +84,36 @@ def test_a_frozen_task_that_others_wait_for_can_be_thawed() -> None:
     commands = [remedy.command for remedy in finding.remedies]
     assert "/proc/100/cgroup" in commands[0]
     assert "THAWED" in commands[0]
+
+
+@pytest.mark.parametrize(
+    ("ran", "cycles", "unsteady"),
+    [
+        ([[]], 1, 0),
+        ([[0], []], 1, 0),  # one wakeup, as by a timer
+        ([[0], [1]], 0, 1),
+        ([[2]], 1, 0),  # no part of the cycle
+    ],
+)
+def test_a_cycle_with_tasks_that_ran_is_looked_for_again_or_a_gap(
+    ran: list[list[int]], cycles: int, unsteady: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proven = Strength.PROVEN
+    known = Scene(3, {0: 0, 1: 1}, {0: (1, proven), 1: (0, proven)}).figures().waiting
+    looks: list[Kernel] = []
+
+    class Switches:
+        def __init__(self, kernel: Kernel) -> None:
+            looks.append(kernel)
+
+        def ran(self) -> set[int]:
+            return {int(known.tasks.address[task]) for task in ran[len(looks) - 1]}
+
+    monkeypatch.setattr(figures_module, "waiting", lambda _: known)
+    monkeypatch.setattr(figures_module, "_Switches", Switches)
+    figures = Figures(Kernel(FakeKernel().prog, live=True))
+    assert len(figures.cycles) == cycles
+    counts = {gap.what: gap.count for gap in gaps(figures)}
+    assert counts.get("cycles with tasks that ran", 0) == unsteady
+    assert len(looks) == len(ran)
+    assert figures.kernel is looks[-1]
