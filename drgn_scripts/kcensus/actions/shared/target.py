@@ -43,13 +43,16 @@ def opened(spec: str | None, reading: Reading) -> Iterator[tuple[Target, Progres
     is_local = is_own_process() and sources.is_running_kernel(spec)
     if is_local:
         yield_to_others()
-    with progress_bars(reading.no_progress) as progress, memory.limited(_limit(reading, is_local)):
-        with errors_of_target():
-            with progress.step("opening the target", 0):
-                target = sources.open_target(
-                    spec, reading.symbols, allow_truncated=reading.allow_truncated
-                )
-            yield target, progress
+    with (
+        progress_bars(reading.no_progress) as progress,
+        memory.limited(_limit(reading, is_local)),
+        errors_of_target(),
+    ):
+        with progress.step("opening the target", 0):
+            target = sources.open_target(
+                spec, reading.symbols, allow_truncated=reading.allow_truncated
+            )
+        yield target, progress
 
 
 @contextmanager
