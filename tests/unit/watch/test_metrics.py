@@ -203,6 +203,7 @@ def test_failures_are_counted(parse: Parse) -> None:
     sampler, made = making.sampler(census=0), Metrics()
     for fault in (None, ValueError("torn"), ValueError("torn")):
         state.gauge_fault = fault
+        making.clock.now += 1000  # so long that reading them again costs next to nothing
         made.set(sampler.take(), every=10, cpu_seconds=1)
     found = values(parse, made)
     labels = (("analysis", "made-up"),)

@@ -199,11 +199,10 @@ def test_findings_that_appear_and_go() -> None:
     assert not history.new_events, "what could not be looked for has not gone"
 
 
-def test_a_day_takes_no_more_memory_than_an_hour() -> None:
+def test_a_day_of_counters_takes_no_more_memory_than_an_hour() -> None:
     """8,640 samples, of real counters and of tables whose names are never the same."""
     wanted = (MADE, analyses()["dentries"])
     day, hour = 24 * 360, 360
-    # A census of a recorded kernel takes seconds; its counters are what is read each time.
     sampler = Sampler(making.context(), wanted, census=0, clock=clock)
     counting = making.sampler(census=1)
     history, metrics = History(wanted), Metrics()
@@ -240,3 +239,28 @@ def test_a_day_takes_no_more_memory_than_an_hour() -> None:
     # 100 bytes per sample would add 36 KB per hour.
     assert max(used[2:]) - min(used[2:]) < 32 << 10, used
     assert len(used) == 8
+
+
+def test_censuses_and_screens_take_no_more_memory() -> None:
+    """Results of real analyses are freed, and so is what the terminal shows of them."""
+    wanted = (analyses()["list-lru"],)
+    sampler, history = Sampler(making.context(), wanted, census=1, clock=clock), History(wanted)
+    metrics = Metrics(rows=MAX_ROWS)
+    view = View("sample", [each.name for each in wanted], INTERVAL, history)
+    used = []
+    for number, sample in enumerate(taken(sampler, 16)):
+        history.add(sample)
+        metrics.set(sample, cpu_seconds=1, every=10)
+        view.sample = sample
+        text(metrics)
+        view.lines(120, 40)
+        if number == 4:
+            tracemalloc.start()
+        elif number > 7:
+            gc.collect()
+            used.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert sample.census is not None
+    assert sample.census.number == 16
+    # One result that is kept would take more.
+    assert used[-1] - used[0] < 64 << 10, used

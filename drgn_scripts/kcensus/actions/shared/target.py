@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,6 +22,7 @@ from kcensus.progress import Progress, SilentProgress
 from kcensus.render.progress import terminal_progress
 from kcensus.results import Result
 from kcensus.sources import Target, TargetError, session
+from kcensus.sources.live.refusals import KCORE
 from kcensus.text import printable
 
 
@@ -78,7 +80,9 @@ def _limit(reading: Reading, is_local: bool) -> int | None:
         raise click.UsageError("--cpu-share and --max-memory limit one process: omit --jobs.")
     if wanted is None:
         # One that targets are read by one after the other keeps its first limit.
-        return memory.current() or (_default_limit() if is_local else None)
+        # What cannot be opened says why, which is not the memory.
+        is_readable = is_local and os.access(KCORE, os.R_OK)
+        return memory.current() or (_default_limit() if is_readable else None)
     return wanted
 
 
