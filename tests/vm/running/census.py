@@ -9,6 +9,7 @@ memory this process has. Round -1 is with the load frozen. ``census.py ROUNDS [A
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -30,7 +31,7 @@ _COUNTERS = {
 }
 
 
-_CGROUPS = Path("/sys/fs/cgroup")
+_CGROUPS = "/sys/fs/cgroup"
 _FOLD = Path("/proc/sys/vm/stat_refresh")
 """Adds what CPUs have counted apart to the counters of vmstat."""
 
@@ -39,7 +40,9 @@ def _counters() -> dict[str, str]:
     _FOLD.read_text()
     read = {name: Path(path).read_text() for name, path in _COUNTERS.items()}
     # Only those of the controller have the file; the root is one of them.
-    return {**read, "memcgs": str(sum(1 for _ in _CGROUPS.rglob("memory.stat")))}
+    # os.walk() passes over what goes away meanwhile.
+    memcgs = sum("memory.stat" in names for _, _, names in os.walk(_CGROUPS))
+    return {**read, "memcgs": str(memcgs)}
 
 
 def _memory() -> dict[str, int]:

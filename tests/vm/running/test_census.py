@@ -20,7 +20,8 @@ pytestmark = pytest.mark.usually("6.1")
 PAGE = 4096
 _DRIVER = Path(__file__).with_name("census.py")
 _FROZEN = -1
-_BUSY_ROUNDS = 2
+_MINUTES = 5
+"""For opening the kernel, and for each round, on a busy host."""
 _SLAB_PAGES = {True: 16, False: 256}
 """By whether the load is frozen; a pass takes seconds."""
 _DENTRIES = 64
@@ -50,10 +51,15 @@ class Pass:
 
 
 @pytest.fixture(scope="package")
-def passes(guest: Running) -> list[Pass]:
+def rounds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--repetitions"))
+
+
+@pytest.fixture(scope="package")
+def passes(guest: Running, rounds: int) -> list[Pass]:
     guest.put(_DRIVER, "/run/census.py")
-    command = f"/opt/kcensus/bin/python /run/census.py {_BUSY_ROUNDS}"
-    printed = guest.run(command, timeout=1800).check()
+    command = f"/opt/kcensus/bin/python /run/census.py {rounds}"
+    printed = guest.run(command, timeout=60 * _MINUTES * (2 + rounds)).check()
     _opened, *lines = map(json.loads, printed.splitlines())
     return [Pass(line) for line in lines]
 
@@ -69,10 +75,10 @@ def busy(passes: list[Pass]) -> list[Pass]:
     return [each for each in passes if each.line["round"] != _FROZEN]
 
 
-def test_no_analysis_fails(passes: list[Pass]) -> None:
+def test_no_analysis_fails(passes: list[Pass], rounds: int) -> None:
     assert [each.line for each in passes if "error" in each.line] == []
     assert {each.name for each in passes} == set(analyses())
-    assert len(passes) == (1 + _BUSY_ROUNDS) * len(analyses())
+    assert len(passes) == (1 + rounds) * len(analyses())
 
 
 def test_all_gaps_have_sizes(passes: list[Pass]) -> None:
@@ -113,7 +119,9 @@ def test_dentries(passes: list[Pass]) -> None:
     for each in passes:
         if each.name == "dentries":
             low, high = each.range("dentry-state", r"\A(\d+)")
-            bound = _DENTRIES + high - low
+            # Under load, those that came and went during the walk are counted or not.
+            is_frozen = each.line["round"] == _FROZEN
+            bound = (_DENTRIES if is_frozen else low // 50) + high - low
             assert low - bound <= each.figure("dentries") <= high + bound
 
 
@@ -144,6 +152,10 @@ def test_nothing_hangs(frozen: dict[str, Pass]) -> None:
 
 
 def test_memory_is_flat(busy: list[Pass]) -> None:
-    """The second round needs no more memory than the first."""
-    first, last = (each.line["memory"]["RssAnon"] for each in (busy[len(analyses()) - 1], busy[-1]))
-    assert last < 1.1 * first
+    """After the first round, which loads what it needs, no round needs more than the others."""
+    each = len(analyses())
+    peaks = [
+        max(one.line["memory"]["RssAnon"] for one in busy[start : start + each])
+        for start in range(0, len(busy), each)
+    ]
+    assert max(peaks[1:]) < 1.05 * peaks[0]

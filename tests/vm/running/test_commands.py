@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The commands on the running kernel, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kcensus.analyses import analyses
+from tests.lab.system import Running
+
+pytestmark = pytest.mark.usually  # each command takes a minute under emulation
+
+_OUTPUT = "/run/both"
+
+
+def test_the_machine_computes_right(guest: Running) -> None:
+    """An emulated CPU may not, and then no other test of this folder shows anything."""
+    command = ["memcgs", "sample", "--json"]
+    here = subprocess.run(
+        [sys.executable, "-m", "kcensus", *command], capture_output=True, text=True, check=True
+    )
+    assert guest.run(f"kcensus {' '.join(command)}").check() == here.stdout
+
+
+def test_report(guest: Running) -> None:
+    report = json.loads(guest.run("kcensus report --json", timeout=1200).check())
+    assert {*report["analyses"]} >= {*analyses()}
+    assert report["failed"] == []
+
+
+def test_doctor(guest: Running) -> None:
+    doctor = json.loads(guest.run("kcensus doctor --json").check())
+    works = {row["analysis"]: row["works"] for row in doctor["tables"]["analyses"]}
+    assert works == dict.fromkeys(analyses(), "yes")
+
+
+def test_shell(guest: Running) -> None:
+    done = guest.run("kcensus shell -e \"print(int(prog['init_task'].pid))\"")
+    assert done.check().strip() == "0"
+
+
+def test_two_at_once(guest: Running) -> None:
+    commands = [f"kcensus {name} --json >{_OUTPUT}-{name} & " for name in ("memcgs", "list-lru")]
+    guest.run("".join(commands) + "wait").check()
+    for name in ("memcgs", "list-lru"):
+        answer = json.loads(guest.run(f"cat {_OUTPUT}-{name}; rm {_OUTPUT}-{name}").check())
+        assert answer["summary"]["memcgs_online"] > 1
+
+
+def test_killed(guest: Running) -> None:
+    """SIGKILL leaves no process and no file, wherever it hits."""
+    places = "/tmp /var/tmp /dev/shm /root /run/user /home"
+    listed = guest.run(f"find {places} -type f 2>/dev/null | sort").stdout
+    for seconds in (8, 25):
+        # The journal and the load write elsewhere.
+        killed = guest.run(f"timeout -s KILL {seconds} kcensus report --json")
+        assert killed.status == 137
+        assert guest.run("pgrep -f '[k]census (report|slab)'").status == 1
+        assert guest.run(f"find {places} -type f 2>/dev/null | sort").stdout == listed
