@@ -87,27 +87,58 @@ def test_rules() -> None:
     assert done.returncode == 0
 
 
+_ALIVE = {"kcensus_up": "1x800", "kcensus_last_census_timestamp_seconds": "0+60x800"}
+_ONCE = {"kcensus_up": "1x800", "kcensus_last_census_timestamp_seconds": "0x800"}
+
+
 @pytest.mark.parametrize(
     ("alert", "time", "series"),
     [
-        ("KernelTasksBlocked", "10m", {"kcensus_waits_deadlocks": "1x600"}),
-        ("KernelTasksBlocked", "15m", {"kcensus_waits_longest_wait_seconds": "0+60x600"}),
+        ("KernelTasksBlocked", "45m", {**_ALIVE, "kcensus_waits_deadlocks": "1x800"}),
         (
-            "KernelMemoryGrowsWithoutEnd",
-            "9h",
+            "KernelTasksBlocked",
+            "90m",
             {
-                "kcensus_memcgs_memcgs_offline": "0+10x600",
-                "kcensus_memcgs_share_of_ram_ratio": "0.03x600",
+                **_ALIVE,
+                "kcensus_waits_longest_wait_seconds": "0+60x800",
+                "kcensus_waits_nr_uninterruptible": "3x800",
             },
         ),
         (
-            "KernelRequestsNotDispatched",
-            "10m",
-            {"kcensus_iosched_inserted": "7x600", "kcensus_iosched_worst_wait_seconds": "40x600"},
+            "KernelMemoryGrowsWithoutEnd",
+            "10h",
+            {**_ALIVE, "kcensus_memcgs_share_of_ram_ratio": "0.01+0.0001x800"},
         ),
-        ("KcensusStale", "30m", {"kcensus_last_sample_timestamp_seconds": "0x600"}),
-        ("", "9h", {"kcensus_memcgs_memcgs_offline": "10x600", "kcensus_up": "1x600"}),
-        ("", "10m", {"kcensus_iosched_inserted": "7x9", "kcensus_waits_deadlocks": "0x600"}),
+        (
+            "KernelRequestsNotDispatched",
+            "45m",
+            {
+                **_ALIVE,
+                "kcensus_iosched_inserted": "7x800",
+                "kcensus_iosched_worst_wait_seconds": "40x800",
+            },
+        ),
+        (
+            "KcensusStale",
+            "50m",
+            {
+                **_ALIVE,
+                "kcensus_last_sample_timestamp_seconds": "0x800",
+                "kcensus_interval_seconds": "300x800",
+            },
+        ),
+        ("KcensusAbsent", "30m", {"kcensus_up": "1x5 _x55"}),
+        ("", "45m", {**_ONCE, "kcensus_waits_deadlocks": "1x800"}),
+        (
+            "",
+            "10h",
+            {**_ALIVE, "kcensus_memcgs_share_of_ram_ratio": "0.03x480 0.03+0.005x60 0.33x200"},
+        ),
+        (
+            "",
+            "45m",
+            {**_ALIVE, "kcensus_iosched_inserted": "7x9", "kcensus_waits_deadlocks": "0x800"},
+        ),
     ],
 )
 def test_rules_fire(tmp_path: Path, alert: str, time: str, series: dict[str, str]) -> None:
