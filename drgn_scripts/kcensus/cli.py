@@ -244,6 +244,13 @@ def main(args: Sequence[str] | None = None) -> int:
 
     :param args: by default those of the process, which then is the command ``kcensus``
     """
+    try:
+        return _main(args)
+    except KeyboardInterrupt:  # while an error is shown, or the end of the output
+        return Exit.INTERRUPTED
+
+
+def _main(args: Sequence[str] | None) -> int:
     if args is None:
         own_process()
         args = sys.argv[1:]

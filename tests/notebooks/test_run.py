@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import gc
 import os
 import resource
 import signal
@@ -15,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 import nbformat
 import pytest
+from nbclient.exceptions import DeadKernelError
 from nbformat import NotebookNode
 
 import kcensus
@@ -207,6 +210,24 @@ def test_ctrl_c_leaves_nothing(seconds: float, tmp_path: Path) -> None:
     assert child.returncode == 128 + signal.SIGINT
     assert "Traceback" not in errors
     assert (left, [*tmp_path.iterdir()]) == ([], [])
+
+
+@pytest.mark.parametrize("error", [DeadKernelError, ZeroDivisionError])
+def test_a_wait_that_ctrl_c_leaves_is_not_shown(
+    error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def wait() -> None:
+        raise error
+
+    async def leave() -> None:
+        asyncio.get_running_loop().create_task(wait())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    asyncio.run(leave())
+    gc.collect()
+    shown = [record for record in caplog.records if record.name == "asyncio"]
+    assert bool(shown) == (error is ZeroDivisionError)
 
 
 @pytest.mark.parametrize("output", ["link.html", "none/a.html"])

@@ -43,8 +43,14 @@ def main(argv: Sequence[str]) -> int:
         return Exit.TARGET
     _connections.append(connection)
     paths = connection.facts.dumpfiles
-    with session(lambda request: open_crash(connection, request), paths=paths), _interruptible():
-        return cli.main(args)
+    try:
+        with (
+            session(lambda request: open_crash(connection, request), paths=paths),
+            _interruptible(),
+        ):
+            return cli.main(args)
+    except KeyboardInterrupt:  # just before the command, or just after it
+        return Exit.INTERRUPTED
 
 
 @contextmanager

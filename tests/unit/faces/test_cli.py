@@ -596,3 +596,11 @@ def test_ctrl_c_that_python_drops_is_sent_again() -> None:
     lines: list[str] = []
     assert cli._status(work, [], lines.append) == Exit.INTERRUPTED
     assert lines == ["kcensus: interrupted"]
+
+
+def test_ctrl_c_while_an_error_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.echo", interrupt)
+    assert cli.main(["--no-such-option"]) == Exit.INTERRUPTED

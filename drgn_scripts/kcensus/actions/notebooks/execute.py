@@ -239,3 +239,12 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(before)
+
+
+def _concerns_us(record: logging.LogRecord) -> bool:
+    """Return False for what asyncio says of a wait that Ctrl-C left, whenever it is collected."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, DeadKernelError)
+
+
+logging.getLogger("asyncio").addFilter(_concerns_us)
