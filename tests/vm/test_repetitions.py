@@ -25,6 +25,8 @@ _MAX_SECONDS = 300
 """Of one analysis; it takes one or two, and a busy host stops for half a minute."""
 _MAX_RATIO = 20
 """Of the CPU time of an analysis to its median."""
+_MAX_DRIFT = 100
+"""Of small counters: mounts, tasks, cgroups and requests that came and went."""
 _MAX_GROWTH = 1.05
 """Of the memory in the last third of the rounds to that in the second: in the first, drgn reads the
 debug info of each function and type that it meets."""
@@ -63,18 +65,21 @@ def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
                 with deadline(name):
                     result = own.run(analysis)
                 seconds[name].append(time.process_time() - start)
-                moved |= {name for check in result.checks if check.moved}
+                moved |= {check.name for check in result.checks if check.moved}
                 for check in result.checks:
                     # What differs, differs by a size, and never silently.
                     if check.status is CheckStatus.DIFFER:
                         assert check.beyond
                         assert check.note or check.moved is not None
+                    # Whatever is torn, no figure is of another order than the kernel's.
+                    bound = max((check.counter or 0) // 2, _MAX_DRIFT)
+                    assert abs(check.difference or 0) <= bound, (name, check)
             resident.append(int(Path("/proc/self/statm").read_text().split()[1]))
         guest.stop()
         for analysis in analyses().values():
             result = replace(context, kernel=context.kernel.renewed()).run(analysis)
             assert {check.moved for check in result.checks} <= {None, 0}
-    assert {"dentries", "slab"} <= moved
+    assert {"dentries", "dentry lists", "charged slab objects"} <= moved
     for name, times in seconds.items():
         assert max(times) < max(_MAX_RATIO * statistics.median(times), 2), name
     if rounds >= 30:

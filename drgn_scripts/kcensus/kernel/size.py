@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import drgn
+import numpy as np
+import numpy.typing as npt
 from drgn.helpers.linux.cpumask import for_each_online_cpu, for_each_possible_cpu
 from drgn.helpers.linux.mm import totalram_pages
 from drgn.helpers.linux.nodemask import for_each_node_state
@@ -27,6 +29,8 @@ MAX_CPUS = 8192
 """``NR_CPUS`` of the largest configuration."""
 _MAX_BYTES = 1 << 52
 """Physical memory that x86_64 and aarch64 can address."""
+_MIN_OBJECT_BYTES = 32
+IMPOSSIBLE_COUNT = "a count of more than fits into RAM"
 _TOLERANCE = 0.01
 """Counters of a running kernel are not read at the same time."""
 
@@ -151,6 +155,21 @@ def _count(items: Iterable[int] | Iterator[int], most: int) -> int:
     if count > most:
         raise ValueError(f"more than {most}")
     return count
+
+
+def possible_counts(
+    prog: drgn.Program, counts: npt.NDArray[np.int64], least_bytes: int = _MIN_OBJECT_BYTES
+) -> npt.NDArray[np.bool_]:
+    """Return which counts of objects fit into RAM, of the same shape; negative ones by their size.
+
+    While a running kernel is read, it frees structures that count something, and uses their memory
+    for something else.
+
+    :param least_bytes: size of the smallest object that is counted
+    """
+    most = (int(prog["max_pfn"]) << int(prog["PAGE_SHIFT"])) // least_bytes
+    fits: npt.NDArray[np.bool_] = (counts >= -most) & (counts <= most)
+    return fits
 
 
 def attempt(ask: Callable[[], T]) -> T | None:

@@ -25,6 +25,7 @@ from kcensus.kernel.memcg.memcgs import memcgs
 from kcensus.kernel.mm.allocator import Allocator
 from kcensus.kernel.mm.footprint import PAGES, UNKNOWN, VMALLOC, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, NoListLru, list_lrus
+from kcensus.kernel.size import IMPOSSIBLE_COUNT
 from kcensus.results import CheckStatus, thresholds
 from tests.running import on, runner
 from tests.unit.fakekernel import DIRECT_MAP, LRU_ERAS, PAGE, FakeKernel, table
@@ -35,6 +36,7 @@ from tests.unit.fakekernel.types import add_types
 run = runner("list-lru")
 
 LONG_MIN = -(1 << 63)
+LONG_MAX = (1 << 63) - 1
 ARRAYS = [name for name, era in LRU_ERAS.items() if not era.xarray]
 XARRAYS = [name for name, era in LRU_ERAS.items() if era.xarray]
 
@@ -304,6 +306,20 @@ def test_a_count_below_zero_is_none(era: str) -> None:
     found = census(fake)
     row = found.lrus.address.tolist().index(made["tmp inode"].object.address_)
     assert found.items[row] == 0
+
+
+@pytest.mark.parametrize("count", [1 << 46, LONG_MAX])
+@pytest.mark.parametrize("id_", [None, 3])
+@pytest.mark.parametrize("era", LRU_ERAS)
+def test_a_count_of_more_than_fits_into_ram_is_a_gap(era: str, id_: int | None, count: int) -> None:
+    """On a running kernel, the list may have been freed meanwhile."""
+    fake, made = busy(era)
+    fake.put(made["tmp inode"], {(id_, 0): 0})
+    usual = census(fake)
+    fake.put(made["tmp inode"], {(id_, 0): count})
+    found = census(fake)
+    assert found.items.tolist() == usual.items.tolist()
+    assert {gap.reason for gap in gaps(found)} == {IMPOSSIBLE_COUNT}
 
 
 @pytest.mark.parametrize("era", ["4.19", "6.13"])

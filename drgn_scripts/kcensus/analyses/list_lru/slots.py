@@ -18,6 +18,7 @@ from kcensus.engine.slub.percpu import node_ids
 from kcensus.engine.xarray import XArrayWalk
 from kcensus.kernel.mm.footprint import Counts, Footprint, Tally
 from kcensus.kernel.mm.list_lru import KINDS, ListLrus
+from kcensus.kernel.size import IMPOSSIBLE_COUNT, possible_counts
 
 NODE_ARRAYS = "list_lru_node arrays"
 POINTERS = "pointer arrays"
@@ -171,6 +172,10 @@ class SlotReader:
         # when the memory cgroup is offline: Linux kernel commit fb56fdf8b9a2 ("mm/list_lru: split
         # the lock to per-cgroup scope") (in v6.13).
         items: Counts = np.maximum(raw, 0)
+        fits = possible_counts(self.memory.prog, items)
+        if not fits.all():
+            part.faults += Faults({IMPOSSIBLE_COUNT: int((~fits).sum())})
+            items, readable = np.where(fits, items, 0), readable & fits
         return items, readable
 
     def _count(

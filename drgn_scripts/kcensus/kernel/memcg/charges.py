@@ -23,6 +23,7 @@ from kcensus.engine.slub.pages import PageChunk, PageMap
 from kcensus.engine.slub.slabs import Watcher
 from kcensus.kernel.kernel import Kernel, once
 from kcensus.kernel.memcg.memcgs import PER_NODE, Memcgs, memcgs, per_node
+from kcensus.kernel.size import possible_counts
 from kcensus.sources.capsule import NotRecorded
 
 FILE, SHMEM, ANON, KERNEL = range(4)
@@ -120,8 +121,11 @@ def lru_pages(kernel: Kernel, faults: Faults) -> int | None:
             continue
         found = True
         read = gather(kernel.memory, nodes, members, faults)
-        # It can be below zero for a moment.
-        total += sum(int(read[name].view(np.int64).clip(0).sum()) for name in names)
+        for name in names:
+            pages = read[name].view(np.int64)
+            fits = possible_counts(prog, pages, kernel.memory.page_size)
+            # It can be below zero for a moment.
+            total += int(pages[fits].clip(0).sum())
     return total if found else None
 
 

@@ -20,6 +20,7 @@ from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.slub.percpu import node_ids
 from kcensus.kernel.kernel import Kernel, once
+from kcensus.kernel.size import IMPOSSIBLE_COUNT, possible_counts
 from kcensus.kernel.vfs.super_blocks import SuperBlocks, super_blocks
 
 DENTRY, INODE, OTHER = "dentry", "inode", "other"
@@ -292,5 +293,9 @@ def _nodes(memory: Memory, node: Words, faults: Faults) -> dict[str, npt.NDArray
     count = node_ids(memory.prog)
     steps = np.arange(count, dtype=np.uint64) * np.uint64(drgn.sizeof(type_))
     places = (node[:, None] + steps[None, :]).ravel()
-    read = gather(memory, places, members, faults)
-    return {name: column.reshape(len(node), count) for name, column in read.columns.items()}
+    columns = dict(gather(memory, places, members, faults).columns)
+    for name in columns.keys() & {"root", "all"}:
+        fits = possible_counts(memory.prog, columns[name].astype(np.int64))
+        columns[name] = np.where(fits, columns[name], 0)
+        faults += Faults({IMPOSSIBLE_COUNT: int((~fits).sum())})
+    return {name: column.reshape(len(node), count) for name, column in columns.items()}

@@ -13,7 +13,7 @@ from drgn.helpers.linux.nodemask import nr_node_ids
 from kcensus.engine.gather import gather
 from kcensus.engine.layout import layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
-from kcensus.kernel.size import MAX_NODES
+from kcensus.kernel.size import MAX_NODES, possible_counts
 
 DENTRY_MEMBERS = {
     "flags": "d_flags",
@@ -140,8 +140,10 @@ def lru_items(memory: Memory, super_blocks: Words) -> tuple[int | None, int]:
     # A super block that is being set up or torn down has no lists.
     places = (read["node"][read["node"] != 0][:, None] + step[None, :]).ravel()
     counts = gather(memory, places, items, faults)
-    lost = int((~read.readable).sum()) + int((~counts.readable).sum())
-    return int(counts["items"].sum(dtype=np.int64)), lost
+    values = counts["items"].astype(np.int64)
+    fits = possible_counts(prog, values)
+    lost = int((~read.readable).sum()) + int((~(counts.readable & fits)).sum())
+    return int(values[fits].sum()), lost
 
 
 def watched(memory: Memory, dentries: Words, faults: Faults) -> Mask:
