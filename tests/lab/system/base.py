@@ -30,7 +30,7 @@ _MACHINE = {
 
 _PACKAGES = (
     *("systemd", "systemd-sysv", "openssh-server", "procps", "kmod", "iproute2", "less"),
-    *("e2fsprogs", "xfsprogs", "python3", "python3-venv"),
+    *("dmsetup", "e2fsprogs", "xfsprogs", "python3", "python3-venv"),
 )
 _MIB = 4096
 _LOCK = Path(__file__).parents[3] / "requirements.lock"

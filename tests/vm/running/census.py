@@ -3,17 +3,21 @@
 
 Opens the kernel once, because that takes a minute under emulation. Prints one JSON object per line:
 for each repetition of each analysis its answer, what the counters were before and after, and what
-memory this process has. Round -1 is with the load frozen. ``census.py ROUNDS [ANALYSIS...]``
+memory this process has. Round -1 is with the load frozen; after the last one, writes of the load
+wait for a device that is suspended. ``census.py ROUNDS [ANALYSIS...]``
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import kcensus
@@ -31,6 +35,7 @@ _COUNTERS = {
 }
 
 
+_ORIGIN = "origin"
 _CGROUPS = "/sys/fs/cgroup"
 _FOLD = Path("/proc/sys/vm/stat_refresh")
 """Adds what CPUs have counted apart to the counters of vmstat."""
@@ -42,7 +47,24 @@ def _counters() -> dict[str, str]:
     # Only those of the controller have the file; the root is one of them.
     # os.walk() passes over what goes away meanwhile.
     memcgs = sum("memory.stat" in names for _, _, names in os.walk(_CGROUPS))
-    return {**read, "memcgs": str(memcgs)}
+    return {
+        **read,
+        "memcgs": str(memcgs),
+        "tasks": "".join(_states()),
+        "inflight": " ".join(path.read_text() for path in Path("/sys/block").glob("vd*/inflight")),
+        "snapshots": _output("dmsetup", "status", "--target", "snapshot"),
+    }
+
+
+def _states() -> Iterator[str]:
+    """Yield a line for each task, with its PID and state."""
+    for path in Path("/proc").glob("[0-9]*/task/*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            yield f"{path.parent.name} {path.read_text().rpartition(')')[2].split()[0]}\n"
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _memory() -> dict[str, int]:
@@ -68,6 +90,7 @@ def _run(target: Target, name: str) -> dict[str, object]:
         "gaps": [[gap.what, gap.reason, gap.count] for gap in result.gaps],
         "checks": [[check.name, check.ours, check.counter] for check in result.checks],
         "caches": _caches(result) if name == "slab" else {},
+        "pids": result.tables["tasks"]["pid"].tolist() if name == "waits" else [],
         "memory": _memory(),
     }
 
@@ -88,8 +111,24 @@ def _main(rounds: int, names: list[str]) -> None:
             # The first round is of a kernel at rest, but for this process.
             subprocess.run(["load", "freeze" if number < 0 else "thaw"], check=True)
         for name in names or analyses():
-            line = {"round": number, **_run(target, name)}
-            print(json.dumps(line), flush=True)
+            _print(number, target, name)
+    with _suspended():
+        for name in ("waits", "kcopyd", "iosched"):
+            _print(rounds, target, name)
+
+
+def _print(number: int, target: Target, name: str) -> None:
+    print(json.dumps({"round": number, **_run(target, name)}), flush=True)
+
+
+@contextmanager
+def _suspended() -> Iterator[None]:
+    """Let writes wait for a device; it is absent for a moment where its snapshot is replaced."""
+    while subprocess.run(["dmsetup", "suspend", _ORIGIN], capture_output=True).returncode:
+        time.sleep(1)
+    time.sleep(2)
+    yield
+    _output("dmsetup", "resume", _ORIGIN)
 
 
 if __name__ == "__main__":

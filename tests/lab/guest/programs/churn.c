@@ -5,6 +5,8 @@
  * files       creates, writes, looks up and removes files, and opens pipes
  * containers  makes memory cgroups in CGROUP with a tmpfs each, uses them, and removes both
  * disk        reads, overwrites and syncs files that are larger than the page cache gets
+ * copies      overwrites each chunk of a device once, and ends; no two at once are neighbours, which
+ *             a snapshot would count as one
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,8 +21,10 @@
 #include <unistd.h>
 
 #define MIB (1 << 20)
+#define CHUNK 4096
+#define CHUNKS (48UL * MIB / CHUNK)
 
-static char content[64 * 1024];
+static char content[64 * 1024] __attribute__((aligned(CHUNK)));
 
 static void die(const char *what)
 {
@@ -136,10 +140,26 @@ static void use_disk(const char *directory, unsigned long round)
 	close(file);
 }
 
+static void overwrite(const char *device)
+{
+	int file = open(device, O_WRONLY | O_DIRECT | O_CLOEXEC);
+
+	if (file < 0)
+		die(device);
+	for (unsigned long i = 0; i < CHUNKS; i++)
+		if (pwrite(file, content, CHUNK, (off_t)(i * 5 % CHUNKS) * CHUNK) < 0)
+			die(device);
+	close(file);
+}
+
 int main(int count, char **argument)
 {
 	const char *role = count > 2 ? argument[1] : "";
 
+	if (count > 2 && !strcmp(role, "copies")) {
+		overwrite(argument[2]);
+		return 0;
+	}
 	if (count > 2)
 		make_directory(argument[2]);
 	for (unsigned long round = 0;; round++) {
@@ -152,6 +172,7 @@ int main(int count, char **argument)
 		else
 			break;
 	}
-	fprintf(stderr, "usage: churn files|disk DIRECTORY, or churn containers DIRECTORY CGROUP\n");
+	fprintf(stderr, "usage: churn files|disk DIRECTORY, churn containers DIRECTORY CGROUP, "
+			"or churn copies DEVICE\n");
 	return 2;
 }

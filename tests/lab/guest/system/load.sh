@@ -9,9 +9,14 @@ scheduler=${SCHEDULER:-bfq}
 start() {
     modprobe "$scheduler" 2>/dev/null || true # built in, on some kernels
     echo "$scheduler" >/sys/block/vdd/queue/scheduler
-    mkfs.xfs -q /dev/vdd
+    # vdd has a file system of 400 MiB, a device of 48 MiB, and space for the copies of a snapshot.
+    modprobe dm-snapshot
+    device files "0 819200 linear /dev/vdd 0"
+    device real "0 98304 linear /dev/vdd 819200"
+    device cow "0 131072 linear /dev/vdd 917504"
+    mkfs.xfs -q /dev/mapper/files
     mkdir -p /srv/load
-    mount /dev/vdd /srv/load
+    mount /dev/mapper/files /srv/load
     echo +memory >/sys/fs/cgroup/cgroup.subtree_control
     mkdir -p $cgroup/files $cgroup/containers
     echo +memory >$cgroup/cgroup.subtree_control
@@ -22,7 +27,25 @@ start() {
         setsid $programs/churn files /srv/load/files &
         setsid $programs/churn containers /run/containers $cgroup/containers &
         setsid $programs/churn disk /srv/load/data &
+        setsid "$0" copies &
     )
+}
+
+# Make a device; without udev, dmsetup makes its file.
+device() {
+    dmsetup create --noudevsync "$1" --table "$2"
+}
+
+# Overwrite a device whose snapshot copies what was there, and make a new snapshot at its end.
+copies() {
+    while :; do
+        dd if=/dev/zero of=/dev/mapper/cow bs=64k count=1 oflag=direct status=none
+        device copy "0 98304 snapshot /dev/mapper/real /dev/mapper/cow P 8"
+        device origin "0 98304 snapshot-origin /dev/mapper/real"
+        $programs/churn copies /dev/mapper/origin
+        dmsetup remove --noudevsync origin
+        dmsetup remove --noudevsync copy
+    done
 }
 
 # Ends when all tasks of the cgroup stand still.
@@ -38,14 +61,15 @@ freeze() {
 
 stop() {
     thaw
-    while read -r process; do
-        kill -KILL "$process"
-    done <$cgroup/files/cgroup.procs
+    # One that starts meanwhile is found in the next round.
+    while grep -qx 'populated 1' $cgroup/cgroup.events; do
+        find $cgroup -name cgroup.procs -exec cat {} + 2>/dev/null | xargs -r kill -KILL || true
+    done
 }
 
 # Whether all of it still runs.
 alive() {
-    [ "$(pgrep -c -P 1 -x churn)" -eq 3 ]
+    [ "$(pgrep -c -P 1 -x 'churn|load')" -eq 4 ]
 }
 
 thaw() {
@@ -53,7 +77,7 @@ thaw() {
 }
 
 case ${1:-} in
-start | freeze | thaw | alive | stop) "$1" ;;
+start | freeze | thaw | alive | stop | copies) "$1" ;;
 *)
     echo "usage: load start|freeze|thaw|alive|stop" >&2
     exit 2
