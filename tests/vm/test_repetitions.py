@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import statistics
 import time
@@ -32,12 +33,16 @@ _MAX_GROWTH = 1.05
 debug info of each function and type that it meets."""
 
 
+class Endless(BaseException):
+    """An analysis does not end; what catches errors of an analysis does not catch this."""
+
+
 @contextmanager
 def deadline(what: str) -> Iterator[None]:
-    """Raise ``TimeoutError`` in an analysis that does not end."""
+    """Raise ``Endless`` in an analysis that does not end."""
 
     def expire(_signal: int, _frame: object) -> None:
-        raise TimeoutError(f"{what} took more than {_MAX_SECONDS} s")
+        raise Endless(f"{what} took more than {_MAX_SECONDS} s")
 
     previous = signal.signal(signal.SIGALRM, expire)
     signal.alarm(_MAX_SECONDS)
@@ -52,13 +57,17 @@ def deadline(what: str) -> Iterator[None]:
 @pytest.mark.filterwarnings(f"ignore::{IncompleteWarning.__module__}.IncompleteWarning")
 def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
     rounds = 1000 if request.config.getoption("--all") else 5
+    expected = {"dentries", "dentry lists", "charged slab objects"}
     seconds: dict[str, list[float]] = defaultdict(list)
     resident: list[int] = []  # pages
     moved: set[str] = set()
     with live(kernel, "churn-all") as guest:
         context = Context.of(open_target(f"qmp:{guest.qmp}", guest.debug))
         context.load_modules([*analyses().values()])
-        for _ in range(rounds):
+        for number in itertools.count():
+            # On a busy host, the guest may stand still for some rounds.
+            if number >= rounds and (expected <= moved or number >= 10 * rounds):
+                break
             for name, analysis in analyses().items():
                 own = replace(context, kernel=context.kernel.renewed())
                 start = time.process_time()
@@ -79,9 +88,9 @@ def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
         for analysis in analyses().values():
             result = replace(context, kernel=context.kernel.renewed()).run(analysis)
             assert {check.moved for check in result.checks} <= {None, 0}
-    assert {"dentries", "dentry lists", "charged slab objects"} <= moved
+    assert expected <= moved
     for name, times in seconds.items():
-        assert max(times) < max(_MAX_RATIO * statistics.median(times), 2), name
+        assert max(times) < max(_MAX_RATIO * statistics.median(times), 5), name
     if rounds >= 30:
         third = rounds // 3
         second = statistics.mean(resident[third : 2 * third])

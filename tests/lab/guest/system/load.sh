@@ -51,7 +51,13 @@ copies() {
 # Ends when all tasks of the cgroup stand still.
 freeze() {
     echo 1 >$cgroup/cgroup.freeze
+    rounds=0
     until grep -qx 'frozen 1' $cgroup/cgroup.events; do
+        rounds=$((rounds + 1))
+        if [ $rounds -gt 600 ]; then
+            ps -eo pid,stat,wchan:32,cgroup,comm | grep /load >&2
+            exit 1
+        fi
         sleep 0.1
     done
     # What they have started ends too: writeback, and memory that RCU frees.
