@@ -5,15 +5,16 @@ set -eu
 programs=/srv/kcensus/bin
 cgroup=/sys/fs/cgroup/load
 scheduler=${SCHEDULER:-bfq}
+export DM_DISABLE_UDEV=1 # there is none, so dmsetup makes the files of devices itself
 
 start() {
     modprobe "$scheduler" 2>/dev/null || true # built in, on some kernels
     echo "$scheduler" >/sys/block/vdd/queue/scheduler
     # vdd has a file system of 400 MiB, a device of 48 MiB, and space for the copies of a snapshot.
     modprobe dm-snapshot
-    device files "0 819200 linear /dev/vdd 0"
-    device real "0 98304 linear /dev/vdd 819200"
-    device cow "0 131072 linear /dev/vdd 917504"
+    dmsetup create files --table "0 819200 linear /dev/vdd 0"
+    dmsetup create real --table "0 98304 linear /dev/vdd 819200"
+    dmsetup create cow --table "0 131072 linear /dev/vdd 917504"
     mkfs.xfs -q /dev/mapper/files
     mkdir -p /srv/load
     mount /dev/mapper/files /srv/load
@@ -31,20 +32,15 @@ start() {
     )
 }
 
-# Make a device; without udev, dmsetup makes its file.
-device() {
-    dmsetup create --noudevsync "$1" --table "$2"
-}
-
 # Overwrite a device whose snapshot copies what was there, and make a new snapshot at its end.
 copies() {
     while :; do
         dd if=/dev/zero of=/dev/mapper/cow bs=64k count=1 oflag=direct status=none
-        device copy "0 98304 snapshot /dev/mapper/real /dev/mapper/cow P 8"
-        device origin "0 98304 snapshot-origin /dev/mapper/real"
+        dmsetup create copy --table "0 98304 snapshot /dev/mapper/real /dev/mapper/cow P 8"
+        dmsetup create origin --table "0 98304 snapshot-origin /dev/mapper/real"
         $programs/churn copies /dev/mapper/origin
-        dmsetup remove --noudevsync origin
-        dmsetup remove --noudevsync copy
+        dmsetup remove origin
+        dmsetup remove copy
     done
 }
 
