@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
 /*
- * Endless load for guests with Debian: "churn ROLE DIRECTORY [CGROUP]" runs until it is killed.
+ * Endless load for guests with Debian: "churn ROLE DIRECTORY [CGROUP]" runs until it is killed. It
+ * leaves most of an emulated CPU to those who look at the kernel.
  *
  * files       creates, writes, looks up and removes files, and opens pipes
  * containers  makes memory cgroups in CGROUP with a tmpfs each, uses them, and removes both
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #define MIB (1 << 20)
+#define PAUSE 20000 /* microseconds */
 #define CHUNK 4096
 #define CHUNKS (48UL * MIB / CHUNK)
 
@@ -146,7 +148,7 @@ static void overwrite(const char *device)
 
 	if (file < 0)
 		die(device);
-	for (unsigned long i = 0; i < CHUNKS; i++)
+	for (unsigned long i = 0; i < CHUNKS; i++, usleep(PAUSE / 4))
 		if (pwrite(file, content, CHUNK, (off_t)(i * 5 % CHUNKS) * CHUNK) < 0)
 			die(device);
 	close(file);
@@ -162,7 +164,7 @@ int main(int count, char **argument)
 	}
 	if (count > 2)
 		make_directory(argument[2]);
-	for (unsigned long round = 0;; round++) {
+	for (unsigned long round = 0;; round++, usleep(PAUSE)) {
 		if (!strcmp(role, "files"))
 			use_files(argument[2], round);
 		else if (!strcmp(role, "containers") && count > 3)
