@@ -33,14 +33,16 @@ UNEXPECTED = (drgn.FaultError, AttributeError, OverflowError, TypeError)
 _TORN = (
     ArithmeticError,
     AttributeError,
+    drgn.FaultError,
     drgn.OutOfBoundsError,
     IndexError,
     KeyError,
+    MemoryError,
     RecursionError,
     TypeError,
     ValueError,
 )
-"""What an analysis that trusts a number too far may raise where memory changes between reads."""
+"""What an analysis may raise that trusts a value too far where memory changes between reads."""
 
 
 @dataclass(frozen=True)
@@ -127,21 +129,8 @@ class Context:
         :raises AnalysisError: the question cannot be answered
         :raises BadCapsule: the capsule is corrupt
         """
-        if not self.kernel.live:
-            return self._run(analysis, params)
         try:
-            return self._run(analysis, params)
-        except _TORN:
-            # Memory is hardly torn in the same place twice: what fails again is a bug of ours.
-            return replace(self, kernel=self.kernel.renewed())._run(analysis, params)
-
-    def _run(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
-        defaults = {param.name: param.default for param in analysis.params}
-        try:
-            gaps = self._gaps(analysis)
-            before = self._counted(analysis)
-            answer = analysis.load()(self.kernel, **{**defaults, **params})
-            after = self._counted(analysis)
+            return (self._run_twice if self.kernel.live else self._run)(analysis, params)
         except (UnsupportedAllocator, NotRecorded) as error:
             raise AnalysisError(str(error)) from error
         except (LookupError, drgn.ObjectAbsentError) as error:
@@ -153,7 +142,7 @@ class Context:
                 f"{analysis.name} needs: {error}"
             ) from error
         except drgn.FaultError as error:
-            raise AnalysisError(faults.sentence(error, analysis.name)) from error
+            raise AnalysisError(faults.sentence(error, analysis.name, self.kernel.live)) from error
         except WorkersKilled as error:
             raise AnalysisError(str(error)) from error
         except MemoryError as error:
@@ -166,6 +155,24 @@ class Context:
                 f"types or variables in the capsule are not what {analysis.name} expects "
                 f"({error}); record the vmcore again with this kcensus"
             ) from error
+
+    def _run_twice(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
+        """Repeat what fails as on torn memory: it is hardly torn in the same place again."""
+        try:
+            return self._run(analysis, params)
+        except drgn.ObjectNotFoundError:  # a KeyError, but symbols are not torn
+            raise
+        except _TORN:
+            pass
+        # While its error is handled, the arrays of the first run would take memory.
+        return replace(self, kernel=self.kernel.renewed())._run(analysis, params)
+
+    def _run(self, analysis: Analysis, params: Mapping[str, Any]) -> Result:
+        defaults = {param.name: param.default for param in analysis.params}
+        gaps = self._gaps(analysis)
+        before = self._counted(analysis)
+        answer = analysis.load()(self.kernel, **{**defaults, **params})
+        after = self._counted(analysis)
         answer = replace(
             answer,
             checks=[self._drifted(check, before, after) for check in answer.checks],

@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+_MAX_SECONDS = 600
+"""Since a file was last written to; what is older, its writer has left behind."""
 
 
 class OutputError(Exception):
@@ -42,33 +48,52 @@ def check_writable(path: Path) -> None:
     """
     check_replaceable(path)
     path = path.resolve()
-    part = _part(path)
     try:
-        part.touch()
-        part.unlink()
+        with _part(path):
+            pass
     except OSError as error:
         raise OutputError(f"cannot write '{path}': {error.strerror or error}") from None
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which replaces ``path`` when the context ends without an error.
 
-    A symbolic link stays, and what it points to is replaced.
+    A symbolic link stays, and what it points to is replaced. Of several writers of one path, the
+    last one wins.
 
     :raises OutputError: the operating system refuses, or ``path`` is a device, a FIFO or the like
     """
     check_replaceable(path)
     path = path.resolve()
-    part = _part(path)
     try:
-        yield part
-        os.replace(part, path)
+        with _part(path) as (part, descriptor):
+            # Not by its name: whoever owns the directory could put a link there meanwhile.
+            yield Path(f"/proc/self/fd/{descriptor}")
+            os.replace(part, path)
     except OSError as error:
         raise OutputError(f"cannot write '{path}': {error.strerror or error}") from None
+
+
+@contextmanager
+def _part(path: Path) -> Iterator[tuple[Path, int]]:
+    """Yield a new file beside ``path``, of no other writer, and a descriptor that is open on it."""
+    _remove_abandoned(path)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        yield part, descriptor
     finally:
+        os.close(descriptor)
         part.unlink(missing_ok=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove the parts of writers of ``path`` that were killed."""
+    name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.part")
+    with suppress(OSError):  # they only take space
+        for part in [entry for entry in os.scandir(path.parent) if name.fullmatch(entry.name)]:
+            status = part.stat(follow_symlinks=False)
+            is_old = time.time() - status.st_mtime > _MAX_SECONDS
+            if is_old and status.st_uid == os.geteuid():
+                os.unlink(part)

@@ -34,6 +34,9 @@ _REMEDIES = {
     UNREADABLE: "the dump is damaged there; copy it again",
     UNRECORDED: "record the capsule again from its vmcore",
 }
+_LIVE_REMEDY = (
+    "the kernel probably changed while it was read: run it again, or take a vmcore and pass it"
+)
 
 
 def reason(error: Exception) -> str:
@@ -45,10 +48,11 @@ def reason(error: Exception) -> str:
     return UNREADABLE
 
 
-def sentence(error: drgn.FaultError, reader: str) -> str:
+def sentence(error: drgn.FaultError, reader: str, live: bool = False) -> str:
     """Return what could not be read, why, and what to do.
 
     :param reader: what cannot do without that memory
+    :param live: whether it belongs to a running kernel, which may have freed it meanwhile
     """
     # The functions of kcensus.kernel have the names of the kernel's structures that they read.
     modules = ("kcensus.kernel.", "kcensus.engine.slub.")
@@ -62,4 +66,7 @@ def sentence(error: drgn.FaultError, reader: str) -> str:
     # drgn translates an address before it looks for it in the dump.
     if why != UNMAPPED and error.address < _MAX_PHYSICAL:
         place = f"physical address {place}"
-    return f"{reader} needs memory at {place}{structure}, which is {why}; {_REMEDIES[why]}"
+    remedy = _REMEDIES[why]
+    if live:
+        why, remedy = why if why == UNMAPPED else UNREADABLE, _LIVE_REMEDY
+    return f"{reader} needs memory at {place}{structure}, which is {why}; {remedy}"

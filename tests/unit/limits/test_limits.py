@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kcensus import cli
+from kcensus.actions import Exit
 from kcensus.limits import is_own_process
 from kcensus.limits.memory import MIN_AVAILABLE, MIN_BYTES, available_bytes, default_limit
 
@@ -40,8 +41,19 @@ print(json.dumps([nice, int(open("/proc/self/oom_score_adj").read())]))
     nice, oom_score_adj = printed(COMMAND + look, "doctor")
     assert {*nice} == {19}
     assert oom_score_adj == 1000
-    before, _ = printed(look)
-    assert printed(COMMAND + look, "doctor", "sample")[0][0] == before[0] != 19
+
+
+def test_a_dump_is_read_at_the_priority_of_the_user() -> None:
+    """What is asked for is looked at: this may run at nice 19 itself."""
+    look = """
+import json, os, pathlib
+asked = []
+os.setpriority = lambda *_: asked.append("nice")
+pathlib.Path.write_text = lambda *_: asked.append("oom_score_adj")
+"""
+    show = "print(json.dumps(asked))"
+    assert {*printed(look + COMMAND + show, "doctor")} == {"nice", "oom_score_adj"}
+    assert printed(look + COMMAND + show, "doctor", "sample") == []
 
 
 @pytest.mark.parametrize("percent", [20, 50])
@@ -96,14 +108,43 @@ sys.exit(cli.main())
     assert report["analyses"]["slab"]["summary"]["utilization"] > 0
 
 
-@pytest.mark.parametrize("mebibytes", range(120, 200, 20))
-def test_wherever_memory_runs_out_a_sentence_says_so(mebibytes: int) -> None:
-    """Limits below the least one hit libraries, analyses and the output of a small target."""
-    lower = "from kcensus.limits import memory; memory.MIN_BYTES = 1 << 20; "
-    ended = run(lower + COMMAND + END, "report", "sample", "--max-memory", f"{mebibytes}M")
-    assert ended.returncode in (3, 4, 6), ended.stderr
+@pytest.mark.parametrize(
+    ("place", "status"),
+    [
+        ("kcensus.sources.open_target", Exit.TARGET),
+        ("kcensus.analyses.slab.run.run", Exit.INCOMPLETE),
+        ("kcensus.analyses.runner.Context.run", Exit.TARGET),
+        ("kcensus.reports.detect", Exit.INCOMPLETE),
+        ("kcensus.render.report.write_report", Exit.FAILED),
+    ],
+)
+def test_wherever_memory_runs_out_a_sentence_says_so(place: str, status: Exit) -> None:
+    fail = f"""
+from kcensus.limits.memory import prepare
+prepare()
+from unittest.mock import patch
+patch({place!r}, side_effect=MemoryError).start()
+"""
+    ended = run(fail + COMMAND + END, "report", "sample", "--max-memory", "1G")
+    assert ended.returncode == status, ended.stderr
     assert "--max-memory" in ended.stderr + ended.stdout
     assert "Traceback" not in ended.stderr
+
+
+def test_a_limit_below_what_libraries_take_is_met_while_the_target_is_opened() -> None:
+    lower = "from kcensus.limits import memory; memory.MIN_BYTES = 1 << 20; "
+    ended = run(lower + COMMAND + END, "report", "sample", "--max-memory", "64M")
+    assert ended.returncode == Exit.TARGET, ended.stderr
+    assert "--max-memory" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_least_limit_is_enough_for_a_small_target() -> None:
+    """An eighth of it is left to debug info, and to libraries that reserve more."""
+    lower = "from kcensus.limits import memory; memory.MIN_BYTES = 1 << 20; "
+    limit = f"{MIN_BYTES * 7 // 8 >> 20}M"
+    ended = run(lower + COMMAND + END, "report", "sample", "--max-memory", limit)
+    assert ended.returncode == Exit.DONE, ended.stderr
 
 
 def test_files_are_left_out_of_the_limit_after_the_target_was_opened_again() -> None:

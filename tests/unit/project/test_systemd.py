@@ -21,11 +21,21 @@ class _Options(configparser.RawConfigParser):
         return optionstr
 
 
+def drop_in(path: Path) -> Path:
+    """Return what systemd reads of the directory for the prefix of a unit's name."""
+    (found,) = (UNITS / f"{path.stem.partition('-')[0]}-.service.d").iterdir()
+    return found
+
+
 def service(path: Path) -> dict[str, str]:
     """Return the section Service; of a setting that is repeated, the last one."""
+    return dict(_parsed(path)["Service"])
+
+
+def _parsed(path: Path) -> _Options:
     parser = _Options(strict=False, interpolation=None)
-    parser.read(path)
-    return dict(parser["Service"])
+    parser.read([path, drop_in(path)])
+    return parser
 
 
 def test_there_are_services() -> None:
@@ -39,9 +49,28 @@ def test_a_service_can_read_the_kernel(path: Path) -> None:
     assert settings["CapabilityBoundingSet"] == "CAP_SYS_RAWIO"
 
 
-def test_the_options_of_the_recorder_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_a_service_does_not_start_without_its_limits(path: Path) -> None:
+    needed = Path(_parsed(path)["Unit"]["AssertPathExists"])
+    assert UNITS / needed.relative_to("/etc/systemd/system") == drop_in(path)
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_settings_of_users_win(path: Path) -> None:
+    """Drop-ins of all directories are read in the order of their names."""
+    assert drop_in(path).name < "override.conf"
+    assert "UMask" not in drop_in(path).read_text(), "each service has its own"
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_the_options_of_a_service_exist(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcensus.commands.shared.options.is_own_process", lambda: True)
-    _, name, *args = shlex.split(service(UNITS / "kcensus-record.service")["ExecStart"])
+    settings = service(path)
+    _, name, *args = shlex.split(settings["ExecStart"])
+    assert path.stem == f"kcensus-{name}"
     values = commands()[name].make_context(name, args).params
-    assert values["store"] == Path("/var/lib/kcensus/series")
     assert values["max_memory"] == 512 << 20
+    written = values["store"] if name == "record" else values["metrics"]
+    writable = [settings.get("ReadWritePaths", "").removeprefix("-")]
+    writable += [f"/var/lib/{each}" for each in settings.get("StateDirectory", "").split()]
+    assert str(written.parent) in writable

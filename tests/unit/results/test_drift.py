@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import drgn
+import numpy as np
 import pytest
 
-from kcensus.analyses import Analysis
+from kcensus.analyses import Analysis, AnalysisError
 from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Check, CheckStatus, Gauge
@@ -62,9 +65,10 @@ def test_a_dump_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ERRORS = [ValueError("x"), IndexError("x"), RecursionError("x"), OverflowError("x")]
+EXPECTED = [drgn.FaultError("short read", 1 << 63), MemoryError()]
 
 
-@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("error", ERRORS + EXPECTED)
 def test_what_fails_on_torn_memory_is_repeated_once(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +84,48 @@ def test_what_fails_on_torn_memory_is_repeated_once(
     checks(monkeypatch, itertools.count(), live=True)
     first, second = kernels
     assert first is not second
+
+
+def test_what_the_first_run_took_is_free_when_it_is_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[weakref.ref[Any]] = []
+
+    def greedy(_kernel: Kernel) -> Answer:
+        if taken:
+            assert taken[0]() is None
+            return Answer()
+        array = np.zeros(1)
+        taken.append(weakref.ref(array))
+        raise MemoryError
+
+    monkeypatch.setattr(f"{__name__}.run", greedy)
+    checks(monkeypatch, itertools.count(), live=True)
+    assert taken
+
+
+def test_a_symbol_that_is_missing_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Kernel] = []
+
+    def missing(kernel: Kernel) -> Answer:
+        runs.append(kernel)
+        return Answer(nothing=str(kernel.prog["absent"]))
+
+    monkeypatch.setattr(f"{__name__}.run", missing)
+    with pytest.raises(AnalysisError, match="absent"):
+        checks(monkeypatch, itertools.count(), live=True)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize("error", EXPECTED)
+def test_what_cannot_be_read_twice_is_a_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}._error", error)
+    with pytest.raises(AnalysisError) as caught:
+        checks(monkeypatch, itertools.count(), live=True)
+    assert "dump" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, type(error))
 
 
 @pytest.mark.parametrize("live", [True, False])

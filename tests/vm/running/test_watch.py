@@ -89,6 +89,16 @@ def test_rules() -> None:
 
 _ALIVE = {"kcensus_up": "1x800", "kcensus_last_census_timestamp_seconds": "0+60x800"}
 _ONCE = {"kcensus_up": "1x800", "kcensus_last_census_timestamp_seconds": "0x800"}
+_BAD = {
+    "kcensus_waits_deadlocks": "1x800",
+    "kcensus_iosched_inserted": "7x800",
+    "kcensus_iosched_worst_wait_seconds": "40x800",
+}
+
+
+def _cut(series: dict[str, str], minutes: int) -> dict[str, str]:
+    """Return series that end after some minutes."""
+    return {name: values.replace("x800", f"x{minutes}") for name, values in series.items()}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +139,14 @@ _ONCE = {"kcensus_up": "1x800", "kcensus_last_census_timestamp_seconds": "0x800"
         ),
         ("KcensusAbsent", "30m", {"kcensus_up": "1x5 _x55"}),
         ("", "45m", {**_ONCE, "kcensus_waits_deadlocks": "1x800"}),
+        ("", "28m", {**_ALIVE, **_BAD}),
+        ("", "55m", _cut({**_ALIVE, **_BAD}, 40)),
+        ("", "45m", {**_ALIVE, **_BAD, "kcensus_up": "1x38 0x40"}),
+        (
+            "KernelTasksBlocked",
+            "45m",
+            {**_ALIVE, "kcensus_up": "1x12 _x5 1x24 _ 1x20", "kcensus_waits_deadlocks": "1x800"},
+        ),
         (
             "",
             "10h",

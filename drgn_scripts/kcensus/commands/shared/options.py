@@ -108,7 +108,7 @@ def reading_options() -> list[click.Parameter]:
             callback=_own_process,
             metavar="SIZE",
             help="Take at most this much private memory, in one process. Default: on the running"
-            " kernel, half of what is available, but 256M at least; otherwise no limit.",
+            " kernel, half of what is available, but 320M at least; otherwise no limit.",
         ),
         click.Option(
             ["--chunk-size"],

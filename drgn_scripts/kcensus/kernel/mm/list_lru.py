@@ -50,8 +50,9 @@ VARIABLES = (
 UNKNOWN = "(unknown)"
 """Owner of a list_lru that is only on the kernel's own list and has no symbol."""
 _MAX_LIST_LRUS = 1 << 20
-_MAX_ZSWAP_POOLS = 1 << 12
 """More than any machine has, so a longer list is damaged."""
+_MAX_ZSWAP_POOLS = 1 << 12
+"""Likewise."""
 
 
 class NoListLru(LookupError):

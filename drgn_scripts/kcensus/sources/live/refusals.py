@@ -118,10 +118,11 @@ def _locked_down(root: Path) -> str:
     """
     if lockdown(root) != "confidentiality":
         return ""
-    forced = "CONFIG_LOCK_DOWN_KERNEL_FORCE_CONFIDENTIALITY"
     why = f"kernel lockdown is in the mode confidentiality, which denies {KCORE} to root, too"
-    if _option(root, forced):
-        return f"{why}, and {forced} enforces it at each boot; take a vmcore with kdump and pass it"
+    if _option(root, _FORCED):
+        return (
+            f"{why}, and {_FORCED} enforces it at each boot; take a vmcore with kdump and pass it"
+        )
     return f"{why}, until reboot; boot with lockdown=integrity, {_ELSEWHERE}"
 
 
