@@ -16,6 +16,7 @@ import pandas as pd
 
 from kcensus.api.frames import Frame
 from kcensus.api.source import Readable, context_of
+from kcensus.engine.hashing import factorized
 from kcensus.engine.layout import Layout, element_paths, layout, pointee_names
 from kcensus.engine.memory import Faults, Words
 from kcensus.engine.slub.caches import find_caches
@@ -280,7 +281,7 @@ class _Owners:
 
     def paths(self, owners: Words) -> npt.NDArray[np.object_]:
         """Return the path of each owner: empty where there is none, ``?`` where it is unknown."""
-        code, pointers = pd.factorize(owners)
+        code, pointers = factorized(owners)
         known = np.asarray(pointers, np.uint64)
         memcg = self.slots.memcg(known, self.faults)
         groups = memcgs(self.kernel)

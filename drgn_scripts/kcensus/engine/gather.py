@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from kcensus.engine.hashing import factorized
 from kcensus.engine.layout import Field, Layout, word_dtype
 from kcensus.engine.memory import Bytes, Faults, Mask, Memory, Words
 from kcensus.engine.rows import spread
@@ -118,7 +118,10 @@ class PageIndex:
     def of(memory: Memory, addresses: Words) -> PageIndex:
         """Index ``addresses``; hashing takes a third of what sorting does."""
         shift = np.uint64(memory.page_shift)
-        code, page = pd.factorize(addresses >> shift)
+        number = addresses >> shift
+        # Most are of one stretch of the direct map, which is no longer than RAM.
+        span = int(number.max() - number.min()) + 1 if len(number) else 0
+        code, page = factorized(number, span)
         return PageIndex(page << shift, code)
 
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from kcensus.engine.hashing import factorized
 from kcensus.engine.memory import Bytes, Mask, Words
 
 _DIGIT, _LOWER_HEX, _LOWER, _UPPER_HEX, _UPPER, _BEYOND = 1, 2, 4, 8, 16, 32
@@ -107,7 +107,7 @@ def families(
         code, keys = np.zeros(0, np.int64), key[:1]
         totals = [np.array([column.sum()]) for column in (np.ones(len(key), np.bool_), *sums)]
     else:
-        code, keys = pd.factorize(key)
+        code, keys = factorized(key)
         # Sums of integers below 2^53 are exact in the doubles of bincount().
         totals = [np.bincount(code, minlength=len(keys))]
         totals += [np.bincount(code, column, len(keys)).astype(np.int64) for column in sums]
@@ -192,7 +192,7 @@ def merged(parts: Sequence[Families]) -> Families:
     """Merge families of several parts of the names; all have equally many words."""
     if len(parts) == 1:
         return parts[0]
-    code, keys = pd.factorize(np.concatenate([part.key for part in parts]))
+    code, keys = factorized(np.concatenate([part.key for part in parts]))
     order, starts, first = _sorted_by(code, len(keys))
     samples, differs, classes, sums = (
         np.concatenate([getattr(part, name) for part in parts], axis=1)
@@ -247,7 +247,7 @@ def patterns(parts: Sequence[Families], limit: int) -> Patterns:
         for codes in form:
             key = np.where(codes == _GONE, key, _mix(key ^ codes.astype(np.uint64)))
         hashes.append(key)
-    code, keys = pd.factorize(np.concatenate(hashes))
+    code, keys = factorized(np.concatenate(hashes))
     columns = np.concatenate([part.sums for part in parts], axis=1)
     sums = np.stack([np.bincount(code, column, len(keys)) for column in columns], axis=1)
     sums = sums.astype(np.int64)

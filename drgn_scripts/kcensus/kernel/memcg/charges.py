@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kcensus.engine.gather import gather
+from kcensus.engine.hashing import factorized
 from kcensus.engine.layout import element_paths, layout
 from kcensus.engine.memory import Faults, Mask, Memory, Words
 from kcensus.engine.slub.pages import PageChunk, PageMap
@@ -179,7 +180,7 @@ class _Watcher:
         records = chunk.records(self.layout, self.pages.struct_size)
         rows = np.flatnonzero(records["owner"] > _FLAGS)
         owner = records["owner"][rows]
-        code, words = pd.factorize(owner)
+        code, words = factorized(owner)
         row_of_word = self._rows(words)
         rows, row = rows[self.offline[row_of_word[code]]], row_of_word[code]
         owner, row = owner[self.offline[row]], row[self.offline[row]]
