@@ -126,7 +126,7 @@ class Metrics(Collector):
 
     def _count_failures(self, sample: Sample) -> None:
         census = sample.census if sample.is_census and sample.census else None
-        for name in {*sample.gauges, *(census.results if census else ())}:
+        for name in {*sample.last_gauges, *(census.results if census else ())}:
             self._failures.setdefault(name, 0)
         for name in {*sample.errors, *(census.errors if census else ())}:
             self._failures[name] = self._failures.get(name, 0) + 1
@@ -153,7 +153,7 @@ def _add_up(made: _Families, *, is_up: bool) -> None:
 
 
 def _add_gauges(made: _Families, sample: Sample) -> None:
-    for analysis, gauges in sample.gauges.items():
+    for analysis, gauges in sample.last_gauges.items():
         for gauge in gauges:
             help_ = f"{gauge.label or gauge.key}, as the kernel counts ({gauge.source})"
             value = made.amount(gauge.value, gauge.unit)

@@ -178,9 +178,9 @@ def test_pages_are_exported_in_bytes(parse: Parse) -> None:
 
 def test_two_metrics_of_one_name_are_refused() -> None:
     sample = making.sampler().take()
-    twice = sample.gauges["made-up"] * 2
+    twice = sample.last_gauges["made-up"] * 2
     with pytest.raises(ValueError, match="kcensus_made_up_nr_made"):
-        metrics_of(replace(sample, gauges={"made-up": twice}))
+        metrics_of(replace(sample, last_gauges={"made-up": twice}))
 
 
 def test_before_the_first_sample_the_kernel_is_not_up(parse: Parse) -> None:
