@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 from kcensus.render.plain import plain
 from kcensus.results import Figure, Unit
 from kcensus.text import bounded, printable
-from kcensus.watch.samples import MAX_ROWS, Census, Rows, Sample
+from kcensus.watch import MAX_ROWS
+from kcensus.watch.samples import Census, Rows, Sample
 
 MAX_SERIES = 500
 """Of rows of tables, all together."""

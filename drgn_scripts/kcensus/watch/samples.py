@@ -13,9 +13,8 @@ from kcensus.results import CheckStatus, Figure, Finding, Gauge, Machine, Result
 from kcensus.results.largest import Largest, largest
 from kcensus.results.tables import Column, TableSpec
 from kcensus.text import bounded
+from kcensus.watch import MAX_ROWS
 
-MAX_ROWS = 20
-"""Of each table; the largest."""
 _MAX_NAME = 200
 """Characters of a column that names a row."""
 _MAX_FINDINGS = 200

@@ -17,6 +17,7 @@ from kcensus.analyses.runner import Context
 from kcensus.kernel import machine
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Gauge
+from kcensus.watch import MAX_ROWS
 from kcensus.watch import sampler as sampling
 from kcensus.watch.documents import document
 from kcensus.watch.exposition import text
@@ -24,7 +25,7 @@ from kcensus.watch.history import MAX_VALUES, History
 from kcensus.watch.lines import lines
 from kcensus.watch.metrics import Metrics
 from kcensus.watch.sampler import CPU_SHARE, Sampler
-from kcensus.watch.samples import MAX_ROWS, Sample
+from kcensus.watch.samples import Sample
 from kcensus.watch.screen import View
 from tests.unit.watch import making
 from tests.unit.watch.making import MADE, START, clock, state
