@@ -13,7 +13,7 @@ from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Check, Figure, Finding, Gap, Gauge, Severity, Unit
 from kcensus.results.tables import Column, Show, TableSpec
-from kcensus.sources import open_target
+from kcensus.sources import Target, open_target
 from kcensus.watch.sampler import Sampler
 
 START = 1_700_000_000.0
@@ -118,9 +118,14 @@ def gauges(kernel: Kernel) -> Iterator[Gauge]:
     yield Gauge("nr_made", state.counter, label="made up", source='nr_made "quoted"')
 
 
+def target() -> Target:
+    """Return the sample, as if its kernel ran."""
+    return replace(open_target("sample"), live=True, recorded_for=None)
+
+
 def context() -> Context:
-    """Return a context of the sample, as if its kernel ran."""
-    return Context.of(replace(open_target("sample"), live=True, recorded_for=None))
+    """Return the context of analyses on it."""
+    return Context.of(target())
 
 
 def sampler(*wanted: Analysis, census: int | None = None) -> Sampler:
