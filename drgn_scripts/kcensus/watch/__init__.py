@@ -9,3 +9,6 @@ these prints or waits.
 JSON, :mod:`kcensus.watch.metrics` as metrics, which :mod:`kcensus.watch.exposition` writes to a
 file or serves.
 """
+
+MAX_ROWS = 20
+"""Of each table that a sample keeps, and that is exported; the largest."""

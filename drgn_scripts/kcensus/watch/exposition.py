@@ -3,18 +3,30 @@
 
 from __future__ import annotations
 
+import io
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client.exposition import generate_latest, start_wsgi_server
+from prometheus_client.exposition import generate_latest, make_wsgi_app
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from kcensus.render.directory import OutputError, replacing
 
 _END = b"# EOF\n"
 """OpenMetrics demands it; for Prometheus' text format it is a comment."""
+_MAX_CONNECTIONS = 64
+"""At once; more are closed."""
+_TIMEOUT_SECONDS = 5
+"""After which a connection on which nothing happens is closed."""
+_STACK_BYTES = 256 << 10
+"""Of a thread."""
 
 
 def text(metrics: Collector) -> bytes:
@@ -46,6 +58,10 @@ class MetricsFile:
             written = _identity(part)
         self._written = written
 
+    def keep(self) -> None:
+        """Let the file stay: :meth:`remove` does nothing then."""
+        self._written = None
+
     def remove(self) -> None:
         """Remove the file, if it is the one that :meth:`write` wrote last.
 
@@ -66,20 +82,78 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 @contextmanager
-def serving(metrics: Collector, host: str, port: int) -> Iterator[None]:
-    """Serve metrics at ``http://HOST:PORT/metrics``, until the context ends.
+def _small_stacks() -> Iterator[None]:
+    """Give threads small stacks: they count as private memory, by default with 8 MiB each."""
+    before = threading.stack_size(_STACK_BYTES)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
 
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers each connection in a thread of its own, but only so many at once."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[WSGIRequestHandler]) -> None:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            with _small_stacks():
+                super().process_request(request, client_address)
+        except BaseException:  # there is no thread
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that go away: it would be drawn across the terminal."""
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _TIMEOUT_SECONDS
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log no requests."""
+
+    def get_stderr(self) -> Any:
+        """Return where to say why an answer failed: nowhere; the client gets status 500."""
+        return io.StringIO()
+
+
+@contextmanager
+def serving(metrics: Collector, host: str, port: int) -> Iterator[int]:
+    """Serve metrics at ``http://HOST:PORT/metrics``, until the context ends; yield the port.
+
+    :param port: 0 for one that is free
     :raises OutputError: the address cannot be used
     """
+    app = make_wsgi_app(_registry(metrics))
     try:
-        server, thread = start_wsgi_server(port, host, _registry(metrics))
+        server = make_server(host, port, app, _Server, _Handler)
     except (OSError, OverflowError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise OutputError(
             f"cannot listen on '{host}:{port}': {reason}; choose another address or port"
         ) from None
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    with _small_stacks():
+        thread.start()
     try:
-        yield
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kcensus.analyses import Analysis
@@ -82,13 +82,17 @@ class History:
     def __init__(self, wanted: Sequence[Analysis]) -> None:
         self._headlines = {each.name: each.headline for each in wanted}
         self._series: dict[str, dict[tuple[bool, str], Series]]
-        self._census: Census | None
+        self._findings: dict[str, Mapping[str, Finding]] = {}
+        """By id, those of the last census in which an analysis did not fail."""
+        self._has_census = False
         self._forget()
         self._boot: str | None = None
         self.events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         """The last ones; findings of the first census are none."""
         self.new_events: tuple[Event, ...] = ()
         """Those of the last sample."""
+        self.is_first_census = False
+        """Whether the last sample has the first census of its boot."""
 
     def add(self, sample: Sample) -> None:
         """Keep what a sample has; of another boot, it is the first one."""
@@ -96,21 +100,26 @@ class History:
             self._forget()
         self._boot = sample.machine.boot
         for name, gauges in sample.gauges.items():
+            elapsed = sample.gauges_elapsed.get(name, sample.elapsed)
             for gauge in gauges:
                 figure = Figure(gauge.value, gauge.unit, gauge.label)
-                self._add(name, gauge.key, figure, sample.elapsed, is_gauge=True)
-        self.new_events = ()
+                self._add(name, gauge.key, figure, elapsed, is_gauge=True)
+        self.new_events, self.is_first_census = (), False
         if sample.is_census and sample.census is not None:
             for name, counted in sample.census.results.items():
                 for key, each in counted.summary.items():
                     self._add(name, key, each, sample.elapsed, is_gauge=False)
-            self.new_events = tuple(_events(self._census, sample.census))
+            self.is_first_census = not self._has_census
+            self._has_census = True
+            self.new_events = tuple(_events(self._findings, sample.census))
             self.events.extend(self.new_events)
-            self._census = sample.census
+            for name, counted in sample.census.results.items():
+                self._findings[name] = counted.findings
 
     def _forget(self) -> None:
         self._series = {name: {} for name in self._headlines}
-        self._census = None
+        self._findings.clear()
+        self._has_census = False
 
     def _add(
         self, analysis: str, key: str, figure: Figure, elapsed: float, *, is_gauge: bool
@@ -151,14 +160,12 @@ class History:
         return {key: known[is_gauge, key].rate for key in keys if (is_gauge, key) in known}
 
 
-def _events(before: Census | None, after: Census) -> Iterator[Event]:
-    """Yield what appeared and went, of analyses that both have a result of."""
-    if before is None:
-        return
+def _events(before: Mapping[str, Mapping[str, Finding]], after: Census) -> Iterator[Event]:
+    """Yield what appeared and went, of analyses that had a result before."""
     for name, counted in after.results.items():
-        if name not in before.results:
+        if name not in before:
             continue
-        old, new = before.results[name].findings, counted.findings
+        old, new = before[name], counted.findings
         for identifier, finding in new.items():
             if identifier not in old:
                 yield Event(after.time, name, finding, True)

@@ -39,7 +39,7 @@ def lines(sample: Sample, history: History, wanted: Sequence[str]) -> Iterator[s
         what = "new finding" if event.has_appeared else "finding is gone"
         severity = event.finding.severity.name
         yield f"{time} {event.analysis}: {what}: {severity} {printable(event.finding.title)}"
-    if census and census.number == 1:
+    if census and history.is_first_census:
         for name, finding in census.findings:
             if matters(finding):
                 yield f"{time} {name}: finding: {finding.severity.name} {printable(finding.title)}"

@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 from kcensus.render.plain import plain
 from kcensus.results import Figure, Unit
 from kcensus.text import bounded, printable
-from kcensus.watch.samples import MAX_ROWS, Census, Rows, Sample
+from kcensus.watch import MAX_ROWS
+from kcensus.watch.samples import Census, Rows, Sample
 
 MAX_SERIES = 500
 """Of rows of tables, all together."""
@@ -126,7 +127,7 @@ class Metrics(Collector):
 
     def _count_failures(self, sample: Sample) -> None:
         census = sample.census if sample.is_census and sample.census else None
-        for name in {*sample.gauges, *(census.results if census else ())}:
+        for name in {*sample.last_gauges, *(census.results if census else ())}:
             self._failures.setdefault(name, 0)
         for name in {*sample.errors, *(census.errors if census else ())}:
             self._failures[name] = self._failures.get(name, 0) + 1
@@ -153,7 +154,7 @@ def _add_up(made: _Families, *, is_up: bool) -> None:
 
 
 def _add_gauges(made: _Families, sample: Sample) -> None:
-    for analysis, gauges in sample.gauges.items():
+    for analysis, gauges in sample.last_gauges.items():
         for gauge in gauges:
             help_ = f"{gauge.label or gauge.key}, as the kernel counts ({gauge.source})"
             value = made.amount(gauge.value, gauge.unit)

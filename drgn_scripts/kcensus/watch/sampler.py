@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kcensus.analyses import Analysis
@@ -23,7 +23,7 @@ CPU_SHARE = 0.01
 """Of one CPU: what censuses may take on average, where their interval is not given."""
 GAUGES_SHARE = 0.005
 """Of one CPU: what the counters of one analysis may take on average, of kernels with many devices;
-beyond, a sample repeats those that were read last."""
+beyond, samples go without. The first time does not count: it finds types, once."""
 _MAX_GAUGES = 200
 """Of each analysis."""
 
@@ -42,6 +42,19 @@ class Clock(Protocol):
     def process_time(self) -> float:
         """Return seconds of CPU time of this process."""
         ...
+
+
+@dataclass
+class _Counters:
+    """The counters of one analysis."""
+
+    start: float
+    """When they were read for the first time, by the monotonic clock."""
+    gauges: tuple[Gauge, ...] = ()
+    error: str = ""
+    """Why they could not be read the last time."""
+    cpu_seconds: float = 0.0
+    """Of all times but the first one."""
 
 
 class Sampler:
@@ -65,9 +78,9 @@ class Sampler:
         self._number = 0
         self._start = 0.0
         self._census: Census | None = None
-        self._gauges: dict[str, tuple[Gauge, ...]] = {}
-        self._gauges_cpu: dict[str, float] = {}
-        self._lost = ""
+        self._censuses = 0
+        self._counters: dict[str, _Counters] = {}
+        self._lost = self._boot = ""
         self.took_census = False
         """Whether the last sample has a census."""
         self.census_cpu_seconds = 0.0
@@ -80,10 +93,13 @@ class Sampler:
         # Gauges need types of modules, too.
         context.load_modules(self._wanted)
         self._context: Context | None = context
-        self._gauges.clear()  # those of another boot
+        self._counters.clear()  # types have to be found again, and it may be another boot
         self.target = context.name
         kernel = context.kernel.renewed()
         self._machine = replace(context, kernel=kernel).machine
+        if not self._boot or self._machine.boot != self._boot:
+            self._census = None
+        self._boot = self._machine.boot
         self._page_bytes = attempt(lambda: int(kernel.prog["PAGE_SIZE"]))
 
     def show_progress(self, progress: Progress) -> None:
@@ -103,15 +119,13 @@ class Sampler:
             self._start = start
         self._number += 1
         self.took_census = False
-        gauges: dict[str, tuple[Gauge, ...]] = {}
-        errors: dict[str, str] = {}
+        elapsed: dict[str, float] = {}
         kernel = self._readable()
+        known = self._counters if kernel is not None else {}
         if kernel is not None:
             for analysis in self._wanted:
-                try:
-                    gauges[analysis.name] = self._gauges_of(analysis, kernel, start - self._start)
-                except Exception as error:  # the others are still worth having
-                    errors[analysis.name] = failure(error, analysis.name)
+                if self._read_counters(analysis, kernel):
+                    elapsed[analysis.name] = self._clock.monotonic() - self._start
         self._spend(cpu)
         return Sample(
             self._number,
@@ -121,25 +135,35 @@ class Sampler:
             self._clock.process_time() - cpu,
             self._machine,
             self._page_bytes,
-            gauges,
-            errors,
+            {name: known[name].gauges for name in elapsed},
+            elapsed,
+            {name: each.gauges for name, each in known.items() if not each.error},
+            {name: each.error for name, each in known.items() if each.error},
             self._lost if self.is_lost else "",
             self._census,
         )
 
-    def _gauges_of(self, analysis: Analysis, kernel: Kernel, elapsed: float) -> tuple[Gauge, ...]:
-        """Return the counters of an analysis, or the last ones where they took too much CPU."""
-        name = analysis.name
-        spent = self._gauges_cpu.get(name, 0.0)
-        if name in self._gauges and spent > GAUGES_SHARE * elapsed:
-            return self._gauges[name]
-        self._gauges.pop(name, None)
-        cpu = self._clock.process_time()
+    def _read_counters(self, analysis: Analysis, kernel: Kernel) -> bool:
+        """Read the counters of an analysis, unless they took too much CPU; return whether it did.
+
+        Those that fail take CPU, too.
+        """
+        now, cpu = self._clock.monotonic(), self._clock.process_time()
+        known = self._counters.get(analysis.name)
+        if known and known.cpu_seconds > GAUGES_SHARE * (now - known.start):
+            return False
+        gauges: tuple[Gauge, ...] = ()
+        error = ""
         try:
-            self._gauges[name] = tuple(analysis.gauges_of(kernel))[:_MAX_GAUGES]
-        finally:
-            self._gauges_cpu[name] = spent + self._clock.process_time() - cpu
-        return self._gauges[name]
+            gauges = tuple(analysis.gauges_of(kernel))[:_MAX_GAUGES]
+        except Exception as why:  # those of the others are still worth having
+            error = failure(why, analysis.name)
+        start, spent = now, 0.0
+        if known:
+            start = known.start
+            spent = known.cpu_seconds + self._clock.process_time() - cpu
+        self._counters[analysis.name] = _Counters(start, gauges, error, spent)
+        return not error
 
     def is_due(self, sample: Sample) -> bool:
         """Return whether to take a census with a sample."""
@@ -159,9 +183,10 @@ class Sampler:
         gc.collect()  # results refer to each other, and may be large
         spent = self._spend(cpu)
         self.census_cpu_seconds += spent
+        self._censuses += 1
         self._census = replace(
             census,
-            number=self._census.number + 1 if self._census else 1,
+            number=self._censuses,
             time=self._clock.time(),
             seconds=self._clock.monotonic() - start,
             cpu_seconds=spent,

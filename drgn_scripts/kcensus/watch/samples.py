@@ -13,9 +13,8 @@ from kcensus.results import CheckStatus, Figure, Finding, Gauge, Machine, Result
 from kcensus.results.largest import Largest, largest
 from kcensus.results.tables import Column, TableSpec
 from kcensus.text import bounded
+from kcensus.watch import MAX_ROWS
 
-MAX_ROWS = 20
-"""Of each table; the largest."""
 _MAX_NAME = 200
 """Characters of a column that names a row."""
 _MAX_FINDINGS = 200
@@ -96,9 +95,13 @@ class Sample:
     page_bytes: int | None = None
     """Size of a page; None if unknown."""
     gauges: Mapping[str, tuple[Gauge, ...]] = field(default_factory=dict)
-    """What the kernel counts, by analysis."""
+    """What the kernel counts, by analysis, where it was read with this sample."""
+    gauges_elapsed: Mapping[str, float] = field(default_factory=dict)
+    """Seconds from the first sample until these were read, by analysis."""
+    last_gauges: Mapping[str, tuple[Gauge, ...]] = field(default_factory=dict)
+    """What was read last, by analysis: with this sample, or with one before."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Why gauges of an analysis could not be read, by analysis."""
+    """Why gauges of an analysis could not be read the last time, by analysis."""
     unreadable: str = ""
     """Why nothing could be read, in one sentence: the kernel is gone, or another one runs."""
     census: Census | None = None

@@ -72,7 +72,8 @@ class View:
         """Return the lines that fit: at most ``height``, of at most ``width`` cells."""
         sample = self.sample
         if sample is None:
-            return [self._fitted(Text(f"kcensus watch on {self._target}: {self.busy}"), width)]
+            busy = self.busy or "reading counters"
+            return [self._fitted(Text(f"kcensus watch on {self._target}: {busy}"), width)]
         head = [Text(self._machine(sample), "bold"), Text(self._status(sample))]
         head += [Text(words, "bold red") for words in self._problems(sample)]
         findings = self._findings(sample)
@@ -270,10 +271,12 @@ class Display:
         """Wait, and draw the view again whenever the size of the terminal changed."""
         # Not by SIGWINCH: a handler would interrupt the system calls with which drgn reads.
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, _POLL_SECONDS))
+        while True:
             if self._console.size != self._size:
                 self.draw()
+            if (left := end - time.monotonic()) <= 0:
+                return
+            time.sleep(min(left, _POLL_SECONDS))
 
     @contextmanager
     def shown(self) -> Iterator[None]:

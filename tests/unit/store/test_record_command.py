@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,33 +20,39 @@ from kcensus.sources import TargetError
 
 
 class Clock:
-    """A clock that advances only by sleep(), or when it is set."""
+    """A clock that advances only by sleep() and work, or when it is set."""
 
     def __init__(self, now: float) -> None:
-        self.now = now
+        self.now, self.passed = now, 0.0
 
     def time(self) -> float:
         return self.now
 
+    def monotonic(self) -> float:
+        return self.passed
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+        self.passed += seconds
+
     def sleep(self, seconds: float) -> None:
         assert seconds > 0
-        self.now += seconds
+        self.work(seconds)
+
+
+def ticking(clock: Clock, every: int, late: Callable[[], object]) -> Iterator[None]:
+    return ticks(every, late, now=clock.time, monotonic=clock.monotonic, sleep=clock.sleep)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock(1002.0)
-    monkeypatch.setattr(record, "ticks", functools.partial(ticks, now=made.time, sleep=made.sleep))
+    monkeypatch.setattr(record, "ticks", functools.partial(ticking, made))
     return made
 
 
 def times(clock: Clock, every: int, count: int) -> list[float]:
-    return [
-        clock.now
-        for _ in itertools.islice(
-            ticks(every, pytest.fail, now=clock.time, sleep=clock.sleep), count
-        )
-    ]
+    return [clock.now for _ in itertools.islice(ticking(clock, every, pytest.fail), count)]
 
 
 def test_ticks_are_now_and_at_multiples(clock: Clock) -> None:
@@ -60,23 +67,42 @@ def test_a_multiple_that_is_near_is_left_out(clock: Clock) -> None:
 def test_missed_ticks_are_left_out(clock: Clock) -> None:
     late: list[float] = []
     seen = []
-    for _ in itertools.islice(
-        ticks(10, lambda: late.append(clock.now), now=clock.time, sleep=clock.sleep), 4
-    ):
+    for _ in itertools.islice(ticking(clock, 10, lambda: late.append(clock.now)), 4):
         seen.append(clock.now)
-        clock.now += 25
+        clock.work(25)
     assert seen == [1002, 1030, 1060, 1090]
     assert late == [1027, 1055, 1085]
 
 
 def test_a_clock_that_is_set_back_delays_nothing(clock: Clock) -> None:
-    each = ticks(10, pytest.fail, now=clock.time, sleep=clock.sleep)
+    each = ticking(clock, 10, pytest.fail)
     next(each)
     next(each)
     clock.now -= 500
     before = clock.now
     next(each)
     assert clock.now - before <= 20
+
+
+def test_a_clock_that_is_set_forward_delays_nothing_and_makes_nothing_late(clock: Clock) -> None:
+    each = ticking(clock, 10, pytest.fail)
+    next(each)
+    next(each)
+    clock.work(1)
+    clock.now += 500
+    before = clock.now
+    next(each)
+    assert clock.now - before <= 10
+
+
+def test_work_that_takes_too_long_is_late_wherever_the_clock_is_set(clock: Clock) -> None:
+    late: list[float] = []
+    each = ticking(clock, 10, lambda: late.append(clock.passed))
+    next(each)
+    clock.work(11)
+    clock.now -= 500
+    next(each)
+    assert late == [11]
 
 
 Outcome = Exit | BaseException

@@ -13,7 +13,7 @@ from kcensus.analyses.runner import Context
 from kcensus.kernel.kernel import Kernel
 from kcensus.results import Answer, Check, Figure, Finding, Gap, Gauge, Severity, Unit
 from kcensus.results.tables import Column, Show, TableSpec
-from kcensus.sources import open_target
+from kcensus.sources import Target, open_target
 from kcensus.watch.sampler import Sampler
 
 START = 1_700_000_000.0
@@ -51,6 +51,7 @@ class State:
     findings: tuple[str, ...] = ()
     fault: Exception | None = None
     gauge_fault: Exception | None = None
+    gauges_cpu_seconds: float = 0.01
 
 
 state = State()
@@ -110,16 +111,21 @@ def run(kernel: Kernel) -> Answer:
 
 
 def gauges(kernel: Kernel) -> Iterator[Gauge]:
-    """Yield one counter, in a hundredth of a second."""
-    clock.cpu += 0.01
+    """Yield one counter, in a hundredth of a second unless the state says otherwise."""
+    clock.cpu += state.gauges_cpu_seconds
     if state.gauge_fault:
         raise state.gauge_fault
     yield Gauge("nr_made", state.counter, label="made up", source='nr_made "quoted"')
 
 
+def target() -> Target:
+    """Return the sample, as if its kernel ran."""
+    return replace(open_target("sample"), live=True, recorded_for=None)
+
+
 def context() -> Context:
-    """Return a context of the sample, as if its kernel ran."""
-    return Context.of(replace(open_target("sample"), live=True, recorded_for=None))
+    """Return the context of analyses on it."""
+    return Context.of(target())
 
 
 def sampler(*wanted: Analysis, census: int | None = None) -> Sampler:

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import struct
+import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from kcensus.analyses import analyses
 from kcensus.render.directory import OutputError
 from kcensus.results import Unit
+from kcensus.watch import MAX_ROWS, exposition
 from kcensus.watch import metrics as exported
 from kcensus.watch.exposition import MetricsFile, serving, text
 from kcensus.watch.metrics import MAX_SERIES, Metrics, name_of
-from kcensus.watch.samples import MAX_ROWS, Sample
+from kcensus.watch.samples import Sample
 from tests.unit.watch import making
 from tests.unit.watch.making import START, state
 
@@ -178,9 +184,9 @@ def test_pages_are_exported_in_bytes(parse: Parse) -> None:
 
 def test_two_metrics_of_one_name_are_refused() -> None:
     sample = making.sampler().take()
-    twice = sample.gauges["made-up"] * 2
+    twice = sample.last_gauges["made-up"] * 2
     with pytest.raises(ValueError, match="kcensus_made_up_nr_made"):
-        metrics_of(replace(sample, gauges={"made-up": twice}))
+        metrics_of(replace(sample, last_gauges={"made-up": twice}))
 
 
 def test_before_the_first_sample_the_kernel_is_not_up(parse: Parse) -> None:
@@ -271,14 +277,65 @@ def test_a_file_of_another_process_stays(tmp_path: Path) -> None:
         assert path.exists()
 
 
+def scraped(port: int) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_a_port_serves_the_last_sample() -> None:
     made = metrics_of(making.sampler().take())
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    threads = threading.active_count()
+    with serving(made, "127.0.0.1", 0) as port:
+        assert b"kcensus_up 1.0" in scraped(port)
         with pytest.raises(OutputError, match=str(port)), serving(made, "127.0.0.1", port):
             pass
-    url = f"http://127.0.0.1:{port}/metrics"
-    with serving(made, "127.0.0.1", port), urllib.request.urlopen(url) as answer:
-        assert b"kcensus_up 1.0" in answer.read()
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(url)
+    wait_for(lambda: threading.active_count() == threads)
+
+
+def test_idle_connections_are_few_small_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 16
+    monkeypatch.setattr(exposition, "_MAX_CONNECTIONS", most)
+    monkeypatch.setattr(exposition._Handler, "timeout", 3600)
+    with ExitStack() as stack:
+        port = stack.enter_context(serving(Metrics(), "127.0.0.1", 0))
+
+        def connected() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+
+        threads, size = threading.active_count(), private_bytes()
+        idle = [connected() for _ in range(most)]
+        wait_for(lambda: threading.active_count() == threads + most)
+        assert private_bytes() - size < most << 20
+        with suppress(ConnectionResetError):
+            assert connected().recv(1) == b""
+        for each in idle:
+            each.close()
+        wait_for(lambda: threading.active_count() == threads)
+        assert scraped(port)
+        monkeypatch.setattr(exposition._Handler, "timeout", 0.01)
+        assert connected().recv(1) == b""
+
+
+def private_bytes() -> int:
+    (size,) = re.findall(r"^VmData:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
+    return int(size) << 10
+
+
+def test_nothing_is_said_of_clients_that_go_away(capfd: pytest.CaptureFixture[str]) -> None:
+    with serving(Metrics(), "127.0.0.1", 0) as port:
+        threads = threading.active_count()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            wait_for(lambda: threading.active_count() > threads)
+            client.send(b"GET /metr")
+            reset = struct.pack("ii", 1, 0)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        wait_for(lambda: threading.active_count() == threads)
+    assert capfd.readouterr() == ("", "")

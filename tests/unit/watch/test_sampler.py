@@ -4,14 +4,20 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from kcensus.analyses import AnalysisError, analyses
+from kcensus.analyses.runner import Context
 from kcensus.kernel import machine
+from kcensus.kernel.kernel import Kernel
+from kcensus.results import Gauge
+from kcensus.watch import MAX_ROWS
 from kcensus.watch import sampler as sampling
 from kcensus.watch.documents import document
 from kcensus.watch.exposition import text
@@ -19,7 +25,7 @@ from kcensus.watch.history import MAX_VALUES, History
 from kcensus.watch.lines import lines
 from kcensus.watch.metrics import Metrics
 from kcensus.watch.sampler import CPU_SHARE, Sampler
-from kcensus.watch.samples import MAX_ROWS, Sample
+from kcensus.watch.samples import Sample
 from kcensus.watch.screen import View
 from tests.unit.watch import making
 from tests.unit.watch.making import MADE, START, clock, state
@@ -47,12 +53,70 @@ def test_a_sample_has_the_counters_and_what_it_took() -> None:
 
 def test_counters_take_no_more_than_their_share() -> None:
     """Each time, they take a hundredth of a second: half a percent of two."""
-    sampler, read = making.sampler(census=0), []
+    sampler, history, read, last = making.sampler(census=0), History((MADE,)), [], []
     for state.counter in range(100, 109):
-        (gauge,) = sampler.take().gauges[MADE.name]
-        read.append(gauge.value)
+        sample = sampler.take()
+        history.add(sample)
+        read += [gauge.value for gauges in sample.gauges.values() for gauge in gauges]
+        last += [gauge.value for gauge in sample.last_gauges[MADE.name]]
         clock.now += 1
-    assert read == [100, 100, 102, 102, 104, 104, 106, 106, 108]
+    # The first time, which finds types, does not count.
+    assert read == [100, 101, 102, 104, 106, 108]
+    assert last == [100, 101, 102, 102, 104, 104, 106, 106, 108]
+    (series,) = history.of(MADE.name)
+    assert [*series.values] == read
+    assert series.rate == 1
+
+
+def test_rates_are_over_the_time_between_two_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters that grow by 1 a second do so, however rarely and late they are read."""
+    sampler, history, rates = making.sampler(census=0), History((MADE,)), []
+    delays = itertools.cycle((3, 0, 1))
+
+    def gauges(kernel: Kernel) -> Iterator[Gauge]:
+        clock.cpu += 0.02
+        clock.now += next(delays)  # as the analyses before it do when they find their types
+        yield Gauge("nr_made", 100 + int(clock.now))
+
+    monkeypatch.setattr(making, "gauges", gauges)
+    for _ in range(50):
+        sample = sampler.take()
+        history.add(sample)
+        rates += document(sample, history, "sample")["rates"].get(MADE.name, {}).values()
+        clock.now += 1
+    assert 10 < len(rates) < 40
+    assert rates[0] is None
+    assert {*rates[1:]} == {1}
+
+
+def test_the_first_time_costs_nothing_later() -> None:
+    sampler = making.sampler(census=0)
+    state.gauges_cpu_seconds = 1000.0
+    sampler.take()
+    state.gauges_cpu_seconds = 0.001
+    assert all(sample.gauges for sample in taken(sampler, 5))
+    sampler.attach(making.context())
+    state.gauges_cpu_seconds = 1000.0
+    assert next(taken(sampler, 1)).gauges
+    state.gauges_cpu_seconds = 0.001
+    assert all(sample.gauges for sample in taken(sampler, 5))
+
+
+def test_counters_that_fail_take_no_more_than_their_share() -> None:
+    sampler = making.sampler(census=0)
+    state.gauge_fault = ValueError("torn")
+    cpu = clock.cpu
+    for _ in range(200):
+        sample = sampler.take()
+        assert {*sample.errors} == {MADE.name}, "until they can be read"
+        assert not sample.last_gauges
+        clock.now += 0.1
+    assert 5 < (clock.cpu - cpu) / 0.01 < 15
+    state.gauge_fault = None
+    clock.now += 100
+    sample = sampler.take()
+    assert not sample.errors
+    assert sample.gauges == sample.last_gauges != {}
 
 
 def test_censuses_take_no_more_than_their_share() -> None:
@@ -137,6 +201,36 @@ def test_a_kernel_that_started_again_is_noticed(
     assert sample.gauges
 
 
+@pytest.mark.parametrize(("boot", "is_kept"), [(None, True), ("another", False), ("", False)])
+def test_censuses_are_of_one_boot(
+    monkeypatch: pytest.MonkeyPatch, boot: str | None, is_kept: bool
+) -> None:
+    """Also where nothing tells whether it is another one."""
+    sampler, history = making.sampler(), History((MADE,))
+    state.findings = ("old",)
+    history.add(next(taken(sampler, 1)))
+    assert history.is_first_census
+    context = making.context()
+    if boot is not None:
+        machine = replace(context.machine, boot=boot)
+        monkeypatch.setattr(Context, "machine", machine)
+        monkeypatch.setattr(sampling, "boot_id", lambda prog: boot)
+    state.findings = ("new",)
+    sampler.attach(context)
+    sample = sampler.sample()
+    assert (sample.census is not None) == is_kept
+    assert sampler.is_due(sample) != is_kept
+    sample = sampler.with_census(sample)
+    assert sample.census is not None
+    assert sample.census.number == 2, "since the start"
+    assert [finding.id for _, finding in sample.census.findings] == ["new"]
+    history.add(sample)
+    assert history.is_first_census != is_kept
+    seen = " ".join(lines(sample, history, [MADE.name]))
+    assert "new is full" in seen
+    assert ("old is full" in seen) == is_kept
+
+
 def test_a_kernel_without_a_canary_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     def boot_id(prog: object) -> str:
         raise AttributeError("'struct task_struct' has no member 'stack_canary'")
@@ -197,6 +291,9 @@ def test_findings_that_appear_and_go() -> None:
     state.fault = AnalysisError("no such type")
     history.add(next(taken(sampler, 1)))
     assert not history.new_events, "what could not be looked for has not gone"
+    state.fault, state.findings = None, ("b", "c")
+    history.add(next(taken(sampler, 1)))
+    assert [event.finding.id for event in history.new_events] == ["c"]
 
 
 def test_a_day_of_counters_takes_no_more_memory_than_an_hour() -> None:

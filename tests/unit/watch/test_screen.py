@@ -43,12 +43,19 @@ def text(view: View, width: int = 100, height: int = 30) -> str:
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (40, 8), (20, 3), (5, 1)])
 def test_it_fits(width: int, height: int, history: History) -> None:
     view, sampler = View("a target", ["made-up"], 10, history), making.sampler(census=1)
-    text(view, width, height)
+    assert text(view, width, height)
     state.findings = tuple(f"full:{number}" for number in range(30))
     for counter in (1, 1 << 62, 0):
         state.counter = counter
         shown(view, sampler, history)
         text(view, width, height)
+
+
+def test_before_the_first_sample_it_says_what_goes_on(history: History) -> None:
+    view = View("a target", ["made-up"], 10, history)
+    assert not text(view).endswith(": ")
+    view.busy = "census, 1 of 7"
+    assert text(view).endswith(view.busy)
 
 
 def test_figures_that_move_have_numbers_and_bars(history: History) -> None:
@@ -96,7 +103,7 @@ def test_a_terminal_that_changes_its_size_is_drawn_again(
         display.wait(0.01)
         assert out.tell() == before
         console.size = ConsoleDimensions(40, 10)
-        display.wait(0.01)
+        display.wait(0)  # as if the whole time passed before it looks
         assert out.tell() > before
 
 

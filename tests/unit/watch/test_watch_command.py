@@ -6,8 +6,11 @@ from __future__ import annotations
 import functools
 import json
 import signal
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -17,10 +20,15 @@ from kcensus.actions.series import watch
 from kcensus.actions.shared.ticks import ticks
 from kcensus.analyses import AnalysisError
 from kcensus.analyses import analyses as real_analyses
+from kcensus.analyses.runner import Context
 from kcensus.commands.series.watch import address
+from kcensus.progress import Progress, SilentProgress, Step
 from kcensus.render.schema import errors
+from kcensus.sources import Target
+from kcensus.watch import MAX_ROWS
+from kcensus.watch.exposition import MetricsFile
 from kcensus.watch.sampler import Sampler
-from kcensus.watch.samples import MAX_ROWS, Sample
+from kcensus.watch.samples import Sample
 from tests.unit.watch import making
 from tests.unit.watch.making import MADE, clock, state
 
@@ -35,12 +43,27 @@ class Times:
         clock.now += seconds
 
 
+class Steps(SilentProgress):
+    """Those that run at the moment."""
+
+    running: ClassVar[list[str]] = []
+
+    @contextmanager
+    def step(self, title: str, total: int) -> Iterator[Step]:
+        with super().step(title, total) as step:
+            self.running.append(title)
+            try:
+                yield step
+            finally:
+                self.running.pop()
+
+
 @pytest.fixture(autouse=True)
 def _as_if_live(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {"made-up": MADE, **real_analyses()}
     monkeypatch.setattr(watch, "analyses", lambda: known)
     monkeypatch.setattr(watch, "chosen_analyses", lambda text: [known[x] for x in text.split(",")])
-    monkeypatch.setattr(watch, "_opened", lambda *_: making.context())
+    monkeypatch.setattr(watch, "opened", lambda *_: nullcontext((making.target(), Steps())))
     times = functools.partial(ticks, now=Times().time, sleep=lambda time: Times().sleep(time))
     monkeypatch.setattr(watch, "ticks", lambda every, late, sleep: times(every, late))
 
@@ -106,6 +129,58 @@ def test_a_file_goes_when_it_is_stopped(
     assert "after 2 samples" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_are_ignored_stay_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """As SIGHUP is by nohup."""
+    path = tmp_path / "kcensus.prom"
+
+    def sleep(self: Times, seconds: float) -> None:
+        signal.raise_signal(number)
+        clock.now += seconds
+
+    monkeypatch.setattr(Times, "sleep", sleep)
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert run("--metrics", str(path)) == Exit.DONE
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
+    assert b"kcensus_samples 3.0" in path.read_bytes()
+
+
+def test_a_second_signal_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, original, seen = tmp_path / "kcensus.prom", MetricsFile.remove, []
+
+    def remove(self: MetricsFile) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        original(self)
+
+    monkeypatch.setattr(MetricsFile, "remove", remove)
+    monkeypatch.setattr(Times, "sleep", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        assert run("--metrics", str(path)) == Exit.DONE
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == []
+    assert not path.exists()
+
+
+def test_progress_is_shown_while_debug_info_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, seen = Sampler.attach, []
+
+    def attach(self: Sampler, context: Context) -> None:
+        seen.append(len(Steps.running))
+        original(self, context)
+
+    monkeypatch.setattr(Sampler, "attach", attach)
+    assert run() == Exit.DONE
+    assert seen == [1]
+    assert Steps.running == []
+
+
 def test_the_status_is_that_of_the_last_sample() -> None:
     state.fault = AnalysisError("no such type")
     assert run() == Exit.INCOMPLETE
@@ -124,15 +199,15 @@ def test_a_full_disk_does_not_stop_it(
 def test_a_guest_is_opened_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    contexts = [making.context(), ValueError("refused"), making.context()]
+    targets: list[Target | ValueError] = [making.target(), ValueError("refused"), making.target()]
 
-    def opened(*_: object) -> object:
-        made = contexts.pop(0)
+    def opened(*_: object) -> AbstractContextManager[tuple[Target, Progress]]:
+        made = targets.pop(0)
         if isinstance(made, ValueError):
             raise made
-        return made
+        return nullcontext((made, SilentProgress()))
 
-    monkeypatch.setattr(watch, "_opened", opened)
+    monkeypatch.setattr(watch, "opened", opened)
     original = Sampler.sample
 
     def sample(self: Sampler) -> Sample:

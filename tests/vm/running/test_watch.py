@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,12 +17,15 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from kcensus.analyses import analyses
+from kcensus.watch.sampler import CPU_SHARE
 from tests.lab import Live, live
 from tests.lab.debian.promtool import promtool
 
 RULES = Path(__file__).parents[3] / "docs" / "monitoring" / "alerts.yml"
-_MAX_CPU_SECONDS = 0.01
-"""Of a sample without a census."""
+_MAX_CPU_SHARE = 0.02 - CPU_SHARE
+"""Of one CPU: what samples at the default interval may take beside censuses."""
+_INTERVAL = 10
+"""Seconds, by default."""
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +46,30 @@ def test_samples_of_a_working_guest(guest: Live, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, timeout=300, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    # A machine with much else to do is late.
+    errors = [line for line in done.stderr.splitlines() if "takes longer than" not in line]
+    assert errors == []
     samples = [json.loads(line) for line in done.stdout.splitlines()]
     assert [sample["sample"] for sample in samples] == [1, 2, 3, 4, 5]
     assert [sample["census"] is not None for sample in samples] == [True, False, False, True, False]
-    assert all(sample["failed"] == {} for sample in samples)
-    assert len({json.dumps(sample["gauges"]) for sample in samples}) > 1, "nothing moved"
+    # Memory that changes may be torn, but not each time.
+    failed = Counter(name for sample in samples for name in sample["failed"])
+    assert max(failed.values(), default=0) < len(samples) - 1, failed
     # The first one finds types that the others know.
-    assert min(sample["cpu_seconds"] for sample in samples[1:]) < _MAX_CPU_SECONDS
+    whole = [each for each in samples[1:] if {*each["gauges"], *each["failed"]} == {*analyses()}]
+    assert whole, "no sample has all counters"
+    assert min(each["cpu_seconds"] for each in whole) < _MAX_CPU_SHARE * _INTERVAL
+    counted = [sample["gauges"]["dentries"]["nr_dentry"] for sample in samples]
+    assert len({*counted}) > 1, "nothing moved"
     census = samples[3]["census"]
     assert {*census["summary"]} == {*analyses()}
-    near = samples[3]["gauges"]["dentries"]["nr_dentry"]
-    assert abs(census["summary"]["dentries"]["dentries"] - near) < 0.1 * near
+    low, high = sorted(counted[3:])  # before the census, and after
+    assert 0.9 * low < census["summary"]["dentries"]["dentries"] < 1.1 * high
 
     families = {each.name: each for each in text_string_to_metric_families(path.read_text())}
     (dentries,) = families["kcensus_dentries_nr_dentry"].samples
-    assert dentries.value == samples[-1]["gauges"]["dentries"]["nr_dentry"]
+    assert dentries.value == counted[-1]
     with path.open() as file:
         checked = subprocess.run([promtool(), "check", "metrics"], stdin=file, check=False)
     assert checked.returncode == 0
@@ -67,13 +80,20 @@ def test_the_terminal_is_left_as_it_was(guest: Live) -> None:
     words = command(guest, "dentries", "--census", "0")
     words.remove("dentries")
     words.insert(3, "dentries")
+    # Without an environment it gets C's, where pytest's readline sets COLUMNS.
+    environment = {name: text for name, text in os.environ.items() if name != "COLUMNS"}
     with pexpect.spawn(
-        sys.executable, words, dimensions=(24, 80), timeout=120, encoding="utf-8"
+        sys.executable,
+        words,
+        dimensions=(24, 80),
+        timeout=120,
+        encoding="utf-8",
+        env=environment,
     ) as child:
         child.expect(r"\x1b\[\?1049h")
         child.expect("sample 2")
         child.setwinsize(40, 120)
-        child.expect("nr_dentry_negative")
+        child.expect(" {100}")  # part of an empty line, which has 80 before
         child.sendintr()
         child.expect(r"\x1b\[\?1049l")
         child.expect(r"stopped after \d+ samples")

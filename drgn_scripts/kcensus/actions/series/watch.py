@@ -59,18 +59,23 @@ def run(
     wanted, spec = _parsed(words)
     file = MetricsFile(_collected(metrics)) if metrics else None
     history, exported = History(wanted), Metrics(_labels(spec), rows=rows)
-    sample, is_complete = None, False
+    sample = None
     try:
         with ExitStack() as stack:
             stack.enter_context(_terminated_like_interrupted())
+            if file:
+                # While signals are handled: another one must not leave it.
+                stack.callback(file.remove)
             if listen:
                 stack.enter_context(serving(exported, *listen))
-            context = _opened(spec, reading)
-            # Opening it set a limit for as long as it is read, and that is until the end.
-            stack.enter_context(memory.limited(memory.current()))
-            with errors_of_target():
+            with (
+                _opened(spec, reading) as (context, progress),
+                progress.step("loading the debug info of modules", 0),
+            ):
                 sampler = Sampler(context, wanted, census=census)
             del context  # it would keep what is lost
+            # Opening it set a limit for as long as it is read, and that is until the end.
+            stack.enter_context(memory.limited(memory.current()))
             is_exported = bool(file or listen)
             face = _face(sampler, history, wanted, every, json=as_json, is_exported=is_exported)
 
@@ -98,16 +103,14 @@ def run(
                     face.problem("late", "")
                 face.show(sample)
                 if sample.number == count:
-                    is_complete = True
+                    if file:
+                        file.keep()
                     break
     except KeyboardInterrupt:
         if sample is None:
             raise
         times = "sample" if sample.number == 1 else "samples"
         click.echo(f"kcensus: stopped after {sample.number:,} {times}", err=True)
-    finally:
-        if file and not is_complete:
-            file.remove()
     return _status(sample)
 
 
@@ -155,15 +158,18 @@ def _collected(path: Path) -> Path:
     return path
 
 
-def _opened(spec: str | None, reading: Reading) -> Context:
-    """Open a kernel that runs.
+@contextmanager
+def _opened(spec: str | None, reading: Reading) -> Iterator[tuple[Context, Progress]]:
+    """Open a kernel that runs, and show progress until the context ends.
 
     :raises click.UsageError: the target is a dump
     """
     if not saved.is_document(spec):
-        with opened(spec, reading) as (target, _):
+        with opened(spec, reading) as (target, progress):
             if target.live:
-                return context_of(target, SilentProgress(), reading)
+                # The screen shows progress of censuses in its own way.
+                yield context_of(target, SilentProgress(), reading), progress
+                return
     name = printable(str(spec))
     raise click.UsageError(
         f"'{name}' stays as it is, so there is nothing to watch; use `kcensus report {name}`"
@@ -176,7 +182,8 @@ def _reopen(sampler: Sampler, spec: str | None, reading: Reading, face: _Face) -
     gc.collect()
     try:
         # Bars would be drawn across what the terminal shows.
-        sampler.attach(_opened(spec, replace(reading, no_progress=True)))
+        with _opened(spec, replace(reading, no_progress=True)) as (context, _):
+            sampler.attach(context)
         sampler.show_progress(face.progress)
         face.problem("target", "")
     except Exception as error:
@@ -208,20 +215,30 @@ def _resident_bytes() -> dict[str, int]:
 
 @contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the context as Ctrl-C does, so that the terminal is restored."""
+    """Let SIGTERM and SIGHUP end the context as Ctrl-C does, so that the terminal is restored.
+
+    Ones that are ignored stay so: nohup has SIGHUP ignored.
+    """
+    is_ending = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        nonlocal is_ending
+        if not is_ending:  # another one must not interrupt what the first one began
+            is_ending = True
+            raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():  # inside another program
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # One that is not Python's (None) is of a program around it.
+    ours = {key: each for key, each in handlers.items() if each not in (signal.SIG_IGN, None)}
     try:
+        for number in ours:
+            signal.signal(number, interrupt)
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in ours.items():
             signal.signal(number, handler)
 
 

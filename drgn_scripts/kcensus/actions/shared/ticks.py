@@ -15,27 +15,28 @@ def ticks(
     late: Callable[[], object],
     *,
     now: Callable[[], float] = time.time,
+    monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Iterator[None]:
     """Yield now, then whenever the time since 1970 is a multiple of ``every`` seconds.
 
     Multiples that pass between two ticks are left out; so is the first, if it is near.
 
-    :param late: called when one is left out because the work took too long
-    :param now: returns seconds since 1970
+    :param late: called when the work took so long that one is left out
+    :param now: returns seconds since 1970; it may be set at any time
+    :param monotonic: returns seconds since some moment
     :param sleep: waits for seconds
     """
     earliest = now() + every / 2
-    yield
     while True:
-        done = now()
-        if done > earliest + every / 2:
+        start = monotonic()
+        yield
+        if monotonic() - start > every:
             late()
-        due = (max(done, earliest) // every + 1) * every
+        due = (max(now(), earliest) // every + 1) * every
         while (left := due - now()) > 0:
             if left > 2 * every:  # the clock was set back
                 due -= (left // every) * every
             else:
                 sleep(min(left, _MAX_SLEEP))
         earliest = due + every / 2
-        yield

@@ -10,10 +10,9 @@ import click
 
 from kcensus.actions import action
 from kcensus.commands.shared.options import command, interval, target_argument
+from kcensus.watch import MAX_ROWS
 
 _LOOPBACK = "127.0.0.1"
-_MAX_ROWS = 20
-"""That of kcensus.watch.samples, which takes its time to import."""
 
 
 def address(text: str) -> tuple[str, int]:
@@ -28,10 +27,12 @@ def address(text: str) -> tuple[str, int]:
 
 _HELP = """Show the figures of a kernel that runs that move, every few seconds, until Ctrl-C.
 
-A sample reads what the kernel itself counts, in milliseconds. A census runs the analyses: with the
-first sample, and then as often as all censuses together take less than 1 % of one CPU on average;
---census N takes one every N samples instead, whatever it costs, and --census 0 none. ANALYSIS is
-one or more names, separated by commas. TARGET is a QEMU guest (qmp:PATH), or the running kernel.
+A sample reads what the kernel itself counts, in milliseconds, except counters that take more than
+0.5 % of one CPU: these are read with some of the samples, and their last values are shown. A census
+runs the analyses: with the first sample, and then as often as all censuses together take less than
+1 % of one CPU on average; --census N takes one every N samples instead, whatever it costs, and
+--census 0 none. ANALYSIS is one or more names, separated by commas. TARGET is a QEMU guest
+(qmp:PATH), or the running kernel.
 
 Each figure has its value, the rate since the value before, the change since the start, and up to
 60 values as bars. Where standard output is not a terminal, each sample is a line per analysis with
@@ -90,11 +91,11 @@ COMMAND = command(
         ),
         click.Option(
             ["--rows"],
-            type=click.IntRange(0, _MAX_ROWS),
+            type=click.IntRange(0, MAX_ROWS),
             default=0,
             show_default=True,
             metavar="N",
-            help=f"Export the N largest rows of each table, too; at most {_MAX_ROWS}.",
+            help=f"Export the N largest rows of each table, too; at most {MAX_ROWS}.",
         ),
     ],
     "what moves in a kernel that runs? On screen, as JSON lines or as metrics",
