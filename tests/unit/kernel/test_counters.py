@@ -9,6 +9,7 @@ from kcensus.engine.memory import Faults, Memory
 from kcensus.engine.slub.slabs import SlabMap
 from kcensus.kernel.mm.slab_counters import node_counters, reclaimable
 from kcensus.kernel.mm.vmstat import node_page_state
+from kcensus.kernel.size import IMPOSSIBLE_COUNT
 from tests.unit.fakekernel import ERAS, FakeKernel, eras, slub
 
 every_era = pytest.mark.parametrize("era", ERAS)
@@ -52,6 +53,19 @@ def test_counters_may_be_negative_for_a_moment() -> None:
     found = node_counters(SlabMap(Memory(k.prog)), Faults())
     assert found is not None
     assert found.nr_slabs.tolist() == [8, 1, 0]
+
+
+@pytest.mark.parametrize("name", ["nr_slabs", "total_objects"])
+def test_a_count_of_more_than_fits_into_ram_is_unreadable(name: str) -> None:
+    """On a running kernel, the cache may have been freed meanwhile."""
+    k = populated("6.1")
+    k.set(getattr(k.node(k.caches[1], 1), name).counter, 8020951663743903073)
+    faults = Faults()
+    found = node_counters(SlabMap(Memory(k.prog)), faults)
+    assert found is not None
+    assert found.readable.tolist() == [True, False, True]
+    assert abs(getattr(found, name)).max() < 1 << 30
+    assert faults == {IMPOSSIBLE_COUNT: 1}
 
 
 def test_a_kernel_without_slub_debug_keeps_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:

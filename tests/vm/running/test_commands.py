@@ -59,7 +59,8 @@ _READING = "until ls -l /proc/$!/fd | grep -q /proc/kcore; do sleep 0.5; done; s
     ("command", "until", "left"),
     [
         (f"report --json {_OUTPUT}/report.json --html {_OUTPUT}/report.html", _READING, []),
-        (f"record --store {_OUTPUT}/series", _READING, []),
+        # Marks the directory as a store, before there is anything in it.
+        (f"record --store {_OUTPUT}/series", _READING, [f"{_OUTPUT}/series/_store.json"]),
         # Complete, and its alert fires.
         (
             f"watch dentries --metrics {_OUTPUT}/kcensus.prom",
@@ -78,5 +79,5 @@ def test_killed(guest: Running, command: str, until: str, left: list[str]) -> No
     guest.run(f"kcensus {command} >/dev/null 2>&1 & {until}; kill -KILL $!").check()
     assert guest.run("pgrep -f '[k]census (report|record|watch)'").status == 1
     assert guest.run(files).stdout.splitlines() == sorted([*before, *left])
-    for path in left:
-        assert guest.run(f"tail -n 1 {path}").check().startswith("# EOF")
+    ends = {path: guest.run(f"tail -n 1 {path}").check().strip() for path in left}
+    assert {*ends.values()} <= {"# EOF", "}"}, ends
