@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all", action="store_true", help="also run what is usually run on some kernels only"
     )
     parser.addoption(
-        "--repetitions", type=int, default=2, help="of each analysis under load (default: 2)"
+        "--repetitions", type=int, default=1, help="of each analysis under load (default: 1)"
     )
     parser.addoption(
         "--fuzz-cases", type=int, default=1000, help="damaged capsules to open (default: 1000)"

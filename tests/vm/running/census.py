@@ -113,7 +113,7 @@ def _main(rounds: int, names: list[str]) -> None:
         for name in names or analyses():
             _print(number, target, name)
     with _suspended():
-        for name in ("waits", "kcopyd", "iosched"):
+        for name in ("waits", "kcopyd"):
             _print(rounds, target, name)
 
 
