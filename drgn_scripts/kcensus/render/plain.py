@@ -191,6 +191,8 @@ def label(key: str, words: str) -> str:
 def shown_figure(key: str, figure: Figure) -> tuple[str, str]:
     """Return the label and the value of a figure for a screen."""
     value = plain(figure.value)
+    if figure.bound is Bound.AT_LEAST and value == 0:
+        return label(key, figure.label), "none found"
     bound = "" if value is None or figure.bound is Bound.EXACT else f"{figure.bound.value} "
     return label(key, figure.label), bound + human(value, figure.unit)
 

@@ -32,6 +32,10 @@ _DEBUG_INFO = re.compile(r"debug info of module (\S+)")
 _MORE = """\
 --full adds evidence, further remedies, and the figures and tables of all analyses
 `kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
+_MORE_LIVE = """\
+This kernel goes on: --json run.json keeps a run, of which `kcensus report run.json --full` shows
+evidence, further remedies, gaps, and the figures and tables of all analyses
+`kcensus ANALYSIS` instead of `kcensus report` shows one analysis"""
 
 
 def write_report(
@@ -70,7 +74,7 @@ def write_report(
         [
             (Text("Checks"), [_checks(report)]),
             (Text("Gaps"), [_gaps(report)]),
-            (Text("More"), [Text(_MORE)]),
+            (Text("More"), [Text(_MORE_LIVE if report.head.live else _MORE)]),
         ]
     )
 

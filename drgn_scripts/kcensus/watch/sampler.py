@@ -114,7 +114,8 @@ class Sampler:
 
     def sample(self) -> Sample:
         """Read the counters of the kernel; raises nothing: it has what cannot be read."""
-        start, cpu = self._clock.monotonic(), self._clock.process_time()
+        time_, start = self._clock.time(), self._clock.monotonic()
+        cpu = self._clock.process_time()
         if not self._number:
             self._start = start
         self._number += 1
@@ -129,7 +130,7 @@ class Sampler:
         self._spend(cpu)
         return Sample(
             self._number,
-            self._clock.time(),
+            time_,
             start - self._start,
             self._clock.monotonic() - start,
             self._clock.process_time() - cpu,

@@ -174,7 +174,7 @@ def test_what_gaps_affect_is_marked() -> None:
     empty = result.tables["empty"]
     result.tables["lost"] = replace(empty, is_known=False)
     shown = on_terminal(result, 100)
-    assert re.search(r"^  jobs +at least 0$", shown, re.MULTILINE)
+    assert re.search(r"^  jobs +none found$", shown, re.MULTILINE)
     assert re.search(r"^  other jobs +-$", shown, re.MULTILINE)
     assert "Unknown (see Gaps): lost" in shown
     assert "Empty or zero (--all): empty" in shown

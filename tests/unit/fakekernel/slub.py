@@ -179,6 +179,7 @@ class FakeKernel(Machine):
         self.set(object_.css.flags, flags)
         self.set(cgroup.kn, kn)
         self.set(kn.name, self.string(name.encode()))
+        self.set(kn.flags, 1)  # KERNFS_DIR
         self.set(objcg.memcg, object_)
         self.list_init(object_.css.children)
         path, online = "/", int(flags & 2 != 0)

@@ -230,6 +230,16 @@ def test_a_root_that_is_not_the_root(to: str) -> None:
     assert found.damaged > 0
 
 
+def test_the_node_of_a_group_that_is_gone_may_be_that_of_a_file() -> None:
+    k = FakeKernel()
+    made = tree(k)
+    k.set(made["c"].object.css.cgroup.kn.flags, 2)  # KERNFS_FILE
+    found = walk(k)
+    assert "/?" in found.path
+    assert "/c" not in found.path
+    assert found.faults == {"in use for something else": 1}
+
+
 def test_children_that_are_online_are_counted() -> None:
     k = FakeKernel()
     made = tree(k)

@@ -233,7 +233,7 @@ def _offline(figures: Figures) -> pd.DataFrame:
             "kernel_bytes": sizes[:, KERNEL],
             "swapped_pages": pins.swapped,
             "sockets": pins.held["sockets"],
-            "references": pins.refs,
+            "references": pd.Series(pins.refs, dtype="Int64").mask(pins.refs < 0),
             "unexplained": pins.unexplained,
             "address": groups.address,
         }

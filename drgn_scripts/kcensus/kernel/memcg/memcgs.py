@@ -27,6 +27,7 @@ _MAX_MEMCGS = 1 << 22
 _MAX_DEPTH = 1024
 PER_NODE = "struct mem_cgroup_per_node"
 _WAYS = ("next", "prev")
+_KERNFS_TYPE_MASK, _KERNFS_DIR = 0xF, 1  # enum kernfs_node_type, include/linux/kernfs.h
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,14 @@ def _children(
 
 def _names(memory: Memory, cgroups: Words, faults: Faults) -> list[str]:
     nodes = gather(memory, cgroups, layout(memory.prog, "struct cgroup", ["kn"]), faults)
-    member = layout(memory.prog, "struct kernfs_node", ["name"])
+    # On a running kernel, that of a cgroup which is gone may be that of a file meanwhile.
+    member = layout(memory.prog, "struct kernfs_node", ["name"], {"flags": "flags"})
     names = gather(memory, nodes["kn"], member, faults)
     texts = c_strings(memory, names["name"], faults)
-    return ["?" if raw is None else decode(raw) for raw in texts]
+    flags = names.columns.get("flags", np.full(len(cgroups), _KERNFS_DIR, np.uint64))
+    is_directory = flags & _KERNFS_TYPE_MASK == _KERNFS_DIR
+    faults += Faults({"in use for something else": int((names.readable & ~is_directory).sum())})
+    return [
+        decode(raw) if raw is not None and fits else "?"
+        for raw, fits in zip(texts, is_directory.tolist(), strict=True)
+    ]
