@@ -7,8 +7,9 @@ lab, name the other tests: ``pytest tests/unit tests/sample``.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -56,15 +57,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for name in ("vm", "bench"):
             if item.path.is_relative_to(_TESTS / name):
                 item.add_marker(name)
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
-def _group(item: pytest.Item) -> str:
-    """Return the tests that one process runs, as they share what is slow to open."""
-    # Tests without parameters have none.
-    callspec = getattr(item, "callspec", None)
-    kernel = callspec.params.get("kernel") if callspec else None
-    return f"kernel {kernel}" if kernel else str(item.path)
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Let one process run the tests of a file for one kernel: they share what is slow to make."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    from tests.lab import kernels
+
+    known = set(kernels())
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            words = known.intersection(re.split(r"[][ -]", test))
+            return " ".join([file, *sorted(words)])
+
+    return Scheduling(config, log)
 
 
 def _is_rare(item: pytest.Item) -> bool:

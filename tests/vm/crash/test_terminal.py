@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -56,7 +57,11 @@ class Terminal:
         """Return the names of the processes that crash has started and that have not ended."""
         pid = self.process.pid
         numbers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [Path(f"/proc/{number}/comm").read_text() for number in numbers]
+        names = []
+        for number in numbers:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                names.append(Path(f"/proc/{number}/comm").read_text())
+        return names
 
 
 @pytest.fixture(scope="module")
