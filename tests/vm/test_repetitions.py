@@ -26,8 +26,8 @@ _MAX_SECONDS = 300
 """Of one analysis; it takes one or two, and a busy host stops for half a minute."""
 _MAX_RATIO = 20
 """Of the CPU time of an analysis to its median."""
-_MAX_DRIFT = 100
-"""Of small counters: mounts, tasks, cgroups and requests that came and went."""
+_MAX_DRIFT = 2000
+"""Of small counters, and of the items on lists that were freed meanwhile."""
 _MAX_GROWTH = 1.05
 """Of the memory in the last third of the rounds to that in the second: in the first, drgn reads the
 debug info of each function and type that it meets."""
@@ -81,7 +81,7 @@ def test_repetitions(kernel: str, request: pytest.FixtureRequest) -> None:
                         assert check.beyond
                         assert check.note or check.moved is not None
                     # Whatever is torn, no figure is of another order than the kernel's.
-                    bound = max((check.counter or 0) // 2, _MAX_DRIFT)
+                    bound = max(check.counter or 0, _MAX_DRIFT)
                     assert abs(check.difference or 0) <= bound, (name, check)
             resident.append(int(Path("/proc/self/statm").read_text().split()[1]))
         guest.stop()

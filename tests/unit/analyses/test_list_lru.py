@@ -323,6 +323,17 @@ def test_a_count_of_more_than_fits_into_ram_is_a_gap(era: str, id_: int | None, 
 
 
 @pytest.mark.parametrize("era", ["4.19", "6.13"])
+def test_a_list_with_more_items_than_all_lists_is_a_gap(era: str) -> None:
+    fake, made = busy(era)
+    fake.put(made["tmp inode"], {(3, 0): 0})
+    usual = census(fake)
+    fake.kernel.set(fake.one(made["tmp inode"], 3, 0).nr_items, 35_835)
+    found = census(fake)
+    assert found.items.tolist() == usual.items.tolist()
+    assert [gap.what for gap in gaps(found)] == ["lists of memory cgroups"]
+
+
+@pytest.mark.parametrize("era", ["4.19", "6.13"])
 def test_items_of_unused_ids_are_a_gap(era: str) -> None:
     fake, made = busy(era)
     fake.put(made["tmp dentry"], {(7, 0): 4})

@@ -32,6 +32,8 @@ _SLOT_BYTES = 64
 """What a slot needs while it is counted: as many are read together as fill a chunk."""
 _LRUS = 64
 """XArrays to walk in one task."""
+_SLACK = 1024
+"""Items that came to a list in the time between two reads."""
 
 
 class Slots:
@@ -92,6 +94,9 @@ class SlotReader:
         one = prog.type("struct list_lru_one")
         self.one_size = drgn.sizeof(one)
         self.count = layout(prog, one, ["nr_items"]).fields["nr_items"]
+        total = lrus.items.sum(axis=1)
+        unknown = np.full_like(total, np.iinfo(np.int64).max)
+        self.most = total + total // 4 + _SLACK if lrus.counts_all else unknown
         # Offset of the array in a list_lru_memcg: 16 since Linux kernel commit 0c7c1bed7e13 ("mm:
         # make counting of list_lru_one::nr_items lockless") (in v4.17) put an rcu_head before it.
         self.header = 0
@@ -182,6 +187,12 @@ class SlotReader:
         self, part: Slots, lru: Counts, id_: Counts, items: Counts, readable: Mask, sizes: Counts
     ) -> None:
         """Add slots, given the row of the list_lru and the id of each."""
+        # A list that a running kernel freed meanwhile can say anything, and those that came to a
+        # list since the counter of its list_lru was read are few.
+        over = items > self.most[lru]
+        if over.any():
+            part.faults += Faults({"more items than their list_lru": int(over.sum())})
+            items, readable = np.where(over, 0, items), readable & ~over
         ids, used = len(self.ids_in_use), np.flatnonzero(items)
         # Nearly always all slots have the same size, and few have items.
         size = sizes[0] if len(sizes) else 0
